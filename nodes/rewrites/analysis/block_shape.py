@@ -65,11 +65,12 @@ def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
 
 
 def is_first_thread(code: Code, condition: Node | None) -> bool:
-    """`threadIdx.x == 0`, by whatever name."""
-    found = match(code.source, condition, "$a == $b")
-    return found is not None and {code.polynomial(found["a"]), code.polynomial(found["b"])} == {
-        Polynomial.symbol(THREAD), Polynomial.constant(0),
-    }  # fmt: skip
+    """`threadIdx.x == 0`, by whatever name, or `!threadIdx.x`."""
+    found, zero = match(code.source, condition, "$a == $b", "!$a"), Polynomial.constant(0)
+    if found is None:
+        return False
+    other = code.polynomial(found["b"]) if "b" in found else zero
+    return {code.polynomial(found["a"]), other} == {Polynomial.symbol(THREAD), zero}
 
 
 def is_barrier(source: Source, node: Node) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
@@ -77,8 +77,20 @@ class Block(Arithmetic):
         """The value that is reduced, as it is in the beginning."""
         return [Part(1 << thread) for thread in self.everyone]
 
-    def frame(self) -> Frame:
-        return Frame(self.everyone, {}, [{}])
+    def frame(self, reduced: str = "") -> Frame:
+        """`reduced`: a variable that holds the value that is reduced."""
+        held = {reduced: self.element} if reduced else {}
+        return Frame(self.everyone, {}, [dict.fromkeys(held, self.singles())], held)
+
+    def holding(self, values: Mapping[str, Sequence[object]]) -> Frame:
+        """A frame in which variables, `m`, and fields of structs, `md.m`, hold numbers, one a thread."""
+        frame = self.frame()
+        for path, each in values.items():
+            name, _, part = path.partition(".")
+            held = frame.scopes[0].get(name) or [{}] * self.width
+            frame.scopes[0][name] = [{**h, part: v} for h, v in zip(held, each, strict=True)] if part else list(each)
+            frame.held[name] = "struct" if part else "float"
+        return frame
 
     def of_thread(self, value: object, thread: int) -> object:
         return value[thread] if isinstance(value, list) else value

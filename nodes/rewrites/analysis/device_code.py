@@ -375,6 +375,11 @@ class Code(Indices):
         named = [n for n in self.source.walk(within, "identifier") if self.source.of(n) == found.name]
         return [n for n in named if (here := self.definition(n)) is not None and here.where == found.where]
 
+    def set_at(self, found: Definition, within: Node) -> list[Node]:
+        """Where a variable is named to be changed, as `assigned` has it."""
+        named = (n for n in self.assigned(within) if self.source.of(n) == found.name)
+        return [n for n in named if (here := self.definition(n)) is not None and here.where == found.where]
+
     def mutated(self, definition: Definition) -> bool:
         return definition.where in self._assigned_definitions
 
@@ -459,12 +464,18 @@ class Code(Indices):
         return self._among(node, node.children_by_field_name("declarator"), name, kind)
 
     def _among(self, declaration: Node, declarators: list[Node], name: str, kind: str) -> Definition | None:
-        for declarator in reversed(declarators):
-            found = declared_name(declarator)
-            if found is not None and self.source.of(found) == name:
-                value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
-                return Definition(name, kind, declaration, declarator, value)
-        return None
+        made = (self._made(declaration, declarator, kind) for declarator in reversed(declarators))
+        return next((found for found in made if found is not None and found.name == name), None)
+
+    def declared(self, declaration: Node) -> list[Definition]:
+        """The local variables that a declaration makes."""
+        made = (self._made(declaration, d, "local") for d in declaration.children_by_field_name("declarator"))
+        return [found for found in made if found is not None]
+
+    def _made(self, declaration: Node, declarator: Node, kind: str) -> Definition | None:
+        name = declared_name(declarator)
+        value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
+        return Definition(self.source.of(name), kind, declaration, declarator, value) if name is not None else None
 
 
 @lru_cache(maxsize=16)

@@ -30,7 +30,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
-from nodes.rewrites.syntax.tree import field_of, same, statements
+from nodes.rewrites.syntax.tree import JUMPS, field_of, same, statements
 
 MOST_BYTES = 16 << 10
 """Of shared memory for one loop, if its elements are of 16 bytes."""
@@ -65,7 +65,7 @@ def _buffer(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: set[str
     widths = {width_of(code, kernel, launch) or MOST_BYTES for launch in kernel.launches}
     if not loads or len(widths) != 1 or 2 * 16 * max(widths) * len(loads) > MOST_BYTES:
         raise Unsupported("nothing to copy, or too much")
-    if source.has(loop.body, "break_statement", "continue_statement", "return_statement", "goto_statement"):
+    if source.has(loop.body, *JUMPS):
         raise Unsupported("a step that ends early")
     if loop.step_node is None or {loop.node.parent.type, loop.body.type} != {"compound_statement"} or (
         before is not None and before.type == "preproc_call"

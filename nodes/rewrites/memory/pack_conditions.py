@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.indices import COORDINATES, LOADS
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import Guard, Region, Stride
@@ -20,13 +21,20 @@ def asked_once(
     code: Code, kernel: Kernel, region: Region, stored: set[str], guards: tuple[Guard, ...]
 ) -> list[tuple[Guard, list[Polynomial]]]:
     """The conditions that a whole pack shares, with what must be a multiple of its width for that."""
-    found = []
+    found, condition = [], Condition(code, kernel, region, stored)
     for guard in guards:
-        try:
-            found.append((guard, Condition(code, kernel, region, stored).checked(guard.condition)))
-        except Unsupported:
-            continue
+        with suppress(Unsupported):
+            found.append((guard, condition.checked(guard.condition)))
     return found
+
+
+def shared_if(region: Region, index: Polynomial) -> list[Polynomial] | None:
+    """What must be multiples of a pack's width so that an index is the same for a whole pack; None where it is not, or where
+    nobody knows."""
+    stride = Stride(region.symbol)
+    with suppress(Unsupported):
+        return stride.multiples if stride.of(index) == 0 else None
+    return None
 
 
 _TALKS = re.compile(
@@ -68,19 +76,15 @@ class Condition:
 
     def _divided(self, node: Node) -> list[Polynomial] | None:
         """What must be a multiple so that `i / n` is the same for a whole pack; None for anything else."""
-        source, stride = self.code.source, Stride(self.region.symbol)
-        if source.of(node, "operator") not in {"/", "%", ">>"}:
+        if self.code.source.of(node, "operator") not in {"/", "%", ">>"}:
             return None
         index = self.code.polynomial(node)
-        lookups = source.has(node, "subscript_expression", "call_expression")
-        try:
-            return (
-                stride.multiples
-                if index.depends_on(self.region.symbol) and not lookups and not stride.of(index)
-                else None
-            )
-        except Unsupported:
-            return None
+        return self._shared_if(node) if index.depends_on(self.region.symbol) else None
+
+    def _shared_if(self, node: Node) -> list[Polynomial] | None:
+        """As `shared_if`, of an expression that looks nothing up."""
+        lookups = self.code.source.has(node, "subscript_expression", "call_expression")
+        return None if lookups else shared_if(self.region, self.code.polynomial(node))
 
     def _check_call(self, call: Node) -> None:
         function, source = field_of(call, "function"), self.code.source
@@ -111,15 +115,5 @@ class Condition:
             return []
         if not any(same(found.declaration, s) for s in region.body) or found.value is None or code.mutated(found):
             raise Unsupported("a condition on something that is not known in front of the loads")
-        return self.shared(found, depth + 1)
-
-    def shared(self, found: Definition, depth: int) -> list[Polynomial]:
-        """What must be a multiple of the pack's width so that a variable of the body is the same for a whole pack."""
-        stride = Stride(self.region.symbol)
-        lookups = self.code.source.has(found.value, "subscript_expression", "call_expression")
-        try:
-            if not lookups and stride.of(self.code.polynomial(found.value)) == 0:
-                return stride.multiples
-        except Unsupported:
-            pass
-        return self.checked(found.value, depth)
+        multiples = self._shared_if(found.value)
+        return self.checked(found.value, depth + 1) if multiples is None else multiples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
@@ -11,11 +12,11 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
-from nodes.rewrites.memory.pack_conditions import asked_once
+from nodes.rewrites.memory.pack_conditions import asked_once, shared_if
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same
+from nodes.rewrites.syntax.tree import JUMPS, enclosing, field_of, left_by, same, upward
 
 WIDEST = 32
 """Elements: a constant index term must be a multiple of this to keep any pack aligned."""
@@ -93,6 +94,11 @@ class Packed:
     shared: list[Node]
     """Reads of an element that a whole pack has in common, `scale[i / columns]`."""
 
+    @property
+    def conditions(self) -> list[Node]:
+        """What is asked once a pack, before it is loaded or stored."""
+        return [condition for group in self.groups for condition in group.conditions]
+
 
 def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
     """The region with its packs; None where it has none, or where packs would change what it does."""
@@ -101,15 +107,11 @@ def packable(code: Code, kernel: Kernel, region: Region) -> Packed | None:
             return None
         code = Code(code.source, pinned=frozenset({region.symbol.where}))
         kernel = Kernel(code, kernel.node)
-    jumps = ("continue_statement", "return_statement", "break_statement", "goto_statement")
-    if any(_leaves(jump, region) for statement in region.body for jump in code.source.walk(statement, *jumps)):
+    if any(_leaves(jump, region) for statement in region.body for jump in code.source.walk(statement, *JUMPS)):
         return None
     if any(region.holds(call) for call, _ in kernel.escapes) or any(a.root == "?" for a in accesses_in(kernel, region)):
         return None
-    try:
-        if Stride(region.symbol).of(region.bound) != 0:
-            return None
-    except Unsupported:
+    if shared_if(region, region.bound) is None:
         return None
     found = _Found(code, kernel, region)
     for access in accesses_in(kernel, region):
@@ -142,7 +144,7 @@ def _may_move(code: Code, kernel: Kernel, region: Region) -> bool:
     if region.kind == "guard" and not counts_elements(kernel, region):
         return False
     stores = any(access.writes for access in accesses_in(kernel, region))
-    if _tell_apart(code, region, [*(region.body if stores else ())]):
+    if stores and _tells_apart(code, region):
         return False  # what an element becomes is not to depend on who has it
     if carries_state(kernel, list(region.body)) and not streams(kernel, region):
         return False
@@ -239,9 +241,19 @@ class _Found:
             for polynomial, times in needed:
                 multiples_of_width(self.kernel, launch, self.region, polynomial, times)
 
+    def _add_divided(self) -> None:
+        """What the host can check so that an index like `i / columns`, once declared, is the same for a whole pack."""
+        for declarator in (d for s in self.region.body for d in s.children_by_field_name("declarator")):
+            value, stride = field_of(declarator, "value"), Stride(self.region.symbol)
+            with suppress(Unsupported):
+                if value is not None:
+                    stride.of(self.code.polynomial(value))
+                    self._check_host(needed := [(polynomial, 1) for polynomial in stride.multiples])
+                    self.multiples += needed
+
     def kept(self) -> list[Group] | None:
         """The packs; None where elements of one array would be reached through packs and past them."""
-        self.multiples += _divided_whole(self.code, self.kernel, self.region)
+        self._add_divided()
         for group in self.groups.values():
             try:
                 group.check_stores(self.shared_conditions)
@@ -286,15 +298,12 @@ def _check_in_front(code: Code, region: Region, node: Node) -> None:
             raise Unsupported("an address that is only known under the condition")
 
 
-def _tell_apart(code: Code, region: Region, nodes: list[Node]) -> bool:
-    """Whether the nodes ask which of the threads that share the elements out it is. A team's row is asked for by right, in
+def _tells_apart(code: Code, region: Region) -> bool:
+    """Whether the body asks which of the threads that share the elements out it is. A team's row is asked for by right, in
     more ways than can be told from that."""
-    return region.kind != "team" and any(
-        region.tells_apart(code.polynomial(name))
-        for node in nodes
-        for name in code.source.walk(node, "identifier", "field_expression")
-        if name.type == "identifier" or code.source.of(name).startswith("threadIdx.")
-    )
+    names = (n for s in region.body for n in code.source.walk(s, "identifier", "field_expression"))
+    asked = (n for n in names if n.type == "identifier" or code.source.of(n).startswith("threadIdx."))
+    return region.kind != "team" and any(region.tells_apart(code.polynomial(name)) for name in asked)
 
 
 def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
@@ -324,31 +333,11 @@ def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
 
 def _looked_up(code: Code, symbol: Symbol) -> set[str]:
     """Every name in an element that an index is read from."""
-    named = (
-        code.source.walk(symbol.node, "identifier") if symbol.address is not None and symbol.node is not None else ()
-    )
-    roots = (
-        {code.root_of(s) for s in symbol.address.symbols if code.element_of(s)} if symbol.address is not None else set()
-    )
+    if symbol.address is None:
+        return set()
+    named = code.source.walk(symbol.node, "identifier") if symbol.node is not None else ()
+    roots = {code.root_of(s) for s in symbol.address.symbols if code.element_of(s)}
     return roots | {code.source.of(name) for name in named}
-
-
-def _divided_whole(code: Code, kernel: Kernel, region: Region) -> list[tuple[Polynomial, int]]:
-    """What the host can check so that an index like `i / columns`, once declared, is the same for a whole pack."""
-    found: list[tuple[Polynomial, int]] = []
-    for declarator in (d for s in region.body for d in s.children_by_field_name("declarator")):
-        value, stride = field_of(declarator, "value"), Stride(region.symbol)
-        if value is None:
-            continue
-        try:
-            stride.of(code.polynomial(value))
-            for launch in kernel.launches:
-                for polynomial in stride.multiples:
-                    multiples_of_width(kernel, launch, region, polynomial, 1)
-        except Unsupported:
-            continue
-        found += [(polynomial, 1) for polynomial in stride.multiples]
-    return found
 
 
 def counts_elements(kernel: Kernel, region: Region) -> bool:
@@ -365,17 +354,13 @@ def counts_elements(kernel: Kernel, region: Region) -> bool:
 
 def _is_fallback(code: Code, launch: Launch) -> bool:
     """Whether the launch is what is left where a check of sizes or addresses ruled a wider kernel out."""
-    node = launch.statement
-    while node.parent is not None and node.parent.type != "function_definition":
-        parent = node.parent
-        otherwise = field_of(parent, "alternative") if parent.type == "if_statement" else None
-        condition = field_of(parent, "condition")
-        if otherwise is not None and condition is not None and inside(node, otherwise):
-            consequence = field_of(parent, "consequence")
-            rival = consequence is not None and any(inside(other.node, consequence) for other in code.launches)
-            if rival and _divides(code, condition):
-                return True
-        node = parent
+    for here in upward(launch.statement):
+        parent = here.parent
+        if parent is None or parent.type != "if_statement" or not same(field_of(parent, "alternative"), here):
+            continue
+        rival = any(inside(other.node, field_of(parent, "consequence")) for other in code.launches)
+        if rival and _divides(code, field_of(parent, "condition")):
+            return True
     return False
 
 
@@ -400,29 +385,21 @@ def array_name(source: Source, access: Access) -> str:
     return source.of(argument) if plain else access.root
 
 
-def _leaves(node: Node, region: Region) -> bool:
+def _leaves(jump: Node, region: Region) -> bool:
     """Whether a jump leaves the element's visit, and not only a loop inside of it or a lambda."""
-    ends = {"for_statement", "while_statement", "do_statement"}
-    if node.type == "return_statement":
-        ends = set()
-    elif node.type == "break_statement":
-        ends |= {"switch_statement"}
-    here = node.parent
-    while here is not None and region.holds(here):
-        if here.type in ends or here.type == "lambda_expression":
-            return False
-        here = here.parent
-    return True
+    if jump.type in {"break_statement", "continue_statement"}:
+        left = left_by(jump)
+    else:
+        left = enclosing(jump, "lambda_expression")
+    return left is None or not region.holds(left)
 
 
 def _moment(access: Access) -> int:
     """Where in the source an access takes effect: `y[i] = f(y[i])` writes once its right side has been read."""
     if access.reads:
         return access.node.start_byte
-    here = access.node
-    while here.parent is not None and here.type != "expression_statement":
-        here = here.parent
-    return here.end_byte
+    statement = enclosing(access.node, "expression_statement")
+    return statement.end_byte if statement is not None else access.node.end_byte
 
 
 def lane_of(access: Access, stride: int) -> int:

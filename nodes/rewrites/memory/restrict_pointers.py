@@ -9,7 +9,7 @@ from __future__ import annotations
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
 
 
@@ -24,27 +24,20 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     edits = Edits(source)
     for kernel in code.kernels:
-        try:
+        with edits.attempt():
             _rewrite_kernel(edits, code, kernel)
-        except Unsupported:
-            continue
     return edits.apply()
 
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
-    pointers = [p for p in kernel.parameters if p.pointer]
-    if not kernel.launches or _writes_unknown(kernel):
-        return
-    names = [p.name for p in kernel.parameters]
+    pointers = [(at, p) for at, p in enumerate(kernel.parameters) if p.pointer]
+    if not kernel.launches or any(access.writes and access.root == "?" for access in kernel.accesses):
+        return  # to what may be any of the parameters
     for launch in kernel.launches:
-        passed = [
-            code.source.of(launch.arguments[names.index(p.name)])
-            for p in pointers
-            if names.index(p.name) < len(launch.arguments)
-        ]
+        passed = [code.source.of(launch.arguments[at]) for at, _ in pointers]
         if len(set(passed)) != len(passed) or any(not text.replace("_", "a").isalnum() for text in passed):
             return  # the same buffer twice, or parts of one
-    for parameter in pointers:
+    for _, parameter in pointers:
         if parameter.restrict or any(name in {parameter.name, "?"} for _, name in kernel.escapes):
             continue
         declarator = field_of(parameter.node, "declarator")
@@ -54,8 +47,3 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
         name = field_of(declarator, "declarator")
         gap = "" if name.start_byte > star.end_byte else " "
         edits.changes.append((star.start_byte, star.end_byte, f"* __restrict__{gap}"))
-
-
-def _writes_unknown(kernel: Kernel) -> bool:
-    """Whether the kernel writes through a pointer whose origin is not known, which may be any of the parameters."""
-    return any(access.writes and access.root == "?" for access in kernel.accesses)

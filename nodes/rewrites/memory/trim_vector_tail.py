@@ -19,8 +19,9 @@ from nodes.rewrites.analysis.launches import host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
+from nodes.rewrites.syntax.tree import children_of, conditions_of, declared_name, enclosing, field_of, same
 
 _CASTS = {"static_cast", "reinterpret_cast", "const_cast"}
 
@@ -36,10 +37,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     edits, names = Edits(source), set()
     for kernel in code.kernels:
-        try:
+        with edits.attempt():
             names |= _rewrite_kernel(edits, code, kernel)
-        except Unsupported:
-            continue
     if not edits.changes:
         return None
     return drop_unused(source, edits.apply(), names)
@@ -55,26 +54,21 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> set[str]:
             continue
         whole = _written(kernel, packs)
         single = _written(kernel, tail)
-        others = [
-            a
-            for a in kernel.accesses
-            if a.writes and a.root and not inside(a.node, packs.node) and not inside(a.node, tail.node)
-        ]
+        written = (a.node for a in kernel.accesses if a.writes and a.root)
+        others = [n for n in written if not inside(n, packs.node) and not inside(n, tail.node)]
         if whole is None or single is None or others or whole.root != single.root or whole.element == single.element:
             continue
-        if whole.offset != Polynomial.symbol(packs.symbol) or whole.base.node is None:
+        seen = children_of(whole.base.node, "arguments")
+        if whole.offset != Polynomial.symbol(packs.symbol) or len(seen) != 1:
             continue
-        arguments = field_of(whole.base.node, "arguments")
-        if whole.base.node.type != "call_expression" or arguments is None:
+        row = code.polynomial(seen[0]) + Polynomial.symbol(tail.symbol)
+        if row != Polynomial.symbol(single.base) + single.offset:
             continue
-        row = code.polynomial(arguments.named_children[0])
-        if row + Polynomial.symbol(tail.symbol) != Polynomial.symbol(single.base) + single.offset:
-            continue
-        bound = code.source.of(packs.bound_node)
-        lanes = f"(sizeof({whole.element}) / sizeof({single.element}))"
         if _whole_packs_only(code, kernel, packs, tail, whole):
             _drop(edits, code.source, tail.node)
             continue
+        bound = code.source.of(packs.bound_node)
+        lanes = f"(sizeof({whole.element}) / sizeof({single.element}))"
         names |= {code.source.of(n) for n in code.source.walk(tail.start_node, "identifier")}
         edits.replace(tail.start_node, f"{bound if bound.isidentifier() else f'({bound})'} * {lanes} + threadIdx.x")
     return names
@@ -107,12 +101,10 @@ def _only_for(source: Source, node: Node, first: Node, last: Node) -> bool:
 
 def _whole_packs_only(code: Code, kernel: Kernel, packs: Loop, tail: Loop, whole: Access) -> bool:
     """Whether `packs` loops over n / lanes packs of so many lanes, `tail` ends at n, and every launch has checked n."""
-    count = _settled(code, packs.bound_node)
-    if count.type != "binary_expression" or code.source.of(count, "operator") != "/":
+    count = match(code.source, _settled(code, packs.bound_node), "$length / $lanes")
+    if count is None or code.polynomial(count["length"]) != tail.bound or not kernel.launches:
         return False
-    length, lanes = field_of(count, "left"), field_of(count, "right")
-    if length is None or lanes is None or code.polynomial(length) != tail.bound or not kernel.launches:
-        return False
+    length, lanes = count["length"], count["lanes"]
     extent = _extent(code, whole.element)
     if extent is None or _bare(code, extent) != _bare(code, _settled(code, lanes)):
         return False
@@ -128,50 +120,30 @@ def _whole_packs_only(code: Code, kernel: Kernel, packs: Loop, tail: Loop, whole
 
 def _extent(code: Code, element: str) -> Node | None:
     """The length of the one array that `Name<T>` consists of, written for T."""
-    name, _, argument = element.partition("<")
-    for struct in code.source.walk(None, "struct_specifier"):
+    source, (name, _, argument) = code.source, element.removesuffix(">").partition("<")
+    for struct in source.walk(None, "struct_specifier"):
         body, template = field_of(struct, "body"), struct.parent
-        if code.source.of(struct, "name") != name or body is None or template is None:
+        if source.of(struct, "name") != name or body is None or template is None:
             continue
+        parameters = [source.of(n) for n in source.walk(template, "type_parameter_declaration")]
         fields = children_of(body)
-        parameters = [code.source.of(n) for n in code.source.walk(template, "type_parameter_declaration")]
-        declarator = field_of(fields[0], "declarator") if len(fields) == 1 else None
-        if parameters != [f"typename {argument.removesuffix('>')}"] or declarator is None:
-            return None
-        of = code.source.of(fields[0], "type")
-        whole = declarator.type == "array_declarator" and of == argument.removesuffix(">")
-        return field_of(declarator, "size") if whole else None
+        array = field_of(fields[0], "declarator") if [source.of(f, "type") for f in fields] == [argument] else None
+        whole = parameters == [f"typename {argument}"] and array is not None and array.type == "array_declarator"
+        return field_of(array, "size") if whole else None
     return None
 
 
 def _divided(code: Code, node: Node) -> set[tuple[str, str]]:
     """(n, lanes) of every `n % lanes == 0` that holds where the node stands, by the ifs around it."""
-    found: set[tuple[str, str]] = set()
-    while node.parent is not None and node.type != "function_definition":
-        parent = node.parent
-        consequence, condition = field_of(parent, "consequence"), field_of(parent, "condition")
-        if condition is not None and consequence is not None and inside(node, consequence):
-            found |= _conjuncts(code, condition)
-        node = parent
-    return found
+    parts = (part for condition in conditions_of(node) for part in _conjuncts(code, condition))
+    forms = (match(code.source, part, "$n % $lanes == 0") for part in parts)
+    return {(code.source.of(f["n"]), _bare(code, _settled(code, f["lanes"]))) for f in forms if f is not None}
 
 
-def _conjuncts(code: Code, node: Node) -> set[tuple[str, str]]:
-    node = _settled(code, node)
-    if node.type in {"condition_clause", "parenthesized_expression"}:
-        return _conjuncts(code, node.named_children[-1])
-    if node.type != "binary_expression":
-        return set()
-    operator = code.source.of(node, "operator")
-    left, right = field_of(node, "left"), field_of(node, "right")
-    if operator == "&&":
-        return _conjuncts(code, left) | _conjuncts(code, right)
-    if operator != "==" or code.source.of(right) != "0" or left.type != "binary_expression":
-        return set()
-    n, lanes = field_of(left, "left"), field_of(left, "right")
-    if code.source.of(left, "operator") != "%" or n is None or lanes is None:
-        return set()
-    return {(code.source.of(n), _bare(code, _settled(code, lanes)))}
+def _conjuncts(code: Code, node: Node) -> list[Node]:
+    node = bare(_settled(code, bare(node)))
+    both = match(code.source, node, "$a && $b")
+    return [node] if both is None else [*_conjuncts(code, both["a"]), *_conjuncts(code, both["b"])]
 
 
 def _settled(code: Code, node: Node) -> Node:
@@ -193,9 +165,7 @@ def _written(kernel: Kernel, loop: Loop) -> Access | None:
     writes = [a for a in kernel.accesses if a.writes and a.root and inside(a.node, loop.node)]
     if len(writes) != 1 or writes[0].root == "?" or writes[0].reads:
         return None
-    here = writes[0].node
-    while here.parent is not None and not same(here.parent, loop.body):
-        here = here.parent
-        if here.type in {"if_statement", "for_statement", "while_statement", "lambda_expression"}:
-            return None
+    branches = ("if_statement", "for_statement", "while_statement", "lambda_expression")
+    if enclosing(writes[0].node, *branches, until=loop.body) is not None:
+        return None
     return writes[0]

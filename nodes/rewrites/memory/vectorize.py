@@ -57,15 +57,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 _rewrite_kernel(edits, code, kernel, found)
     if not edits.changes:
         return None
-    try:
-        bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
-        require(edits, code, "lanes")
-        require(edits, code, "aligned_to_16_bytes")
-        if any("ceil_div(" in change[2] for change in edits.changes):
-            require(edits, code, "ceil_div")
-        return without_unused(code, edits.apply())
-    except Unsupported:
-        return None
+    bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
+    require(edits, code, "lanes", "aligned_to_16_bytes")
+    if any("ceil_div(" in change[2] for change in edits.changes):
+        require(edits, code, "ceil_div")
+    return without_unused(code, edits.apply())
 
 
 def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
@@ -149,10 +145,8 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
     taken = kernel.identifiers()
     pack, first, lane = (free(n, taken) for n in ("pack", "first", "k"))
     indices, per_pack, per_lane = split_body(packed, first, lane)
-    outer = source.indent(region.loop.node if region.loop else region.guard or region.body[0])
-    unit = source.unit(kernel.body)
-    behind_return = region.guard is not None and not any(inside(s, region.guard) for s in region.body)
-    inner = outer if behind_return else outer + unit
+    outer, unit = source.indent(_header(region)), source.unit(kernel.body)
+    inner = outer if _is_behind_return(region) else outer + unit
     kind = region.type if region.type != "auto" else "int64_t"
     lines, written = [f"const {kind} {first} = {pack} * {width};"], list[str]()
     lines += indices  # loads come before what is computed once a pack: it may wait for loads of its own
@@ -188,31 +182,33 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
 def _put(edits: Edits, region: Region, text: str, pack: str, width: str) -> None:
     """The text in place of the region's body, and packs in place of elements in its header."""
     source = edits.source
-    outer = source.indent(region.loop.node if region.loop else region.guard or region.body[0])
-    behind_return = region.guard is not None and not any(inside(s, region.guard) for s in region.body)
-    bound = source.of(region.bound_node)
+    bound, block = source.of(region.bound_node), "{\n" + text + "\n" + source.indent(_header(region)) + "}"
     bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
+    edits.replace(region.bound_node, f"{bound} / {width}")
     if region.loop is not None:
         for node in region.loop.name_nodes:
             edits.replace(node, pack)
-        edits.replace(region.loop.bound_node, f"{bound} / {width}")
-        edits.replace(region.loop.body, "{\n" + text + "\n" + outer + "}")
+        edits.replace(region.loop.body, block)
         return
-    name = field_of(region.definition, "declarator", "declarator")
-    left = field_of(region.condition, "left")
-    edits.replace(name, pack)
-    edits.replace(left, pack)
-    edits.replace(region.bound_node, f"{bound} / {width}")
+    for node in (field_of(region.definition, "declarator", "declarator"), field_of(region.condition, "left")):
+        edits.replace(node, pack)
     consequence = field_of(region.guard, "consequence")
-    if behind_return:
-        for statement in region.body[:-1]:
+    for statement in region.body[:-1] if _is_behind_return(region) else region.body:
+        if not inside(statement, consequence):
             edits.remove(statement)
+    if _is_behind_return(region):
         edits.replace(region.body[-1], text.lstrip())
     else:
-        for statement in region.body:
-            if not inside(statement, consequence):
-                edits.remove(statement)
-        edits.replace(consequence, "{\n" + text + "\n" + outer + "}")
+        edits.replace(consequence, block)
+
+
+def _header(region: Region) -> Node:
+    return region.loop.node if region.loop else region.guard or region.body[0]
+
+
+def _is_behind_return(region: Region) -> bool:
+    """`if (i >= n) return;`, with the elements' statements behind it."""
+    return region.guard is not None and not any(inside(s, region.guard) for s in region.body)
 
 
 def _when(packed: Packed, group: Group, effect: str) -> str:

@@ -18,12 +18,15 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.memory.pack_bodies import addressed
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same
+from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, same, upward
 
+_BRANCHES = {"if_statement", "switch_statement", "conditional_expression", "lambda_expression"}
 _ORDERS = re.compile(r"atomic|sync|fence|\basm\b|volatile")
 
 MOST = 32
@@ -71,8 +74,7 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
     source = code.source
     if loop.start.value != 0 or loop.step.value != 1 or not _is_short(code, kernel, loop.bound_node):
         raise Unsupported("no short loop")
-    jumps = ("break_statement", "continue_statement", "return_statement", "goto_statement")
-    if source.has(loop.body, *jumps, "for_statement", "while_statement", "do_statement"):
+    if source.has(loop.body, *JUMPS, *LOOPS):
         raise Unsupported("a loop that is left, or has loops of its own")
     if any(inside(call, loop.body) for call, _ in kernel.escapes):
         raise Unsupported("a call that may do anything")
@@ -134,39 +136,25 @@ def _check(code: Code, kernel: Kernel, loop: Loop, access: Access) -> None:
         found = code.definition(name)
         if found is not None and inside(found.declaration, loop.body):
             raise Unsupported("a place that the loop works out")
-    here = access.node
-    while here.parent is not None and not same(here, loop.body):
-        parent = here.parent
-        joint = source.of(parent, "operator") if parent.type == "binary_expression" else ""
-        if parent.type in {"if_statement", "switch_statement", "conditional_expression", "lambda_expression"} or joint in {
-            "&&", "||",
-        }:  # fmt: skip
-            raise Unsupported("elements that may be skipped")
-        here = parent
+    around = list(upward(access.node, loop.body))
+    if any(here.type in _BRANCHES or source.of(here, "operator") in {"&&", "||"} for here in around):
+        raise Unsupported("elements that may be skipped")
 
 
 def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:
     """Whether the number of turns is a power of two up to MOST in every launch, known when the kernel is compiled."""
     value = code.polynomial(bound)
-    counts = {value.value}
+    if not code.is_constant(bound):
+        return False
+    counts, fewest = {value.value}, 2
     if value.value is None:
         (only, *more) = value.symbols
-        whole = not more and value == Polynomial.symbol(only)
-        if (
-            whole
-            and only.operator == "/"
-            and only.operands[0].value
-            and "sizeof" in only.text
-            and code.is_constant(bound)
-        ):
-            counts = {only.operands[0].value}  # over the size of an element
-            return all(n is not None and n <= MOST and n & (n - 1) == 0 for n in counts)
-        counts = {value_in(code, kernel, launch, bound) for launch in kernel.launches}
-        if not kernel.launches or not code.is_constant(bound):
-            return False
-    elif not code.is_constant(bound):
-        return False
-    return all(n is not None and 2 <= n <= MOST and n & (n - 1) == 0 for n in counts)
+        bytes_ = only.operands[0].value if only.operator == "/" and "sizeof" in only.text else None
+        if bytes_ and not more and value == Polynomial.symbol(only):
+            counts, fewest = {bytes_}, 1  # over the size of an element
+        else:
+            counts = {value_in(code, kernel, launch, bound) for launch in kernel.launches} or {None}
+    return all(n is not None and fewest <= n <= MOST and n & (n - 1) == 0 for n in counts)
 
 
 def _write(edits: Edits, code: Code, loop: Loop, found: list[_Joined]) -> None:
@@ -200,28 +188,14 @@ def _write(edits: Edits, code: Code, loop: Loop, found: list[_Joined]) -> None:
 
 def _place(code: Code, loop: Loop, access: Access) -> str:
     """Where the first element is."""
-    node = access.node
-    if node.type == "call_expression":
-        node = field_of(node, "arguments").named_children[0]  # __ldg(p + j)
-        return _at_first(code, loop, node)
-    if node.type == "pointer_expression":
-        return _at_first(code, loop, field_of(node, "argument"))
-    argument, indices = field_of(node, "argument"), field_of(node, "indices")
-    index = _at_first(code, loop, next(c for c in indices.named_children if c.type != "comment"))
-    base = _at_first(code, loop, argument)
-    return base if index == "0" else f"&{base}[{index}]"
-
-
-def _at_first(code: Code, loop: Loop, node: Node) -> str:
-    source = code.source
-    uses = [
-        n for n in source.walk(node, "identifier")
-        if source.of(n) == loop.name and (found := code.definition(n)) is not None and found.where == loop.symbol.where
-    ]  # fmt: skip
-    left, right = field_of(node, "left"), field_of(node, "right")
-    plus = node.type == "binary_expression" and source.of(node, "operator") == "+"
-    if plus and len(uses) == 1 and right is not None and same(uses[0], right):
-        return source.of(left)
-    if plus and len(uses) == 1 and left is not None and same(uses[0], left):
-        return source.of(right)
-    return source.render(node, [(n, "0") for n in uses])
+    source, (sign, node) = code.source, addressed(access)
+    named = (n for n in source.walk(node, "identifier") if source.of(n) == loop.name)
+    uses = [n for n in named if (found := code.definition(n)) is not None and found.where == loop.symbol.where]
+    replaced = [(use, "0") for use in uses]
+    if len(uses) == 1:
+        sides = match(source, uses[0].parent, "$a + $b")
+        if sides is not None:
+            replaced = [(uses[0].parent, source.of(sides["a" if same(sides["b"], uses[0]) else "b"]))]
+        elif sign and same(uses[0].parent, field_of(node, "indices")):
+            return source.of(node, "argument")
+    return sign + source.render(node, replaced)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,7 +41,7 @@ from nodes.rewrites.memory.vectorized_loops import (
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, names_declared, same
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same
 
 SPEEDUP = 1.3
 
@@ -95,17 +96,13 @@ def _changes(code: Code, ragged: str) -> list[Change]:
     choices = list(_choices(code))
     kernels: dict[str, PackLoops] = {}
     for kernel in code.kernels:
-        try:
+        with suppress(Unsupported):
             kernels[kernel.name] = PackLoops(kernel, _place(kernel.name, code, choices), ragged)
-        except Unsupported:
-            continue
     while True:
         kept: list[tuple[_Choice, list[Change]]] = []
         for choice in choices:
-            try:
+            with suppress(Unsupported):
                 kept.append((choice, choice.changes(kernels, ragged)))
-            except Unsupported:
-                continue
         lost = {name for choice in choices if not any(choice is k for k, _ in kept) for name in choice.kernels}
         choices = [choice for choice, _ in kept]
         if not lost & kernels.keys():
@@ -132,22 +129,18 @@ def _choices(code: Code) -> Iterator[_Choice]:
     source = code.source
     for branch in source.walk(None, "if_statement"):
         packs, singles = (_only_call(field_of(branch, field)) for field in ("consequence", "alternative"))
-        function = field_of(packs, "function")
-        if packs is None or singles is None or function is None or function.type != "identifier":
-            continue
-        found = code.definition(function)
-        if found is None or found.value is None or found.value.type != "lambda_expression":
+        found = code.variable(field_of(packs, "function"))
+        if packs is None or singles is None or found is None or found.value is None:
             continue
         listed, body = (next(source.walk(found.value, kind), None) for kind in ("parameter_list", "compound_statement"))
-        declaration = body.named_children[0] if body is not None and body.named_children else None
-        declarator = field_of(declaration, "declarator")
-        name = declared_name(declarator)
-        if declaration is None or declarator is None or name is None or listed is None or listed.named_child_count != 1:
+        first = next(iter(children_of(body)), None)
+        made = code.declared(first) if first is not None and first.type == "declaration" else []
+        lanes = [source.of(name) for parameter in children_of(listed) for name in names_declared(parameter)]
+        if found.value.type != "lambda_expression" or len(made) != 1 or len(lanes) != 1:
             continue
-        lanes = source.of(declared_name(field_of(listed.named_children[0], "declarator")))
-        is_width = source.of(declarator, "value") == f"decltype({lanes})::value"
-        if is_width and source.of(singles) == f"{source.of(function)}(std::integral_constant<int, 1>{{}})":
-            yield _Choice(code, branch, packs, singles, found.value, listed, source.of(name), declaration)
+        is_width = source.of(made[0].value) == f"decltype({lanes[0]})::value"
+        if is_width and source.of(singles) == f"{found.name}(std::integral_constant<int, 1>{{}})":
+            yield _Choice(code, branch, packs, singles, found.value, listed, made[0].name, first)
 
 
 def _only_call(branch: Node | None) -> Node | None:

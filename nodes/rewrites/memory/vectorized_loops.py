@@ -7,6 +7,7 @@ packs a row has, where a pack begins, which of its lanes there are.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
@@ -15,12 +16,14 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
-from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, left_by, same
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, left_by, same, upward
 
 Change = tuple[int, int, str]
+_LANES = "for (int $lane = 0; $lane < $width; ++$lane) $body;"
 _CASTS = {"int", "int64_t", "unsigned", "size_t", "static_cast", "reinterpret_cast", "const_cast"}
 
 
@@ -47,20 +50,24 @@ def in_lanes(source: Source, argument: Node) -> bool:
     )
 
 
-def is_division(source: Source, node: Node, by: Node) -> bool:
-    return is_binary(source, node, "/") and same(field_of(node, "right"), by)
-
-
 def is_binary(source: Source, node: Node, *operators: str) -> bool:
     return node.type == "binary_expression" and source.of(node, "operator") in operators
 
 
+def is_division(source: Source, node: Node, by: Node) -> bool:
+    return is_binary(source, node, "/") and same(field_of(node, "right"), by)
+
+
+def around(source: Source, node: Node, types: Collection[str], joint: str = "") -> Node:
+    """The outermost of these types, or of what an operator joins, that has nothing else between it and the node."""
+    while node.parent is not None and (node.parent.type in types or (joint and is_binary(source, node.parent, joint))):
+        node = node.parent
+    return node
+
+
 def packs_in(source: Source, division: Node, width: str, ragged: str) -> str:
     """`n / VEC` as the number of packs."""
-    length = field_of(division, "left")
-    while length.type == "parenthesized_expression":
-        length = length.named_children[0]
-    return f"packs_in<{width}, {ragged}>({source.of(length)})"
+    return f"packs_in<{width}, {ragged}>({source.of(bare(field_of(division, 'left')))})"
 
 
 @dataclass
@@ -139,84 +146,51 @@ class PackLoops:
         """What the width means there."""
         source, parent, argument = self.source, use.parent, template_argument(use)
         if argument is not None:
-            function = argument.parent.parent if argument.parent is not None else None
-            call = function.parent if function is not None else None
-            if call is not None and source.of(function) == f"load_lanes<{self.width}>":
+            call = enclosing(argument, "call_expression")
+            if source.of(call, "function") == f"load_lanes<{self.width}>":
                 self._items.append(call)
             elif not in_lanes(source, argument):
                 raise Unsupported("packs that begin elsewhere")
             return
-        if parent is None:
+        owner = parent.parent if parent is not None else None
+        if parent is None or owner is None:
             raise Unsupported("a width by itself")
-        owner = parent.parent
+        lanes, block = match(source, owner, _LANES), field_of(owner, "body")
         if is_division(source, parent, use):
             self.packs.append(self._pack(parent))
-        elif is_binary(source, parent, "*") and owner is not None and same(field_of(owner, "value"), parent):
+        elif is_binary(source, parent, "*") and same(field_of(owner, "value"), parent):
             self.begins.append(owner.parent)
-        elif is_binary(source, parent, "<") and owner is not None and self._is_lane_loop(owner, parent):
+        elif (
+            lanes is not None
+            and same(lanes["width"], use)
+            and block.type == "compound_statement"
+            and children_of(block)
+        ):
             self._items.append(owner)
-        elif parent.type != "array_declarator" and not self._asks_for_several(parent):
-            raise Unsupported(f"a use of {self.width}")
-
-    def _asks_for_several(self, comparison: Node) -> bool:
-        """`VEC > 1`, which a part of a pack answers as the whole one does."""
-        several = is_binary(self.source, comparison, ">")
-        return several and self.source.of(comparison, "right") == "1"
-
-    def _is_lane_loop(self, loop: Node, condition: Node) -> bool:
-        source, lane = self.source, self.source.of(condition, "left")
-        body = field_of(loop, "body")
-        return (
-            loop.type == "for_statement"
-            and same(field_of(loop, "condition"), condition)
-            and source.of(loop, "initializer") == f"int {lane} = 0;"
-            and source.of(loop, "update") == f"++{lane}"
-            and body is not None
-            and body.type == "compound_statement"
-            and body.named_child_count > 0
-        )
+        elif parent.type != "array_declarator" and match(source, parent, f"{self.width} > 1") is None:
+            raise Unsupported(f"a use of {self.width}")  # a part of a pack answers `VEC > 1` as the whole one does
 
     def _pack(self, division: Node) -> _Pack:
         """What the comparison with the number of packs is for."""
-        source, condition = self.source, division
-        while condition.parent is not None and (
-            condition.parent.type in {"argument_list", "call_expression", "parenthesized_expression"}
-        ):
-            condition = condition.parent
-        comparison = condition.parent
-        if (
-            comparison is None
-            or not is_binary(source, comparison, "<", ">=")
-            or not same(field_of(comparison, "right"), condition)
-        ):
+        source = self.source
+        bound = around(source, division, {"argument_list", "call_expression", "parenthesized_expression"})
+        condition = bound.parent
+        compared = match(source, condition, "$pack < $bound", "$pack >= $bound")
+        if condition is None or compared is None or not same(field_of(condition, "right"), bound):
             raise Unsupported("a number of packs that is no bound")
-        operator, left = source.of(comparison, "operator"), field_of(comparison, "left")
-        owner = comparison.parent
-        while owner is not None and (
-            owner.type in {"parenthesized_expression", "condition_clause"}
-            or is_binary(source, owner, "&&" if operator == "<" else "||")
-        ):
-            owner = owner.parent
-        if owner is None or left is None or left.type != "identifier":
+        stays = "<" in compared.pattern
+        parentheses = {"parenthesized_expression", "condition_clause"}
+        owner = around(source, condition, parentheses, "&&" if stays else "||").parent
+        if owner is None or compared["pack"].type != "identifier":
             raise Unsupported("a bound of something else")
-        body = field_of(owner, "body" if owner.type == "for_statement" else "consequence")
-        if (
-            operator == "<"
-            and owner.type in {"for_statement", "if_statement"}
-            and body is not None
-            and body.type == "compound_statement"
-        ):
-            if field_of(owner, "alternative") is not None:
-                raise Unsupported("something for the thread behind the last pack")
-            return _Pack(source.of(left), comparison, division, body, body.start_byte)
-        if (
-            operator == ">="
-            and owner.type == "if_statement"
-            and owner.parent is not None
-            and owner.parent.type == "compound_statement"
-        ):
-            return _Pack(source.of(left), comparison, division, owner.parent, owner.end_byte)
-        raise Unsupported("a bound that does not guard")
+        block = field_of(owner, "body") or field_of(owner, "consequence") if stays else owner.parent
+        guards = owner.type == "if_statement" or (stays and owner.type == "for_statement")
+        if not guards or block is None or block.type != "compound_statement":
+            raise Unsupported("a bound that does not guard")
+        if stays and field_of(owner, "alternative") is not None:
+            raise Unsupported("something for the thread behind the last pack")
+        start = block.start_byte if stays else owner.end_byte
+        return _Pack(source.of(compared["pack"]), condition, division, block, start)
 
     def _row_length(self) -> Node:
         lengths = [field_of(pack.division, "left") for pack in self.packs]
@@ -262,71 +236,41 @@ class PackLoops:
         return any(pack.items and pack.condition.parent.type != "for_statement" for pack in self.packs)
 
     def _check_places(self, pack: _Pack, begin: Node) -> None:
-        source, lanes = self.source, [item for item in pack.items if item.type == "for_statement"]
-        factor = field_of(self._declarator(begin), "value", "left")
+        """All that is made of a pack's first element are places that move along with it, for loads, stores and lanes."""
+        source, code, first = self.source, self.code, self._declarator(begin)
+        factor = field_of(first, "value", "left")
         while factor is not None and factor.type == "call_expression" and self._called(factor) in _CASTS:
             factor = field_of(factor, "arguments").named_children[0]
         if source.of(factor) != pack.pack:
             raise Unsupported("a first element of another pack")
-        names, calls = self._moving(pack, begin), [item for item in pack.items if item.type == "call_expression"]
-        first = source.of(declared_name(self._declarator(begin)))
-        for use in uses_of(source, pack.block, first):
-            in_lanes = pack.holds(use) and any(inside(use, loop) for loop in lanes)
-            if in_lanes and not is_binary(source, use.parent, "+"):
-                raise Unsupported("something that a whole pack has in common, where packs may reach into another row")
-        for use in (u for name in names for u in uses_of(source, pack.block, name)):
-            if (
-                not pack.holds(use)
-                or any(inside(use, loop) for loop in lanes)
-                or any(inside(use, names[n]) for n in names)
-            ):
-                continue
-            call = next((call for call in calls if inside(use, call)), None)
-            if call is None or not self._moves_along(use, field_of(call, "arguments").named_children[0]):
-                raise Unsupported("something else that is computed from a pack's first element")
+        name = source.of(declared_name(first))
+        symbol, made = Symbol(name, first.start_byte), {name: first}
 
-    def _moving(self, pack: _Pack, begin: Node) -> dict[str, Node]:
-        """Declarators of the pack's first element and of places that are computed from it, by name."""
-        source = self.source
-        found = {source.of(declared_name(self._declarator(begin))): self._declarator(begin)}
-        for statement in pack.block.named_children:
-            if statement.type != "declaration" or not pack.holds(statement) or same(statement, begin):
-                continue
-            for declarator in statement.children_by_field_name("declarator"):
-                value = field_of(declarator, "value")
-                uses = [u for name in found for u in uses_of(source, declarator, name)]
-                loads = value is not None and any(inside(value, i) or inside(i, value) for i in pack.items)
-                if not uses or loads or value is None:
+        def moves_along(place: Node) -> bool:
+            moving = [(m, c) for m, c in code.polynomial(place).terms if any(s.depends_on(symbol) for s in m)]
+            return all(m == (symbol,) and c > 0 for m, c in moving)
+
+        for statement in (s for s in pack.block.named_children if s.type == "declaration" and pack.holds(s)):
+            for found in code.declared(statement) if not same(statement, begin) else ():
+                loads = any(
+                    inside(found.value, i) or inside(i, found.value) for i in pack.items if found.value is not None
+                )
+                if found.value is None or loads or not code.polynomial(found.value).depends_on(symbol):
                     continue
-                if not all(self._moves_along(use, value) for use in uses):
+                if not moves_along(found.value):
                     raise Unsupported("a place that does not move along")
-                found[source.of(declared_name(declarator))] = declarator
-        return found
-
-    def _moves_along(self, use: Node, place: Node) -> bool:
-        """Whether a place moves by a constant with the element that it is computed from."""
-        here = use
-        while not same(here, place):
-            parent = here.parent
-            if parent is None or not inside(parent, place):
-                return False
-            right, left = field_of(parent, "right"), field_of(parent, "left")
-            added = is_binary(self.source, parent, "+") or (is_binary(self.source, parent, "-") and same(left, here))
-            times = is_binary(self.source, parent, "*") and any(
-                factor is not None and factor.type == "number_literal" for factor in (left, right)
-            )
-            call = parent.parent if parent.type == "argument_list" else None
-            cast = call is not None and self._called(call) in _CASTS
-            index = parent.type == "subscript_argument_list" or (
-                parent.type == "subscript_expression" and self.source.of(parent.parent.children[0]) == "&"
-            )
-            plain = parent.type in {"parenthesized_expression", "cast_expression"} or (
-                parent.type == "pointer_expression" and self.source.of(parent.children[0]) == "&"
-            )
-            if not (added or times or cast or index or plain or parent.type == "call_expression"):
-                return False
-            here = parent
-        return True
+                made[found.name] = found.declarator
+        lanes, calls = ([i for i in pack.items if i.type == kind] for kind in ("for_statement", "call_expression"))
+        for use in (u for other in made for u in uses_of(source, pack.block, other) if pack.holds(u)):
+            if any(inside(use, loop) for loop in lanes):
+                if source.of(use) == name and not is_binary(source, use.parent, "+"):
+                    raise Unsupported(
+                        "something that a whole pack has in common, where packs may reach into another row"
+                    )
+            elif not any(inside(use, declarator) for declarator in made.values()):
+                place = next((children_of(call, "arguments")[0] for call in calls if inside(use, call)), None)
+                if place is None or not inside(use, place) or not moves_along(place):
+                    raise Unsupported("something else that is computed from a pack's first element")
 
     def _row(self) -> tuple[str, list[tuple[str, int]], Node]:
         """The address at which the row begins that most packs are of, the parameters with such rows and their elements'
@@ -365,7 +309,8 @@ class PackLoops:
             text = self._without_begin(address, mentioned)
         except Unsupported:
             return None
-        for block in self._blocks(earliest):
+        blocks = [b for b in upward(earliest.parent) if b.type == "compound_statement" and inside(b, self.kernel.body)]
+        for block in reversed(blocks):
             at = next(child for child in block.named_children if inside(earliest, child))
             found = [self.code.definition(name) for name in mentioned]
             if not all(inside(pack.block, block) or same(pack.block, block) for pack in packs):
@@ -373,15 +318,6 @@ class PackLoops:
             if all(f is None or f.where < at.start_byte for f in found):
                 return None if self.kernel.changes_within(self.code.polynomial(address), [block]) else (text, at)
         return None
-
-    def _blocks(self, node: Node) -> list[Node]:
-        """The blocks of the kernel around a node, outermost first."""
-        found, here = list[Node](), node.parent
-        while here is not None and inside(here, self.kernel.body):
-            if here.type == "compound_statement":
-                found.insert(0, here)
-            here = here.parent
-        return found
 
     def _without_begin(self, node: Node, mentioned: list[Node]) -> str:
         """An address of which the pack's first element is left away, "" where nothing else is in it."""
@@ -428,18 +364,7 @@ class PackLoops:
 
     def _depends(self, node: Node) -> bool:
         """Whether a pack's first element is in it, seen through variables."""
-        for name in self.source.walk(node, "identifier"):
-            found = self.code.definition(name)
-            if found is None or found.declarator is None:
-                continue
-            if found.where in self.code.pinned or (
-                found.kind == "local"
-                and found.value is not None
-                and not inside(node, found.value)
-                and self._depends(found.value)
-            ):
-                return True
-        return False
+        return any(symbol.where in self.code.pinned for symbol in self.code.polynomial(node).variables())
 
     def _change(self, edits: Edits, pack: _Pack) -> None:
         source, width, ragged = self.source, self.width, self.ragged

@@ -15,7 +15,10 @@ thread. Theirs shuffle whole warps only, or their results would be undefined, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 from tree_sitter import Node
 
@@ -29,10 +32,11 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import brought
-from nodes.rewrites.reductions.cub_reductions import cub_reduction
+from nodes.rewrites.reductions.cub_reductions import without_cub
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
     Step,
+    Widths,
     declared_type,
     joined,
     judged,
@@ -47,7 +51,6 @@ from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.reductions.uses import (
     check_readers,
     check_slots,
-    declared_alone,
     is_leaders,
     keep_apart,
     nobody,
@@ -59,8 +62,9 @@ from nodes.rewrites.reductions.warp_reductions import called
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
 
 MOST = 32
 """Reductions of one file."""
@@ -98,29 +102,39 @@ def _named(source: Source, text: str, kinds: set[str]) -> str:
     for kind in sorted(kinds):
         here = source.reparsed(text)
         edits = Edits(here)
-        for name in here.walk(None, "identifier"):
-            if here.of(name) == placeholder(kind):
-                edits.replace(name, f"block_{kind}")
         require(edits, code_of(here), f"block_{kind}")
-        text = edits.apply()
+        text = edits.apply().replace(placeholder(kind), f"block_{kind}")
     return text
 
 
 def _next(code: Code, site: int) -> Step | None:
     """The text after one reduction, the first that is understood."""
     for kernel in code.kernels:
-        try:
-            widths = _widths(code, kernel)
-        except Unsupported:
-            continue
-        for attempt in (_call, _inline, cub_reduction):
-            step = attempt(code, kernel, widths, site)
-            if step is not None:
-                return step
+        with suppress(Unsupported):
+            for attempt in _attempts(code, kernel, _widths(code, kernel)):
+                with suppress(Unsupported):
+                    return attempt(site)
     return None
 
 
-def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
+def _attempts(code: Code, kernel: Kernel, widths: Widths) -> Iterator[Callable[[int], Step]]:
+    """What could be a reduction: calls of functions, the same statements written into the kernel, CUB's."""
+    source, ours = code.source, brought(code.source)
+    calls = list(source.walk(kernel.body, "call_expression"))
+    for call in calls:
+        name = called(source, call)
+        if name not in ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
+            yield partial(_without_call, code, kernel, widths, call, name)
+    for body in map(statements, source.walk(kernel.body, "compound_statement")):
+        for at, statement in enumerate(body):
+            reduced = _shuffled(code, statement) or _stored(code, widths, body[at:])
+            if reduced is not None:
+                yield partial(_without_statements, code, kernel, widths, body[at:], reduced)
+    for call in calls:
+        yield partial(without_cub, code, kernel, widths, call)
+
+
+def _widths(code: Code, kernel: Kernel) -> Widths:
     """How many threads a block may have, by launch: one number where it is known."""
     found = []
     if not kernel.launches:
@@ -136,18 +150,6 @@ def _widths(code: Code, kernel: Kernel) -> list[tuple[Launch, list[int]]]:
 # A call of a function.
 
 
-def _call(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
-    ours = brought(code.source)
-    for call in code.source.walk(kernel.body, "call_expression"):
-        name = called(code.source, call)
-        if name not in ours and len(code.overloads.get(name, [])) == 1 and _talks(code, name):
-            try:
-                return _without_call(code, kernel, widths, call, name, site)
-            except Unsupported:
-                continue
-    return None
-
-
 def _talks(code: Code, name: str) -> bool:
     """Whether the function has barriers and warps that talk, in itself or in what it calls."""
     return _waits(code, name) and any(_shuffles(code, f) for f in code.reached(name))
@@ -160,50 +162,35 @@ def _waits(code: Code, name: str) -> bool:
 
 def _shuffles(code: Code, node: Node) -> bool:
     """Whether the threads of a warp talk to each other somewhere below the node."""
-    names = [called(code.source, c) for c in code.source.walk(node, "call_expression")]
-    return any("shfl" in name for name in names)
+    return any("shfl" in called(code.source, c) for c in code.source.walk(node, "call_expression"))
 
 
-def _without_call(
-    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, name: str, site: int
-) -> Step:
+def _without_call(code: Code, kernel: Kernel, widths: Widths, call: Node, name: str, site: int) -> Step:
     source = code.source
     (function,) = code.overloads[name]
-    listed, given = field_of(call, "arguments"), field_of(call, "function")
-    parameters = field_of(function, "declarator", "parameters")
-    arguments = children_of(listed)
-    kinds = children_of(parameters)
+    given = field_of(call, "function")
     while given.type == "qualified_identifier":
         given = field_of(given, "name")
-    if len(arguments) > len(kinds):
+    arguments, parameters = children_of(call, "arguments"), children_of(function, "declarator", "parameters")
+    if len(arguments) > len(parameters):
         raise Unsupported("more arguments than parameters")
-    results, at, element = [], None, ""
-    for launch, sizes in widths:
-        for width in sizes:
-            values, unknown, block = [], [], Surroundings(code, kernel, launch, width, "").block
-            for number, argument in enumerate(arguments):
-                declarator = field_of(kinds[number], "declarator")
-                pointer = declarator is not None and declarator.type in {"pointer_declarator", "array_declarator"}
-                values.append(_argument_value(block, argument, pointer))
-                if values[-1] is None:
-                    unknown.append(number)
-            if len(unknown) != 1:
-                raise Unsupported("not one value")
-            at = unknown[0]
-            element = block.element = _element_of_value(code, function, given, kinds[at], arguments[at])
-            for value in values:
-                if isinstance(value, Memory) and not value.element:
-                    value.element = element
-            values[at] = block.singles()
-            results.append(judged(block, block.call(name, given, values, block.frame(), block.everyone)))
+    results, at, element = [], 0, ""
+    for launch, width in _shapes(widths):
+        block = Surroundings(code, kernel, launch, width, "").block
+        values = [_argument_value(block, a, p) for a, p in zip(arguments, parameters, strict=False)]
+        if values.count(None) != 1:
+            raise Unsupported("not one value")
+        at = values.index(None)
+        element = block.element = _element_of_value(code, function, given, parameters[at], arguments[at])
+        values[at] = block.singles()
+        results.append(judged(block, block.call(name, given, values, block.frame(), block.everyone)))
     result = joined(results)
     scratch = {source.of(n) for i, a in enumerate(arguments) if i != at for n in source.walk(a, "identifier")}
     check_slots(code, kernel, scratch, [(c.start_byte, c.end_byte) for c in kernel.calls(name)])
-    value = source.of(arguments[at])
     plain = declared_type(code, arguments[at])
-    named = source.of(kinds[at], "type")
-    if plain != element and named in _template_types(code, function) and not source.of(given).count("<"):
+    if source.of(parameters[at], "type") in _template_types(code, function) and "<" not in source.of(given):
         plain = element  # the argument's own type is what it is deduced from
+    value = source.of(arguments[at])
     reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", element)
     edits, statement = Edits(source), statement_of(call)
     keep_apart(edits, code, kernel, statement)
@@ -213,9 +200,14 @@ def _without_call(
     return Step(edits.apply(), result.kind, names | scratch)
 
 
-def _argument_value(block: Block, node: Node, pointer: bool) -> object:
+def _shapes(widths: Widths) -> list[tuple[Launch, int]]:
+    return [(launch, width) for launch, sizes in widths for width in sizes]
+
+
+def _argument_value(block: Block, node: Node, parameter: Node) -> object:
     """A number, a group, shared memory; None for what is only known when it runs."""
-    if pointer:
+    declarator = field_of(parameter, "declarator")
+    if declarator is not None and declarator.type in {"pointer_declarator", "array_declarator"}:
         found = [block.code.definition(name) for name in block.source.walk(node, "identifier")]
         if not any(f is not None and f.kind == "local" and slots_of(block.code, f) for f in found):
             raise Unsupported("a pointer to something else than slots: what is written there would be lost")
@@ -229,42 +221,24 @@ def _argument_value(block: Block, node: Node, pointer: bool) -> object:
 
 
 def _template_types(code: Code, function: Node) -> list[str]:
+    """The names of a template's parameters that are types, "" for numbers."""
     outer = function.parent
-    if outer is None or outer.type != "template_declaration":
-        return []
-    listed = field_of(outer, "parameters")
-    return [
-        code.source.of(p.named_children[-1]) if p.type == "type_parameter_declaration" else ""
-        for p in listed.named_children
-    ]
+    listed = children_of(outer, "parameters") if outer is not None and outer.type == "template_declaration" else []
+    types = {"type_parameter_declaration"}
+    return [code.source.of(p.named_children[-1]) if p.type in types else "" for p in listed]
 
 
 def _element_of_value(code: Code, function: Node, given: Node, parameter: Node, argument: Node) -> str:
     """The type of the value that a call reduces."""
-    kind = code.source.of(parameter, "type")
-    names = _template_types(code, function)
+    kind, names = code.source.of(parameter, "type"), _template_types(code, function)
     if kind not in names:
         return kind
-    listed = field_of(given, "arguments") if given.type == "template_function" else None
-    if listed is not None and names.index(kind) < listed.named_child_count:
-        return code.source.of(listed.named_children[names.index(kind)])
-    return declared_type(code, argument) or kind
+    told = children_of(given, "arguments") if given.type == "template_function" else []
+    at = names.index(kind)
+    return code.source.of(told[at]) if at < len(told) else declared_type(code, argument) or kind
 
 
 # The same statements, written into the kernel.
-
-
-def _inline(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
-    for block in code.source.walk(kernel.body, "compound_statement"):
-        body = statements(block)
-        for at, statement in enumerate(body):
-            reduced = _shuffled(code, statement) or _stored(code, widths, body[at:])
-            if reduced is not None:
-                try:
-                    return _without_statements(code, kernel, widths, body[at:], reduced, site)
-                except Unsupported:
-                    continue
-    return None
 
 
 def _shuffled(code: Code, statement: Node) -> Definition | None:
@@ -284,23 +258,16 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
     return None
 
 
-def _stored(code: Code, widths: list[tuple[Launch, list[int]]], body: list[Node]) -> Definition | None:
+def _stored(code: Code, widths: Widths, body: list[Node]) -> Definition | None:
     """The variable of `slots[threadIdx.x] = value; __syncthreads();`, from which a tree may begin. Shuffles need whole warps,
     and so say that blocks are; a tree does not, so widths must be known."""
-    if len(body) < 3 or body[0].type != "expression_statement" or not is_barrier(code.source, body[1]):
+    form = match(code.source, body[0], "$slots[$at] = $value;")
+    if form is None or len(body) < 3 or not is_barrier(code.source, body[1]):
         return None
-    assignment = body[0].named_children[0] if body[0].named_child_count else body[0]
-    if assignment.type != "assignment_expression" or code.source.of(assignment.children[1]) != "=":
-        return None
-    target, value = (field_of(assignment, f) for f in ("left", "right"))
-    if target.type != "subscript_expression" or value.type != "identifier":
-        return None
-    slots, index = field_of(target, "argument"), field_of(target, "indices")
-    memory = code.variable(slots)
-    found = code.definition(value)
+    memory, found = code.variable(form["slots"]), code.variable(form["value"])
     if memory is None or not slots_of(code, memory) or found is None or found.kind != "local" or slots_of(code, found):
         return None
-    by_thread = code.polynomial(index.named_children[0]) == Polynomial.symbol(THREAD)
+    by_thread = code.polynomial(form["at"]) == Polynomial.symbol(THREAD)
     return found if by_thread and all(len(sizes) == 1 for _, sizes in widths) else None
 
 
@@ -326,20 +293,17 @@ def _cells(code: Code, kernel: Kernel, outcome: _Outcome, value: str, last: Node
             places = [n for n in source.walk(cell.value, "identifier") if source.of(n) == cell.variable]
             made = source.render(cell.value, [(n, value) for n in places])
         lines.append(f"if (threadIdx.x == 0) {cell.target} = {made};")
-    after = last.next_named_sibling
-    while after is not None and after.type == "comment":
-        after = after.next_named_sibling
-    if lines and (after is None or not is_barrier(source, after)):
+    behind = [s for s in statements(last.parent) if s.start_byte >= last.end_byte]
+    if lines and not (behind and is_barrier(source, behind[0])):
         lines.append("__syncthreads();")  # the statements ended with one, as a tree does
     return lines
 
 
 def _without_statements(
-    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], body: list[Node], reduced: Definition, site: int
+    code: Code, kernel: Kernel, widths: Widths, body: list[Node], reduced: Definition, site: int
 ) -> Step:
     source = code.source
-    element = source.of(reduced.declaration, "type")
-    shapes = [(launch, width) for launch, sizes in widths for width in sizes]
+    element, shapes = source.of(reduced.declaration, "type"), _shapes(widths)
     outcomes = [_run(code, kernel, launch, width, body, reduced, element) for launch, width in shapes]
     end = max(o.end for o in outcomes)  # a block of one warp may have its result before the others
     outcomes = [
@@ -355,7 +319,8 @@ def _without_statements(
         raise Unsupported("the parser did not understand a statement")
     names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
     check_slots(code, kernel, names, [(first.start_byte, last.end_byte)], {c.target for c in outcome.cells})
-    declared = _declaration_of(code, taken, outcome.variable)
+    made = [code.declared(s) for s in taken if s.type == "declaration"]
+    declared = next((one[0] for one in made if [found.name for found in one] == [outcome.variable]), None)
     kept = _still_needed(
         code, kernel, [s for s in taken if declared is None or not same(s, declared.declaration)], last, reduced
     )
@@ -413,8 +378,7 @@ def _run(
     it in memory."""
     around = Surroundings(code, kernel, launch, width, element, reduced)
     block = around.block = _Finishing(code, width, element, around)
-    frame = block.frame()
-    frame.scopes[0][reduced.name], frame.held[reduced.name] = block.singles(), element
+    frame = block.frame(reduced.name)
     for at, statement in enumerate(body):
         block.run(statement, frame, block.everyone)
         cells = list(block.cells)
@@ -434,42 +398,26 @@ def _run(
 def _told(block: Block, frame: Frame, body: list[Node], outcome: _Outcome) -> _Outcome:
     """With `__syncthreads(); value = slots[0];` behind it, where these give every thread the result."""
     source, (barrier, told, *_) = block.source, [*body[outcome.end + 1 :], body[-1], body[-1]]
-    assignment = told.named_children[0] if told.type == "expression_statement" and told.named_child_count else told
-    target, right = field_of(assignment, "left"), field_of(assignment, "right")
-    from_cell = right is not None and source.of(right) in {c.target for c in outcome.cells if c.value is None}
-    if not is_barrier(source, barrier) or assignment.type != "assignment_expression" or not from_cell:
+    form, cells = match(source, told, "$value = $cell;"), {c.target for c in outcome.cells if c.value is None}
+    if form is None or not is_barrier(source, barrier) or source.of(form["value"]) != outcome.variable:
         return outcome
-    if source.of(target) != outcome.variable:
+    if source.of(form["cell"]) not in cells:
         return outcome
     for statement in (barrier, told):
         block.run(statement, frame, block.everyone)
-    return _Outcome(
-        judged(block, frame.scopes[0][outcome.variable]), outcome.end + 2, outcome.variable, outcome.cells, True
-    )
+    result = judged(block, frame.scopes[0][outcome.variable])
+    return replace(outcome, result=result, end=outcome.end + 2, told=True)
 
 
 def _is_read(code: Code, kernel: Kernel, cell: _Cell, last: Node) -> bool:
-    """Whether what is left in the cell may be read later, here or in a round to come."""
+    """Whether what is left in the cell may be read later, before it is written anew: as check_slots has seen, by then no other
+    element is read either."""
     name = cell.target.partition("[")[0]
-    uses = [n for n in code.source.walk(kernel.body, "identifier") if code.source.of(n) == name]
-    for use in (n for n in uses if n.start_byte >= last.end_byte):
-        place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
-        sign = code.source.set_by(place)
-        if sign in {"", "++", "--"}:
-            return True
-        if sign == "=":
-            return False  # written anew, by check_slots before any other element is read
+    for use in code.source.walk(kernel.body, "identifier"):
+        if code.source.of(use) == name and use.start_byte >= last.end_byte:
+            place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
+            return code.source.set_by(place) != "="
     return False
-
-
-def _declaration_of(code: Code, taken: list[Node], variable: str) -> Definition | None:
-    """Of a variable that one of the statements declares, alone."""
-    for statement in taken:
-        if statement.type == "declaration" and len(statement.children_by_field_name("declarator")) == 1:
-            found = declared_alone(code, statement)
-            if found is not None and found.name == variable:
-                return found
-    return None
 
 
 def _is_full(block: Block, value: object) -> bool:
@@ -513,19 +461,13 @@ def _still_needed(code: Code, kernel: Kernel, taken: list[Node], last: Node, red
     """The declarations among the statements that are read behind them. Raises Unsupported where one holds a value that
     was not there before."""
     source, kept = code.source, []
-    for statement in taken:
-        if statement.type != "declaration":
-            continue
+    assigned = {source.of(n) for s in taken for n in code.assigned(s)}
+    for statement in (s for s in taken if s.type == "declaration"):
         shared = source.says(statement, "__shared__")
-        names = {source.of(name) for name in names_declared(statement)}
-        later = [
-            n for n in source.walk(kernel.body, "identifier") if source.of(n) in names and n.start_byte >= last.end_byte
-        ]
-        later = [n for n in later if (f := code.definition(n)) is not None and inside(f.declaration, statement)]
-        if not later and not shared:
+        uses = (use for found in code.declared(statement) for use in code.uses(found, kernel.body))
+        if not shared and not any(use.start_byte >= last.end_byte for use in uses):
             continue
         made = {source.of(n) for n in source.walk(statement, "identifier")}
-        assigned = {source.of(n) for s in taken for n in code.assigned(s)}
         talks = source.has(statement, "call_expression", "subscript_expression")
         if not shared and (talks or reduced.name in made or made & assigned):
             raise Unsupported("a value of the reduction that is read later")

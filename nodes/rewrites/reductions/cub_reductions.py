@@ -7,11 +7,11 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
     Step,
+    Widths,
     declared_type,
     put_reduction,
     reduction_text,
@@ -19,6 +19,7 @@ from nodes.rewrites.reductions.foreign_reductions import (
 )
 from nodes.rewrites.reductions.uses import keep_apart
 from nodes.rewrites.reductions.whole_warps import round_up
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, statements
 
@@ -26,27 +27,13 @@ CUB_SCOPES = {"cub", "cuda", "cuda::std", "::cub", "::cuda", "::cuda::std"}
 CUB = {"Sum": "sum", "plus": "sum", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}
 
 
-def cub_reduction(code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], site: int) -> Step | None:
-    for call in code.source.walk(kernel.body, "call_expression"):
-        try:
-            step = _without_cub(code, kernel, widths, call, site)
-        except Unsupported:
-            continue
-        if step is not None:
-            return step
-    return None
-
-
-def _without_cub(
-    code: Code, kernel: Kernel, widths: list[tuple[Launch, list[int]]], call: Node, site: int
-) -> Step | None:
-    """`Reduce(temporary).Sum(value)` and `.Reduce(value, cub::Max())`, of `cub::BlockReduce<float, 256>`."""
+def without_cub(code: Code, kernel: Kernel, widths: Widths, call: Node, site: int) -> Step:
+    """`Reduce(temporary).Sum(value)` and `.Reduce(value, cub::Max())`, of `cub::BlockReduce<float, 256>`. Raises Unsupported for
+    other calls."""
     source, function = code.source, field_of(call, "function")
-    if function is None or function.type != "field_expression":
-        return None
     made, method = field_of(function, "argument"), source.of(function, "field")
     if made is None or made.type != "call_expression" or method not in {"Sum", "Reduce"}:
-        return None
+        raise Unsupported("another call")
     held = field_of(made, "arguments").named_children
     kind = source.of(made, "function")
     alias = next((a for a in source.walk(kernel.body, "alias_declaration", "type_definition") if kind in {
@@ -85,44 +72,39 @@ def _without_cub(
 def _operation(code: Code, node: Node) -> str:
     """sum, max or min: `cub::Max()`, `cuda::std::plus<float>{}`, a functor or a short name of the file's; "" for others."""
     name = code.source.of(node).removesuffix("()").removesuffix("{}").partition("<")[0]
-    scope, _, last = name.rpartition("::")
-    if scope in CUB_SCOPES:
-        return CUB.get(last, "")
-    return _functor(code, last) or _short_name(code, last)
+    if name.rpartition("::")[0] in CUB_SCOPES:
+        return _of_library(name)
+    return _functor(code, name.rpartition("::")[2]) or _short_name(code, name.rpartition("::")[2])
 
 
 def _short_name(code: Code, name: str) -> str:
     """`using CubAddOp = cuda::std::plus<>;`, of which there may be one for each version of the library."""
-    source, kinds = code.source, set[str]()
-    for alias in source.walk(None, "alias_declaration"):
-        if source.of(alias, "name") == name:
-            scope, _, last = source.of(alias, "type").partition("<")[0].rpartition("::")
-            kinds.add(CUB.get(last, "") if scope in CUB_SCOPES else "")
+    source = code.source
+    aliases = (a for a in source.walk(None, "alias_declaration") if source.of(a, "name") == name)
+    kinds = {_of_library(source.of(alias, "type")) for alias in aliases}
     return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _of_library(name: str) -> str:
+    scope, _, last = name.partition("<")[0].rpartition("::")
+    return CUB.get(last, "") if scope in CUB_SCOPES else ""
 
 
 def _functor(code: Code, name: str) -> str:
     """Of a struct of the file whose one operator returns `a + b`, or `max(a, b)`."""
     source = code.source
-    structs = [s for s in source.walk(None, "struct_specifier") if source.of(s, "name") == name]
-    structs = [s for s in structs if field_of(s, "body") is not None]
-    functions = [f for s in structs for f in source.walk(s, "function_definition")]
-    if len(structs) != 1 or len(functions) != 1:
+    bodies = [field_of(s, "body") for s in source.walk(None, "struct_specifier") if source.of(s, "name") == name]
+    bodies = [body for body in bodies if body is not None]
+    functions = [f for body in bodies for f in source.walk(body, "function_definition")]
+    if len(bodies) != 1 or len(functions) != 1:
         return ""
-    listed = next(source.walk(functions[0], "parameter_list"), None)
-    names = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children] if listed else []
+    names = [declared_name(field_of(p, "declarator")) for p in children_of(functions[0], "declarator", "parameters")]
     inner = statements(field_of(functions[0], "body"))
-    made = inner[0].named_children[0] if len(inner) == 1 and inner[0].type == "return_statement" else None
-    if made is None or len(names) != 2:
+    form = match(source, inner[0], "return $a + $b;", "return $f($a, $b);") if len(inner) == 1 else None
+    if form is None or sorted(source.of(form[side]) for side in "ab") != sorted(map(source.of, names)):
         return ""
-    both = [source.of(n) for n in names]
-    if made.type == "binary_expression" and source.of(made, "operator") == "+":
-        return "sum" if [source.of(c) for c in made.named_children] == both else ""
-    if made.type == "call_expression":
-        called_ = source.of(made, "function").removeprefix("::").removeprefix("std::")
-        given = [source.of(c) for c in field_of(made, "arguments").named_children]
-        return EXTREMES.get(called_, "") if sorted(given) == sorted(both) else ""
-    return ""
+    function = source.of(form.get("f")).removeprefix("::").removeprefix("std::")
+    return EXTREMES.get(function, "") if function else "sum"
 
 
 def _is_temporary(source: Source, name: Node) -> bool:

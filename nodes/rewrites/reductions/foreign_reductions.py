@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,15 +13,15 @@ from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.reductions.uses import check_readers, declared_alone, is_leaders, own_name
+from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.reductions.uses import check_readers, is_leaders, own_name
+from nodes.rewrites.reductions.warp_reductions import ORDERED
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same
+from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, upward
 
-ORDERED = frozenset({
-    "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
-    "size_t",
-})  # fmt: skip
-"""Types that CUDA's own max() and min() take."""
+Widths = list[tuple[Launch, list[int]]]
+"""How many threads a block may have, by launch: one number where it is known."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,13 @@ def declared_type(code: Code, node: Node) -> str:
 
 
 def statement_of(node: Node) -> Node:
-    here = node
-    while here.parent is not None and here.parent.type != "compound_statement":
+    """The statement that a node is in. Raises Unsupported where that is a part of another one."""
+    for here in upward(node):
+        if here.parent is None or here.parent.type == "compound_statement":
+            return here
         if here.parent.type in LOOPS | {"if_statement", "conditional_expression", "lambda_expression"}:
-            raise Unsupported("a reduction that is no statement of its own")
-        here = here.parent
-    return here
+            break
+    raise Unsupported("a reduction that is no statement of its own")
 
 
 def put_reduction(
@@ -109,16 +111,8 @@ def put_reduction(
     own argument where nothing else is assigned to that any more. What reads a result that only the first thread had must
     ask for that thread: raises Unsupported where it does not."""
     source, statement = code.source, statement_of(call)
-    target = None
-    if statement.type == "expression_statement":
-        assignment = statement.named_children[0]
-        whole = assignment.type == "assignment_expression" and same(field_of(assignment, "right"), call)
-        if whole and source.of(assignment, "operator") == "=":
-            target = field_of(assignment, "left")
-    elif statement.type == "declaration":
-        declarators = statement.children_by_field_name("declarator")
-        if len(declarators) == 1 and same(field_of(declarators[0], "value"), call):
-            target = field_of(declarators[0], "declarator")
+    form = match(source, statement, "$target = $call;", "$T $target = $call;", "const $T $target = $call;")
+    target = form["target"] if form is not None and same(form["call"], call) else None
     if target is None or target.type != "identifier":
         if not everywhere:
             raise Unsupported("a result of the first thread's that is not a variable")
@@ -129,7 +123,7 @@ def put_reduction(
         edits.insert(statement.start_byte, f"const {element} {name} = {reduction};\n{source.indent(statement)}")
         edits.replace(call, name)
         return
-    found = declared_alone(code, statement) if statement.type == "declaration" else code.definition(target)
+    found = code.declared(statement)[0] if statement.type == "declaration" else code.definition(target)
     if found is None:
         raise Unsupported("a result of unknown origin")
     if not everywhere:
@@ -158,30 +152,21 @@ def tidied(before: Source, text: str, names: set[str]) -> str:
 
 def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
     """Definitions of functions and types, and what is declared in shared memory of such types, that nothing mentions."""
-    words: dict[str, int] = {}
-    for node in source.walk(None, "identifier", "type_identifier", "namespace_identifier"):
-        words[source.of(node)] = words.get(source.of(node), 0) + 1
+    words = ("identifier", "type_identifier", "namespace_identifier")
+    said = Counter(source.of(node) for node in source.walk(None, *words))
     for node in source.walk(None, "function_definition"):
-        name = declared_name(field_of(node, "declarator"))
-        device = any(c.type == "__device__" for c in node.children) and not any(
-            c.type == "__global__" for c in node.children
-        )
-        if name is not None and device and source.of(name) in names and words[source.of(name)] == 1:
+        name, spaces = declared_name(field_of(node, "declarator")), {c.type for c in node.children}
+        device = "__device__" in spaces and "__global__" not in spaces
+        if name is not None and device and source.of(name) in names and said[source.of(name)] == 1:
             outer = node.parent
             yield outer if outer is not None and outer.type == "template_declaration" else node
     for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
-        declarators = node.children_by_field_name("declarator")
-        shared = source.says(node, "__shared__")
-        shared = shared and not any(source.of(c) == "extern" for c in source.walk(node))
-        if node.type != "declaration":
-            name = field_of(node, "name") or field_of(node, "declarator")
-        else:
-            name = declared_name(declarators[0]) if shared and len(declarators) == 1 else None
-        if name is None or source.of(name) not in names:
-            continue
         around = enclosing(node, "function_definition")
-        inner = (
-            source.walk(around, "identifier", "type_identifier", "namespace_identifier") if around is not None else ()
-        )
-        if around is not None and not any(source.of(n) == source.of(name) and not inside(n, node) for n in inner):
+        name = field_of(node, "name") or declared_name(field_of(node, "declarator"))
+        if node.type == "declaration":
+            alone = len(node.children_by_field_name("declarator")) == 1
+            name = name if alone and source.says(node, "__shared__") and not source.says(node, "extern") else None
+        if around is None or name is None or source.of(name) not in names:
+            continue
+        if not any(source.of(n) == source.of(name) and not inside(n, node) for n in source.walk(around, *words)):
             yield node

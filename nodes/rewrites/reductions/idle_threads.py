@@ -45,36 +45,33 @@ def _next(code: Code) -> str | None:
 
 def _hides_shared(code: Code, kernel: Kernel) -> bool:
     """Whether the kernel may use shared memory that is declared in front of it, or by a macro."""
-    source, names = code.source, set()
-    for node in source.walk(None, "declaration"):
-        shared = any(source.of(child) == "__shared__" for child in source.walk(node, "type_qualifier"))
-        around = enclosing(node, "function_definition")
-        if shared and around is None:
-            names |= {source.of(name) for name in names_declared(node)}
-    for node in source.walk(None, "preproc_def", "preproc_function_def"):
-        if "__shared__" in source.of(node, "value"):
-            names.add(source.of(node, "name"))
+    source = code.source
+    declared = (n for n in source.walk(None, "declaration") if source.says(n, "__shared__"))
+    outside = (node for node in declared if enclosing(node, "function_definition") is None)
+    names = {source.of(name) for node in outside for name in names_declared(node)}
+    names |= {name for name, macro in code.macros.items() if "__shared__" in source.of(macro, "value")}
     return any(source.of(node) in names for node in source.walk(kernel.body, "identifier", "type_identifier"))
 
 
 def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
     edits = Edits(code.source)
     edits.remove(node, comment=True)
-    if not kernel.is_dynamic(node):
-        return edits.apply()
-    for launch in kernel.launches:
+    return without_unused(code, edits.apply()) if drop_dynamic(edits, kernel, node) else edits.apply()
+
+
+def drop_dynamic(edits: Edits, kernel: Kernel, declaration: Node) -> bool:
+    """Launches ask for no dynamic shared memory any more where the declaration, which goes, is of that; whether it is."""
+    for launch in kernel.launches if kernel.is_dynamic(declaration) else ():
         if launch.shared_text != "0":
             edits.replace(launch.config_nodes[2], "0")
-    return without_unused(code, edits.apply())
+    return kernel.is_dynamic(declaration)
 
 
 def _others_share(code: Code, kernel: Kernel) -> bool:
     """Whether a function beside our reductions has shared memory of its own, which a barrier of the kernel's may be for."""
-    ours = set(NAMES)
     for function in kernel.helpers:
-        text = code.source.of(function)
-        name = declared_name(field_of(function, "declarator"))
-        if code.source.of(name) not in ours and any(word in text for word in ("__shared__", "sync", "asm")):
+        name = code.source.of(declared_name(field_of(function, "declarator")))
+        if name not in NAMES and any(word in code.source.of(function) for word in ("__shared__", "sync", "asm")):
             return True
     return any("Reduce" in code.source.of(c, "function") for c in kernel.source.walk(kernel.body, "call_expression"))
 

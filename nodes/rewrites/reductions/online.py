@@ -22,11 +22,12 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Values, base_of, close, fields_of, power
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same
+from nodes.rewrites.syntax.tree import JUMPS, children_of, field_of, names_declared, same
 
 POINTS = 96
 """How many random values each name stands for at once."""
-_JUMPS = ("continue_statement", "break_statement", "return_statement", "goto_statement")
+_MADE = {"binary_expression", "parenthesized_expression", "unary_expression", "conditional_expression"}
+"""What is made of other values, which are drawn."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,6 @@ class _Element(Block):
         """Names that hold what the state took part in."""
         self.free: dict[str, object] = {}
         """What else there is, by its text."""
-        self.asked: set[str] = set()
 
     def depends(self, node: Node) -> bool:
         return any(self.source.of(n) in self.bound for n in self.source.walk(node, "identifier"))
@@ -80,17 +80,10 @@ class _Element(Block):
             return super().value(node, frame, active)
         text = self.source.of(node)
         names = [self.source.of(n) for n in self.source.walk(node, "identifier")]
-        own = [n for n in names if any(n in scope for scope in frame.scopes)]
-        if (
-            own
-            or self.depth
-            or all(n in KNOWN or n in self.code.overloads for n in names)
-            or node.type
-            in {"binary_expression", "parenthesized_expression", "unary_expression", "conditional_expression"}
-        ):
-            found = super().value(node, frame, active)
-        else:
-            found = self.draw(text)
+        own = any(n in scope for n in names for scope in frame.scopes)
+        known = all(n in KNOWN or n in self.code.overloads for n in names)
+        made = own or known or self.depth or node.type in _MADE
+        found = super().value(node, frame, active) if made else self.draw(text)
         if not self.depth:
             self.free[text] = found
         return found
@@ -127,7 +120,7 @@ def recurrence(code: Code, kernel: Kernel, body: list[Node]) -> Online:
     groups = _groups(code, body)
     for names in dict.fromkeys(g for g in groups if g):
         aside = tuple(s for s, group in zip(body, groups, strict=True) if group not in {frozenset(), names})
-        if any(True for s in aside for _ in code.source.walk(s, *_JUMPS)):
+        if any(code.source.has(s, *JUMPS) for s in aside):
             continue
         try:
             found = _Recurrence(code, kernel, [s for s in body if s not in aside]).found()
@@ -214,7 +207,7 @@ class _Recurrence:
         for statement in self.free:
             if statement.type not in {"declaration", "expression_statement"}:
                 raise Unsupported("statements beside the recurrence")
-            if self._does_more(statement, 0):
+            if self._does_more(statement):
                 raise Unsupported("a call that may do more than compute")
             for target in _assigned(self.code, [statement]):
                 found = self.code.definition(target)
@@ -224,35 +217,21 @@ class _Recurrence:
             if access.writes and any(inside(access.node, s) for s in self.body):
                 raise Unsupported("a store beside the recurrence")
 
-    def _does_more(self, node: Node, depth: int) -> bool:
+    def _does_more(self, statement: Node) -> bool:
         """Whether something below a node, or in what it calls, is an atomic, an assembler's or printed."""
-        if self.source.has(node, "gnu_asm_expression") or depth > 8:
-            return True
-        for call in self.source.walk(node, "call_expression"):
-            name = self.source.of(call, "function").split("<")[0]
-            if "atomic" in name or name == "printf" or name in self.code.macros:
+        source = self.source
+        for node in (statement, *self.code.reached(*map(source.called, source.walk(statement, "call_expression")))):
+            names = {source.called(call) for call in source.walk(node, "call_expression")}
+            if source.has(node, "gnu_asm_expression") or names & {"printf", *self.code.macros}:
                 return True
-            bodies = (field_of(f, "body") for f in self.code.overloads.get(name, []))
-            if any(body is None or self._does_more(body, depth + 1) for body in bodies):
+            if any("atomic" in name for name in names):
                 return True
         return False
 
     def _run(self, start: dict[str, Values], draw: Callable[[str], Values]) -> tuple[dict[str, Values], _Element]:
         """What the state becomes."""
         block = _Element(self.code, self.names, draw)
-        frame = block.frame()
-        for path in self.paths:
-            name, _, field = path.partition(".")
-            frame.held[name] = "float"
-            if not field:
-                frame.scopes[0][name] = start[path]
-            else:
-                held = frame.scopes[0].setdefault(name, [{} for _ in range(POINTS)])
-                assert isinstance(held, list)
-                frame.scopes[0][name] = [
-                    {**h, field: v} for h, v in zip(held, start[path], strict=True)  # type: ignore[dict-item]
-                ]  # fmt: skip
-                frame.held[name] = "struct"
+        frame = block.holding({path: start[path] for path in self.paths})
         frame.scopes.append({})
         for statement in self.body:
             if not any(statement == s for s in self.free):

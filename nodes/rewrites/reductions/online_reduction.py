@@ -17,35 +17,32 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.block_shape import whole_warps, width_of
-from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another
 from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.numbers import FLT_MAX, base_of, close
-from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
-from nodes.rewrites.reductions.online_runs import Ends, Held, Run, Threads
-from nodes.rewrites.reductions.uses import is_leaders, keep_apart, slots_of, start_of
+from nodes.rewrites.reductions.online_runs import Run, Threads
+from nodes.rewrites.reductions.uses import is_leaders, keep_apart, outlives_a_round, set_anew, slots_of, start_of
 from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import (
     LOOPS,
     children_of,
-    declared_name,
     field_of,
-    names_declared,
     same,
     statements,
     upward,
@@ -53,8 +50,13 @@ from nodes.rewrites.syntax.tree import (
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
-FUNCTIONS = frozenset({"expf", "__expf", "exp2f"})
-"""Exponentials that have one meaning, so that their names can be handed on."""
+End = tuple[int, int]
+"""The place of a statement behind the loop, and of a branch at the end how many of the branch's own statements have run, counted
+from their end, 0 for the whole."""
+Ends = dict[tuple[End, str, str], bool]
+"""Behind which statement which result is where, by the state's own names, and whether every thread may read it there."""
+Places = dict[str, dict[str, bool]]
+"""Of one end."""
 MOST = 8
 """Reductions of one file."""
 
@@ -130,18 +132,13 @@ class _Joined:
 
     def _outermost(self, loop: Node) -> Node:
         """The loop around it that the state outlives."""
-        name = next(
-            n
-            for n in self.source.walk(loop, "identifier")
-            if self.source.of(n) == self.online.maximum.partition(".")[0]
-        )
-        found, here, outer = self.code.definition(name), loop, loop
-        while here.parent is not None and found is not None and not inside(found.declaration, here.parent):
-            here = here.parent
-            outer = here if here.type in LOOPS else outer
-        if here.type not in LOOPS:
+        uses = self.source.walk(loop, "identifier")
+        name = next(n for n in uses if self.source.of(n) == self.online.maximum.partition(".")[0])
+        found = self.code.definition(name)
+        around = [here for here in upward(loop) if found is None or not inside(found.declaration, here)]
+        if around[-1].type not in LOOPS:
             raise Unsupported("a loop that may be skipped")
-        return outer
+        return around[-1]
 
     def _takes_part(self, statement: Node) -> bool:
         names = {path.partition(".")[0] for path in (self.online.maximum, *self.totals)}
@@ -158,15 +155,18 @@ class _Joined:
         for launch, width in shapes.values():
             for threads in self._draws(numbers, width):
                 mine = self._run(launch, width, threads)
-                possible = mine if possible is None else _both(possible, mine)
+                both = mine if possible is None else possible
+                possible = {at: everywhere and mine[at] for at, everywhere in both.items() if at in mine}
             if not possible:
                 break
-        for end in sorted(possible or {}, reverse=True):
-            try:
-                self._check_extremes(end, possible[end])
-                return self._written(end, possible[end])
-            except Unsupported:
-                continue
+        for end in sorted({end for end, _, _ in possible or {}}, reverse=True):
+            results: Places = {path: {} for path in (self.online.maximum, *self.totals)}
+            for (_, path, place), everywhere in ((at, all_) for at, all_ in possible.items() if at[0] == end):
+                results[path][place] = everywhere
+            with suppress(Unsupported):
+                if all(results.values()):
+                    self._check_extremes(end, results)
+                    return self._written(end, results)
         raise Unsupported("no reduction")
 
     # What the statements do.
@@ -195,15 +195,11 @@ class _Joined:
 
     def _run(self, launch: Launch, width: int, threads: Threads) -> Ends:
         """Where the results are after which of the statements, up to the first that is something else."""
-        run, found = Run(self.code, self.kernel, launch, width, threads), Ends()
+        run, found = Run(self.code, self.kernel, launch, width, threads), Ends({})
         expected = self._expected(run, threads)
-        try:
+        with suppress(Unsupported):
             for end in self._steps(run, (len(self.after), 0)):
-                results = run.found(expected)
-                if all(results.values()):
-                    found[end] = results
-        except Unsupported:
-            return found
+                found |= {(end, *at): everywhere for at, everywhere in run.found(expected).items()}
         return found
 
     def _steps(self, run: Run, last: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -233,7 +229,7 @@ class _Joined:
         body = field_of(statement, "consequence")
         return statements(body) if body is not None and body.type == "compound_statement" else []
 
-    def _check_extremes(self, end: tuple[int, int], results: dict[str, list[Held]]) -> None:
+    def _check_extremes(self, end: End, results: Places) -> None:
         """The same for infinities and NaN as ours, and whether all -inf is a sum of 0."""
         numbers, launch = random.Random(13), self.kernel.launches[0]
         width = _widths(self.code, self.kernel, launch)[-1]
@@ -244,7 +240,7 @@ class _Joined:
             for _ in self._steps(run, end):
                 pass
             places = run.places()
-            return {path: places.get(held[0].place, (UNKNOWN, False))[0] for path, held in results.items()}
+            return {path: places.get(next(iter(held)), (UNKNOWN, False))[0] for path, held in results.items()}
 
         inf = math.inf
         self.begins_above = self._begins_above(launch, width)
@@ -287,29 +283,26 @@ class _Joined:
             raise Unsupported("a NaN of -inf that gets lost")
 
     def _begins_above(self, launch: Launch, width: int) -> bool:
-        """Whether the maximum begins with a number, so that it is never -inf."""
-        name, _, part = self.online.maximum.partition(".")
-        run = Run(self.code, self.kernel, launch, width, {})
-        uses = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == name]
+        """Whether the maximum begins with a number, so that it is never -inf: the statements in front of the loop run, too."""
+        source, name = self.source, self.online.maximum.partition(".")[0]
+        uses = [n for n in source.walk(self.kernel.body, "identifier") if source.of(n) == name]
         found = self.code.definition(next(n for n in uses if n.start_byte > self.loop.start_byte))
-        values: list[object] = []
-        if found.value is not None:
-            values.append(run.initial(found, part))
-        for use in self.code.uses(found, self.kernel.body):
-            node = self._node_of(use)
-            owner = node.parent
-            if use.start_byte < self.loop.start_byte and self._is_changed(node) and owner is not None:
-                if owner.type != "assignment_expression" or not same(owner.parent.parent, found.declaration.parent):
-                    return False
-                if self._place_of(use) == self.online.maximum:
-                    values.append(run.value(field_of(owner, "right")))
-                elif part == "" or self._place_of(use) == name:
-                    return False
-        return bool(values) and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)
+        front = [s for s in statements(found.declaration.parent) if s.end_byte <= self.loop.start_byte]
+        front = [s for s in front if any(inside(use, s) for use in uses)]
+        changes = [n for n in self.code.set_at(found, self.kernel.body) if n.start_byte < self.loop.start_byte]
+        if not all(any(inside(change, s) for s in front) for change in changes):
+            return False
+        run = Run(self.code, self.kernel, launch, width, {})
+        with suppress(Unsupported):
+            for statement in front:
+                run.step(statement)
+            value, _ = run.places().get(self.online.maximum, (UNKNOWN, False))
+            return isinstance(value, (int, float)) and math.isfinite(value)
+        return False
 
     # What is written.
 
-    def _written(self, end: tuple[int, int], results: dict[str, list[Held]]) -> str:
+    def _written(self, end: End, results: Places) -> str:
         source, code, online = self.source, self.code, self.online
         at, left = end
         whole, inner = self.after[: at + (not left)], self._branch(self.after[at]) if left else []
@@ -349,7 +342,7 @@ class _Joined:
     def _meet_at_once(self) -> bool:
         """Whether the block may exchange the maximum and its one sum together: `block_shifted_sum` leaves a sum at the largest
         value as it is, so that one of nothing is 0 and one with +inf what the thread has."""
-        plain = len(self.totals) == 1 and not self.online.scale and self.online.function in FUNCTIONS
+        plain = len(self.totals) == 1 and not self.online.scale and self.online.function in ONE_MEANING
         infinite = self.counts_largest or not self.online.keeps_largest
         return plain and infinite and (self.begins_above or self.counts_least)
 
@@ -373,112 +366,68 @@ class _Joined:
             lines.append(f"const float {named[total]} = block_sum<{number}>({total} * {below});")
         return lines
 
-    def _replace_uses(
-        self, edits: Edits, taken: list[Node], results: dict[str, list[Held]], named: dict[str, str]
-    ) -> list[str]:
+    def _replace_uses(self, edits: Edits, taken: list[Node], results: Places, named: dict[str, str]) -> list[str]:
         """Who reads a result reads our name; the declarations among the statements that somebody needs still.
         Raises Unsupported where something else that the statements leave behind is read."""
-        code, source, last, around = self.code, self.source, taken[-1], self.after[0].parent
-        wheres = {place for s in taken for place in self._touched(s)}
-        touched = {name for name, _ in wheres}
-        places = {held.place: (path, held) for path, helds in results.items() for held in helds}
-        changed = {source.of(n) for s in taken for n in (*self._written_to(s), *self._handed_on(s))}
-        kept: dict[int, Node] = {}
-        over = {name: self._written_anew(name, last.end_byte) for name in touched}
-        for use in source.walk(self.kernel.body, "identifier"):
-            name = source.of(use)
-            if name not in touched or any(inside(use, s) for s in taken):
-                continue
-            found = code.definition(use)
-            if found is None or (name, found.where) not in wheres or declares(use):
-                continue
-            if use.start_byte < taken[0].start_byte:
-                if slots_of(code, found) and self._comes_again(use):
-                    raise Unsupported("slots that an earlier round reads")
-                continue
-            declared = next((s for s in taken if inside(found.declaration, s)), None)
-            place = self._place_of(use)
-            if place in places and inside(use, around) and use.start_byte < over[name]:
-                path, held = places[place]
-                node = self._node_of(use)
-                if self._is_changed(node) or not (held.everywhere or is_leaders(code, use)):
-                    raise Unsupported("a result that others read, or that changes")
-                edits.replace(node, named[path])
-            elif (
-                declared is not None
-                and name not in changed
-                and self._is_plain(declared, touched - self._declared(declared))
-            ):
-                kept[declared.start_byte] = declared
-            elif use.start_byte < over[name]:
-                raise Unsupported("something else that is read later")
-        if self._outlives(taken):
+        code, source, kernel, first = self.code, self.source, self.kernel, taken[0]
+        made = [found for s in taken for node in source.walk(s, "declaration") for found in code.declared(node)]
+        changed = [found for s in taken for found in self._changed(s)]
+        if any(outlives_a_round(kernel, f.where, first) for f in changed if not slots_of(code, f)):
             raise Unsupported("a variable of the rounds around")
+        touched = {found.where: found for found in (*made, *changed)}
+        places = {place: (path, all_) for path, held in results.items() for place, all_ in held.items()}
+        behind = [s for s in self.after if s.start_byte >= taken[-1].end_byte]
+        kept: dict[int, Node] = {}
+        for found in touched.values():
+            over = set_anew(code, kernel, found.name, behind)
+            declared = next((s for s in taken if inside(found.declaration, s)), None)
+            unchanged = not any(other.name == found.name for other in changed)
+            for use in code.uses(found, kernel.body):
+                if declares(use) or any(inside(use, s) for s in taken):
+                    continue
+                if use.start_byte < first.start_byte:
+                    rounds = (here for here in upward(first.parent, kernel.body) if here.type in LOOPS)
+                    if slots_of(code, found) and any(inside(use, here) for here in rounds):
+                        raise Unsupported("slots that an earlier round reads")
+                    continue
+                node = self._node_of(use)
+                place = "".join(source.of(node).split())
+                if place in places and inside(use, self.after[0].parent) and use.start_byte < over:
+                    path, everywhere = places[place]
+                    if self._is_changed(node) or not (everywhere or is_leaders(code, use)):
+                        raise Unsupported("a result that others read, or that changes")
+                    edits.replace(node, named[path])
+                elif declared is not None and unchanged and self._is_plain(declared, touched.values()):
+                    kept[declared.start_byte] = declared
+                elif use.start_byte < over:
+                    raise Unsupported("something else that is read later")
         return [source.of(node) for _, node in sorted(kept.items())]
 
-    def _touched(self, statement: Node) -> Iterator[tuple[str, int]]:
-        """What a statement declares, or writes to in any of its parts: names, and where they are declared."""
-        source = self.source
-        for node in source.walk(statement, "declaration"):
-            for declarator in node.children_by_field_name("declarator"):
-                if (name := declared_name(declarator)) is not None:
-                    yield source.of(name), declarator.start_byte
-        for name in (*self._written_to(statement), *self._handed_on(statement)):
-            found = self.code.definition(name)
+    def _changed(self, statement: Node) -> Iterator[Definition]:
+        """What a statement sets, wholly or in part, and what it hands to a function that may: variables and slots."""
+        code, source = self.code, self.source
+        for node in source.walk(statement, "assignment_expression", "update_expression"):
+            target = field_of(node, "left") or field_of(node, "argument")
+            found = code.variable(next(source.walk(target, "identifier"), None))
             if found is None:
                 raise Unsupported("a variable of unknown origin")
-            yield found.name, found.where
-
-    def _written_to(self, statement: Node) -> Iterator[Node]:
-        for node in self.source.walk(statement, "assignment_expression", "update_expression"):
-            target = field_of(node, "left" if node.type == "assignment_expression" else "argument")
-            while target is not None and target.type != "identifier":
-                target = field_of(target, "argument") or next(iter(target.named_children), None)
-            if target is not None:
-                yield target
-
-    def _handed_on(self, statement: Node) -> Iterator[Node]:
-        """Variables that a function may change, and slots."""
-        for call in self.source.walk(statement, "call_expression"):
+            yield found
+        for call in source.walk(statement, "call_expression"):
             for argument in children_of(call, "arguments"):
-                for name in self.source.walk(argument, "identifier"):
-                    found = self.code.definition(name)
-                    lent = found is not None and found.kind == "local" and self.code.lends(call, argument)[0]
-                    if lent or (found is not None and found.kind == "local" and slots_of(self.code, found)):
-                        yield name
+                for name in source.walk(argument, "identifier"):
+                    found = code.definition(name)
+                    mine = found is not None and found.kind == "local"
+                    if mine and (code.lends(call, argument)[0] or slots_of(code, found)):
+                        yield found
 
-    def _declared(self, statement: Node) -> set[str]:
-        return {self.source.of(name) for name in names_declared(statement)}
-
-    def _is_plain(self, statement: Node, touched: set[str]) -> bool:
+    def _is_plain(self, statement: Node, touched: Iterable[Definition]) -> bool:
         """A declaration of something that the reduction takes no part in, and does not change."""
-        names = {path.partition(".")[0] for path in (self.online.maximum, *self.totals)} | touched
-        if statement.type != "declaration" or any(
-            self.source.of(n) in names for n in self.source.walk(statement, "identifier")
-        ):
-            return False
-        return not self.source.has(statement, "subscript_expression", "pointer_expression")
-
-    def _written_anew(self, name: str, end: int) -> int:
-        """Where the next store to a name is, among the statements behind."""
-        for statement in self.after:
-            if statement.start_byte >= end and statement.type == "expression_statement":
-                node = statement.named_children[0] if statement.named_child_count else statement
-                target = field_of(node, "left") if node.type == "assignment_expression" else None
-                plain = target is not None and self.source.of(node, "operator") == "="
-                if plain and (target.type == "identifier" or self._is_own(target)):
-                    base = target if target.type == "identifier" else field_of(target, "argument")
-                    reads = any(
-                        self.source.of(n) == name for n in self.source.walk(field_of(node, "right"), "identifier")
-                    )
-                    if self.source.of(base) == name and not reads:
-                        return statement.start_byte
-        return self.kernel.body.end_byte
-
-    def _is_own(self, target: Node) -> bool:
-        """`slots[threadIdx.x]`, so that every thread's is written."""
-        indices = field_of(target, "indices") if target.type == "subscript_expression" else None
-        return indices is not None and self.code.polynomial(indices.named_children[0]) == Polynomial.symbol(THREAD)
+        own = {found.where for found in self.code.declared(statement)}
+        names = {path.partition(".")[0] for path in (self.online.maximum, *self.totals)}
+        names |= {found.name for found in touched if found.where not in own}
+        takes_part = any(self.source.of(n) in names for n in self.source.walk(statement, "identifier"))
+        looks_up = self.source.has(statement, "subscript_expression", "pointer_expression")
+        return statement.type == "declaration" and not takes_part and not looks_up
 
     def _node_of(self, use: Node) -> Node:
         """The whole of `maxs[0]`, `total.m`, `slots[0].m`."""
@@ -489,57 +438,5 @@ class _Joined:
             here = here.parent
         return here
 
-    def _place_of(self, use: Node) -> str:
-        return "".join(self.source.of(self._node_of(use)).split())
-
     def _is_changed(self, node: Node) -> bool:
         return node.parent is None or node.parent.type == "pointer_expression" or self.source.set_by(node) != ""
-
-    def _comes_again(self, use: Node) -> bool:
-        """Whether a loop around the statements brings the use round behind them."""
-        return any(
-            around.type in LOOPS and inside(use, around) for around in upward(self.after[0].parent, self.kernel.body)
-        )
-
-    def _outlives(self, taken: list[Node]) -> bool:
-        """Whether a variable that the statements change was there before a loop around them began, and is not set anew in
-        it."""
-        around: Node | None = taken[0].parent
-        wheres = {
-            where
-            for s in taken
-            for name in self._written_to(s)
-            if not self._is_slot(name)
-            for where in self._where(name)
-        }
-        while around is not None and not same(around, self.kernel.body):
-            if around.type in LOOPS and any(not around.start_byte <= where < around.end_byte for where in wheres):
-                return True
-            around = around.parent
-        return False
-
-    def _where(self, name: Node) -> list[int]:
-        found = self.code.definition(name)
-        return [found.where] if found is not None else []
-
-    def _is_slot(self, name: Node) -> bool:
-        found = self.code.definition(name)
-        return found is not None and bool(slots_of(self.code, found))
-
-
-def _both(a: Ends, b: Ends) -> Ends:
-    """What holds in both."""
-    found = Ends()
-    for at in a.keys() & b.keys():
-        joined = {
-            path: [
-                Held(held.place, held.everywhere and other.everywhere)
-                for held in a[at][path]
-                for other in b[at][path]
-                if held.place == other.place
-            ]
-            for path in a[at]
-        }
-        if all(joined.values()):
-            found[at] = joined
-    return found

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.block_values import Memory
-from nodes.rewrites.analysis.device_code import Code, Definition
+from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import close
@@ -20,31 +18,13 @@ Threads = dict[str, list[float]]
 """What each thread has of the state, by its names."""
 
 
-@dataclass
-class Held:
-    """Where the row's maximum or a sum of it is, `m`, `md.m`, `maxs[0]` or `total.m`, and whether every thread may read it."""
-
-    place: str
-    everywhere: bool
-
-
-class Ends(dict[tuple[int, int], dict[str, list[Held]]]):
-    """Behind which statement which result is where, by the state's own names."""
-
-
 class Run:
     """A block that has run some of the statements, from what each of its threads has of the state."""
 
     def __init__(self, code: Code, kernel: Kernel, launch: Launch, width: int, threads: Threads) -> None:
         self.around = Surroundings(code, kernel, launch, width)
         self.block = self.around.block
-        self.frame, self.active = self.block.frame(), self.block.everyone
-        for path, values in threads.items():
-            name, _, part = path.partition(".")
-            held = self.frame.scopes[0].get(name) or [{} for _ in range(width)]
-            assert isinstance(held, list)
-            mine = [{**h, part: v} for h, v in zip(held, values, strict=True)] if part else list(values)
-            self.frame.scopes[0][name], self.frame.held[name] = mine, "struct" if part else "float"
+        self.frame, self.active = self.block.holding(threads), self.block.everyone
 
     def step(self, statement: Node) -> None:
         self.block.run(statement, self.frame, self.active)
@@ -66,16 +46,6 @@ class Run:
             return self.block.of_thread(self.block.value(node, self.block.frame(), self.block.everyone), 0)
         except Unsupported:
             return UNKNOWN
-
-    def initial(self, found: Definition, part: str) -> object:
-        """What a variable, or a field of it, is declared with."""
-        frame = self.block.frame()
-        try:
-            self.block.run(found.declaration, frame, self.block.everyone)
-        except Unsupported:
-            return UNKNOWN
-        value = self.block.of_thread(frame.scopes[0][found.name], 0)
-        return value.get(part, UNKNOWN) if isinstance(value, dict) else value
 
     def number(self, node: Node) -> float:
         """Raises Unsupported for what is not known."""
@@ -99,10 +69,11 @@ class Run:
                 found[f"{name}.{part}" if part else name] = (mine[0], all(close(v, mine[0]) for v in mine))
         return found
 
-    def found(self, expected: dict[str, float]) -> dict[str, list[Held]]:
-        """Where each of the numbers is, once threads have met."""
+    def found(self, expected: dict[str, float]) -> dict[tuple[str, str], bool]:
+        """Where each of the numbers is, `m`, `md.m`, `maxs[0]` or `total.m`, once threads have met, and whether every thread may
+        read it there."""
         places = self.places().items() if self.block.barriers else ()
-        return {path: [Held(p, all_) for p, (v, all_) in places if close(v, want)] for path, want in expected.items()}
+        return {(path, p): all_ for path, want in expected.items() for p, (v, all_) in places if close(v, want)}
 
     def _is_readable(self, memory: Memory) -> bool:
         try:

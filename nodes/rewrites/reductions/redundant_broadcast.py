@@ -24,10 +24,11 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import EXTREMES
 from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.idle_threads import without_idle
+from nodes.rewrites.reductions.uses import element_at, index_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import LOOPS, enclosing, field_of, names_declared, same, statements, upward
 
 _MATHS = frozenset({
     "rsqrtf", "sqrtf", "rsqrt", "sqrt", "expf", "exp", "logf", "log", "powf", "pow", "fabsf", "fabs", "abs", "exp2f", "log2f",
@@ -75,12 +76,11 @@ class _Broadcast:
     def __init__(self, code: Code, kernel: Kernel, statement: Node) -> None:
         self.code, self.kernel, self.source, self.statement = code, kernel, code.source, statement
         body, around = field_of(statement, "consequence"), statement.parent
-        holder = field_of(statement, "condition")
-        if body is None or around is None or holder is None or around.type != "compound_statement":
+        if body is None or around is None or around.type != "compound_statement" or statement.has_error:
             raise Unsupported("a branch of another form")
-        if field_of(statement, "alternative") is not None or statement.has_error:
+        if field_of(statement, "alternative") is not None:
             raise Unsupported("a branch of another form")
-        if not is_first_thread(self.code, field_of(holder, "value")):
+        if not is_first_thread(code, field_of(statement, "condition", "value")):
             raise Unsupported("not the first thread's")
         self.around, self.inner = around, statements(body)
         siblings = statements(around)
@@ -97,7 +97,7 @@ class _Broadcast:
         assignment, memory, target = found
         value = field_of(assignment, "right")
         reads = self._reads(memory, target, assignment)
-        only = self._mentions(memory) == len(reads) + 2 and target.type == "identifier"
+        only = len(self._uses(memory)) == len(reads) + 1 and target.type == "identifier"
         named = self._is_named(value)
         name = source.of(value) if named else memory.name if only else self.code.fresh(f"{memory.name}_of_block")
         lines: Lines = [source.of(s) for s in self._needed(value)]
@@ -123,10 +123,8 @@ class _Broadcast:
         found = self.code.variable(value)
         if found is None or found.kind != "local" or self.code.mutated(found):
             return False
-        names = [
-            n for d in self.source.walk(self.kernel.body, "declaration") for n in d.children_by_field_name("declarator")
-        ]
-        named = [self.source.of(n) for d in names if (n := declared_name(d)) is not None]
+        declarations = self.source.walk(self.kernel.body, "declaration")
+        named = [self.source.of(name) for node in declarations for name in names_declared(node)]
         return not inside(found.declaration, self.statement) and named.count(found.name) == 1
 
     def _cell(self, statement: Node) -> tuple[Node, Definition, Node] | None:
@@ -139,7 +137,7 @@ class _Broadcast:
         found = self.code.variable(base)
         if found is None or found.kind != "local" or found.declarator is None:
             return None
-        shared = any(self.source.of(c) == "__shared__" for c in self.source.walk(found.declaration, "type_qualifier"))
+        shared = self.source.says(found.declaration, "__shared__")
         wanted = "identifier" if target.type == "identifier" else "array_declarator"
         if not shared or found.declarator.type != wanted or not self._same_for_all(value):
             return None
@@ -147,33 +145,20 @@ class _Broadcast:
             return None
         return assignment, found, target
 
-    def _mentions(self, memory: Definition) -> int:
-        return (
-            1
-            + len(self.code.uses(memory, self.kernel.body))
-            - sum(inside(n, memory.declarator) for n in self.code.uses(memory, self.kernel.body))
-        )
+    def _uses(self, memory: Definition) -> list[Node]:
+        """Where it is named, but for its own declaration."""
+        return [use for use in self.code.uses(memory, self.kernel.body) if not inside(use, memory.declarator)]
 
     def _reads(self, memory: Definition, target: Node, assignment: Node) -> list[Node]:
         """The places that read what is assigned here. Raises Unsupported where that is not clear, or not in sight."""
-        source, code, reads = self.source, self.code, []
+        code, reads = self.code, []
         writes, others = [], []
-        for use in code.uses(memory, self.kernel.body):
-            parent = use.parent
-            if parent is None or inside(use, memory.declarator):
-                continue
-            element = parent.type == "subscript_expression" and same(field_of(parent, "argument"), use)
-            if element != (target.type == "subscript_expression"):
+        for use in self._uses(memory):
+            place, store = element_at(code, use)
+            if place.type != target.type:
                 raise Unsupported("memory that is handed on")
-            place = parent if element else use
-            owner, sign = place.parent, source.set_by(place)
-            if sign == "=":
-                writes.append((owner, self._index(place)))
-            elif sign or (owner is not None and owner.type == "pointer_expression"):
-                raise Unsupported("memory that is handed on, or added to")
-            else:
-                others.append((place, self._index(place)))
-        mine = self._index(target)
+            (others if store is None else writes).append((store or place, index_of(code, place)))
+        mine = index_of(code, target)
         for place, index in others:
             before = [(w, i) for w, i in writes if w.end_byte <= place.start_byte]
             if not before:
@@ -208,18 +193,9 @@ class _Broadcast:
     def _always_before(self, write: Node, read: Node) -> bool:
         """Whether the write is the first thread's, in a branch next to the read or next to something around it."""
         here = enclosing(write, "if_statement")
-        holder = field_of(here, "condition")
-        if here is None or holder is None or here.parent is None or here.parent.type != "compound_statement":
+        if here is None or here.parent is None or here.parent.type != "compound_statement":
             return False
-        return is_first_thread(self.code, field_of(holder, "value")) and inside(read, here.parent)
-
-    def _index(self, place: Node) -> int | None:
-        if place.type == "identifier":
-            return 0
-        indices = field_of(place, "indices")
-        if indices is None or indices.named_child_count != 1:
-            raise Unsupported("an element of another form")
-        return self.code.polynomial(indices.named_children[0]).value
+        return is_first_thread(self.code, field_of(here, "condition", "value")) and inside(read, here.parent)
 
     # What all threads have alike.
 
@@ -259,41 +235,22 @@ class _Broadcast:
             return not code.mutated(found) and "*" not in self.source.of(found.declaration)
         if found.kind == "global":
             return "const" in self.source.of(found.declaration) and found.value is not None
-        if (
-            found.kind != "local"
-            or found.declarator is None
-            or found.declarator.type not in {"init_declarator", "identifier"}
-        ):
+        if found.kind != "local" or found.declarator.type not in {"init_declarator", "identifier"}:
             return False
         if self.source.says(found.declaration, "__shared__", "static", "volatile"):
             return False
         if not code.mutated(found):
             return found.value is not None and self._same_for_all(found.value, depth + 1)
         # Assigned to: what stands in front of the branch, in the same block, says what it is.
-        assigned = [
-            n
-            for n in code.assigned(self.kernel.body)
-            if (f := code.definition(n)) is not None and f.where == found.where
-        ]
-        earlier = [n for n in assigned if n.start_byte < self.statement.start_byte]
-        if not earlier or any(inside(n, self.statement) for n in assigned):
+        changes = code.set_at(found, self.kernel.body)
+        earlier = [n for n in changes if n.start_byte < self.statement.start_byte]
+        if not earlier or any(inside(n, self.statement) for n in changes):
             return False
         last = next((s for s in self.before if inside(earlier[-1], s)), None)
-        if (
-            last is None
-            or last.type != "expression_statement"
-            or last.named_children[0].type != "assignment_expression"
-        ):
+        form = match(self.source, last, "$v = $value;")
+        if form is None or not same(form["v"], earlier[-1]) or form["value"].type != "call_expression":
             return False
-        target, value = (field_of(last.named_children[0], f) for f in ("left", "right"))
-        plain = self.source.of(last.named_children[0], "operator") == "="
-        return (
-            plain
-            and same(target, earlier[-1])
-            and value is not None
-            and value.type == "call_expression"
-            and self._same_for_all(value, depth + 1)
-        )
+        return self._same_for_all(form["value"], depth + 1)
 
     def _needed(self, value: Node) -> list[Node]:
         """The declarations inside the branch that the value is made of, which every thread then makes too."""

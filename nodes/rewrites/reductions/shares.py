@@ -10,8 +10,9 @@ from nodes.rewrites.analysis.numbers import fields_of
 from nodes.rewrites.analysis.regions import THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.reductions.warp_reductions import called
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, is_zero, same
+from nodes.rewrites.syntax.tree import children_of, conditions_of, field_of, is_zero
 
 _CASTS = {"static_cast", "float", "double", "T"}
 
@@ -78,9 +79,9 @@ def _begins_with_nothing(code: Code, kernel: Kernel, name: Node, reduction: Node
     nothing = found.value is None or _is_nothing(code, kernel, found.value, reduction, depth + 1)
     if _is_of_element(code, kernel, found.declaration):
         return False
-    for target in code.assigned(kernel.body):
-        here, owner = code.definition(target), target.parent
-        if here is None or here.where != found.where or target.start_byte >= reduction.start_byte or owner is None:
+    for target in code.set_at(found, kernel.body):
+        owner = target.parent
+        if target.start_byte >= reduction.start_byte or owner is None:
             continue
         if _is_of_element(code, kernel, target) or is_leaders(code, target):
             continue
@@ -96,14 +97,5 @@ def _is_of_element(code: Code, kernel: Kernel, node: Node) -> bool:
     """Whether a thread only gets there for an element: in a loop over its elements, or behind `if (pack < packs)`."""
     if any(inside(node, loop.body) for loop in thread_loops(kernel)):
         return True
-    here = node
-    while here.parent is not None and not same(here.parent, kernel.body):
-        parent, condition = here.parent, field_of(here.parent, "condition")
-        if parent.type == "if_statement" and same(field_of(parent, "consequence"), here):
-            asked = field_of(condition, "value")
-            compares = asked is not None and asked.type == "binary_expression"
-            below = compares and code.source.of(asked, "operator") == "<"
-            if below and code.polynomial(field_of(asked, "left")).depends_on(THREAD):
-                return True
-        here = parent
-    return False
+    asked = (match(code.source, condition, "$place < $bound") for condition in conditions_of(node, kernel.body))
+    return any(found is not None and code.polynomial(found["place"]).depends_on(THREAD) for found in asked)

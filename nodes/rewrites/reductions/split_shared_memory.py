@@ -17,9 +17,10 @@ from nodes.rewrites.analysis.device_code import Code, Definition, code_of, insid
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.idle_threads import without_idle
+from nodes.rewrites.reductions.uses import element_at, index_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, same
+from nodes.rewrites.syntax.tree import field_of, same
 
 MOST_ELEMENTS = 32
 
@@ -71,11 +72,7 @@ def _separate(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _dynamic(code: Code, kernel: Kernel) -> Definition:
     """The kernel's one array of dynamic shared memory."""
-    found = []
-    for node in filter(kernel.is_dynamic, kernel.shared):
-        name = declared_name(field_of(node, "declarator"))
-        if name is not None and len(node.children_by_field_name("declarator")) == 1:
-            found.append(Definition(code.source.of(name), "local", node, field_of(node, "declarator"), None))
+    found = [made for node in kernel.shared if kernel.is_dynamic(node) for made in code.declared(node)]
     if len(found) != 1:
         raise Unsupported("no dynamic shared memory, or several names for it")
     return found[0]
@@ -83,32 +80,20 @@ def _dynamic(code: Code, kernel: Kernel) -> Definition:
 
 def _pointer(code: Code, node: Node, array: Definition) -> Definition:
     """`T* p = array`, `= array + n` or `= &array[n]`, for good, of the array's own type."""
-    source, name, declaration = code.source, declared_name(node), node.parent
-    if name is None or declaration is None or declaration.type != "declaration":
+    source, declaration = code.source, node.parent
+    found = code.declared(declaration) if declaration is not None and declaration.type == "declaration" else []
+    if len(found) != 1 or field_of(node, "declarator").type != "pointer_declarator":
         raise Unsupported("no pointer of the kernel's own")
-    plain = len(declaration.children_by_field_name("declarator")) == 1
-    plain = plain and field_of(node, "declarator").type == "pointer_declarator"
     types = {source.of(d, "type") for d in (declaration, array.declaration)}
-    value = field_of(node, "value")
-    if not plain or len(types) != 1 or value is None or source.has(value, "call_expression"):
+    if len(types) != 1 or source.has(found[0].value, "call_expression"):
         raise Unsupported("memory by another type")
-    return Definition(source.of(name), "local", declaration, node, None)
+    return found[0]
 
 
 def _element(code: Code, use: Node) -> tuple[int, bool, int]:
     """Where `p[n]` stands, whether it is written there, and n, which is a number."""
-    place = use.parent
-    if place is None or place.type != "subscript_expression" or not same(field_of(place, "argument"), use):
-        raise Unsupported("a pointer that is handed on")
-    index = field_of(place, "indices")
-    element = (
-        code.polynomial(index.named_children[0]).value if index is not None and index.named_child_count == 1 else None
-    )
-    if element is None or element.denominator != 1 or not 0 <= element < MOST_ELEMENTS:
+    place, store = element_at(code, use)
+    index = index_of(code, place)
+    if same(place, use) or index is None or not 0 <= index < MOST_ELEMENTS:
         raise Unsupported("an element that is not known")
-    owner, sign = place.parent, code.source.set_by(place)
-    if owner is None or owner.type == "pointer_expression" or sign not in {"", "="}:
-        raise Unsupported("an element that is handed on, or added to")
-    if sign:
-        return owner.end_byte, True, int(element)
-    return place.start_byte, False, int(element)
+    return (store.end_byte, True, index) if store is not None else (place.start_byte, False, index)

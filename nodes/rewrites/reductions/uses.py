@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from tree_sitter import Node
 
@@ -13,7 +13,17 @@ from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    children_of,
+    conditions_of,
+    declared_name,
+    enclosing,
+    field_of,
+    same,
+    statements,
+    upward,
+)
 
 
 def slots_of(code: Code, found: Definition) -> str:
@@ -22,7 +32,7 @@ def slots_of(code: Code, found: Definition) -> str:
     if declaration is None or declarator is None:
         return ""
     element = code.source.of(declaration, "type")
-    if any(code.source.of(c) == "__shared__" for c in code.source.walk(declaration, "type_qualifier")):
+    if code.source.says(declaration, "__shared__"):
         return element if declarator.type in {"array_declarator", "identifier"} else ""
     if declarator.type != "init_declarator" or field_of(declarator, "declarator").type != "pointer_declarator":
         return ""
@@ -31,6 +41,26 @@ def slots_of(code: Code, found: Definition) -> str:
         if inner is not None and inner.kind == "local" and inner.where != found.where and slots_of(code, inner):
             return element
     return ""
+
+
+def element_at(code: Code, use: Node) -> tuple[Node, Node | None]:
+    """The element, or variable, that a use of shared memory names, and the assignment where that sets it. Raises Unsupported
+    where it is handed on, or added to."""
+    parent = use.parent
+    subscript = parent is not None and parent.type == "subscript_expression" and same(field_of(parent, "argument"), use)
+    place = parent if subscript else use
+    owner, sign = place.parent, code.source.set_by(place)
+    if owner is None or owner.type == "pointer_expression" or sign not in {"", "="}:
+        raise Unsupported("memory that is handed on, or added to")
+    return place, owner if sign else None
+
+
+def index_of(code: Code, place: Node) -> int | None:
+    """Of an element, 0 of a variable; None where it is only known when it runs."""
+    listed = children_of(place, "indices")
+    if place.type != "identifier" and len(listed) != 1:
+        raise Unsupported("an element of another form")
+    return code.polynomial(listed[0]).value if listed else 0
 
 
 def start_of(source: Source, first: Node) -> tuple[int, str]:
@@ -43,36 +73,33 @@ def start_of(source: Source, first: Node) -> tuple[int, str]:
 
 def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: Node | None = None) -> None:
     """In a loop the slots are written again: a barrier in each round keeps that from overtaking the round before."""
-    around: Node | None = statement.parent
-    while around is not None and around.type not in LOOPS and not same(around, kernel.body):
-        around = around.parent
-    if around is None or around.type not in LOOPS:
+    around, end = enclosing(statement.parent, *LOOPS, until=kernel.body), (last or statement).end_byte
+    if around is None:
         return
-    body = field_of(around, "body")
-    waits = [s for s in statements(body) if is_barrier(code.source, s)] if body is not None else []
-    waits = [s for s in waits if s.end_byte <= statement.start_byte or s.start_byte >= (last or statement).end_byte]
+    others = (
+        s for s in statements(field_of(around, "body")) if s.end_byte <= statement.start_byte or s.start_byte >= end
+    )
+    waits = any(is_barrier(code.source, s) for s in others)
     if not waits or code.source.has(around, "continue_statement"):  # which may skip the barrier
         start, lost = start_of(code.source, statement)
         edits.insert(start, f"{lost}__syncthreads();\n{'' if lost else code.source.indent(statement)}")
 
 
-def declared_alone(code: Code, declaration: Node) -> Definition | None:
-    (declarator,) = declaration.children_by_field_name("declarator")
-    name = declared_name(declarator)
-    value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
-    return Definition(code.source.of(name), "local", declaration, declarator, value) if name is not None else None
+def outlives_a_round(kernel: Kernel, where: int, node: Node) -> bool:
+    """Whether a variable, by where it is declared, is older than a round of some loop around the node."""
+    rounds = (here for here in upward(node.parent, kernel.body) if here.type in LOOPS)
+    return any(not here.start_byte <= where < here.end_byte for here in rounds)
 
 
 def own_name(edits: Edits, code: Code, kernel: Kernel, found: Definition, first: Node, last: Node) -> str | None:
     """A new name for a variable behind the statements, put where it is read; None where the variable is assigned to later,
     or read where the new name is not in sight."""
     around = last.parent
-    for here in upward(first.parent, kernel.body):
-        if here.type in LOOPS and not inside(found.declaration, here):
-            return None
     later = [use for use in code.uses(found, kernel.body) if use.start_byte >= last.end_byte]
     assigned = {n.start_byte for n in code.assigned(kernel.body)}
-    if around is None or any(use.start_byte in assigned or not inside(use, around) for use in later):
+    if outlives_a_round(kernel, found.where, first) or around is None:
+        return None
+    if any(use.start_byte in assigned or not inside(use, around) for use in later):
         return None
     new = code.fresh(f"{found.name}_of_block")
     for use in later:
@@ -84,23 +111,27 @@ def check_readers(
     code: Code, kernel: Kernel, found: Definition, statement: Node, allowed: Callable[[Code, Node], bool]
 ) -> None:
     """Whoever reads the variable behind the statement may, until it is assigned to anew. Raises Unsupported where not."""
-    around, end = statement.parent, kernel.body.end_byte
-    for here in upward(around, kernel.body):
-        if here.type in LOOPS and not inside(found.declaration, here):
-            raise Unsupported("a result that the next round may read")
-    for later in statements(around) if around is not None else ():
-        if later.start_byte < statement.end_byte or later.type != "expression_statement":
-            continue
-        assignment = later.named_children[0] if later.named_child_count else later
-        target, right = field_of(assignment, "left"), field_of(assignment, "right")
-        if assignment.type == "assignment_expression" and code.source.of(assignment.children[1]) == "=":
-            names = {code.source.of(n) for n in code.source.walk(right, "identifier")}
-            if target is not None and code.source.of(target) == found.name and found.name not in names:
-                end = later.start_byte
-                break
+    if outlives_a_round(kernel, found.where, statement):
+        raise Unsupported("a result that the next round may read")
+    behind = [later for later in statements(statement.parent) if later.start_byte >= statement.end_byte]
+    end = set_anew(code, kernel, found.name, behind)
     for use in code.uses(found, kernel.body):
         if statement.end_byte <= use.start_byte < end and not allowed(code, use):
             raise Unsupported("a result that others read")
+
+
+def set_anew(code: Code, kernel: Kernel, name: str, behind: Iterable[Node]) -> int:
+    """Where the first of the statements begins that gives a variable, or every thread's own slot of an array, a value that is
+    made of something else; the kernel's end where none does."""
+    source = code.source
+    for statement in behind:
+        form = match(source, statement, "$place[$at] = $value;", "$place = $value;")
+        if form is None or source.of(form["place"]) != name:
+            continue
+        mine = "at" not in form or code.polynomial(form["at"]) == Polynomial.symbol(THREAD)
+        if mine and not any(source.of(n) == name for n in source.walk(form["value"], "identifier")):
+            return statement.start_byte
+    return kernel.body.end_byte
 
 
 def nobody(code: Code, node: Node) -> bool:
@@ -108,26 +139,12 @@ def nobody(code: Code, node: Node) -> bool:
 
 
 def is_leaders(code: Code, node: Node) -> bool:
-    """Whether only the block's first thread gets there."""
-    here = node
-    while here.parent is not None and here.parent.type != "function_definition":
-        parent = here.parent
-        taken = parent.type == "if_statement" and same(field_of(parent, "consequence"), here)
-        if taken and _is_leader(code, field_of(parent, "condition", "value")):
-            return True
-        here = parent
-    return False
-
-
-def _is_leader(code: Code, condition: Node | None) -> bool:
-    """`threadIdx.x == 0`, or `!threadIdx.x`, perhaps with more to it."""
-    for part in operands(code.source, condition, "&&") if condition is not None else ():
-        negated = match(code.source, part, "!$a")
-        if negated is not None and code.polynomial(negated["a"]) == Polynomial.symbol(THREAD):
-            return True
-        if is_first_thread(code, part):
-            return True
-    return False
+    """Whether only the block's first thread gets there: behind `threadIdx.x == 0`, or `!threadIdx.x`, perhaps with more to it."""
+    return any(
+        is_first_thread(code, part)
+        for condition in conditions_of(node)
+        for part in operands(code.source, condition, "&&")
+    )
 
 
 def check_slots(
@@ -143,14 +160,6 @@ def check_slots(
         if source.of(name) not in names or any(a <= name.start_byte < b for a, b in [*written, *own]):
             continue
         found, parent = code.definition(name), name.parent
-        declared = parent is not None and parent.type in {
-            "array_declarator",
-            "pointer_declarator",
-            "init_declarator",
-            "declaration",
-        }
-        if declared and parent is not None and not same(field_of(parent, "value"), name):
-            continue
         if found is None or found.kind != "local" or not slots_of(code, found):
             continue
         if parent is None:

@@ -25,8 +25,8 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import statements
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
+from nodes.rewrites.syntax.tree import statements, upward
 
 
 @rule(
@@ -62,12 +62,11 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: s
 
 def _is_left_over(source: Source, loop: Loop) -> bool:
     """Whether an earlier application left the loop for packs of one element."""
-    here = loop.node.parent
-    while here is not None and here.type in {"compound_statement", "else_clause"}:
+    for here in upward(loop.node.parent):
         if here.type == "else_clause" and here.parent is not None:
-            condition = source.of(here.parent, "condition")
-            return condition.startswith(f"({source.of(loop.bound_node)} > 1")
-        here = here.parent
+            return source.of(here.parent, "condition").startswith(f"({source.of(loop.bound_node)} > 1")
+        if here.type != "compound_statement":
+            break
     return False
 
 
@@ -97,9 +96,9 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     header = source.data[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
     pragmas = [source.of(pragma).rstrip()] if unrolled else []
 
-    def again(last: list[str], deeper: str = "", aside: tuple[Node, ...] = ()) -> list[str]:
-        lines = [*(source.of(s) for s in sorted([*online.free, *aside], key=lambda s: s.start_byte)), *last]
-        return [*pragmas, f"{deeper}{header} {{", *(f"{deeper}{unit}{line}" for line in lines), f"{deeper}}}"]
+    def again(last: list[str], aside: tuple[Node, ...] = ()) -> list[Lines]:
+        own = [source.of(s) for s in sorted([*online.free, *aside], key=lambda s: s.start_byte)]
+        return [*pragmas, f"{header} {{", [*own, *last], "}"]
 
     largest, element, stem = online.maximum, online.element, online.maximum.replace(".", "_")
     new, so_far = (free(f"{stem}_{word}", taken) for word in ("new", "so_far"))
@@ -112,28 +111,16 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     bound = code.variable(loop.bound_node)
     kept = [f"{bound.name} > 1"] if bound is not None and bound.kind == "template" else []
     kept += [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least
-    deeper = unit if kept else ""
-    block = [
-        f"{deeper}const float {so_far} = {new} > -INFINITY ? {new} : 0.0f;  // -inf - -inf is not a number",
-        *([f"{deeper}const float {scale} = {old_below};"] if several else []),
-        *(f"{deeper}{total} *= {scale or old_below};" for total, _ in online.sums),
-        *again(sums, deeper, online.aside),
-        f"{deeper}{largest} = {new};",
+    block: list[Lines] = [
+        f"const float {so_far} = {new} > -INFINITY ? {new} : 0.0f;  // -inf - -inf is not a number",
+        *([f"const float {scale} = {old_below};"] if several else []),
+        *(f"{total} *= {scale or old_below};" for total, _ in online.sums),
+        *again(sums, online.aside),
+        f"{largest} = {new};",
     ]
     if kept:
-        original = (
-            source.data[loop.node.start_byte : loop.node.end_byte].decode().replace("\n", f"\n{unit}").splitlines()
-        )
-        original = [line.removeprefix(indent) for line in original]
-        block = [
-            f"if ({' && '.join(kept)}) {{",
-            *block,
-            "} else {",
-            *pragmas,
-            f"{unit}{original[0]}",
-            *original[1:],
-            "}",
-        ]
+        original = lifted(source, loop.node, source.of(loop.node)).split("\n")
+        block = [f"if ({' && '.join(kept)}) {{", block, "} else {", [*pragmas, *original], "}"]
     lines = [f"float {new} = {largest};", *again([f"{new} = fmaxf({new}, {element});"]), *block]
-    text = "\n".join(line if line.startswith("#") else indent + line for line in lines)
+    text = "\n".join(line if line.startswith("#") else indent + line for line in levelled(lines, unit))
     edits.changes.append((start, loop.node.end_byte, text))

@@ -4,23 +4,29 @@ and the reductions over parts of a warp that take their place."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import Part
+from nodes.rewrites.analysis.block_arithmetic import Frame, Part
 from nodes.rewrites.analysis.block_values import WARP, Block
-from nodes.rewrites.analysis.device_code import Code, inside
+from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, same, statements, upward
 
 KINDS = ("sum", "max", "min")
-_ORDERED = frozenset({"float", "double", "int", "int32_t", "unsigned", "unsigned int", "uint32_t"})
+ORDERED = frozenset({
+    "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
+    "size_t",
+})  # fmt: skip
+"""Types that CUDA's own max() and min() take."""
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask|nanosleep)|^atomic|^sync|^reduce$|^shfl")
 
 
@@ -48,14 +54,8 @@ class Reduction:
         first = self.nodes[0]
         if first.type != "call_expression":
             return self.value
-        parent = first.parent
-        whole = (
-            parent is not None
-            and parent.type == "assignment_expression"
-            and same(field_of(parent, "right"), first)
-            and source.of(parent, "operator") == "="
-        )
-        return source.of(parent, "left") if whole and parent is not None else ""
+        form = match(source, first.parent, "$variable = $call")
+        return source.of(form["variable"]) if form is not None and same(form["call"], first) else ""
 
 
 def require_team(edits: Edits, code: Code, kinds: set[str], *, planar: bool) -> None:
@@ -96,75 +96,65 @@ def _talks(code: Code, call: Node) -> bool:
 
 
 def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
-    source, name = code.source, called(code.source, call)
-    listed, given = field_of(call, "arguments"), field_of(call, "function")
-    while given is not None and given.type == "qualified_identifier":
-        given = field_of(given, "name")
-    arguments = children_of(listed)
+    source, name, arguments = code.source, called(code.source, call), children_of(call, "arguments")
     if len(code.overloads.get(name, [])) != 1 or len(arguments) != 1:
-        raise Unsupported("a reduction of another form")
-    if given is None or given.type not in {"identifier", "template_function"}:
         raise Unsupported("a reduction of another form")
     held = code.variable(arguments[0])
     if held is None or held.kind != "local":
         raise Unsupported("a reduction of something that has no name")
-    element, kind = source.of(held.declaration, "type"), ""
-    for launch in kernel.launches:
-        block = Surroundings(code, kernel, launch, WARP, element).block
-        kind = _judged(block, block.call(name, given, [block.singles()], block.frame(), block.everyone), size)
-    return Reduction(kind, (call,), source.of(arguments[0]), element, arguments[0])
+    kind = _kind(code, kernel, size, held, lambda block, frame: block.value(call, frame, block.everyone))
+    return Reduction(kind, (call,), held.name, source.of(held.declaration, "type"), arguments[0])
 
 
 def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
     """`for (offset = 16; ...) v += __shfl_xor_sync(~0u, v, offset);` and the same in several statements."""
-    source, statement = code.source, call
-    while statement.parent is not None and statement.parent.type != "compound_statement":
-        statement = statement.parent
-    around = statement.parent
-    if around is None or statement.type not in {"for_statement", "expression_statement"}:
-        raise Unsupported("a reduction of another form")
-    target = next((t for t in code.assigned(statement) if not _is_counter(code, t, statement)), None)
+    source = code.source
+    statement = next(here for here in upward(call) if here.parent is None or here.parent.type == "compound_statement")
+    target = next(_outer_targets(code, statement), None)
     found = code.definition(target) if target is not None else None
     if target is None or found is None or found.kind != "local" or slots_of(code, found):
         raise Unsupported("a reduction of something else")
     run: list[Node] = []
-    for here in [s for s in statements(around) if s.start_byte >= statement.start_byte]:
-        talks = any(_talks(code, c) for c in source.walk(here, "call_expression"))
-        targets = {source.of(t) for t in code.assigned(here) if not _is_counter(code, t, here)}
+    for here in [s for s in statements(statement.parent) if s.start_byte >= statement.start_byte]:
         if here.type == "preproc_call":
             continue
+        talks = any(_talks(code, c) for c in source.walk(here, "call_expression"))
+        targets = {source.of(t) for t in _outer_targets(code, here)}
         if not talks or targets != {found.name} or here.type not in {"for_statement", "expression_statement"}:
             break
         run.append(here)
-    element, kind = source.of(found.declaration, "type"), ""
-    for launch in kernel.launches:
-        block = Surroundings(code, kernel, launch, WARP, element).block
-        frame = block.frame()
-        frame.scopes[0][found.name], frame.held[found.name] = block.singles(), element
+
+    def left(block: Block, frame: Frame) -> object:
         for here in run:
             block.run(here, frame, block.everyone)
-        kind = _judged(block, frame.scopes[0][found.name], size)
-    pragmas = [p for p in source.walk(around, "preproc_call") if _in_front(p, run)]
-    return Reduction(kind, (*run, *pragmas), found.name, element, target)
+        return frame.scopes[0][found.name]
+
+    kind = _kind(code, kernel, size, found, left)
+    in_front = (s.prev_named_sibling for s in run)
+    pragmas = [p for p in in_front if p is not None and p.type == "preproc_call"]
+    return Reduction(kind, (*run, *pragmas), found.name, source.of(found.declaration, "type"), target)
 
 
-def _is_counter(code: Code, target: Node, statement: Node) -> bool:
-    found = code.definition(target)
-    return found is not None and inside(found.declaration, statement)
+def _outer_targets(code: Code, statement: Node) -> Iterator[Node]:
+    """What a statement assigns to, but for variables of its own."""
+    for target in code.assigned(statement):
+        found = code.definition(target)
+        if found is None or not inside(found.declaration, statement):
+            yield target
 
 
-def _in_front(pragma: Node, run: list[Node]) -> bool:
-    after = pragma.next_named_sibling
-    return after is not None and any(same(after, statement) for statement in run)
-
-
-def _judged(block: Block, value: object, size: int) -> str:
-    """The kind of reduction. Raises Unsupported where a lane does not end with all of its part of the warp, and no more."""
-    values = value if isinstance(value, list) else [value] * WARP
-    for lane, held in enumerate(values):
-        first = lane // size * size
-        if not isinstance(held, Part) or held.bound is not None or held.threads != ((1 << size) - 1) << first:
-            raise Unsupported("no reduction for every lane")
-    if block.kind not in KINDS or (block.kind != "sum" and block.element not in _ORDERED):
-        raise Unsupported("a reduction of another kind")
-    return block.kind
+def _kind(code: Code, kernel: Kernel, size: int, held: Definition, left: Callable[[Block, Frame], object]) -> str:
+    """The kind of reduction of a variable, by what lanes are left with. Raises Unsupported where a lane does not end with all of
+    its part of the warp, and no more."""
+    kind, element = "", code.source.of(held.declaration, "type")
+    for launch in kernel.launches:
+        block = Surroundings(code, kernel, launch, WARP, element).block
+        values = left(block, block.frame(held.name))
+        for lane in block.everyone:
+            value, first = block.of_thread(values, lane), lane // size * size
+            if not isinstance(value, Part) or value.bound is not None or value.threads != ((1 << size) - 1) << first:
+                raise Unsupported("no reduction for every lane")
+        kind = block.kind
+        if kind not in KINDS or (kind != "sum" and element not in ORDERED):
+            raise Unsupported("a reduction of another kind")
+    return kind

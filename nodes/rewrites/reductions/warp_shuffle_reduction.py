@@ -20,14 +20,17 @@ from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.reductions.idle_threads import drop_dynamic
 from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same, statements
 
 POWERS = (32, 128, 1024)
 """Widths of blocks that are only known when they run."""
+_ELEMENT = "$array[$index]"
 
 
 @dataclass
@@ -135,9 +138,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, site: int) -> tupl
             used = sum(1 for a in kernel.accesses if a.base.text == name)
             if mentions != used + 1:
                 raise Unsupported("dynamic shared memory that serves more than the tree")
-            for launch in kernel.launches:
-                if launch.shared_text != "0":
-                    edits.replace(launch.config_nodes[2], "0")
+            drop_dynamic(edits, kernel, declaration)
         edits.remove(declaration)
     return kinds, site
 
@@ -147,8 +148,8 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
     early = len(inner) == 2 and is_barrier(source, inner[0])
     if loop.parent is None or len(inner) != 2 or not (early or is_barrier(source, inner[1])):
         return None
-    places = (_index(code, field_of(n, "left")) for n in source.walk(inner[early], "assignment_expression"))
-    written = dict.fromkeys(place[0] if place is not None else "" for place in places)
+    places = (match(source, field_of(n, "left"), _ELEMENT) for n in source.walk(inner[early], "assignment_expression"))
+    written = dict.fromkeys(source.of(place["array"]) if place is not None else "" for place in places)
     siblings = [c for c in loop.parent.named_children if c.type not in {"comment", "preproc_call"}]
     at = next(i for i, c in enumerate(siblings) if same(c, loop))
     around = [s for s in (siblings[at - 1] if at else None, siblings[at + 1] if at + 1 < len(siblings) else None) if s]
@@ -170,12 +171,8 @@ def _tree(code: Code, kernel: Kernel, loop: Node, shared: dict[str, Node]) -> Tr
         arrays = {name: _kind(code, kernel, loop, name, {name: shared[name] for name in written}) for name in written}
     except Unsupported:
         return None
-    end = loop.parent.end_byte
-    for later in siblings[at + 1 :]:
-        stored = _store(code, later)
-        if stored is not None and stored[0] in arrays:
-            end = later.start_byte
-            break
+    again = (s for s in siblings[at + 1 :] if (stored := _store(code, s)) is not None and stored[0] in arrays)
+    end = next((later.start_byte for later in again), loop.parent.end_byte)
     return Tree(stores, barriers, loop, arrays, values, end)
 
 
@@ -199,29 +196,9 @@ def _kind(code: Code, kernel: Kernel, loop: Node, array: str, shared: dict[str, 
     return kinds.pop()
 
 
-def _is_thread(code: Code, node: Node) -> bool:
-    return code.polynomial(node) == Polynomial.symbol(THREAD)
-
-
-def _index(code: Code, node: Node | None) -> tuple[str, Node] | None:
-    """Array name and index of `a[i]`."""
-    if node is None or node.type != "subscript_expression":
-        return None
-    argument, indices = field_of(node, "argument"), field_of(node, "indices")
-    if argument is None or argument.type != "identifier" or indices is None or indices.named_child_count != 1:
-        return None
-    return code.source.of(argument), indices.named_children[0]
-
-
 def _store(code: Code, statement: Node) -> tuple[str, str] | None:
     """Array and value of `a[tid] = value;`."""
-    if statement.type != "expression_statement" or not statement.named_children:
+    form = match(code.source, statement, f"{_ELEMENT} = $value;")
+    if form is None or code.polynomial(form["index"]) != Polynomial.symbol(THREAD):
         return None
-    assignment = statement.named_children[0]
-    if assignment.type != "assignment_expression" or code.source.of(assignment, "operator") != "=":
-        return None
-    left, right = field_of(assignment, "left"), field_of(assignment, "right")
-    target = _index(code, left) if left is not None else None
-    if target is None or right is None or not _is_thread(code, target[1]):
-        return None
-    return target[0], code.source.of(right)
+    return code.source.of(form["array"]), code.source.of(form["value"])

@@ -14,6 +14,7 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
 from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Unsupported
 from nodes.rewrites.syntax.tree import field_of, is_zero, same, statement_around
 
@@ -49,10 +50,8 @@ def check_idle(code: Code, kernel: Kernel, reduction: Node, reduced: Definition,
     if first is None or not _is_constant(code, first) or (kind == "sum" and not is_zero(source.of(first))):
         raise Unsupported("a share that does not begin with nothing")
     joined = statement_around(reduction)
-    for target in code.assigned(kernel.body):
-        found = code.definition(target)
-        mine = found is not None and found.where == reduced.where
-        if mine and target.start_byte < joined.start_byte and not any(inside(target, loop.body) for loop in loops):
+    for target in code.set_at(reduced, kernel.body):
+        if target.start_byte < joined.start_byte and not any(inside(target, loop.body) for loop in loops):
             raise Unsupported("a share that is not of elements alone")
     for access in kernel.global_accesses():
         if not any(inside(access.node, loop.node) for loop in loops) and not is_leaders(code, access.node):
@@ -66,19 +65,16 @@ def _is_alias(node: Node) -> bool:
 
 
 def _asks_for_first(code: Code, node: Node) -> bool:
-    parent = node.parent
-    if parent is None or parent.type != "binary_expression":
-        return False
-    other = next(c for c in parent.named_children if not same(c, node))
-    return code.source.of(parent, "operator") == "==" and code.polynomial(other).value == 0
+    form = match(code.source, node.parent, "$a == $b")
+    return form is not None and any(code.polynomial(form[side]).value == 0 for side in "ab")
 
 
 def _is_constant(code: Code, node: Node) -> bool:
     if node.type == "identifier":
         found = code.definition(node)
-        known = found is None or found.kind in {"macro", "global"}
-        return known or (found is not None and found.value is not None and not code.mutated(found)
-                         and _is_constant(code, found.value))  # fmt: skip
+        if found is None or found.kind in {"macro", "global"}:
+            return True
+        return found.value is not None and not code.mutated(found) and _is_constant(code, found.value)
     if node.type == "call_expression":
         return "numeric_limits" in code.source.of(node)
     return node.type in _CONSTANT and all(
@@ -99,14 +95,13 @@ def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
     last = named[-1] if named and block.type == "identifier" else None
     if last is not None and last.value is not None:
         block = last.value
-    if block.type == "call_expression":
-        name = source.of(block, "function").partition("<")[0].removeprefix("std::")
-        sides = field_of(block, "arguments").named_children
-    else:
+    form = match(source, block, "$min($a, $b)")
+    if form is None or source.of(form["min"]).partition("<")[0].removeprefix("std::") != "min":
         raise Unsupported("a width of another form")
+    sides = [form["a"], form["b"]]
     open_ = [side for side in sides if not whole_warps(code, kernel, side)]
     limits = [code.polynomial(side).value for side in sides if side not in open_]
-    if name != "min" or len(sides) != 2 or len(open_) != 1 or limits[0] is None or limits[0] > 1024:
+    if len(open_) != 1 or limits[0] is None or limits[0] > 1024:
         raise Unsupported("a width of another form")
     (side,) = open_
     if source.has(side, "call_expression", "assignment_expression", "update_expression"):

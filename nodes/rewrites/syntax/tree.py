@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
+JUMPS = ("continue_statement", "return_statement", "break_statement", "goto_statement")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
 _DECLARES = _DECLARATORS | {"function_declarator", "parenthesized_declarator"}
 _INTEGER = re.compile(r"((unsigned|signed|long|int|short|size_t|ptrdiff_t|u?int\d+_t)\s*)+")
@@ -44,6 +45,14 @@ def upward(node: Node | None, until: Node | None = None) -> Iterator[Node]:
 def enclosing(node: Node | None, *types: str, until: Node | None = None) -> Node | None:
     """The innermost of these types among the node and those around it; None where there is none."""
     return next((here for here in upward(node, until) if here.type in types), None)
+
+
+def conditions_of(node: Node | None, until: Node | None = None) -> Iterator[Node]:
+    """What holds where the node stands: the conditions of the ifs that it is a consequence of, innermost first."""
+    for here in upward(node, until):
+        parent = here.parent
+        if parent is not None and parent.type == "if_statement" and same(field_of(parent, "consequence"), here):
+            yield field_of(parent, "condition", "value") or field_of(parent, "condition")
 
 
 def same(a: Node | None, b: Node | None) -> bool:

@@ -38,6 +38,12 @@ def refused(text: str, step: str) -> bool:
     return applied_step(step, text, FACTS) is None
 
 
+def stays(step: str, text: str, old: str, new: str, times: int = 1) -> bool:
+    """Whether a step that applies to a text no longer does where `old` is `new`, so many times; -1 for everywhere."""
+    assert old in text and not refused(text, step)
+    return refused(text.replace(old, new, times), step)
+
+
 def flat(text: str) -> str:
     return " ".join(text.split())
 

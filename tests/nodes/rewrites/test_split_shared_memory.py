@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.rewrites.steps import INPUTS, ROOT, after, check, refused
+from tests.nodes.rewrites.steps import INPUTS, ROOT, after, check, refused, stays
 
 LOG_SOFTMAX = (ROOT / "tests/inputs/log_softmax/baseline.plain.cu").read_text()
 SETTLED = after(LOG_SOFTMAX, "canonicalize_reductions")
@@ -45,8 +45,7 @@ def test_slots_that_another_pointer_reads_stay() -> None:
     ],
 )
 def test_other_pointers_stay(old: str, new: str) -> None:
-    assert old in SETTLED
-    assert refused(SETTLED.replace(old, new), "split_shared_memory")
+    assert stays("split_shared_memory", SETTLED, old, new)
 
 
 def test_a_launch_names_the_type_that_was_deduced() -> None:
@@ -66,8 +65,7 @@ def test_a_launch_names_the_type_that_was_deduced() -> None:
     ],
 )
 def test_types_of_other_arguments_stay_deduced(old: str, new: str) -> None:
-    assert old in LOG_SOFTMAX
-    assert refused(LOG_SOFTMAX.replace(old, new), "explicit_template_arguments")
+    assert stays("explicit_template_arguments", LOG_SOFTMAX, old, new)
 
 
 def test_it_computes_what_the_reference_says(tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, ordered
 from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
-from tests.nodes.rewrites.emulate.emulation import emulated, library
-from tests.nodes.rewrites.steps import H200, ROOT, after
+from tests.nodes.rewrites.emulate.emulation import library
+from tests.nodes.rewrites.steps import H200, INPUTS, after, check
 from tests.nodes.rewrites.test_cuda_rewrites import _bundle
-
-INPUTS = ROOT / "tests/inputs"
 
 
 def spec(*workloads: Workload) -> Spec:
@@ -246,10 +244,7 @@ def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
         for step in [*before, "vectorize_unaligned_rows", *steps[len(before) :]]:
             text = applied_step(step, text, RAGGED) or text
     assert "past_pack" in text
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(always(text))
     known = kernels.load(str(folder)).spec
     others = "".join(f"{axis}=3," for axis in known.axes if axis != BUNDLES[name])
     named = [f"{dtype}:{others}{BUNDLES[name]}={width}" for dtype in known.dtypes for width in WIDTHS]
-    ended = emulated(folder, candidate, "0", "1", "3", *named)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    check(always(text), tmp_path, folder, "0", "1", "3", *named)
