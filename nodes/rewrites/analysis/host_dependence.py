@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import SIZE, Access, Carried, Effects, Iteration, Loop, is_multiple, quotient
+from nodes.rewrites.analysis.host_effects import SIZE, Access, Carried, Effects, Iteration, effects
 from nodes.rewrites.analysis.host_source import PURE, arguments, called, fields, functions, identifiers, operator
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
@@ -46,22 +46,22 @@ def independent(found: Effects) -> str:
     for root in found.written:
         accesses = [access for access in found.accesses if access.root == root]
         if len({access.unit for access in accesses}) > 1:
-            return f"{root.text} is accessed as two types"
+            return f"{root} is accessed as two types"
         try:
             strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
         except Unsupported as refused:
             return str(refused)
         if len(set(strides)) != 1:
-            return f"{root.text} is indexed with several strides"
+            return f"{root} is indexed with several strides"
         apart = strides[0] * Polynomial.constant(found.iteration.step)
         if any(not _not_negative(apart - _ONE - (high - low)) for low, _ in windows for _, high in windows):
-            return f"iterations of {found.iteration.symbol.text} overlap in {root.text}"
+            return f"iterations of {found.iteration.symbol.text} overlap in {root}"
     return ""
 
 
 def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Polynomial, Polynomial]]:
     """How far an iteration moves an access on, and the smallest and largest place that it has in one. Raises Unsupported."""
-    variable, line, name = iteration.symbol, f"line {access.node.start_point[0] + 1}", access.root.text
+    variable, line, name = iteration.symbol, f"line {access.node.start_point[0] + 1}", access.root
     if access.offset is None:
         raise Unsupported(f"{line}: which element of {name} is meant is not known")
     stride, rest = access.offset.coefficient(variable), access.offset.without(variable)
@@ -73,7 +73,7 @@ def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Pol
         raise Unsupported(f"{line}: {name} is indexed without {variable.text}, or backwards")
     if iteration.low is not None and iteration.high is not None and iteration.low.value == 0:
         span = stride * (iteration.high + _ONE)
-        rest = Polynomial.of((m, c) for m, c in rest.terms if not is_multiple(m, c, span))
+        rest = Polynomial.of((m, c) for m, c in rest.terms if Polynomial.of([(m, c)]).over(span) is None)
     window = _range(rest, access.inner)
     if window is None:
         raise Unsupported(f"{line}: the range of {name}'s index is not known")
@@ -101,7 +101,7 @@ def _without_quotients(value: Polynomial) -> Polynomial:
             rest = list(monomial)
             rest.remove(divided)
             dividend, divisor = divided.operands
-            factor = quotient(Polynomial.of([(tuple(rest), coefficient)]), divisor)
+            factor = Polynomial.of([(tuple(rest), coefficient)]).over(divisor)
             term = term if factor is None else factor * dividend
         total = total + term
     return total

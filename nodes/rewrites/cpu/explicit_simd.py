@@ -17,7 +17,8 @@ from dataclasses import replace
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import Carried, Effects, Loop, loops
+from nodes.rewrites.analysis.host_effects import Carried, Effects
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
     INTEGERS,
     aliases,
@@ -35,6 +36,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
     vector_of,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu import lanes_text
 from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
@@ -68,7 +70,7 @@ def rewrite(source: Source, facts) -> str | None:
     edits = Edits(source)
     overloads: dict[int, str] = {}
     for loop in loops(source):
-        if loop.step is not None or loop.inclusive or over_lanes(source, loop.node):
+        if loop.step_node is not None or loop.inclusive or over_lanes(source, loop.node):
             continue
         try:
             found, carried = unordered(source, loop)
@@ -100,7 +102,7 @@ class _Expressions:
     def __init__(self, source: Source, loop: Loop, found: Effects, conversions: Conversions) -> None:
         self.source, self.loop, self.effects, self.conversions = source, loop, found, conversions
         self.lanes: set[str] = set()
-        self.numbers: set[str] = {loop.variable}
+        self.numbers: set[str] = {loop.name}
         """Integers that differ from lane to lane, which may only appear in subscripts; and what the loop reduces."""
         self.own = functions(source)
         self.overloads: dict[int, str] = {}
@@ -339,8 +341,8 @@ class _Translation(_Expressions):
         if not any(word in text for _, _, text in edits.changes for word in ("load_lanes(", "store_lanes(")):
             raise Unsupported("no loads or stores of lanes")
         self._pragma(edits)
-        edits.replace(loop.node.child_by_field_name("update"), f"{loop.variable} += LANES")
-        line = f"const int64_t {self.count} = std::min<int64_t>(LANES, {source.of(loop.bound)} - {loop.variable});"
+        edits.replace(loop.node.child_by_field_name("update"), f"{loop.name} += LANES")
+        line = f"const int64_t {self.count} = std::min<int64_t>(LANES, {source.of(loop.bound_node)} - {loop.name});"
         inner = f"{indent}    "
         if block and body.named_children and body.named_children[0].start_point[0] > loop.node.start_point[0]:
             inner = " " * body.named_children[0].start_point[1]
@@ -433,9 +435,9 @@ class _Translation(_Expressions):
         source, given = self.source, arguments(node)
         if source.of(node, "function") not in self.conversions.storing or len(given) != 2:
             raise _refused(node, source.of(node))
-        written = self.effects.written
-        through = [a for a in self.effects.accesses if a.call is not None and inside(a.call, node)]
-        if not self.moves_by_one(node, [a for a in through if a.writes and a.root in written]):
+        if not self.moves_by_one(
+            node, [a for a in self.effects.accesses if a.writes and inside(a.call or a.node, node)]
+        ):
             raise _refused(node, "elements that are not consecutive")
         # The element itself where it is handed over as a reference.
         to = self.address(given[0]) if given[0].type == "subscript_expression" else source.of(given[0])

@@ -17,7 +17,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import Loop, canonical, has_pragma, header, loops
+from nodes.rewrites.analysis.host_loops import canonical, has_pragma, header, loops
 from nodes.rewrites.analysis.host_source import (
     called,
     changed_names,
@@ -30,6 +30,7 @@ from nodes.rewrites.analysis.host_source import (
     over_lanes,
     pragma_node,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, one_by_one
@@ -64,9 +65,9 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 def _nests(source: Source) -> Iterator[tuple[Source, Loop, Loop]]:
     for inner in loops(source):
-        if inner.step is not None and not source.of(inner.step).isdigit():
+        if inner.step_node is not None and not source.of(inner.step_node).isdigit():
             continue
-        if inner.inclusive or source.of(inner.start) != "0" or over_lanes(source, inner.node):
+        if inner.inclusive or source.of(inner.start_node) != "0" or over_lanes(source, inner.node):
             continue
         if inner.body.type != "compound_statement" or has_pragma(source, inner):
             continue
@@ -102,12 +103,12 @@ def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
         if text not in names:
             names[text] = free(_name(source, value), taken)
             taken.add(names[text])
-        edits.replace(value, f"{names[text]}[{inner.variable}]")
-    bound = source.of(inner.bound)
+        edits.replace(value, f"{names[text]}[{inner.name}]")
+    bound = source.of(inner.bound_node)
     lines = [f"std::vector<float> {name}({bound});" for name in names.values()]
     lines.append(f"{header(source, inner)} {{")
     lines += [f"{unit}{source.of(node)}" for node in moved.declarations]
-    lines += [f"{unit}{name}[{inner.variable}] = {text};" for text, name in names.items()]
+    lines += [f"{unit}{name}[{inner.name}] = {text};" for text, name in names.items()]
     lines.append("}")
     edits.insert(outer.node.start_byte, "".join(f"{line}\n{indent}" for line in lines))
     gone = list(moved.values)
@@ -136,14 +137,14 @@ class _Independent:
         self.own = functions(source)
         self.effects = found = effects(source, outer)
         changed = changed_names(source, outer.body) | declared_names(source, outer.body)
-        self.variant = (changed | {outer.variable}) - {inner.variable}
+        self.variant = (changed | {outer.name}) - {inner.name}
         self.variant |= {carried.name for carried in found.carried}
-        ends = (inner.bound, inner.node.child_by_field_name("initializer"))
+        ends = (inner.bound_node, inner.node.child_by_field_name("initializer"))
         if any(identifiers(source, node) & self.variant for node in ends):
             raise Unsupported("a length that changes")
-        if any(source.walk(inner.bound, "call_expression", "subscript_expression", "field_expression")):
+        if any(source.walk(inner.bound_node, "call_expression", "subscript_expression", "field_expression")):
             raise Unsupported("a length of another form")
-        declared = [n for n in source.walk(outer.body, "declaration") if inner.variable in declared_names(source, n)]
+        declared = [n for n in source.walk(outer.body, "declaration") if inner.name in declared_names(source, n)]
         if len(declared) != 1:
             raise Unsupported("two counters of one name")
 
@@ -236,4 +237,4 @@ class _Independent:
             for declaration in self.source.walk(self.inner.body, "declaration"):
                 if declared_names(self.source, declaration) & names:
                     names = names | identifiers(self.source, declaration)
-        return self.inner.variable in names
+        return self.inner.name in names

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from kernels.spec import Workload
-from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_loops import canonical
 from nodes.rewrites.analysis.host_source import (
     arguments,
     enclosing_function,
@@ -19,6 +19,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
     root_name,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores, define
@@ -49,7 +50,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         try:
             nest = _nest(source, call)
             target = _output(source, call, function, facts)
-            size = " * ".join(_factor(source.of(loop.bound)) for loop in nest)
+            size = " * ".join(_factor(source.of(loop.bound_node)) for loop in nest)
             place = pragma_node(source, nest[0].node) or nest[0].node
             if place.start_byte not in declared:
                 declared.add(place.start_byte)
@@ -97,19 +98,19 @@ def _nest(source: Source, call: Node) -> list[Loop]:
     while here is not None and here.type != "function_definition":
         if here.type == "for_statement":
             loop = canonical(source, here)
-            if loop is None or source.of(loop.start) != "0":
+            if loop is None or source.of(loop.start_node) != "0":
                 raise Unsupported("a loop whose extent is not known")
             found.insert(0, loop)
         here = here.parent
     if not found:
         raise Unsupported("no loop around the store")
-    variables = {loop.variable for loop in found}
+    variables = {loop.name for loop in found}
     inside = {
         name
         for node in source.walk(found[0].body, "init_declarator")
         for name in identifiers(source, node.child_by_field_name("declarator"))
     }
-    if any(identifiers(source, loop.bound) & (variables | inside) for loop in found):
+    if any(identifiers(source, loop.bound_node) & (variables | inside) for loop in found):
         raise Unsupported("an extent that changes")
     return found
 

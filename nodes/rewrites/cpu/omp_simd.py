@@ -7,7 +7,8 @@ the pointers. A loop with a call that has no vector form is left alone: the prag
 from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
-from nodes.rewrites.analysis.host_loops import Effects, Loop, loops
+from nodes.rewrites.analysis.host_effects import Effects
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
     constants,
     functions,
@@ -17,6 +18,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_before,
     pragma_node,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.vector_math import declared
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -46,7 +48,9 @@ def rewrite(source: Source, facts: object) -> str | None:
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
         if (pragma and not shared) or over_lanes(source, loop.node) or _short(source, loop):
             continue
-        if loop.step is not None and not (source.of(loop.step).isdigit() and int(source.of(loop.step)) <= SHORT):
+        if loop.step_node is not None and not (
+            source.of(loop.step_node).isdigit() and int(source.of(loop.step_node)) <= SHORT
+        ):
             continue
         try:
             found, carried = unordered(source, loop)
@@ -70,8 +74,8 @@ def vectorizes(source: Source, found: Effects) -> bool:
 
 def _short(source: Source, loop: Loop) -> bool:
     """Whether the loop runs from 0 to a small number that stands in the file."""
-    bound = source.of(loop.bound)
-    if loop.bound.type == "identifier":
-        value = initial_value(source, loop.bound)
+    bound = source.of(loop.bound_node)
+    if loop.bound_node.type == "identifier":
+        value = initial_value(source, loop.bound_node)
         bound = source.of(value) if value is not None else str(constants(source).get(bound, ""))
-    return source.of(loop.start) == "0" and bound.isdigit() and int(bound) <= SHORT
+    return source.of(loop.start_node) == "0" and bound.isdigit() and int(bound) <= SHORT

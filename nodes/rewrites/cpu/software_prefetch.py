@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import Loop, canonical, loops
+from nodes.rewrites.analysis.host_loops import canonical, loops
 from nodes.rewrites.analysis.host_source import (
     arguments,
     declared_names,
@@ -20,6 +20,7 @@ from nodes.rewrites.analysis.host_source import (
     over_lanes,
     root_name,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores
@@ -39,7 +40,7 @@ _LONG = frozenset({"exp_lanes", "tanh_lanes", "erf_lanes", "log_lanes", "log1p_l
 def rewrite(source: Source, facts: Facts) -> str | None:
     edits, read = Edits(source), dict[int, set[str]]()
     for loop in loops(source):
-        if loop.step is None or source.of(loop.step) != "LANES" or over_lanes(source, loop.node):
+        if loop.step_node is None or source.of(loop.step_node) != "LANES" or over_lanes(source, loop.node):
             continue
         seen = read.setdefault(enclosing_function(loop.node).start_byte, set())
         loads = [arguments(call)[0] for call in _calls(source, loop, "load_lanes")]
@@ -58,9 +59,9 @@ def _ask_ahead(source: Source, loop: Loop, addresses: list[Node], edits: Edits) 
     if loop.body.type != "compound_statement":
         return  # what is put in front would be the loop's body
     rows = _outermost(source, loop)
-    varying = declared_names(source, rows.body) | {rows.variable}
+    varying = declared_names(source, rows.body) | {rows.name}
     if rows.node != loop.node:
-        varying -= {loop.variable}
+        varying -= {loop.name}
     asked = set()
     for address in addresses:
         text = source.of(address)

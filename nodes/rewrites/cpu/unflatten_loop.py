@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import Loop, canonical, counts_from_zero, has_pragma
+from nodes.rewrites.analysis.host_loops import canonical, counts_from_zero, has_pragma
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
@@ -17,6 +17,7 @@ from nodes.rewrites.analysis.host_source import (
     indentation,
     operator,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
@@ -61,7 +62,7 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
                 changes.remove(node.parent.parent)
             else:
                 changes.replace(node, names[-1])
-    (row, column), kind = names, loop.kind
+    (row, column), kind = names, loop.type
     text, depth = changes.apply().encode(), indentation(source, loop.node) + source.unit(loop.node)
     inner = text[loop.body.start_byte + 1 : loop.body.end_byte - 1 + len(text) - len(source.data)].decode()
     lines = [line.removeprefix(depth) for line in inner.strip("\n").rstrip().split("\n")]
@@ -71,7 +72,7 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
             f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{",
             [
                 f"for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
-                [f"const {kind} {loop.variable} = {row} * {width} + {column};", *lines],
+                [f"const {kind} {loop.name} = {row} * {width} + {column};", *lines],
                 "}",
             ],
             "}",
@@ -85,7 +86,7 @@ def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
         node
         for node in source.walk(loop.body, "binary_expression")
         if operator(source, node) == sign
-        and source.of(node, "left") == loop.variable
+        and source.of(node, "left") == loop.name
         and node.child_by_field_name("right").type == "identifier"
     ]
 
@@ -95,14 +96,14 @@ def _is_declared(source: Source, loop: Loop, node: Node) -> bool:
     declarator, declaration = node.parent, node.parent.parent
     if declarator.type != "init_declarator" or declaration.parent != loop.body or not source.alone(declaration):
         return False
-    own = source.of(declaration, "type") in {loop.kind, "auto"}
+    own = source.of(declaration, "type") in {loop.type, "auto"}
     alone = len(declaration.children_by_field_name("declarator")) == 1
     return own and alone and source.of(declarator, "declarator") not in changed_names(source, loop.body)
 
 
 def _quotient(source: Source, loop: Loop, width: str) -> str:
     """The loop's bound divided by `width`, where it is a product of names that holds it once, here or at every call."""
-    bound = loop.bound
+    bound = loop.bound_node
     if bound.type == "identifier":
         bound = _constant(source, loop, source.of(bound))
     nodes = operands(source, bound, "*")
