@@ -215,7 +215,7 @@ def steady(source: Source, node: Node, variant: set[str], found: Effects) -> boo
     own = functions(source)
     for call in source.walk(node, "call_expression"):
         name = called(source, call)
-        pointers = any(pointer for function in own.get(name, ()) for _, _, pointer in function.parameters)
+        pointers = any(each.pointer for function in own.get(name, ()) for each in function.parameters)
         if pointers or (name not in own and name not in PURE | {"static_cast", "float"}):
             return False
     return not any(access.root in found.written and inside(access.node, node) for access in found.accesses)

@@ -11,24 +11,23 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import canonical, host_code, is_known
+from nodes.rewrites.analysis.host_loops import canonical
 from nodes.rewrites.analysis.host_source import (
     PURE,
     Function,
     arguments,
-    constants,
-    declared_names,
     enclosing_function,
     function_of,
     functions,
-    identifiers,
+    host_code,
+    is_known,
     may_be_one,
     vector_of,
 )
 from nodes.rewrites.analysis.kernels import Loop, place_of, use_of
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 SIZE = -2
 """Where parameters of the analysed function are said to be defined: those that are integers are sizes."""
@@ -147,9 +146,9 @@ class _Reader:
         self.inner: list[Iteration] = []
         self.frames = [_Frame(loop.body, {})]
         self.call: Node | None = None
-        for parameter, (name, _, pointer) in zip(_parameters(function), function.parameters, strict=True):
-            size = Polynomial.symbol(Symbol(name, SIZE))
-            self.frames[0].given[parameter] = Pointer(name, Polynomial()) if pointer else size
+        for each in function.parameters:
+            size = Polynomial.symbol(Symbol(each.name, SIZE))
+            self.frames[0].given[each.symbol] = Pointer(each.name, Polynomial()) if each.pointer else size
         self.frames[0].changing = self._changing(loop.body)
         self.effects = Effects(loop, self._iteration(loop))
         self.read(loop.body)
@@ -267,7 +266,8 @@ class _Reader:
         source, text = self.source, self.source.of(node)
         # What is set when it is first met stays at that; only where that is the same for every call is it a constant.
         fixed = text.startswith(("static const ", "static constexpr ")) and not any(sign in text for sign in "([*&")
-        fixed = fixed and identifiers(source, node) <= declared_names(source, node) | set(constants(source))
+        values = [declarator.child_by_field_name("value") for declarator in node.children_by_field_name("declarator")]
+        fixed = fixed and all(value is not None and self.code.is_constant(value) for value in values)
         if text.startswith(("static ", "thread_local ")) and not fixed:
             raise _refused(node, "a static variable")
         vector = vector_of(source.of(node, "type")) != ""
@@ -402,7 +402,9 @@ class _Reader:
             raise _refused(node, "calls are nested too deeply, or recursive")
         self.call = node if len(self.frames) == 1 else self.call
         for function in own:
-            values = dict(zip(_parameters(function), map(self._value, given), strict=True))
+            values = {
+                each.symbol: self._value(argument) for each, argument in zip(function.parameters, given, strict=True)
+            }
             self.frames.append(_Frame(function.node, values, self._changing(function.body)))
             self.read(function.body)
             self.frames.pop()
@@ -452,22 +454,6 @@ class _Reader:
         self.inner.append(lane)
         self.touch(node, pointer._replace(offset=pointer.offset + Polynomial.symbol(lane.symbol)), writes)
         self.inner.pop()
-
-
-def _parameters(function: Function) -> list[Symbol]:
-    """What the values of a function's parameters are called."""
-    declarator = function.node
-    while declarator.type != "function_declarator":
-        declarator = field_of(declarator, "declarator") or declarator.named_children[-1]
-    found = []
-    for parameter in field_of(declarator, "parameters").named_children:
-        if parameter.type not in {"parameter_declaration", "optional_parameter_declaration"}:
-            continue
-        inner = field_of(parameter, "declarator")
-        name = declared_name(inner)
-        where = inner.start_byte if inner is not None else parameter.start_byte
-        found.append(Symbol(name.text.decode() if name is not None else "", where))
-    return found
 
 
 def _symbol(name: Node) -> Symbol:

@@ -218,7 +218,7 @@ class _Expressions:
         function = group[0]
         kind, declarator = fields(function.node, "type", "declarator")
         plain = (
-            all(kind == "float" and not pointer for _, kind, pointer in function.parameters)
+            all(each.type == "float" and not each.pointer for each in function.parameters)
             and source.of(kind) == "float"
         )
         if (
@@ -229,7 +229,7 @@ class _Expressions:
         ):
             return False
         inner = copy.copy(self)
-        inner.lanes, inner.numbers = {name for name, _, _ in function.parameters}, set()
+        inner.lanes, inner.numbers = {each.name for each in function.parameters}, set()
         inner.effects = replace(self.effects, carried=[], accesses=[])
         listed = declarator.child_by_field_name("parameters")
         changed = [(kind, "lanes")]

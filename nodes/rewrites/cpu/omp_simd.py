@@ -10,10 +10,8 @@ from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
-    constants,
     functions,
     indentation,
-    initial_value,
     over_lanes,
     pragma_before,
     pragma_node,
@@ -46,7 +44,7 @@ def rewrite(source: Source, facts: object) -> str | None:
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or over_lanes(source, loop.node) or _short(source, loop):
+        if (pragma and not shared) or over_lanes(source, loop.node) or _short(loop):
             continue
         if loop.step_node is not None and not (
             source.of(loop.step_node).isdigit() and int(source.of(loop.step_node)) <= SHORT
@@ -72,10 +70,6 @@ def vectorizes(source: Source, found: Effects) -> bool:
     return not found.called_loops and found.calls <= _VECTOR_CALLS | functions(source).keys() | declared(source)
 
 
-def _short(source: Source, loop: Loop) -> bool:
+def _short(loop: Loop) -> bool:
     """Whether the loop runs from 0 to a small number that stands in the file."""
-    bound = source.of(loop.bound_node)
-    if loop.bound_node.type == "identifier":
-        value = initial_value(source, loop.bound_node)
-        bound = source.of(value) if value is not None else str(constants(source).get(bound, ""))
-    return source.of(loop.start_node) == "0" and bound.isdigit() and int(bound) <= SHORT
+    return loop.start.value == 0 and loop.bound.value is not None and loop.bound.value <= SHORT
