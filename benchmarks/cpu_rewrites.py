@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from harness import device
 from harness.backends import cpu
 from harness.correctness import distributions, judge, make_case
 from harness.records import DeviceFacts
@@ -34,7 +35,10 @@ from nodes.rewrites.syntax.source import Source
 REPOSITORY = Path(__file__).resolve().parent.parent
 INPUTS = REPOSITORY / "tests" / "inputs"
 SAMPLES = 15
-FACTS = DeviceFacts(device="cpu", name="this machine", architecture="avx512f", units=2, last_level_cache_bytes=32 << 20)
+FACTS = DeviceFacts(
+    device="cpu", name="this machine", architecture=device.facts("cpu").architecture, units=2, last_level_cache_bytes=32 << 20
+)  # fmt: skip
+"""What is written runs here: lanes only where the processor has them."""
 _CTYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "int64_t": ctypes.c_int64}
 
 

@@ -22,6 +22,7 @@ from typing import Literal
 
 import torch
 
+from harness import device
 from harness.records import DeviceFacts
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
@@ -31,7 +32,13 @@ from tests.nodes.rewrites.emulate import emulation
 HERE = Path(__file__).parent
 DEVICES = {
     "cuda": DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20),
-    "cpu": DeviceFacts(device="cpu", name="Xeon", architecture="avx512", units=8, last_level_cache_bytes=32 << 20),
+    "cpu": DeviceFacts(
+        device="cpu",
+        name="this one",
+        architecture=device.facts("cpu").architecture,
+        units=8,
+        last_level_cache_bytes=32 << 20,
+    ),
 }
 FLAGS = {
     "cuda": ("-std=c++17", "-O0", "-w", "-fno-strict-aliasing", "-fsanitize=alignment",
