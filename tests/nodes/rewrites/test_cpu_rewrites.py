@@ -238,7 +238,9 @@ def memset(arguments: str) -> str:
         ("loop_interchange", TURNED, "#pragma omp parallel for"),
         # Tables stand in front of the loops that do not change them.
         ("lookup_tables", ANGLES, "powf_table[i] = powf(10000.0f, -(float)i / n); } for (long r"),
-        ("lookup_tables", ANGLES, "std::vector<float> cosf_table(n); for (long i = 0; i < n; ++i) { const float angle = at[r] * powf_table[i];"),
+        ("lookup_tables", ANGLES, "std::vector<float> cosf_table(n); for (long i = 0; i < n; ++i) { cosf_table[i] = cosf(static_cast<float>(at[r] * powf_table[i])); }"),
+        ("lookup_tables", ANGLES.replace("const float angle", "const int angle"), "cosf_table[i] = cosf(static_cast<int>(at[r] * powf_table[i]));"),
+        ("lookup_tables", ANGLES.replace("cosf(angle);", "cosf(angle); for (int k = 0; k < 2; ++k) { y[k] = angle; }"), "const float angle ="),
         ("lookup_tables", ANGLES, "for (long h = 0; h < 8; ++h) { for (long i = 0; i < n; ++i) { y[(r * 8 + h) * n + i] ="),
         ("lookup_tables", ANGLES, "x[(r * 8 + h) * n + i] * cosf_table[i];"),
         ("inline_algorithms", memset("y, 0, n * sizeof(float)"), "for (int64_t i = 0; i < n; ++i) { y[i] = 0; }"),
