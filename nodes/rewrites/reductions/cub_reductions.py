@@ -8,7 +8,7 @@ from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
     Step,
