@@ -6,6 +6,8 @@ says what the variables are that an iteration takes over from the one before.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_effects import SIZE, Access, Carried, Effects, Iteration, effects
@@ -37,6 +39,15 @@ _GUARDED = {
     f"if ({test}) {body}": _OTHERWISE[kind]
     for test, kind in _CHOICES.items() for body in ("$v = $e;", "{ $v = $e; }")
 }  # fmt: skip
+
+
+class Reduction(NamedTuple):
+    kind: str
+    """As OpenMP calls it: `+`, `max`."""
+    statement: Node
+    """The assignment, with the `if (x > m)` around it."""
+    value: Node | None
+    """What comes to the variable, None for a product that is added."""
 
 
 def unordered(source: Source, loop: Loop) -> tuple[Effects, dict[str, str]]:
@@ -146,10 +157,10 @@ def reductions(source: Source, found: Effects) -> dict[str, str] | None:
     kinds: dict[str, str] = {}
     statements: dict[str, list[Node]] = {}
     for carried in found.carried:
-        kind, statement = _reduction(source, carried)
-        if not kind or kinds.setdefault(carried.name, kind) != kind:
+        mine = reduction(source, carried)
+        if mine is None or kinds.setdefault(carried.name, mine.kind) != mine.kind:
             return None
-        statements.setdefault(carried.name, []).append(statement)
+        statements.setdefault(carried.name, []).append(mine.statement)
     for use in source.walk(found.loop.body, "identifier"):
         if not any(inside(use, statement) for statement in statements.get(source.of(use), [use])):
             return None
@@ -161,21 +172,20 @@ def reduction_clauses(carried: dict[str, str]) -> str:
     return "".join(f" reduction({kind}:{name})" for name, kind in carried.items())
 
 
-def _reduction(source: Source, carried: Carried) -> tuple[str, Node]:
-    """What an assignment reduces its variable by, "" for nothing, and its statement, with the `if (x > m)` around it."""
+def reduction(source: Source, carried: Carried) -> Reduction | None:
+    """What an assignment reduces its variable by; None where it does something else with it."""
     node, guard = carried.node, enclosing(carried.node, "if_statement")
     found, statement = match(source, guard, *_GUARDED), guard
     if found is None:
         calls = ("$v = $f($v, $e)", "$v = $f($e, $v)", "$v = $f($a, $b, $v)")
         found, statement = match(source, node, *_FOLDS) or match(source, node, *calls), node
     if found is None or any(carried.name in identifiers(source, part) for hole, part in found.items() if hole != "v"):
-        return "", node
-    if source.of(found["v"]) != carried.name:
-        return "", node
+        return None
+    kind = (_GUARDED | _FOLDS).get(found.pattern, "")
     if "f" in found:
         name = source.of(found["f"]).partition("<")[0].removeprefix("std::")
-        return ("+" if name in {"fma", "fmaf"} else "") if "a" in found else _EXTREMES.get(name, ""), node
-    return (_GUARDED | _FOLDS)[found.pattern], statement
+        kind = ("+" if name in {"fma", "fmaf"} else "") if "a" in found else _EXTREMES.get(name, "")
+    return Reduction(kind, statement, found.get("e")) if kind and source.of(found["v"]) == carried.name else None
 
 
 # --- values --------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_effects import Carried, Effects
+from nodes.rewrites.analysis.host_dependence import Reduction, reduction, unordered
+from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
     INTEGERS,
@@ -393,10 +393,10 @@ class _Translation(_Expressions):
             return self.declaration(node)
         carried = next((c for c in self.effects.carried if inside(c.node, node)), None)
         inner = node.named_children[0] if node.type == "expression_statement" else node
-        if node.type == "if_statement" and carried is not None:
-            return [(node, f"{self.extreme(carried, carried.node.child_by_field_name('right'))};")]
-        if carried is not None and carried.node == inner:
-            return [(inner, self.reduced(carried, inner))]
+        found = reduction(self.source, carried) if carried is not None else None
+        if found is not None and found.statement in (node, inner):
+            end = ";" if found.statement.type == "if_statement" else ""
+            return [(found.statement, f"{self.reduced(found, carried.name)}{end}")]
         if inner.type == "assignment_expression":
             return [(inner, self.assigned(inner))]
         if inner.type == "call_expression":
@@ -443,24 +443,20 @@ class _Translation(_Expressions):
         to = self.address(given[0]) if given[0].type == "subscript_expression" else source.of(given[0])
         return f"store_lanes({to}, {self.widened(given[1])}, {self.count})"
 
-    def reduced(self, carried: Carried, node: Node) -> str:
-        source, right = self.source, node.child_by_field_name("right")
-        if self.carried[carried.name] != "+":
-            sides = arguments(right) if right.type == "call_expression" else fields(right, "consequence", "alternative")
-            return self.extreme(carried, next(side for side in sides if source.of(side) != carried.name))
-        value = right
-        if operator(source, node) == "=":
-            sides = fields(right, "left", "right")
-            if None in sides:
-                raise _refused(node, "a sum of another form")
-            value = next(side for side in sides if source.of(side) != carried.name)
-        double = carried.name in self.doubles
+    def reduced(self, found: Reduction, name: str) -> str:
+        """The extreme of two lanes, where a NaN gives way to what was there before, or a sum."""
+        value, vector = found.value, self.vector(name)
+        if value is None:
+            raise _refused(found.statement, "a sum of another form")
+        if found.kind != "+":
+            return f"{vector} = {found.kind}_lanes({vector}, {self.kept(value, name)})"
+        double = name in self.doubles
         if double:
             value = self._of_a_double(value)
-            if not is_float(source, value):
-                raise _refused(node, "terms that are computed in double")
+            if not is_float(self.source, value):
+                raise _refused(found.statement, "terms that are computed in double")
         kept = self.kept(value, "0.0f")
-        return f"{self.vector(carried.name)} += {f'in_doubles({kept})' if double else kept}"
+        return f"{vector} += {f'in_doubles({kept})' if double else kept}"
 
     def _of_a_double(self, value: Node) -> Node:
         """The float that is made a double of as a whole."""
@@ -473,11 +469,6 @@ class _Translation(_Expressions):
         else:
             return value
         return inner if aliases(source).get(kind, kind) == "double" else value
-
-    def extreme(self, carried: Carried, value: Node) -> str:
-        """A NaN gives way to what was there before."""
-        vector = self.vector(carried.name)
-        return f"{vector} = {self.carried[carried.name]}_lanes({vector}, {self.kept(value, carried.name)})"
 
     def kept(self, value: Node, neutral: str) -> str:
         kind, text = self.expression(value)
