@@ -17,6 +17,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.host_source import host_code, pragma_node
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import upward
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
@@ -31,6 +32,12 @@ def loops(source: Source, node: Node | None = None) -> list[Loop]:
     """Every canonical loop under `node`, in source order."""
     found = [canonical(source, here) for here in source.walk(node, "for_statement")]
     return [loop for loop in found if loop is not None]
+
+
+def loops_around(source: Source, node: Node) -> list[Loop | None]:
+    """The for statements around a node, outermost first; None for one that does not count."""
+    around = [here for here in upward(node.parent) if here.type == "for_statement"]
+    return [canonical(source, here) for here in reversed(around)]
 
 
 def loop_at(source: Source, start: int) -> Loop | None:

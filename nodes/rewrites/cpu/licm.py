@@ -26,7 +26,7 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, repeated
 from nodes.rewrites.syntax.tree import one_variable
 
 _SOMETIMES = frozenset({"for_statement", "if_statement", "conditional_expression", "while_statement", "preproc_call"})
@@ -156,9 +156,8 @@ class _Moves:
 
     def _dedented(self, node: Node) -> list[str]:
         """The lines of a statement with the indentation of its first line removed."""
-        width = len(indentation(self.source, node))
-        first, *lines = self.source.of(node).split("\n")
-        return [first, *(line[width:] if not line[:width].strip() else line for line in lines)]
+        indentation(self.source, node)  # nothing else stands in front of it
+        return lifted(self.source, node, self.source.of(node)).split("\n")
 
     def apply(self) -> str | None:
         if not self.lines:

@@ -29,7 +29,7 @@ from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define, free, include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted, one_by_one
 from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
@@ -205,9 +205,9 @@ class _Names:
 
     def within(self, node: Node, kept: dict[str, tuple[str, Node | None]]) -> str:
         uses = [n for n in self.source.walk(node, "identifier") if self.source.of(n) in kept]
-        width = len(self.source.indent(node))
-        lines = self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses]).split("\n")
-        return "\n".join([lines[0], *(line[width:] if not line[:width].strip() else line for line in lines[1:])])
+        return lifted(
+            self.source, node, self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses])
+        )
 
     def along(self, statements: list[str]) -> list:
         """A loop over the columns of a block; nothing around nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import canonical, loops
+from nodes.rewrites.analysis.host_loops import loops, loops_around
 from nodes.rewrites.analysis.host_source import (
     arguments,
     declared_names,
@@ -58,7 +58,7 @@ def _ask_ahead(source: Source, loop: Loop, addresses: list[Node], edits: Edits) 
     """Prefetches before the statements that load: of what differs from row to row, as the rest stays in the caches."""
     if loop.body.type != "compound_statement":
         return  # what is put in front would be the loop's body
-    rows = _outermost(source, loop)
+    rows = next((each for each in loops_around(source, loop.node) if each is not None), loop)
     varying = declared_names(source, rows.body) | {rows.name}
     if rows.node != loop.node:
         varying -= {loop.name}
@@ -72,15 +72,6 @@ def _ask_ahead(source: Source, loop: Loop, addresses: list[Node], edits: Edits) 
                 continue  # of a branch within the step
             indent = " " * statement.start_point[1]
             edits.insert(statement.start_byte, f"prefetch_ahead({text});\n{indent}")
-
-
-def _outermost(source: Source, loop: Loop) -> Loop:
-    here, found = loop.node.parent, loop
-    while here is not None and here.type != "function_definition":
-        if here.type == "for_statement":
-            found = canonical(source, here) or found
-        here = here.parent
-    return found
 
 
 def _goes_past_the_caches(source: Source, loop: Loop) -> bool:

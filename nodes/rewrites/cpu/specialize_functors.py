@@ -14,7 +14,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.host_source import arguments, declared_names, fields, functions
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted, one_by_one
 from nodes.rewrites.syntax.tree import children_of, declared_name
 
 
@@ -111,10 +111,12 @@ def _function_of(source: Source, argument: Node) -> tuple[str, str]:
         raise Unsupported("more than a call operator")
     words = "".join(f"_{c.lower()}" if c.isupper() else c for c in source.of(kind)).lstrip("_").replace("__", "_")
     taken = {source.of(n) for n in source.walk(None, "identifier", "type_identifier", "field_identifier")}
-    name, width = free(f"{words}_value", taken), len(source.indent(members[0]))
+    name = free(f"{words}_value", taken)
     parameters = source.of(next(source.walk(declarator, "parameter_list")))
-    lines = [line[width:] if not line[:width].strip() else line for line in source.of(body).split("\n")]
-    return name, f"static inline {source.of(returns)} {name}{parameters} " + "\n".join(lines) + "\n\n"
+    return (
+        name,
+        f"static inline {source.of(returns)} {name}{parameters} {lifted(source, members[0], source.of(body))}\n\n",
+    )
 
 
 def _with_comma(node: Node) -> tuple[int, int]:
