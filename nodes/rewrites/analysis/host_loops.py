@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import host_code, pragma_node
+from nodes.rewrites.analysis.host_source import functions, host_code, pragma_node
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import upward
+from nodes.rewrites.syntax.tree import LOOPS, upward
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
@@ -38,6 +38,18 @@ def loops_around(source: Source, node: Node) -> list[Loop | None]:
     """The for statements around a node, outermost first; None for one that does not count."""
     around = [here for here in upward(node.parent) if here.type == "for_statement"]
     return [canonical(source, here) for here in reversed(around)]
+
+
+def called_in_loops(source: Source) -> set[str]:
+    """Functions of the file that run once per iteration of something, by way of others too."""
+    found = set[str]()
+    bodies = list(source.walk(None, *LOOPS))
+    while bodies:
+        called = {source.of(c, "function").partition("<")[0] for c in source.walk(bodies.pop(), "call_expression")}
+        new = (called & functions(source).keys()) - found
+        bodies += [function.body for name in new for function in functions(source)[name]]
+        found |= new
+    return found
 
 
 def loop_at(source: Source, start: int) -> Loop | None:

@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_loops import canonical, loops
+from nodes.rewrites.analysis.host_loops import called_in_loops, canonical, loops
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
@@ -39,7 +39,7 @@ PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 )
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
-    repeated = _called_in_loops(source)
+    repeated = called_in_loops(source)
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
         if over_lanes(source, loop.node) or _inside(source, loop.node) or loop.step_node is not None:
@@ -73,7 +73,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 def may_fork(source: Source, loop: Loop) -> bool:
     """Whether a loop runs once for a call of the kernel, as far as the file shows."""
-    repeated = any(loop.node in _nodes(source, name) for name in _called_in_loops(source))
+    repeated = any(loop.node in _nodes(source, name) for name in called_in_loops(source))
     return not repeated and not _inside(source, loop.node)
 
 
@@ -116,17 +116,6 @@ def _collapses(source: Source, loop: Loop) -> bool:
         return unordered(source, inner)[1] == {}
     except Unsupported:
         return False
-
-
-def _called_in_loops(source: Source) -> set[str]:
-    """Functions that run once per iteration of something: a fork in there would be repeated."""
-    own, names = functions(source), set()
-    for node in source.walk(None, "for_statement", "while_statement", "do_statement"):
-        for call in source.walk(node, "call_expression"):
-            name = source.of(call, "function").partition("<")[0]
-            if name in own:
-                names.add(name)
-    return names
 
 
 def _nodes(source: Source, name: str) -> set:
