@@ -198,6 +198,13 @@ def calls(source: Source) -> dict[str, list[Node]]:
     return source.__dict__["calls"]
 
 
+def calls_below(source: Source, node: Node) -> Iterator[Node]:
+    """Calls below a node, and in the functions of the file that these lead to. Raises Unsupported as Code does."""
+    names = (source.called(call) for call in source.walk(node, "call_expression"))
+    for body in (node, *host_code(source).reached(*names)):
+        yield from source.walk(body, "call_expression")
+
+
 # --- values --------------------------------------------------------------------------------------------------------
 
 

@@ -20,10 +20,10 @@ from nodes.rewrites.analysis.host_effects import effects
 from nodes.rewrites.analysis.host_loops import canonical, has_pragma, header, loops
 from nodes.rewrites.analysis.host_source import (
     called,
+    calls_below,
     changed_names,
     declared_names,
     enclosing_function,
-    functions,
     identifiers,
     indentation,
     is_float,
@@ -114,7 +114,6 @@ class _Independent:
 
     def __init__(self, source: Source, outer: Loop, inner: Loop) -> None:
         self.source, self.outer, self.inner = source, outer, inner
-        self.own = functions(source)
         self.effects = found = effects(source, outer)
         changed = changed_names(source, outer.body) | declared_names(source, outer.body)
         self.variant = (changed | {outer.name}) - {inner.name}
@@ -180,16 +179,9 @@ class _Independent:
         """Whether an expression gives the same value in every iteration of the outer loop and changes nothing."""
         return steady(self.source, node, self.variant, self.effects)
 
-    def costly(self, node: Node, depth: int = 0) -> bool:
+    def costly(self, node: Node) -> bool:
         """Whether it calls what takes long, itself or by way of functions of the file; and moves with the inner counter: otherwise
         it is one number, which licm moves."""
-        source = self.source
-        if depth == 0 and not re.search(rf"\b{self.inner.name}\b", self.written_out(node)):
-            return False
-        for call in source.walk(node, "call_expression"):
-            name = called(source, call)
-            if name in _COSTLY or name.removesuffix("f") in _COSTLY:
-                return True
-            if depth < 4 and any(self.costly(f.body, depth + 1) for f in self.own.get(name, ())):
-                return True
-        return False
+        names = (called(self.source, call).removesuffix("f") for call in calls_below(self.source, node))
+        moves = re.search(rf"\b{self.inner.name}\b", self.written_out(node)) is not None
+        return moves and any(name in _COSTLY or f"{name}f" in _COSTLY for name in names)

@@ -13,9 +13,9 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.host_loops import loops, loops_around
 from nodes.rewrites.analysis.host_source import (
     arguments,
+    calls_below,
     declared_names,
     enclosing_function,
-    functions,
     identifiers,
     over_lanes,
     root_name,
@@ -82,16 +82,7 @@ def _goes_past_the_caches(source: Source, loop: Loop) -> bool:
 
 def _is_long(source: Source, node: Node) -> bool:
     """Whether it calls a long function of lanes, itself or by way of the file's own functions."""
-    own, stack, seen = functions(source), [node], set()
-    while stack:
-        for call in source.walk(stack.pop(), "call_expression"):
-            name = source.of(call, "function")
-            if name in _LONG:
-                return True
-            if name in own and name not in seen:
-                seen.add(name)
-                stack.extend(function.body for function in own[name])
-    return False
+    return any(source.of(call, "function") in _LONG for call in calls_below(source, node))
 
 
 def _calls(source: Source, loop: Loop, name: str) -> list[Node]:
