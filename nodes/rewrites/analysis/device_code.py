@@ -415,8 +415,10 @@ class Code(Indices):
                     if found is not None:
                         return found
             elif parent.type in {"function_definition", "lambda_expression"}:
-                listed = field_of(parent, "declarator", "parameters")
-                for parameter in children_of(listed):
+                declared = field_of(parent, "declarator")
+                if declared is not None and declared.type == "pointer_declarator":  # what it returns
+                    declared = field_of(declared, "declarator")
+                for parameter in children_of(declared, "parameters"):
                     inner = field_of(parameter, "declarator")
                     found_name = declared_name(inner)
                     if found_name is not None and self.source.of(found_name) == name:

@@ -254,7 +254,21 @@ class HostCode(Code):
         given = children_of(node, "arguments")
         if self.source.called(node) in {"min", "max"} and len(given) == 2:
             return self.divided(node, self.source.called(node), *(self.polynomial(n, depth + 1) for n in given))
-        return super()._opaque(node, depth)
+        returned = self._returned(node, given, depth) if node.type == "call_expression" and depth < 24 else None
+        return super()._opaque(node, depth) if returned is None else returned
+
+    def _returned(self, call: Node, given: list[Node], depth: int) -> Polynomial | None:
+        """What a function of the file makes of its arguments, where all it does is return a polynomial of them."""
+        own = functions(self.source).get(self.source.called(call), [])
+        function = own[0] if len(own) == 1 and len(own[0].parameters) == len(given) else None
+        lines = children_of(function.body) if function is not None else []
+        if not lines or lines[-1].type != "return_statement" or any(n.type != "declaration" for n in lines[:-1]):
+            return None
+        value = self.polynomial(lines[-1].named_children[0], depth + 1) if lines[-1].named_child_count else Polynomial()
+        for parameter, argument in zip(function.parameters, given, strict=True):
+            value = value.substitute(parameter.symbol, self.polynomial(argument, depth + 1))
+        start, end = function.node.start_byte, function.node.end_byte
+        return None if any(start <= part.where < end for part in value.variables()) else value
 
     def element_of(self, symbol: Symbol) -> str:
         found = self.definition(symbol.node) if symbol.node is not None and symbol.node.type == "identifier" else None

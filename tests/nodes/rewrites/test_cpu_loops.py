@@ -122,6 +122,17 @@ def test_a_function_is_looked_into():
     assert verdict("for (int64_t i = 0; i < rows; ++i) put(y + 2 * i, x[i]);", before=before) == ""
 
 
+def test_what_a_function_returns_is_an_index():
+    before = """
+    static int64_t at(int64_t r, int64_t c, int64_t n) { const int64_t row = r * n; return row + c; }
+    static float* row_of(float* p, int64_t r, int64_t n) { return p + r * n; }
+    static int64_t next(int64_t r) { static int64_t calls = 0; calls += r; return calls; }"""
+    assert verdict(f"{ROWS} {INNER} y[at(r, c, columns)] = x[c]; }}", before=before) == ""
+    assert "overlap" in verdict(f"{ROWS} {INNER} y[at(r, 2 * c, columns)] = x[c]; }}", before=before)
+    assert verdict(f"{ROWS} float* row = row_of(y, r, columns); {INNER} row[c] = x[c]; }}", before=before) == ""
+    assert verdict(f"{ROWS} y[next(r)] = x[r]; }}", before=before) != ""
+
+
 def test_every_overload_counts():
     before = "void put(float* to, float v) { *to = v; }\nvoid put(char* to, float v) { to[1] = (char)v; to[0] = 0; }"
     assert "overlap" in verdict("for (int64_t i = 0; i < rows; ++i) put(y + i, x[i]);", before=before)
