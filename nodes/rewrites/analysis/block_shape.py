@@ -12,7 +12,7 @@ from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 
 def extent_of(code: Code, kernel: Kernel, node: Node) -> int | None:
@@ -40,27 +40,18 @@ def width_of(code: Code, kernel: Kernel, launch: Launch) -> int | None:
 
 def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
     """Whether the block is known to be a multiple of 32 threads."""
-    value = code.polynomial(block).value
+    value = extent_of(code, kernel, block)
     if value is not None:
         return value >= 32 and value % 32 == 0
-    if block.type == "identifier":
-        found = code.definition(block)
-        if found is not None and found.kind == "macro":
-            text = code.source.of(found.declaration, "value").split("//")[0].strip(" ()")
-            return text.isdigit() and int(text) >= 32 and int(text) % 32 == 0
-        if found is not None and found.value is not None and not code.mutated(found):
-            return whole_warps(code, kernel, found.value)
-    if block.type in {"call_expression", "compound_literal_expression"} and code.source.of(block).startswith("dim3"):
-        listed = field_of(block, "arguments") or field_of(block, "value")
-        return listed is not None and whole_warps(code, kernel, listed)
-    if block.type in {"argument_list", "initializer_list"} and block.named_child_count:
-        first, *others = (c for c in block.named_children if c.type != "comment")
+    found = code.variable(block)
+    if found is not None and found.value is not None and not code.mutated(found):
+        return whole_warps(code, kernel, found.value)
+    name, inner = code.source.called(block), children_of(block, "arguments") or children_of(block, "value")
+    if name in {"min", "max"} and len(inner) == 2:
+        return all(whole_warps(code, kernel, side) for side in inner)
+    if name == "dim3" or block.type in {"compound_literal_expression", "argument_list", "initializer_list"}:
+        first, *others = inner or children_of(block)
         return all(code.source.of(c) == "1" for c in others) and whole_warps(code, kernel, first)
-    if block.type == "call_expression":
-        name = code.source.of(block, "function").partition("<")[0].removeprefix("std::")
-        listed = field_of(block, "arguments")
-        if name in {"min", "max"} and listed is not None and listed.named_child_count == 2:
-            return all(whole_warps(code, kernel, side) for side in listed.named_children)
     return all(c % 32 == 0 for _, c in code.polynomial(block).terms)
 
 

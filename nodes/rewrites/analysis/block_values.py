@@ -21,8 +21,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Part
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.analysis.numbers import FLT_MAX, FUNCTIONS, base_of, fields_of, power
-from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.analysis.numbers import EXTREMES, FLT_MAX, FUNCTIONS, base_of, fields_of, power
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements
 

@@ -218,53 +218,32 @@ class Code(Indices):
         )  # fmt: skip
 
     def _effects_of(self, function: Node, count: int) -> list[str | None]:
-        declarator, body = field_of(function, "declarator"), field_of(function, "body")
-        listed = field_of(declarator, "parameters")
-        if listed is None or body is None:
-            return [None] * count
-        parameters = children_of(listed)
+        body, parameters = field_of(function, "body"), children_of(function, "declarator", "parameters")
         found: list[str | None] = []
         for parameter in parameters[:count]:
-            name = declared_name(field_of(parameter, "declarator"))
-            if name is None:
-                found.append("")
-                continue
-            effect: str | None = ""
-            for use in self.source.walk(body, "identifier"):
-                if self.source.of(use) != self.source.of(name):
-                    continue
-                parent, wide = use.parent, False
-                if parent is not None and parent.type == "argument_list" and parent.parent is not None:
-                    cast = parent.parent  # `*reinterpret_cast<Wide*>(p)`: several elements from p on
-                    called = self.source.of(cast, "function")
-                    if self.loads(called) and same(parent.named_children[0], use):
-                        effect += "r"
-                        continue
-                    if called == "reinterpret_cast<uintptr_t>":
-                        continue  # where it is, not what
-                    if called.startswith("reinterpret_cast<"):
-                        parent, wide = cast.parent, True
-                if parent is None or parent.type != "pointer_expression" or self.source.of(parent.children[0]) != "*":
-                    effect = None
-                    break
-                owner = parent.parent
-                stored = (
-                    owner is not None
-                    and owner.type == "assignment_expression"
-                    and same(field_of(owner, "left"), parent)
-                )
-                if stored and owner is not None and self.source.of(owner, "operator") == "=":
-                    effect += "W" if wide else "w"
-                elif stored or (
-                    owner is not None
-                    and owner.type in {"update_expression", "field_expression", "subscript_expression"}
-                ):
-                    effect = None
-                    break
-                else:
-                    effect += "R" if wide else "r"
-            found.append(effect)
+            name = self.source.of(declared_name(field_of(parameter, "declarator")))
+            uses = [n for n in self.source.walk(body, "identifier") if name and self.source.of(n) == name]
+            effects = [self._effect_of(use) for use in uses]
+            found.append(None if None in effects else "".join(effects))
         return found + [None] * (count - len(found))
+
+    def _effect_of(self, use: Node) -> str | None:
+        """As `pointer_effects` has it, of one place where a parameter is named."""
+        target, call = use, use.parent.parent if use.parent.type == "argument_list" else None
+        called = self.source.of(call, "function")
+        if self.loads(called) and same(use.parent.named_children[0], use):
+            return "r"
+        if called == "reinterpret_cast<uintptr_t>":
+            return ""  # where it is, not what
+        if called.startswith("reinterpret_cast<"):  # `*reinterpret_cast<Wide*>(p)`: several elements from p on
+            target = call
+        place = target.parent
+        if place.type != "pointer_expression" or self.source.of(place.children[0]) != "*":
+            return None
+        if place.parent.type in {"update_expression", "field_expression", "subscript_expression"}:
+            return None
+        effect = {"": "r", "=": "w"}.get(self.source.set_by(place))
+        return effect.upper() if effect is not None and target is call else effect
 
     def root_of(self, base: Symbol, depth: int = 0) -> str:
         """The parameter that a pointer comes from; "" for an array of the thread or block; "?" where unknown."""
@@ -441,8 +420,10 @@ class Code(Indices):
                     if found is not None:
                         return found
             elif parent.type in {"function_definition", "lambda_expression"}:
-                listed = field_of(parent, "declarator", "parameters")
-                for parameter in children_of(listed):
+                declared = field_of(parent, "declarator")
+                if declared is not None and declared.type == "pointer_declarator":  # what it returns
+                    declared = field_of(declared, "declarator")
+                for parameter in children_of(declared, "parameters"):
                     inner = field_of(parameter, "declarator")
                     found_name = declared_name(inner)
                     if found_name is not None and self.source.of(found_name) == name:

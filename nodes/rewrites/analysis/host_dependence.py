@@ -6,20 +6,48 @@ says what the variables are that an iteration takes over from the one before.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import SIZE, Access, Carried, Effects, Iteration, Loop, is_multiple, quotient
-from nodes.rewrites.analysis.host_source import PURE, arguments, called, fields, functions, identifiers, operator
+from nodes.rewrites.analysis.host_effects import SIZE, Access, Carried, Effects, Iteration, effects
+from nodes.rewrites.analysis.host_source import PURE, called, functions, identifiers
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.match import bare
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import enclosing
 
 _ONE = Polynomial.constant(1)
 _EXTREMES = {
     "max": "max", "fmaxf": "max", "fmax": "max", "simd_max": "max",
     "min": "min", "fminf": "min", "fmin": "min", "simd_min": "min",
 }  # fmt: skip
+_CHOICES = {
+    f"{left} {sign} {right}": "max" if (sign[0] == ">") == (left == "$v") else "min"
+    for sign in (">", ">=", "<", "<=") for left, right in (("$v", "$e"), ("$e", "$v"))
+}  # fmt: skip
+"""What `condition ? $v : $e` is."""
+_OTHERWISE = {"max": "min", "min": "max"}
+_FOLDS = {
+    "++$v": "+", "$v++": "+", "$v += $e": "+", "$v -= $e": "-", "$v *= $e": "*",
+    "$v = $v + $e": "+", "$v = $e + $v": "+", "$v = $v * $e": "*", "$v = $e * $v": "*",
+    **{f"$v = {test} ? $v : $e": kind for test, kind in _CHOICES.items()},
+    **{f"$v = {test} ? $e : $v": _OTHERWISE[kind] for test, kind in _CHOICES.items()},
+}  # fmt: skip
+_GUARDED = {
+    f"if ({test}) {body}": _OTHERWISE[kind]
+    for test, kind in _CHOICES.items() for body in ("$v = $e;", "{ $v = $e; }")
+}  # fmt: skip
+
+
+class Reduction(NamedTuple):
+    kind: str
+    """As OpenMP calls it: `+`, `max`."""
+    statement: Node
+    """The assignment, with the `if (x > m)` around it."""
+    value: Node | None
+    """What comes to the variable, None for a product that is added."""
 
 
 def unordered(source: Source, loop: Loop) -> tuple[Effects, dict[str, str]]:
@@ -46,22 +74,22 @@ def independent(found: Effects) -> str:
     for root in found.written:
         accesses = [access for access in found.accesses if access.root == root]
         if len({access.unit for access in accesses}) > 1:
-            return f"{root.text} is accessed as two types"
+            return f"{root} is accessed as two types"
         try:
             strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
         except Unsupported as refused:
             return str(refused)
         if len(set(strides)) != 1:
-            return f"{root.text} is indexed with several strides"
+            return f"{root} is indexed with several strides"
         apart = strides[0] * Polynomial.constant(found.iteration.step)
         if any(not _not_negative(apart - _ONE - (high - low)) for low, _ in windows for _, high in windows):
-            return f"iterations of {found.iteration.symbol.text} overlap in {root.text}"
+            return f"iterations of {found.iteration.symbol.text} overlap in {root}"
     return ""
 
 
 def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Polynomial, Polynomial]]:
     """How far an iteration moves an access on, and the smallest and largest place that it has in one. Raises Unsupported."""
-    variable, line, name = iteration.symbol, f"line {access.node.start_point[0] + 1}", access.root.text
+    variable, line, name = iteration.symbol, f"line {access.node.start_point[0] + 1}", access.root
     if access.offset is None:
         raise Unsupported(f"{line}: which element of {name} is meant is not known")
     stride, rest = access.offset.coefficient(variable), access.offset.without(variable)
@@ -73,7 +101,7 @@ def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Pol
         raise Unsupported(f"{line}: {name} is indexed without {variable.text}, or backwards")
     if iteration.low is not None and iteration.high is not None and iteration.low.value == 0:
         span = stride * (iteration.high + _ONE)
-        rest = Polynomial.of((m, c) for m, c in rest.terms if not is_multiple(m, c, span))
+        rest = Polynomial.of((m, c) for m, c in rest.terms if Polynomial.of([(m, c)]).over(span) is None)
     window = _range(rest, access.inner)
     if window is None:
         raise Unsupported(f"{line}: the range of {name}'s index is not known")
@@ -101,7 +129,7 @@ def _without_quotients(value: Polynomial) -> Polynomial:
             rest = list(monomial)
             rest.remove(divided)
             dividend, divisor = divided.operands
-            factor = quotient(Polynomial.of([(tuple(rest), coefficient)]), divisor)
+            factor = Polynomial.of([(tuple(rest), coefficient)]).over(divisor)
             term = term if factor is None else factor * dividend
         total = total + term
     return total
@@ -127,14 +155,14 @@ def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial,
 def reductions(source: Source, found: Effects) -> dict[str, str] | None:
     """OpenMP reduction operator of each variable that the loop carries; None where one is not a reduction."""
     kinds: dict[str, str] = {}
+    statements: dict[str, list[Node]] = {}
     for carried in found.carried:
-        kind = _reduction(source, carried)
-        if kind is None or kinds.setdefault(carried.name, kind) != kind:
+        mine = reduction(source, carried)
+        if mine is None or kinds.setdefault(carried.name, mine.kind) != mine.kind:
             return None
-    for name in kinds:
-        uses = [n for n in source.walk(found.loop.body, "identifier") if source.of(n) == name]
-        statements = [_statement_of(carried.node) for carried in found.carried if carried.name == name]
-        if any(not any(inside(use, statement) for statement in statements) for use in uses):
+        statements.setdefault(carried.name, []).append(mine.statement)
+    for use in source.walk(found.loop.body, "identifier"):
+        if not any(inside(use, statement) for statement in statements.get(source.of(use), [use])):
             return None
     return kinds
 
@@ -144,63 +172,20 @@ def reduction_clauses(carried: dict[str, str]) -> str:
     return "".join(f" reduction({kind}:{name})" for name, kind in carried.items())
 
 
-def _statement_of(node: Node) -> Node:
-    """The statement of a reduction: the assignment, or the `if (x > m) m = x` around it."""
-    here = node.parent
-    while here.parent is not None and here.parent.type in {"compound_statement", "if_statement", "else_clause"}:
-        if here.parent.type == "compound_statement" and len(here.parent.named_children) > 1:
-            break
-        if here.parent.type == "compound_statement" and here.parent.parent.type != "if_statement":
-            break
-        here = here.parent
-    return here if here.type == "if_statement" else node
-
-
-def _reduction(source: Source, carried: Carried) -> str | None:
-    node, name = carried.node, carried.name
-    if node.type != "assignment_expression":
-        return "+" if node.type == "update_expression" and "++" in source.of(node) else None
-    sign, right = operator(source, node), bare(node.child_by_field_name("right"))
-    if sign in {"+=", "-=", "*="}:
-        return None if name in identifiers(source, right) else sign[0]
-    if sign != "=":
+def reduction(source: Source, carried: Carried) -> Reduction | None:
+    """What an assignment reduces its variable by; None where it does something else with it."""
+    node, guard = carried.node, enclosing(carried.node, "if_statement")
+    found, statement = match(source, guard, *_GUARDED), guard
+    if found is None:
+        calls = ("$v = $f($v, $e)", "$v = $f($e, $v)", "$v = $f($a, $b, $v)")
+        found, statement = match(source, node, *_FOLDS) or match(source, node, *calls), node
+    if found is None or any(carried.name in identifiers(source, part) for hole, part in found.items() if hole != "v"):
         return None
-    if right.type == "binary_expression":
-        others = [side for side in fields(right, "left", "right") if source.of(side) != name]
-        own = len(others) == 1 and name not in identifiers(source, others[0])
-        return operator(source, right) if own and operator(source, right) in {"+", "*"} else None
-    if right.type == "call_expression":
-        return _called_reduction(source, name, right)
-    if right.type == "conditional_expression":
-        condition, chosen, other = fields(right, "condition", "consequence", "alternative")
-        return _extreme(source, name, bare(condition), source.of(chosen), source.of(other))
-    statement = _statement_of(node)
-    if statement.type == "if_statement" and statement.child_by_field_name("alternative") is None:
-        clause = statement.child_by_field_name("condition")
-        return _extreme(source, name, bare(clause.child_by_field_name("value") or clause), source.of(right), name)
-    return None
-
-
-def _called_reduction(source: Source, name: str, call: Node) -> str | None:
-    """`m = std::max(m, x)` and `s = fmaf(a, b, s)`."""
-    given, function = arguments(call), called(source, call)
-    others = [argument for argument in given if source.of(argument) != name]
-    if len(others) != len(given) - 1 or any(name in identifiers(source, other) for other in others):
-        return None
-    if function in {"fma", "fmaf"}:
-        return "+" if len(given) == 3 and source.of(given[2]) == name else None
-    return _EXTREMES.get(function) if len(given) == 2 else None
-
-
-def _extreme(source: Source, name: str, condition: Node | None, chosen: str, other: str) -> str | None:
-    """`max` or `min` for `chosen > other ? chosen : other`, one of them being the variable."""
-    if condition is None or condition.type != "binary_expression" or name not in {chosen, other}:
-        return None
-    left, right = map(source.of, fields(condition, "left", "right"))
-    compare = operator(source, condition)
-    if {left, right} != {chosen, other} or chosen == other or compare not in {">", "<", ">=", "<="}:
-        return None
-    return "max" if (compare[0] == ">") == (left == chosen) else "min"
+    kind = (_GUARDED | _FOLDS).get(found.pattern, "")
+    if "f" in found:
+        name = source.of(found["f"]).partition("<")[0].removeprefix("std::")
+        kind = ("+" if name in {"fma", "fmaf"} else "") if "a" in found else _EXTREMES.get(name, "")
+    return Reduction(kind, statement, found.get("e")) if kind and source.of(found["v"]) == carried.name else None
 
 
 # --- values --------------------------------------------------------------------------------------------------------
@@ -215,7 +200,7 @@ def steady(source: Source, node: Node, variant: set[str], found: Effects) -> boo
     own = functions(source)
     for call in source.walk(node, "call_expression"):
         name = called(source, call)
-        pointers = any(pointer for function in own.get(name, ()) for _, _, pointer in function.parameters)
+        pointers = any(each.pointer for function in own.get(name, ()) for each in function.parameters)
         if pointers or (name not in own and name not in PURE | {"static_cast", "float"}):
             return False
     return not any(access.root in found.written and inside(access.node, node) for access in found.accesses)

@@ -1,14 +1,19 @@
-"""What a C++ candidate declares: functions, aliases, constants, the types of names; and questions to single nodes of its tree."""
+"""What a C++ candidate declares: functions, aliases, the types of names; what its names and indices come to, as in a kernel
+(device_code.py, indices.py) but for what is only known when it runs; and questions to single nodes of its tree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.analysis.kernels import Loop, counting_loop
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, names_declared, upward
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
 _MATH = frozenset({
@@ -31,16 +36,25 @@ _FLOAT_CALLS = {"static_cast<float>", "float", "simd_max", "simd_min", *(f"{name
 
 
 @dataclass(frozen=True)
+class Parameter:
+    name: str
+    type: str
+    """Without qualifiers."""
+    pointer: bool
+    """Or a reference."""
+    reference: bool
+    symbol: Symbol
+    """What its value is called."""
+
+
+@dataclass(frozen=True)
 class Function:
     """A function definition with a body."""
 
     name: str
     node: Node
     """The function_definition."""
-    parameters: tuple[tuple[str, str, bool], ...]
-    """(name, type without qualifiers, is a pointer or a reference), in order."""
-    references: frozenset[str]
-    """Names of the parameters that are references."""
+    parameters: tuple[Parameter, ...]
     body: Node
 
 
@@ -70,39 +84,17 @@ def identifiers(source: Source, node: Node | None) -> set[str]:
 
 
 def enclosing_function(node: Node) -> Node | None:
-    here = node.parent
-    while here is not None and here.type != "function_definition":
-        here = here.parent
-    return here
-
-
-def name_of(declarator: Node | None) -> Node | None:
-    """The identifier that a declarator declares, behind its stars, brackets and initial value."""
-    while declarator is not None and declarator.type != "identifier":
-        inner = declarator.child_by_field_name("declarator")
-        declarator = inner or next(iter(reversed(declarator.named_children)), None)
-    return declarator
+    return enclosing(node.parent, "function_definition")
 
 
 def declared_names(source: Source, node: Node) -> set[str]:
     """Variables that are declared anywhere below."""
-    found = (here.children_by_field_name("declarator") for here in source.walk(node, "declaration"))
-    return {source.of(name_of(declarator)) for declarators in found for declarator in declarators}
-
-
-def assignments(source: Source, node: Node) -> Iterator[tuple[str, Node]]:
-    """(variable, node) of every assignment, increment and address taken below `node`."""
-    for here in source.walk(node, "assignment_expression", "update_expression", "pointer_expression"):
-        if here.type == "pointer_expression" and not source.of(here).startswith("&"):
-            continue
-        target = here.child_by_field_name("left" if here.type == "assignment_expression" else "argument")
-        if target is not None and target.type == "identifier":
-            yield source.of(target), here
+    return {source.of(name) for here in source.walk(node, "declaration") for name in names_declared(here)}
 
 
 def changed_names(source: Source, node: Node) -> set[str]:
-    """Variables that are assigned, or whose address is taken, anywhere below."""
-    return {name for name, _ in assignments(source, node)}
+    """Variables that are assigned, or whose address is taken, anywhere below. Raises Unsupported as Code does."""
+    return {source.of(name) for name in host_code(source).assigned(node)}
 
 
 def pragma_node(source: Source, node: Node) -> Node | None:
@@ -151,38 +143,28 @@ def functions(source: Source) -> dict[str, list[Function]]:
 def _functions(source: Source) -> dict[str, list[Function]]:
     found: dict[str, list[Function]] = {}
     for node in source.walk(None, "function_definition"):
-        declarator, body = fields(node, "declarator", "body")
-        while declarator is not None and declarator.type != "function_declarator":
-            declarator = declarator.child_by_field_name("declarator") or _only_declarator(declarator)
+        declarator, body = (
+            next(source.walk(field_of(node, "declarator"), "function_declarator"), None),
+            field_of(node, "body"),
+        )
         if declarator is None or body is None or body.type != "compound_statement" or node.has_error:
             continue
         # `load<float>`, a specialisation, is one more `load`.
-        inner, listed = fields(declarator, "declarator", "parameters")
-        name = source.of(inner).partition("<")[0].strip()
+        name = source.of(declarator, "declarator").partition("<")[0].strip()
         kinds = {"parameter_declaration", "optional_parameter_declaration"}
-        parameters = tuple(_parameter(source, child) for child in listed.named_children if child.type in kinds)
-        references = frozenset(
-            source.of(next(source.walk(declared, "identifier")))
-            for declared in source.walk(listed, "reference_declarator")
-            if any(source.walk(declared, "identifier"))
-        )
-        found.setdefault(name, []).append(Function(name, node, parameters, references, body))
+        listed = [child for child in children_of(declarator, "parameters") if child.type in kinds]
+        parameters = tuple(_parameter(source, child) for child in listed)
+        found.setdefault(name, []).append(Function(name, node, parameters, body))
     return found
 
 
-def _only_declarator(node: Node) -> Node | None:
-    named = [child for child in node.named_children if child.type.endswith("declarator")]
-    return named[0] if len(named) == 1 else None
-
-
-def _parameter(source: Source, node: Node) -> tuple[str, str, bool]:
-    declarator, pointer = node.child_by_field_name("declarator"), False
-    name = name_of(declarator)
-    while declarator is not None and declarator != name:
-        pointer = pointer or declarator.type in {"pointer_declarator", "array_declarator", "reference_declarator"}
-        inner = declarator.child_by_field_name("declarator")
-        declarator = inner or next(iter(reversed(declarator.named_children)), None)
-    return source.of(name), source.of(node, "type"), pointer
+def _parameter(source: Source, node: Node) -> Parameter:
+    declarator = field_of(node, "declarator")
+    name = source.of(declared_name(declarator))
+    reference = declarator is not None and source.has(declarator, "reference_declarator")
+    pointer = declarator is not None and source.has(declarator, "pointer_declarator", "array_declarator")
+    symbol = Symbol(name, (declarator or node).start_byte)
+    return Parameter(name, source.of(node, "type"), pointer or reference, reference, symbol)
 
 
 def function_of(source: Source, definition: Node) -> Function | None:
@@ -206,27 +188,6 @@ def aliases(source: Source) -> dict[str, str]:
     return source.__dict__["aliases"]
 
 
-def constants(source: Source) -> dict[str, int]:
-    """Integers that the file names once: `#define N 32`, `constexpr int N = 32;` outside of functions. No tunables."""
-    if "constants" not in source.__dict__:
-        found: dict[str, list[str]] = {}
-        for node in source.walk(None, "preproc_def"):
-            name, value = map(source.of, fields(node, "name", "value"))
-            found.setdefault(name, []).append(value.strip())
-        for node in source.walk(None, "declaration"):
-            fixed = {"const", "constexpr"} & set(source.of(node).split("=")[0].split())
-            for declarator in node.children_by_field_name("declarator"):
-                if declarator.type == "init_declarator" and fixed and enclosing_function(node) is None:
-                    name, value = map(source.of, fields(declarator, "declarator", "value"))
-                    found.setdefault(name, []).append(value)
-        source.__dict__["constants"] = {
-            name: int(values[0].rstrip("uUlL"))
-            for name, values in found.items()
-            if len(values) == 1 and values[0].rstrip("uUlL").isdigit()
-        }
-    return source.__dict__["constants"]
-
-
 def calls(source: Source) -> dict[str, list[Node]]:
     """Every call of the file by the name that is called, template arguments left away."""
     if "calls" not in source.__dict__:
@@ -237,20 +198,160 @@ def calls(source: Source) -> dict[str, list[Node]]:
     return source.__dict__["calls"]
 
 
+def calls_below(source: Source, node: Node) -> Iterator[Node]:
+    """Calls below a node, and in the functions of the file that these lead to. Raises Unsupported as Code does."""
+    names = (source.called(call) for call in source.walk(node, "call_expression"))
+    for body in (node, *host_code(source).reached(*names)):
+        yield from source.walk(body, "call_expression")
+
+
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+class HostCode(Code):
+    """C++ with names resolved. A value that is read from memory is not known where it is read, and fixed where a variable that
+    never changes has it."""
+
+    def __init__(self, source: Source) -> None:
+        others = {name for name in aliases(source) if is_integer(source, name)}
+        super().__init__(source, integers=frozenset(others | {f"std::{name}" for name in INTEGERS}))
+        self._loops: dict[int, Loop | None] = {}
+        self._polynomials: dict[int, Polynomial] = {}
+
+    def polynomial(self, node: Node, depth: int = 0) -> Polynomial:
+        """Kept, as every loop around a place asks for it again."""
+        if node.id not in self._polynomials:
+            self._polynomials[node.id] = super().polynomial(node, depth)
+        return self._polynomials[node.id]
+
+    def _variable(self, node: Node, depth: int) -> Polynomial:
+        found, value = self.definition(node), super()._variable(node, depth)
+        if found is not None and self.source.says(found.declaration, "static", "thread_local"):
+            value = Polynomial.symbol(Symbol(found.name, found.where, node=node))  # of the first call
+        if found is not None and found.kind == "macro" and (number := self._number(found.name)) is not None:
+            return Polynomial.constant(number)
+        unknown = [s for s in value.symbols if not is_known(s) and not self.element_of(s)]
+        if found is None or not unknown:
+            return value
+        around = (self.loop(n) for n in upward(found.declaration) if n.type == "for_statement")
+        varies = frozenset(loop.symbol for loop in around if loop is not None)
+        for symbol in unknown:
+            fixed = Symbol(f"{found.name}: {symbol.text}", found.where, varies)
+            value = value.substitute(symbol, Polynomial.symbol(fixed))
+        return value
+
+    def _number(self, macro: str) -> int | None:
+        """What a macro always stands for, where that is a number and none to be searched."""
+        values = {
+            self.source.of(n, "value")
+            for n in self.source.walk(None, "preproc_def")
+            if self.source.of(n, "name") == macro
+        }
+        digits = values.pop().strip().rstrip("uUlL")
+        return int(digits) if not values and digits.isdigit() else None
+
+    def _opaque(self, node: Node, depth: int) -> Polynomial:
+        given = children_of(node, "arguments")
+        if self.source.called(node) in {"min", "max"} and len(given) == 2:
+            return self.divided(node, self.source.called(node), *(self.polynomial(n, depth + 1) for n in given))
+        returned = self._returned(node, given, depth) if node.type == "call_expression" and depth < 24 else None
+        return super()._opaque(node, depth) if returned is None else returned
+
+    def _returned(self, call: Node, given: list[Node], depth: int) -> Polynomial | None:
+        """What a function of the file makes of its arguments, where all it does is return a polynomial of them."""
+        own = functions(self.source).get(self.source.called(call), [])
+        function = own[0] if len(own) == 1 and len(own[0].parameters) == len(given) else None
+        lines = children_of(function.body) if function is not None else []
+        if not lines or lines[-1].type != "return_statement" or any(n.type != "declaration" for n in lines[:-1]):
+            return None
+        value = self.polynomial(lines[-1].named_children[0], depth + 1) if lines[-1].named_child_count else Polynomial()
+        for parameter, argument in zip(function.parameters, given, strict=True):
+            value = value.substitute(parameter.symbol, self.polynomial(argument, depth + 1))
+        start, end = function.node.start_byte, function.node.end_byte
+        return None if any(start <= part.where < end for part in value.variables()) else value
+
+    def element_of(self, symbol: Symbol) -> str:
+        found = self.definition(symbol.node) if symbol.node is not None and symbol.node.type == "identifier" else None
+        vector = vector_of(self.source.of(found.declaration, "type")) if found is not None else ""
+        return vector or super().element_of(symbol)
+
+    def assigned(self, node: Node) -> Iterator[Node]:
+        """Also what a function of the file takes by reference and may change."""
+        yield from super().assigned(node)
+        for call in self.source.walk(node, "call_expression"):
+            given = (argument for argument in children_of(call, "arguments") if argument.type == "identifier")
+            yield from (argument for argument in given if self.lends(call, argument)[0])
+
+    def loop(self, node: Node) -> Loop | None:
+        if node.id not in self._loops:
+            self._loops[node.id] = self._loop(node)
+        return self._loops[node.id]
+
+    def _loop(self, node: Node) -> Loop | None:
+        source, sign = self.source, self.source.of(node, "condition", "operator")
+        found = counting_loop(self, node, sign) if sign in {"<", "<=", "!="} and not node.has_error else None
+        if found is None or not is_integer(source, found.type):
+            return None
+        found = replace(found, bound_node=field_of(node, "condition", "right"))  # as it is written
+        if found.step_node is not None and source.of(found.step_node) == "1":
+            found = replace(found, step_node=None)
+        if found.step_node is not None and sign == "!=":
+            return None
+        fixed = identifiers(source, found.bound_node) | identifiers(source, found.step_node)
+        return found if not fixed & {source.of(n) for n in self.assigned(found.body)} else None
+
+
+def is_known(symbol: Symbol) -> bool:
+    """Whether a symbol stands for one value: it is a variable, or made of such. What is read from memory is not."""
+    if symbol.operator:
+        return all(is_known(part) for operand in symbol.operands for part in operand.symbols)
+    return symbol.where >= 0 or not symbol.parts
+
+
+@lru_cache(maxsize=4)
+def host_code(source: Source) -> HostCode:
+    """One for all that is asked of a source. Raises Unsupported as Code does."""
+    return HostCode(source)
+
+
+def is_integer(source: Source, kind: str) -> bool:
+    return set(aliases(source).get(kind, kind).replace("std::", "").split()) <= INTEGERS
+
+
+def root_name(source: Source, address: Node) -> str:
+    """The array that an address is in: a parameter of its function or an array of its own, "?" where that is not known."""
+    code = host_code(source)
+    base = code.pointer_base(code.polynomial(address))
+    return "?" if base is None else code.root_of(base) or base.text
+
+
+def may_be_one(source: Source, function: Function, first: str, second: str, depth: int = 0) -> bool:
+    """Whether some call in the file hands the same array to two pointer parameters of a function."""
+    names = [parameter.name for parameter in function.parameters if parameter.pointer]
+    if first not in names or second not in names or depth > 4:
+        return depth > 4
+    places = [[parameter.name for parameter in function.parameters].index(name) for name in (first, second)]
+    for call in calls(source).get(function.name, ()):
+        given, caller = arguments(call), enclosing_function(call)
+        if len(given) != len(function.parameters) or caller is None:
+            continue
+        roots = [root_name(source, given[place]) for place in places]
+        if roots[0] == roots[1]:
+            return True
+        outer = function_of(source, caller)
+        if outer is not None and may_be_one(source, outer, roots[0], roots[1], depth + 1):
+            return True
+    return False
+
+
 # --- types ---------------------------------------------------------------------------------------------------------
 
 
 def declared_type(source: Source, node: Node) -> str:
-    """The type, without pointers, that the nearest declaration before an identifier gives its name, "" for none."""
-    function, name, found = enclosing_function(node), source.of(node), ""
-    if function is None:
-        return ""
-    for here in source.walk(function, "declaration", "parameter_declaration"):
-        if here.start_byte > node.start_byte:
-            break
-        if any(source.of(name_of(declarator)) == name for declarator in here.children_by_field_name("declarator")):
-            found = source.of(here, "type")
-    return aliases(source).get(found, found)
+    """The type, without pointers, of the variable that an identifier names, "" for none."""
+    found = host_code(source).definition(node)
+    kind = source.of(found.declaration, "type") if found is not None else ""
+    return aliases(source).get(kind, kind)
 
 
 def element_type(source: Source, node: Node) -> str:
@@ -265,17 +366,6 @@ def vector_of(kind: str) -> str:
     plain = kind.removeprefix("const ").removeprefix("std::")
     kind = plain[len("vector<") : -1].strip() if plain.startswith("vector<") and plain.endswith(">") else ""
     return "" if kind == "bool" else kind  # which packs eight elements into a byte
-
-
-def initial_value(source: Source, node: Node) -> Node | None:
-    """What the one local constant of an identifier's name is initialised with."""
-    found = []
-    for here in source.walk(enclosing_function(node), "declaration"):
-        for declarator in here.children_by_field_name("declarator"):
-            if source.of(node) in identifiers(source, declarator.child_by_field_name("declarator") or declarator):
-                fixed = {"const", "constexpr"} & set(source.of(here).split())
-                found.append(declarator.child_by_field_name("value") if fixed else None)
-    return found[0] if len(found) == 1 else None
 
 
 def overloaded(source: Source, name: str) -> bool:
@@ -318,46 +408,4 @@ def is_float(source: Source, node: Node) -> bool:
             return name in _FLOAT_CALLS or {source.of(f.node, "type") for f in group} == {"float"}
         case "cast_expression":
             return source.of(node, "type") == "float"
-    return False
-
-
-def root_name(source: Source, node: Node) -> str:
-    """The leftmost name of an address, followed through the pointers that its function declares."""
-    function = enclosing_function(node)
-    while node.type != "identifier":
-        inner = node.child_by_field_name("left") or node.child_by_field_name("argument")
-        if inner is None and node.type == "call_expression":
-            inner = node.child_by_field_name("arguments")
-        if inner is None:
-            if not node.named_children:
-                return source.of(node)
-            inner = node.named_children[-1]
-        node = inner
-    name = source.of(node)
-    for declaration in source.walk(function, "declaration") if function is not None else ():
-        for declarator in declaration.children_by_field_name("declarator"):
-            if declarator.type != "init_declarator" or declaration.end_byte > node.start_byte:
-                continue
-            pointer, value = fields(declarator, "declarator", "value")
-            if pointer.type == "pointer_declarator" and identifiers(source, pointer) == {name}:
-                return root_name(source, value)
-    return name
-
-
-def may_be_one(source: Source, function: Function, first: str, second: str, depth: int = 0) -> bool:
-    """Whether some call in the file hands the same array to two pointer parameters of a function."""
-    names = [name for name, _, pointer in function.parameters if pointer]
-    if first not in names or second not in names or depth > 4:
-        return depth > 4
-    places = [[name for name, _, _ in function.parameters].index(name) for name in (first, second)]
-    for call in calls(source).get(function.name, ()):
-        given, caller = arguments(call), enclosing_function(call)
-        if len(given) != len(function.parameters) or caller is None:
-            continue
-        roots = [root_name(source, given[place]) for place in places]
-        if roots[0] == roots[1]:
-            return True
-        outer = function_of(source, caller)
-        if outer is not None and may_be_one(source, outer, roots[0], roots[1], depth + 1):
-            return True
     return False

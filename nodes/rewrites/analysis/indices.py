@@ -67,18 +67,20 @@ class Indices:
             operator, b = "*" if operator == "<<" else "/", Polynomial.constant(1 << b.value)
         if operator == "&" and b.value is not None and b.value > 0 and (b.value & (b.value + 1)) == 0:
             operator, b = "%", Polynomial.constant(b.value + 1)
-        if operator == "/" and b.value and all(c % b.value == 0 for _, c in a.terms):
-            return Polynomial(frozenset((m, c // b.value) for m, c in a.terms))  # nothing is rounded
         if operator in {"/", "%"}:
-            return Polynomial.symbol(self._division(node, operator, a, b))
+            return self.divided(node, operator, a, b)
         if operator not in {"+", "-", "*"}:
             return self._opaque(node, depth)
         return a + b if operator == "+" else a - b if operator == "-" else a * b
 
-    def _division(self, node: Node, operator: str, a: Polynomial, b: Polynomial) -> Symbol:
+    def divided(self, node: Node | None, operator: str, a: Polynomial, b: Polynomial) -> Polynomial:
+        """`a / b`, `a % b`, or another value that is made of two and of which no more is known."""
+        whole = a.over(b) if operator in {"/", "%"} else None  # nothing is rounded
+        if whole is not None:
+            return whole if operator == "/" else Polynomial()
         parts = frozenset(a.symbols | b.symbols)
         text = f"({_canonical(a)}) {operator} ({_canonical(b)})"
-        return Symbol(text, parts=parts, operands=(a, b), operator=operator, node=node)
+        return Polynomial.symbol(Symbol(text, parts=parts, operands=(a, b), operator=operator, node=node))
 
     def _variable(self, node: Node, depth: int) -> Polynomial:
         found = self.definition(node)

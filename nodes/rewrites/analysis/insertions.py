@@ -83,60 +83,40 @@ def without_unused(before: Code, text: str) -> str:
 
 def drop_unused(source: Source, text: str, names: set[str]) -> str:
     """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
-    for _ in range(16):
+    for _ in range(64):
         here = source.reparsed(text)
-        unused = _unused(here, names)
-        if not unused:
-            return text
+        dropped = _unused(here, names)
+        if dropped is None:
+            break
+        names |= {here.of(n) for n in here.walk(dropped, "identifier")}
         data = here.data
-        for dropped in reversed(unused):
-            if dropped.type == "declaration":
-                line = here.line_start(dropped)
-                start = dropped.start_byte if here.data[line : dropped.start_byte].strip() else line
-                data = data[:start] + data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")
-            else:  # one of several
-                before, after = dropped.prev_named_sibling, dropped.next_named_sibling
-                first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
-                start = dropped.start_byte if first or before is None else before.end_byte
-                end = after.start_byte if first and after is not None else dropped.end_byte
-                data = data[:start] + data[end:]
+        if dropped.type == "declaration":
+            line = here.line_start(dropped)
+            start = dropped.start_byte if data[line : dropped.start_byte].strip() else line
+            data = data[:start] + data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")
+        else:  # one of several
+            before, after = dropped.prev_named_sibling, dropped.next_named_sibling
+            first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
+            start = dropped.start_byte if first or before is None else before.end_byte
+            end = after.start_byte if first and after is not None else dropped.end_byte
+            data = data[:start] + data[end:]
         text = data.decode()
     return text
 
 
-def _unused(source: Source, names: set[str]) -> list[Node]:
-    """Declarations, or one of several declarators, of names that nothing else uses, but for others of them; in source order. Adds
-    the names that these use."""
-    gone: list[Node] = []
+def _unused(source: Source, names: set[str]) -> Node | None:
+    """The last local declaration, or one of several declarators, of names that nothing else mentions."""
     mentioned: dict[str, list[Node]] = {}
     for node in source.walk(None, "identifier", "type_identifier"):
         mentioned.setdefault(source.of(node), []).append(node)
-    while True:
-        more = [
-            node
-            for node in source.walk(None, "declaration")
-            if not any(inside(g, node) or inside(node, g) for g in gone)
-        ]
-        more = [dropped for node in more if (dropped := _unused_in(source, node, mentioned, names, gone)) is not None]
-        gone += (node for n, node in enumerate(more) if not any(inside(node, outer) for outer in more[:n]))
-        names |= {source.of(n) for node in more for n in source.walk(node, "identifier")}
-        if not more:
-            return sorted(gone, key=lambda node: node.start_byte)
-
-
-def _unused_in(
-    source: Source, declaration: Node, mentioned: dict[str, list[Node]], names: set[str], gone: list[Node]
-) -> Node | None:
-    parent, declarators = declaration.parent, declaration.children_by_field_name("declarator")
-    if parent is None or parent.type != "compound_statement":
-        return None
-    for declarator in declarators:
-        name = field_of(declarator, "declarator")
-        kinds = {"init_declarator", "function_declarator"}
-        if declarator.type not in kinds or name is None or name.type != "identifier" or source.of(name) not in names:
-            continue
-        named = (n for n in mentioned[source.of(name)] if inside(n, parent))
-        used = any(not same(n, name) and not any(inside(n, g) for g in gone) for n in named)
-        if not used and not source.has(declaration, "assignment_expression", "update_expression"):
-            return declaration if len(declarators) == 1 else declarator
+    for declaration in reversed(list(source.walk(None, "declaration"))):
+        block, declarators = declaration.parent, declaration.children_by_field_name("declarator")
+        changes = source.has(declaration, "assignment_expression", "update_expression")
+        for declarator in declarators if block.type == "compound_statement" and not changes else ():
+            name = field_of(declarator, "declarator")
+            if declarator.type not in {"init_declarator", "function_declarator"} or source.of(name) not in names:
+                continue
+            others = (n for n in mentioned.get(source.of(name), ()) if inside(n, block) and not same(n, name))
+            if name.type == "identifier" and next(others, None) is None:
+                return declaration if len(declarators) == 1 else declarator
     return None

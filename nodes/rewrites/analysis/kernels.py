@@ -32,7 +32,8 @@ class Parameter:
 
 TALKS = re.compile(r"(__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative).*|sync|Reduce|Sum")
 """Functions by which threads talk to each other."""
-_FORS = [f"for ($T $i = $start; $i < $bound; {step}) $body;" for step in ("++$i", "$i++", "$i += $step")]
+_FORS = "for ($T $i = $start; $i {} $bound; {}) $body;"
+_STEPS = {"update_expression": ("++$i", "$i++"), "assignment_expression": ("$i += $step",)}
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Loop:
     step: Polynomial
     name_nodes: tuple[Node, ...]
     """The loop variable's occurrences in the header."""
+    inclusive: bool = False
+    """`i <= bound`, which only loops of C++ are."""
 
     @property
     def body(self) -> Node:
@@ -157,24 +160,8 @@ class Kernel:
     @cached_property
     def loops(self) -> list[Loop]:
         """Every for loop of the form that Loop describes, outer before inner."""
-        found = (self._loop(node) for node in self.source.walk(self.body, "for_statement"))
+        found = (counting_loop(self.code, node) for node in self.source.walk(self.body, "for_statement"))
         return [loop for loop in found if loop is not None]
-
-    def _loop(self, node: Node) -> Loop | None:
-        code, found = self.code, match(self.source, node, *_FORS)
-        body = field_of(node, "body")
-        if found is None or found["i"].type != "identifier":
-            return None
-        name, declared = self.source.of(found["i"]), found["i"].parent
-        if declared is None or any(self.source.of(n) == name for n in code.assigned(body)):
-            return None
-        step_node = found.get("step")
-        step = code.polynomial(step_node) if step_node is not None else Polynomial.constant(1)
-        symbol = Symbol(name, declared.start_byte, node=found["i"])
-        return Loop(
-            node, name, symbol, self.source.of(found["T"]), found["start"], found["bound"], step_node,
-            code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]),
-        )  # fmt: skip
 
     def calls(self, *names: str) -> list[Node]:
         """Calls of functions of these names in the body."""
@@ -210,7 +197,7 @@ class Kernel:
     def _memory(self) -> tuple[list[Access], list[tuple[Node, str]]]:
         found, escapes = [], []
         for node in self.source.walk(self.body, "subscript_expression", "pointer_expression"):
-            access = self._access(node)
+            access = access_at(self.code, node)
             if access is not None:
                 found.append(access)
         for call in self.source.walk(self.body, "call_expression"):
@@ -245,50 +232,6 @@ class Kernel:
                     )
                 )
         return found, escapes
-
-    def _access(self, node: Node) -> Access | None:
-        source, code = self.source, self.code
-        argument = field_of(node, "argument")
-        if argument is None:
-            return None
-        if node.type == "pointer_expression":
-            if source.of(node.children[0]) != "*":
-                return None
-            pointer = code.polynomial(argument)
-        else:
-            inner = children_of(node, "indices")
-            if len(inner) != 1:
-                return None
-            pointer = code.polynomial(argument) + code.polynomial(inner[0])
-        base = code.pointer_base(pointer)
-        target, owner = node, node.parent
-        while owner is not None and owner.type == "parenthesized_expression":
-            target, owner = owner, owner.parent
-        if base is None or owner is None:
-            return None
-        if owner.type == "pointer_expression" and source.of(owner.children[0]) == "&":
-            return None  # an address, no access
-        reads, writes = True, False
-        # A store to one field, or one element, of a struct in memory leaves the others: it reads as far as we know.
-        whole = True
-        while owner.type in {"field_expression", "subscript_expression"} and same(field_of(owner, "argument"), target):
-            target, whole = owner, False
-            if owner.parent is None:
-                return None
-            owner = owner.parent
-        if owner.type == "assignment_expression" and same(field_of(owner, "left"), target):
-            writes, reads = True, source.of(owner, "operator") != "=" or not whole
-        elif owner.type == "update_expression":
-            writes = True
-        elif owner.type == "pointer_expression" and not whole:
-            writes = True  # the address of a field: anything may happen to it
-        elif owner.type == "init_declarator":
-            writes = code.binds(owner.parent, field_of(owner, "declarator"))
-        wide = False
-        if owner.type == "argument_list" and owner.parent is not None and owner.parent.type == "call_expression":
-            writes, wide = code.lends(owner.parent, target)
-        offset = pointer - Polynomial.symbol(base)
-        return Access(node, base, code.root_of(base), offset, code.element_of(base), reads, writes, wide=wide)
 
     @cached_property
     def barriers(self) -> list[int]:
@@ -348,7 +291,7 @@ class Kernel:
         """Whether the index runs to a number that is known when the kernel is compiled."""
         here: Node | None = node
         while here is not None and here.type != "function_definition":
-            loop = self._loop(here) if here.type == "for_statement" else None
+            loop = counting_loop(self.code, here) if here.type == "for_statement" else None
             if loop is not None and any(s == loop.symbol for s in index.symbols):
                 kinds = {
                     found.kind if (found := self.code.definition(n)) is not None else ""
@@ -404,3 +347,72 @@ def template_name(source: Source, node: Node) -> str:
         return source.of(node.named_children[-1])
     declarator = field_of(node, "declarator") or node.named_children[-1]
     return source.of(declared_name(declarator) or declarator)
+
+
+def counting_loop(code: Code, node: Node, sign: str = "<") -> Loop | None:
+    """A for statement of the form that Loop describes, whose body leaves the variable alone; None for any other."""
+    update, body = field_of(node, "update"), field_of(node, "body")
+    steps = _STEPS.get(update.type, ()) if update is not None else ()
+    found = match(code.source, node, *(_FORS.format(sign, step) for step in steps))
+    if found is None or found["i"].type != "identifier":
+        return None
+    name, declared = code.source.of(found["i"]), found["i"].parent
+    if declared is None or any(code.source.of(n) == name for n in code.assigned(body)):
+        return None
+    step_node = found.get("step")
+    step = code.polynomial(step_node) if step_node is not None else Polynomial.constant(1)
+    symbol = Symbol(name, declared.start_byte, node=found["i"])
+    return Loop(
+        node, name, symbol, code.source.of(found["T"]), found["start"], found["bound"], step_node,
+        code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]), sign == "<=",
+    )  # fmt: skip
+
+
+def place_of(code: Code, node: Node) -> Polynomial | None:
+    """The address of `p[i]` or `*p`, None for anything else."""
+    argument, indices = field_of(node, "argument"), children_of(node, "indices")
+    if argument is None:
+        return None
+    if node.type == "pointer_expression":
+        return code.polynomial(argument) if code.source.of(node.children[0]) == "*" else None
+    return code.polynomial(argument) + code.polynomial(indices[0]) if len(indices) == 1 else None
+
+
+def use_of(code: Code, node: Node) -> tuple[bool, bool, bool] | None:
+    """Whether an lvalue is read, whether it is written, and whether its neighbours may be too; None where only its address is
+    taken."""
+    source, target, owner = code.source, node, node.parent
+    while owner is not None and owner.type == "parenthesized_expression":
+        target, owner = owner, owner.parent
+    if owner is None or (owner.type == "pointer_expression" and source.of(owner.children[0]) == "&"):
+        return None
+    reads, writes = True, False
+    # A store to one field, or one element, of a struct in memory leaves the others: it reads as far as we know.
+    whole = True
+    while owner.type in {"field_expression", "subscript_expression"} and same(field_of(owner, "argument"), target):
+        target, whole = owner, False
+        if owner.parent is None:
+            return None
+        owner = owner.parent
+    if owner.type == "assignment_expression" and same(field_of(owner, "left"), target):
+        writes, reads = True, source.of(owner, "operator") != "=" or not whole
+    elif owner.type == "update_expression":
+        writes = True
+    elif owner.type == "pointer_expression" and not whole:
+        writes = True  # the address of a field: anything may happen to it
+    elif owner.type == "init_declarator":
+        writes = code.binds(owner.parent, field_of(owner, "declarator"))
+    wide = False
+    if owner.type == "argument_list" and owner.parent is not None and owner.parent.type == "call_expression":
+        writes, wide = code.lends(owner.parent, target)
+    return reads, writes, wide
+
+
+def access_at(code: Code, node: Node) -> Access | None:
+    """The access that `p[i]` or `*p` is, None where it is none, or where the pointer is not known."""
+    pointer, use = place_of(code, node), use_of(code, node)
+    base = code.pointer_base(pointer) if pointer is not None else None
+    if base is None or use is None:
+        return None
+    offset, (reads, writes, wide) = pointer - Polynomial.symbol(base), use
+    return Access(node, base, code.root_of(base), offset, code.element_of(base), reads, writes, wide=wide)

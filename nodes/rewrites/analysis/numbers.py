@@ -22,6 +22,10 @@ FUNCTIONS: dict[str, Callable[..., float]] = {
     "fabsf": abs, "fmaf": lambda a, b, c: a * b + c, "__fmaf_rn": lambda a, b, c: a * b + c,
     "__fmul_rn": lambda a, b: a * b, "__fadd_rn": lambda a, b: a + b, "__fsub_rn": lambda a, b: a - b,
 }  # fmt: skip
+EXTREMES = {
+    **dict.fromkeys(("fmaxf", "max", "fmax", "std::max", "__hmax"), "max"),
+    **dict.fromkeys(("fminf", "min", "fmin", "std::min", "__hmin"), "min"),
+}
 Values = list[object]
 
 

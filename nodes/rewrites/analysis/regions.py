@@ -11,6 +11,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, Definition, inside
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
+from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
@@ -325,10 +326,6 @@ def accesses_in(kernel: Kernel, region: Region) -> list[Access]:
     return [access for access in kernel.global_accesses() if region.holds(access.node)]
 
 
-EXTREMES = {
-    **dict.fromkeys(("fmaxf", "max", "fmax", "std::max", "__hmax"), "max"),
-    **dict.fromkeys(("fminf", "min", "fmin", "std::min", "__hmin"), "min"),
-}
 _FOLDS = {
     **{f"$v {sign}= $e": kind for kind, signs in {"sum": "+-", "product": "*", "bits": "|&^"}.items() for sign in signs},
     **{f"$v = {sides}": kind for kind, sign in (("sum", "+"), ("product", "*"), ("bits", "|"), ("bits", "&"))
@@ -407,6 +404,7 @@ def streams(kernel: Kernel, region: Region) -> bool:
         return False
     if any(access.writes and region.holds(access.node) for access in kernel.accesses):
         return False
+    state: dict[int, Definition] = {}
     for statement in region.body:
         for target in _changed(kernel, statement):
             found = code.definition(target)
@@ -416,10 +414,11 @@ def streams(kernel: Kernel, region: Region) -> bool:
                 return False
             if not begins_alike(kernel, found, list(region.body)):
                 return False
+            state[found.where] = found
         for use in source.walk(statement, "identifier"):
             if source.of(use) == region.name and not _only_place(kernel, use):
                 return False
-    return is_summary(kernel, region.name, list(region.body))
+    return is_summary(kernel, region.name, list(region.body), list(state.values()))
 
 
 def sums_up(kernel: Kernel, loop: Loop) -> bool:

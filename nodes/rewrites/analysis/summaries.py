@@ -1,51 +1,47 @@
-"""Whether state that a loop carries along could be the same in the end whatever order the elements come in.
+"""Whether state that a loop carries along is the same in the end whatever order the elements come in.
 
-A running maximum with its sum, the largest and its place, a mean with its variance could. What tells one round from another
-could not: a sign that turns, a count that is asked for, a number that fades (`e = 0.9f * e + v`), a hash, the element
-before. Some that could are taken for such; none of these forms is taken for a summary.
+A running maximum with its sum, the largest and its place, a mean with its variance are. What tells one round from another is not:
+a sign that turns, a count that is asked for, a number that fades (`e = 0.9f * e + v`), a hash, the element before. It is tried:
+the loop's statements run on numbers, for some elements in several orders, from other beginnings in every thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import random
+from itertools import pairwise
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.block_arithmetic import Frame
+from nodes.rewrites.analysis.block_values import WARP, Block
+from nodes.rewrites.analysis.device_code import Definition
 from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.numbers import close, fields_of
 from nodes.rewrites.syntax.algebra import Symbol
-from nodes.rewrites.syntax.tree import children_of, field_of, same
+from nodes.rewrites.syntax.source import Unsupported, inside
+from nodes.rewrites.syntax.tree import declared_name, field_of, is_integer, names_declared, same
 
-_ELEMENT = "[]"
-"""Stands for all that differs from element to element."""
-_BITS = {"%", "^", "|", "&", "<<", ">>"}
-_PRODUCTS = {"fmaf", "fma", "__fmaf_rn", "__fmul_rn"}
-_ASKS = {
-    "if_statement",
-    "for_statement",
-    "while_statement",
-    "do_statement",
-    "conditional_expression",
-    "switch_statement",
-}
+_ORDERS = ((0, 1, 2, 3, 4, 5), (5, 4, 3, 2, 1, 0), (2, 5, 0, 3, 1, 4))
+_WIDTH = 4
+"""What stands for a number that only the launch says, such as how many lanes a pack has."""
 
 
-@dataclass(frozen=True)
-class _Change:
-    """`target sign right;`, with what decides whether it happens."""
-
-    node: Node
-    target: str
-    sign: str
-    right: Node | None
-    """None for `++` and `--`."""
-    asked: frozenset[str]
+def is_summary(kernel: Kernel, name: str, body: list[Node], state: list[Definition]) -> bool:
+    """`name` is what the elements are counted by, `body` the loop's statements, `state` what it changes of what outlives it."""
+    rounds = _Rounds(kernel, name, body, state)
+    try:
+        ends = [rounds.end(order) for order in _ORDERS]
+    except Unsupported:
+        return False
+    return all(_alike(a[name], b[name]) for a, b in pairwise(ends) for name in a)
 
 
-def is_summary(kernel: Kernel, name: str, body: list[Node]) -> bool:
-    """`name` is what the elements are counted by, `body` the loop's statements."""
-    return _Rounds(kernel, name, body).are_alike()
+def _alike(a: object, b: object) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return all(map(_alike, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_alike(a[part], b[part]) for part in a)
+    return close(a, b)
 
 
 def begins_alike(kernel: Kernel, found: Definition, body: list[Node]) -> bool:
@@ -74,151 +70,84 @@ def begins_alike(kernel: Kernel, found: Definition, body: list[Node]) -> bool:
     return set_before or not used_behind
 
 
-class _Rounds:
-    def __init__(self, kernel: Kernel, name: str, body: list[Node]) -> None:
-        self.code: Code = kernel.code
-        self.source, self.name, self.body = kernel.source, name, body
-        self.targets = [(node, target) for node in self._walk("assignment_expression", "update_expression")
-                        if (target := self._target(node)) is not None]  # fmt: skip
-        self.state = {target for _, target in self.targets}
-        self.changes = [self._change(node, target) for node, target in self.targets]
+class _Rounds(Block):
+    """Rounds of a loop, a beginning a thread. What the state takes no part in stands for numbers of its own."""
 
-    def are_alike(self) -> bool:
-        if any(True for _ in self._lent()):
-            return False
-        if any(change.node.parent.type not in {"expression_statement", "comma_expression"} for change in self.changes):
-            return False  # whose value something else takes
-        clocks = self._clocks()
-        return (
-            all(self._counts(change) for change in self.changes if change.target in clocks)
-            and all(self._gathers(change) for change in self.changes if change.target not in clocks)
-            and all(self._divides(use) for use in self._uses(clocks))
-            and not any(
-                self.source.of(node, "operator") in _BITS and self._mentions(node) & self.state
-                for node in self._walk("binary_expression")
-            )
-        )
+    def __init__(self, kernel: Kernel, name: str, body: list[Node], state: list[Definition]) -> None:
+        super().__init__(kernel.code, WARP, "float", self._drawn)
+        self.counter, self.body, self.state, self.round = name, body, state, 0
+        of = self.source.of
+        self.local = {name} | {
+            of(n) for s in body for d in self.source.walk(s, "declaration") for n in names_declared(d)
+        }
+        self.told = {found.name for found in state}
+        """Names of what the state takes part in."""
+        kinds = ("init_declarator", "assignment_expression")
+        changes = [n for s in body for n in self.source.walk(s, *kinds) if self._left(n)]
+        while more := {self._left(n) for n in changes if self.depends(n)} - self.told:
+            self.told |= more
 
-    def _walk(self, *types: str) -> Iterator[Node]:
-        for statement in self.body:
-            yield from self.source.walk(statement, *types)
+    def _left(self, node: Node) -> str:
+        """The variable that a declaration or assignment sets, wholly or in part."""
+        target = declared_name(node) if node.type == "init_declarator" else field_of(node, "left")
+        while target is not None and target.type in {"field_expression", "subscript_expression"}:
+            target = field_of(target, "argument")
+        return self.source.of(target)
 
-    def _is_outer(self, identifier: Node) -> bool:
-        found = self.code.definition(identifier)
-        return found is None or not any(inside(found.declaration, s) for s in self.body)
+    def end(self, order: tuple[int, ...]) -> dict[str, object]:
+        """What the state is after the elements have come in this order."""
+        frame = self.frame()
+        for found in self.state:
+            kind = frame.held[found.name] = self.code.plain_type(self.source.of(found.declaration, "type"))
+            parts = fields_of(self.code, kind)
+            begun = {part: self._begun(found.name + part, kind) for part in parts} or {
+                "": self._begun(found.name, kind)
+            }
+            whole = [{part: begun[part][t] for part in parts} for t in self.everyone]
+            frame.scopes[0][found.name] = whole if parts else begun[""]
+        for self.round in order:
+            frame.scopes.append({self.counter: self.round})
+            frame.held[self.counter] = "int"
+            for statement in self.body:
+                self.run(statement, frame, self.everyone)
+            frame.scopes.pop()
+        return dict(frame.scopes[0])
 
-    def _target(self, node: Node) -> str | None:
-        place = field_of(node, "left" if node.type == "assignment_expression" else "argument")
-        base = place
-        while base is not None and base.type != "identifier":
-            base = field_of(base, "argument")
-        return self.source.of(place) if base is not None and self._is_outer(base) else None
+    def _begun(self, name: str, kind: str) -> list[object]:
+        """What threads have of a variable at first: also numbers that the statements ask for are about to be reached."""
+        numbers = random.Random(name)
+        literals = [self._literal(n) for s in self.body for n in self.source.walk(s, "number_literal")]
+        near = [0, 1, 2, 3, *(number - 2 for number in literals if number > 3)]
+        if is_integer(kind) or kind == "bool":
+            return [int(numbers.choice(near)) for _ in self.everyone]
+        return [numbers.choice([float(numbers.choice(near)), numbers.gauss(0.5, 1.0)]) for _ in self.everyone]
 
-    def _change(self, node: Node, target: str) -> _Change:
-        asked, here = set[str](), node
-        while here.parent is not None and not any(same(here, s) for s in self.body):
-            inner, here = here, here.parent
-            for field in ("condition", "value") if here.type in _ASKS else ():
-                condition = field_of(here, field)
-                if condition is not None and not same(condition, inner):
-                    asked |= self._mentions(condition)
-        operator = field_of(node, "operator")
-        right = field_of(node, "right")
-        return _Change(node, target, self.source.of(operator), right, frozenset(asked))
+    def depends(self, node: Node) -> bool:
+        return any(self.source.of(n) in self.told for n in self.source.walk(node, "identifier"))
 
-    def _mentions(self, node: Node | None, depth: int = 0) -> frozenset[str]:
-        """State that a value is made of, and whether it is made of the element."""
-        if node is None:
-            return frozenset()
-        if depth > 16:
-            return frozenset({_ELEMENT})
-        found = set[str]()
-        if node.type in {"identifier", "field_expression"} and self.source.of(node) in self.state:
-            return frozenset({self.source.of(node)})
-        if node.type == "subscript_expression":
-            found.add(_ELEMENT)
-        if node.type == "identifier":
-            if self.source.of(node) == self.name:
-                return frozenset({_ELEMENT})
-            definition = self.code.definition(node)
-            if definition is None or self._is_outer(node):
-                return frozenset()
-            if definition.value is None or self.code.mutated(definition):
-                return frozenset({_ELEMENT, *self.state})
-            return self._mentions(definition.value, depth + 1)
-        for child in node.named_children:
-            found |= self._mentions(child, depth + 1)
-        return frozenset(found)
+    def run(self, node: Node, frame: Frame, active: list[int]) -> None:
+        try:
+            super().run(node, frame, active)
+        except Unsupported:
+            if self.depth or self.depends(node):
+                raise
 
-    def _lent(self) -> Iterator[Node]:
-        """State that a function may change."""
-        for call in self._walk("call_expression"):
-            for argument in children_of(call, "arguments"):
-                held = field_of(argument, "argument") if argument.type == "pointer_expression" else argument
-                if held is None or held.type != "identifier" or not self._is_outer(held):
-                    continue
-                address = argument.type == "pointer_expression" and self.source.of(argument.children[0]) == "&"
-                if address or (argument.type == "identifier" and self.code.lends(call, argument)[0]):
-                    yield argument
+    def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
+        try:
+            return super().value(node, frame, active)
+        except Unsupported:
+            if node is None or self.depth or self.depends(node):
+                raise
+            return self._drawn(node)
 
-    def _clocks(self) -> set[str]:
-        """State that changes alike in every round."""
-        clocks = set(self.state)
-        while True:
-            told = {c.target for c in self.changes if (self._mentions(c.right) | c.asked) - clocks}
-            if not told & clocks:
-                return clocks
-            clocks -= told
-
-    def _counts(self, change: _Change) -> bool:
-        """`count += 1`"""
-        if change.asked or change.right is None or change.sign == "+=":
-            return not change.asked and not self._mentions(change.right)
-        right = change.right
-        if change.sign != "=" or right.type != "binary_expression":
-            return False
-        sides = [field_of(right, field) for field in ("left", "right")]
-        rest = [side for side in sides if self.source.of(side) != change.target]
-        plus = self.source.of(right, "operator") == "+"
-        return plus and len(rest) == 1 and not self._mentions(rest[0])
-
-    def _uses(self, clocks: set[str]) -> Iterator[Node]:
-        own = [change.node for change in self.changes if change.target in clocks]
-        for node in self._walk("identifier", "field_expression"):
-            if self.source.of(node) in clocks and not any(inside(node, change) for change in own):
-                yield node
-
-    def _divides(self, use: Node) -> bool:
-        """Whether a count is only what something is divided by, as for a mean."""
-        here = use
-        while here.parent is not None and here.parent.type in {"parenthesized_expression", "cast_expression"}:
-            here = here.parent
-        owner = here.parent
-        if owner is None or owner.type != "binary_expression" or self.source.of(owner.children[1]) != "/":
-            return False
-        return same(field_of(owner, "right"), here)
-
-    def _gathers(self, change: _Change) -> bool:
-        """Whether the element comes to what there was, which does not fade and is not simply replaced."""
-        made = self._mentions(change.right)
-        if change.sign in {"*=", "/="} and not made:
-            return False
-        if change.right is not None and any(self._fades(node, change.target) for node in self._below(change.right)):
-            return False
-        return change.sign != "=" or bool((made | change.asked) & self.state) or (not made and bool(change.asked))
-
-    def _below(self, node: Node) -> Iterator[Node]:
-        return self.source.walk(node, "binary_expression", "call_expression")
-
-    def _fades(self, node: Node, target: str) -> bool:
-        """`0.9f * target`: how much is left of an element tells how long ago it was."""
-        if node.type == "call_expression":
-            listed = field_of(node, "arguments")
-            factors = listed.named_children[:2] if listed is not None else []
-            product = self.source.of(node, "function") in _PRODUCTS
-        else:
-            factors = [field_of(node, field) for field in ("left", "right")]
-            product = self.source.of(node, "operator") in {"*", "/"}
-        mine = [factor for factor in factors if self.source.of(factor) == target]
-        rest = [factor for factor in factors if self.source.of(factor) != target]
-        return product and bool(mine) and not any(self._mentions(factor) for factor in rest)
+    def _drawn(self, node: Node) -> object:
+        """A number for what is not computed here, another one for each element where it may differ from element to element."""
+        text = self.source.of(node)
+        mine = {self.source.of(n) for n in self.source.walk(node, "identifier")} & self.local
+        found = self.code.variable(node)
+        if found is not None and (
+            found.kind in {"template", "macro"} or is_integer(self.source.of(found.declaration, "type"))
+        ):
+            value = self.code.polynomial(node).value
+            return _WIDTH if value is None else value
+        return random.Random(f"{self.round if mine else ''} {text}").gauss(0.0, 1.5)

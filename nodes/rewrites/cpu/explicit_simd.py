@@ -16,8 +16,9 @@ from dataclasses import replace
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import Carried, Effects, Loop, loops
+from nodes.rewrites.analysis.host_dependence import Reduction, reduction, unordered
+from nodes.rewrites.analysis.host_effects import Effects
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
     INTEGERS,
     aliases,
@@ -35,6 +36,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
     vector_of,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu import lanes_text
 from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
@@ -68,7 +70,7 @@ def rewrite(source: Source, facts) -> str | None:
     edits = Edits(source)
     overloads: dict[int, str] = {}
     for loop in loops(source):
-        if loop.step is not None or loop.inclusive or over_lanes(source, loop.node):
+        if loop.step_node is not None or loop.inclusive or over_lanes(source, loop.node):
             continue
         try:
             found, carried = unordered(source, loop)
@@ -100,7 +102,7 @@ class _Expressions:
     def __init__(self, source: Source, loop: Loop, found: Effects, conversions: Conversions) -> None:
         self.source, self.loop, self.effects, self.conversions = source, loop, found, conversions
         self.lanes: set[str] = set()
-        self.numbers: set[str] = {loop.variable}
+        self.numbers: set[str] = {loop.name}
         """Integers that differ from lane to lane, which may only appear in subscripts; and what the loop reduces."""
         self.own = functions(source)
         self.overloads: dict[int, str] = {}
@@ -216,7 +218,7 @@ class _Expressions:
         function = group[0]
         kind, declarator = fields(function.node, "type", "declarator")
         plain = (
-            all(kind == "float" and not pointer for _, kind, pointer in function.parameters)
+            all(each.type == "float" and not each.pointer for each in function.parameters)
             and source.of(kind) == "float"
         )
         if (
@@ -227,7 +229,7 @@ class _Expressions:
         ):
             return False
         inner = copy.copy(self)
-        inner.lanes, inner.numbers = {name for name, _, _ in function.parameters}, set()
+        inner.lanes, inner.numbers = {each.name for each in function.parameters}, set()
         inner.effects = replace(self.effects, carried=[], accesses=[])
         listed = declarator.child_by_field_name("parameters")
         changed = [(kind, "lanes")]
@@ -339,8 +341,8 @@ class _Translation(_Expressions):
         if not any(word in text for _, _, text in edits.changes for word in ("load_lanes(", "store_lanes(")):
             raise Unsupported("no loads or stores of lanes")
         self._pragma(edits)
-        edits.replace(loop.node.child_by_field_name("update"), f"{loop.variable} += LANES")
-        line = f"const int64_t {self.count} = std::min<int64_t>(LANES, {source.of(loop.bound)} - {loop.variable});"
+        edits.replace(loop.node.child_by_field_name("update"), f"{loop.name} += LANES")
+        line = f"const int64_t {self.count} = std::min<int64_t>(LANES, {source.of(loop.bound_node)} - {loop.name});"
         inner = f"{indent}    "
         if block and body.named_children and body.named_children[0].start_point[0] > loop.node.start_point[0]:
             inner = " " * body.named_children[0].start_point[1]
@@ -391,10 +393,10 @@ class _Translation(_Expressions):
             return self.declaration(node)
         carried = next((c for c in self.effects.carried if inside(c.node, node)), None)
         inner = node.named_children[0] if node.type == "expression_statement" else node
-        if node.type == "if_statement" and carried is not None:
-            return [(node, f"{self.extreme(carried, carried.node.child_by_field_name('right'))};")]
-        if carried is not None and carried.node == inner:
-            return [(inner, self.reduced(carried, inner))]
+        found = reduction(self.source, carried) if carried is not None else None
+        if found is not None and found.statement in (node, inner):
+            end = ";" if found.statement.type == "if_statement" else ""
+            return [(found.statement, f"{self.reduced(found, carried.name)}{end}")]
         if inner.type == "assignment_expression":
             return [(inner, self.assigned(inner))]
         if inner.type == "call_expression":
@@ -433,32 +435,28 @@ class _Translation(_Expressions):
         source, given = self.source, arguments(node)
         if source.of(node, "function") not in self.conversions.storing or len(given) != 2:
             raise _refused(node, source.of(node))
-        written = self.effects.written
-        through = [a for a in self.effects.accesses if a.call is not None and inside(a.call, node)]
-        if not self.moves_by_one(node, [a for a in through if a.writes and a.root in written]):
+        if not self.moves_by_one(
+            node, [a for a in self.effects.accesses if a.writes and inside(a.call or a.node, node)]
+        ):
             raise _refused(node, "elements that are not consecutive")
         # The element itself where it is handed over as a reference.
         to = self.address(given[0]) if given[0].type == "subscript_expression" else source.of(given[0])
         return f"store_lanes({to}, {self.widened(given[1])}, {self.count})"
 
-    def reduced(self, carried: Carried, node: Node) -> str:
-        source, right = self.source, node.child_by_field_name("right")
-        if self.carried[carried.name] != "+":
-            sides = arguments(right) if right.type == "call_expression" else fields(right, "consequence", "alternative")
-            return self.extreme(carried, next(side for side in sides if source.of(side) != carried.name))
-        value = right
-        if operator(source, node) == "=":
-            sides = fields(right, "left", "right")
-            if None in sides:
-                raise _refused(node, "a sum of another form")
-            value = next(side for side in sides if source.of(side) != carried.name)
-        double = carried.name in self.doubles
+    def reduced(self, found: Reduction, name: str) -> str:
+        """The extreme of two lanes, where a NaN gives way to what was there before, or a sum."""
+        value, vector = found.value, self.vector(name)
+        if value is None:
+            raise _refused(found.statement, "a sum of another form")
+        if found.kind != "+":
+            return f"{vector} = {found.kind}_lanes({vector}, {self.kept(value, name)})"
+        double = name in self.doubles
         if double:
             value = self._of_a_double(value)
-            if not is_float(source, value):
-                raise _refused(node, "terms that are computed in double")
+            if not is_float(self.source, value):
+                raise _refused(found.statement, "terms that are computed in double")
         kept = self.kept(value, "0.0f")
-        return f"{self.vector(carried.name)} += {f'in_doubles({kept})' if double else kept}"
+        return f"{vector} += {f'in_doubles({kept})' if double else kept}"
 
     def _of_a_double(self, value: Node) -> Node:
         """The float that is made a double of as a whole."""
@@ -471,11 +469,6 @@ class _Translation(_Expressions):
         else:
             return value
         return inner if aliases(source).get(kind, kind) == "double" else value
-
-    def extreme(self, carried: Carried, value: Node) -> str:
-        """A NaN gives way to what was there before."""
-        vector = self.vector(carried.name)
-        return f"{vector} = {self.carried[carried.name]}_lanes({vector}, {self.kept(value, carried.name)})"
 
     def kept(self, value: Node, neutral: str) -> str:
         kind, text = self.expression(value)

@@ -13,8 +13,8 @@ from nodes.rewrites.analysis.host_source import (
     declared_type,
     enclosing_function,
     fields,
+    host_code,
     identifiers,
-    name_of,
     operator,
 )
 from nodes.rewrites.registry import rule
@@ -66,11 +66,9 @@ def _elements(source: Source, size: Node, array: Node) -> str:
 
 def _is_pointer(source: Source, node: Node) -> bool:
     """Whether the name's declaration before it makes it a pointer to one element after another."""
-    found = False
-    for here in source.walk(enclosing_function(node), "declaration", "parameter_declaration"):
-        for declarator in here.children_by_field_name("declarator") if here.start_byte < node.start_byte else ():
-            inner = declarator.child_by_field_name("declarator") if declarator.type == "init_declarator" else declarator
-            if source.of(name_of(inner)) == source.of(node):
-                depth = sum(1 for _ in source.walk(inner, "pointer_declarator"))
-                found = inner.type in {"pointer_declarator", "array_declarator"} and depth <= 1
-    return found
+    found = host_code(source).definition(node)
+    declarator = found.declarator if found is not None else None
+    if declarator is not None and declarator.type == "init_declarator":
+        declarator = declarator.child_by_field_name("declarator")
+    depth = sum(1 for _ in source.walk(declarator, "pointer_declarator")) if declarator is not None else 2
+    return depth <= 1 and declarator.type in {"pointer_declarator", "array_declarator"}

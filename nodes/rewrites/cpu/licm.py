@@ -9,8 +9,8 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import steady
-from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import Effects, Loop, loops
+from nodes.rewrites.analysis.host_effects import Effects, effects
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
     called,
     changed_names,
@@ -23,9 +23,10 @@ from nodes.rewrites.analysis.host_source import (
     operator,
     pragma_node,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, repeated
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, repeated
 from nodes.rewrites.syntax.tree import one_variable
 
 _SOMETIMES = frozenset({"for_statement", "if_statement", "conditional_expression", "while_statement", "preproc_call"})
@@ -62,7 +63,7 @@ def _hoisted(source: Source, loop: Loop) -> str | None:
 class _Moves:
     def __init__(self, source: Source, loop: Loop, found: Effects) -> None:
         self.source, self.loop, self.effects = source, loop, found
-        self.variant = {loop.variable} | {carried.name for carried in found.carried}
+        self.variant = {loop.name} | {carried.name for carried in found.carried}
         self.variant |= declared_names(source, loop.body) | changed_names(source, loop.body)
         mentions = source.walk(enclosing_function(loop.node), "identifier")
         self.taken = {source.of(n) for n in mentions if not inside(n, loop.body)}
@@ -102,7 +103,7 @@ class _Moves:
         if alternative is not None or condition is None or condition.type != "binary_expression":
             return
         sides = {source.of(side) for side in fields(condition, "left", "right")}
-        if operator(source, condition) != "==" or sides != {loop.variable, source.of(loop.start)}:
+        if operator(source, condition) != "==" or sides != {loop.name, source.of(loop.start_node)}:
             return
         if (
             block.type != "compound_statement"
@@ -155,9 +156,8 @@ class _Moves:
 
     def _dedented(self, node: Node) -> list[str]:
         """The lines of a statement with the indentation of its first line removed."""
-        width = len(indentation(self.source, node))
-        first, *lines = self.source.of(node).split("\n")
-        return [first, *(line[width:] if not line[:width].strip() else line for line in lines)]
+        indentation(self.source, node)  # nothing else stands in front of it
+        return lifted(self.source, node, self.source.of(node)).split("\n")
 
     def apply(self) -> str | None:
         if not self.lines:

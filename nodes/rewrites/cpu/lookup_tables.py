@@ -9,45 +9,36 @@ number of heads by it, and what is left of their arithmetic has a form for sixte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import Loop, canonical, has_pragma, header, loops
+from nodes.rewrites.analysis.host_loops import canonical, has_pragma, header, loops
 from nodes.rewrites.analysis.host_source import (
     called,
+    calls_below,
     changed_names,
     declared_names,
     enclosing_function,
-    functions,
     identifiers,
     indentation,
     is_float,
     over_lanes,
-    pragma_node,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free, include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, one_by_one
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
+from nodes.rewrites.syntax.tree import names_declared, one_variable, upward
 
 _COSTLY = {
     "pow", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "atan",
     "atan2", "asin", "acos", "erf", "erfc", "cbrt", "hypot", "fmod",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Moved:
-    """What of an inner loop's body does not depend on the loop around it."""
-
-    declarations: tuple[Node, ...]
-    """Of variables that some table is made of, in order."""
-    values: tuple[Node, ...]
-    """The expressions that get a table."""
 
 
 @rule(
@@ -64,9 +55,9 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 def _nests(source: Source) -> Iterator[tuple[Source, Loop, Loop]]:
     for inner in loops(source):
-        if inner.step is not None and not source.of(inner.step).isdigit():
+        if inner.step_node is not None and not source.of(inner.step_node).isdigit():
             continue
-        if inner.inclusive or source.of(inner.start) != "0" or over_lanes(source, inner.node):
+        if inner.inclusive or source.of(inner.start_node) != "0" or over_lanes(source, inner.node):
             continue
         if inner.body.type != "compound_statement" or has_pragma(source, inner):
             continue
@@ -76,54 +67,44 @@ def _nests(source: Source) -> Iterator[tuple[Source, Loop, Loop]]:
 def _around(source: Source, inner: Loop) -> list[Loop]:
     """The loops around one that run it at least once each, outermost first."""
     found: list[Loop] = []
-    here = inner.node.parent
-    while here is not None and here.type in {"compound_statement", "for_statement"}:
-        if here.type == "for_statement":
-            loop = canonical(source, here)
-            if loop is None or pragma_node(source, here) is not None:
-                break
-            found.insert(0, loop)
-        here = here.parent
+    for here in upward(inner.node.parent):
+        loop = canonical(source, here) if here.type == "for_statement" else None
+        if here.type != "compound_statement" and (loop is None or has_pragma(source, loop)):
+            break
+        found = [loop, *found] if loop is not None else found
     return found
 
 
 def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     if any(source.walk(outer.body, "break_statement", "continue_statement", "goto_statement", "return_statement")):
         raise Unsupported("a loop that may end early")
-    moved = _Independent(source, outer, inner).found()
-    if not moved.values:
+    moved = _Independent(source, outer, inner)
+    values, unread = moved.found()
+    if not values:
         raise Unsupported("nothing to put into a table")
-    function = enclosing_function(inner.node)
-    taken = identifiers(source, function)
+    taken = identifiers(source, enclosing_function(inner.node))
     indent, unit = indentation(source, outer.node), source.unit(outer.node)
-    names: dict[str, str] = {}
-    for value in moved.values:
-        text = source.of(value)
-        if text not in names:
-            names[text] = free(_name(source, value), taken)
-            taken.add(names[text])
-        edits.replace(value, f"{names[text]}[{inner.variable}]")
-    bound = source.of(inner.bound)
-    lines = [f"std::vector<float> {name}({bound});" for name in names.values()]
+    tables: dict[str, str] = {}
+    for value in values:
+        text = moved.written_out(value)
+        if text not in tables:
+            tables[text] = free(_name(source, value), taken)
+            taken.add(tables[text])
+        edits.replace(value, f"{tables[text]}[{inner.name}]")
+    lines = [f"std::vector<float> {name}({source.of(inner.bound_node)});" for name in tables.values()]
     lines.append(f"{header(source, inner)} {{")
-    lines += [f"{unit}{source.of(node)}" for node in moved.declarations]
-    lines += [f"{unit}{name}[{inner.variable}] = {text};" for text, name in names.items()]
+    lines += [f"{unit}{name}[{inner.name}] = {text};" for text, name in tables.items()]
     lines.append("}")
     edits.insert(outer.node.start_byte, "".join(f"{line}\n{indent}" for line in lines))
-    gone = list(moved.values)
-    for node in reversed(moved.declarations):  # what only one that stays is made of stays as well
-        name = next(iter(declared_names(source, node)))
-        uses = [n for n in source.walk(inner.body, "identifier") if source.of(n) == name and not inside(n, node)]
-        if all(any(inside(use, each) for each in gone) for use in uses):
-            gone.append(node)
-            edits.remove(node)
+    for declaration in unread:
+        edits.remove(declaration)
     include(source, edits, "vector")
 
 
 def _name(source: Source, value: Node) -> str:
     """`cosine_of` what it is stored in, or what is called, for the table of an expression."""
     if value.parent.type == "init_declarator":
-        return f"{source.of(value.parent.child_by_field_name('declarator'))}_table"
+        return f"{source.of(value.parent, 'declarator')}_table"
     call = next(source.walk(value, "call_expression"))
     return f"{called(source, call)}_table"
 
@@ -133,107 +114,74 @@ class _Independent:
 
     def __init__(self, source: Source, outer: Loop, inner: Loop) -> None:
         self.source, self.outer, self.inner = source, outer, inner
-        self.own = functions(source)
         self.effects = found = effects(source, outer)
         changed = changed_names(source, outer.body) | declared_names(source, outer.body)
-        self.variant = (changed | {outer.variable}) - {inner.variable}
+        self.variant = (changed | {outer.name}) - {inner.name}
         self.variant |= {carried.name for carried in found.carried}
-        ends = (inner.bound, inner.node.child_by_field_name("initializer"))
+        ends = (inner.bound_node, inner.node.child_by_field_name("initializer"))
         if any(identifiers(source, node) & self.variant for node in ends):
             raise Unsupported("a length that changes")
-        if any(source.walk(inner.bound, "call_expression", "subscript_expression", "field_expression")):
+        if any(source.walk(inner.bound_node, "call_expression", "subscript_expression", "field_expression")):
             raise Unsupported("a length of another form")
-        declared = [n for n in source.walk(outer.body, "declaration") if inner.variable in declared_names(source, n)]
-        if len(declared) != 1:
+        self.declared = [source.of(n) for d in source.walk(outer.body, "declaration") for n in names_declared(d)]
+        if self.declared.count(inner.name) != 1:
             raise Unsupported("two counters of one name")
+        self.fixed: dict[str, tuple[Node, Node]] = {}
+        """The inner loop's variables that the outer loop does not change: their declarations and values."""
+        for node in inner.body.named_children:
+            variable = one_variable(node) if node.type == "declaration" else None
+            name = source.of(variable[0]) if variable is not None else ""
+            if variable is None or self.declared.count(name) != 1 or name in changed_names(source, inner.body):
+                continue
+            if self.independent(variable[1]):
+                self.fixed[name] = node, variable[1]
+                self.variant.discard(name)
 
-    def found(self) -> _Moved:
-        source = self.source
-        declarations: list[Node] = []
-        assigned = changed_names(source, self.inner.body)
-        for node in self.inner.body.named_children:
-            if node.type != "declaration" or len(node.children_by_field_name("declarator")) != 1:
-                continue
-            declarator = node.child_by_field_name("declarator")
-            value = declarator.child_by_field_name("value") if declarator.type == "init_declarator" else None
-            name = declarator.child_by_field_name("declarator") if value is not None else None
-            if name is None or name.type != "identifier" or source.of(name) in assigned:
-                continue
-            if not self.independent(value) or any(source.walk(value, "lambda_expression")):
-                continue
-            others = [n for n in source.walk(self.outer.body, "declaration") if n != node]
-            if not any(source.of(name) in declared_names(source, other) for other in others):
-                declarations.append(node)
-                self.variant.discard(source.of(name))
-        values: list[Node] = []
-        stack = list(reversed(self.inner.body.named_children))
-        movable = {node.id for node in declarations}
+    def found(self) -> tuple[list[Node], list[Node]]:
+        """Values that get a table, and declarations that nothing reads then."""
+        source, values, read = self.source, list[Node](), set[str]()
+        own = {node.id for node, _ in self.fixed.values()}
+        stack = [node for node in reversed(self.inner.body.named_children) if node.id not in own]
         while stack:
             node = stack.pop()
             if node.type in {"for_statement", "while_statement", "do_statement", "preproc_call", "lambda_expression"}:
-                continue
-            kind = node.type in {"binary_expression", "call_expression", "parenthesized_expression"}
-            if kind and is_float(source, node) and self.costly(node) and self.independent(node):
+                stack.extend(source.walk(node, "identifier"))
+            elif (
+                node.type == "identifier" and source.of(node) in self.fixed.keys() - read
+            ):  # what is read of them is kept, or has a table
+                read.add(source.of(node))
+                stack.append(self.fixed[source.of(node)][1])
+            elif self._pays(node):
                 values.append(node)
-                continue
-            stack.extend(reversed(node.named_children))
-        # A variable that only another table is made of needs no table.
-        needed, tables = set[str](), []
-        for value in reversed(values):
-            holder = value.parent.parent if value.parent.type == "init_declarator" else None
-            if holder is not None and holder.id in movable:
-                name = next(iter(declared_names(source, holder)))
-                uses = [n for n in source.walk(self.inner.body, "identifier") if source.of(n) == name]
-                outside = [n for n in uses if not inside(n, holder) and not any(inside(n, t) for t in tables)]
-                outside = [n for n in outside if not self._in_moved(n, declarations, tables)]
-                if not outside:
-                    continue
-            tables.insert(0, value)
-        for value in tables:
-            needed |= identifiers(source, value)
-        kept: list[Node] = []
-        for node in reversed(declarations):
-            inner = node.child_by_field_name("declarator").child_by_field_name("value")
-            if next(iter(declared_names(source, node))) in needed and inner not in tables:
-                kept.insert(0, node)
-                needed |= identifiers(source, inner)
-        return _Moved(tuple(kept), tuple(tables))
+            else:
+                stack.extend(reversed(node.named_children))
+        return sorted(values, key=lambda node: node.start_byte), [
+            node for name, (node, _) in self.fixed.items() if name not in read
+        ]
 
-    def _in_moved(self, use: Node, declarations: list[Node], tables: list[Node]) -> bool:
-        """Whether a use stands in a declaration that moves away with the tables made of it."""
-        holder = next((d for d in declarations if inside(use, d)), None)
-        if holder is None:
-            return False
-        name = next(iter(declared_names(self.source, holder)))
-        uses = [n for n in self.source.walk(self.inner.body, "identifier") if self.source.of(n) == name]
-        return all(
-            inside(n, holder) or any(inside(n, t) for t in tables) or self._in_moved(n, declarations, tables)
-            for n in uses
-        )
+    def _pays(self, node: Node) -> bool:
+        kind = node.type in {"binary_expression", "call_expression", "parenthesized_expression"}
+        return kind and is_float(self.source, node) and self.costly(node) and self.independent(node)
+
+    def written_out(self, node: Node) -> str:
+        """A value in terms of the counter and of what stands in front of the outer loop."""
+        uses = [n for n in self.source.walk(node, "identifier") if self.source.of(n) in self.fixed]
+        return self.source.render(node, [(use, self._value_of(use)) for use in uses])
+
+    def _value_of(self, use: Node) -> str:
+        declaration, value = self.fixed[self.source.of(use)]
+        text, kind = self.written_out(value), self.source.of(declaration, "type")
+        if kind != "auto" and not (kind == "float" and is_float(self.source, value)):
+            return f"static_cast<{kind}>({text})"
+        return text if use.parent.type == "argument_list" else f"({text})"
 
     def independent(self, node: Node) -> bool:
         """Whether an expression gives the same value in every iteration of the outer loop and changes nothing."""
         return steady(self.source, node, self.variant, self.effects)
 
-    def costly(self, node: Node, depth: int = 0) -> bool:
-        """Whether it calls what takes long, itself or by way of functions of the file; and moves with the inner counter."""
-        source = self.source
-        if depth == 0 and not self._moves(node):
-            return False
-        for call in source.walk(node, "call_expression"):
-            name = called(source, call)
-            if name in _COSTLY or name.removesuffix("f") in _COSTLY:
-                return True
-            if depth < 4 and any(self.costly(f.body, depth + 1) for f in self.own.get(name, ())):
-                return True
-        return False
-
-    def _moves(self, node: Node) -> bool:
-        """Whether a value depends on the inner counter: otherwise it is one number, which licm moves."""
-        names, seen = identifiers(self.source, node), set[str]()
-        while names - seen:
-            seen |= names
-            for declaration in self.source.walk(self.inner.body, "declaration"):
-                if declared_names(self.source, declaration) & names:
-                    names = names | identifiers(self.source, declaration)
-        return self.inner.variable in names
+    def costly(self, node: Node) -> bool:
+        """Whether it calls what takes long, itself or by way of functions of the file; and moves with the inner counter: otherwise
+        it is one number, which licm moves."""
+        names = (called(self.source, call).removesuffix("f") for call in calls_below(self.source, node))
+        moves = re.search(rf"\b{self.inner.name}\b", self.written_out(node)) is not None
+        return moves and any(name in _COSTLY or f"{name}f" in _COSTLY for name in names)

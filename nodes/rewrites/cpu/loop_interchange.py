@@ -17,7 +17,7 @@ from collections.abc import Callable
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import Loop, canonical, counts_from_zero, has_pragma, header, loop_at, loops
+from nodes.rewrites.analysis.host_loops import canonical, counts_from_zero, has_pragma, header, loop_at, loops
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
@@ -25,10 +25,11 @@ from nodes.rewrites.analysis.host_source import (
     identifiers,
     over_lanes,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define, free, include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted, one_by_one
 from nodes.rewrites.syntax.tree import children_of
 
 _DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
@@ -60,7 +61,7 @@ def _turned(edits: Edits, source: Source, loop: Loop, form: Callable[[Source, Lo
 def _plain(source: Source, loop: Loop) -> None:
     if not counts_from_zero(source, loop) or over_lanes(source, loop.node):
         raise Unsupported("a loop that does not count from 0 by 1")
-    if loop.bound.type not in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}:
+    if loop.bound_node.type not in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}:
         raise Unsupported("a bound of another form")
 
 
@@ -72,7 +73,7 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     body = children_of(outer.body)
     at = [place for place, node in enumerate(body) if node.type == "for_statement"]
     inner = canonical(source, body[at[0]]) if len(at) == 1 else None
-    if inner is None or inner.step is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
+    if inner is None or inner.step_node is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
         raise Unsupported("not one loop over rows in it")
     if has_pragma(source, inner) or inner.body.type != "compound_statement":
         raise Unsupported("a loop of another form")
@@ -91,15 +92,15 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
         raise Unsupported("nothing walks down a column")
     if any(down.value == 1 and along.value not in {0, 1} for down, along in steps):
         raise Unsupported("something walks along a row")
-    local = declared_names(source, inner.body) | {inner.variable}
-    if outer.variable in identifiers(source, inner.bound) | identifiers(source, inner.start):
+    local = declared_names(source, inner.body) | {inner.name}
+    if outer.name in identifiers(source, inner.bound_node) | identifiers(source, inner.start_node):
         raise Unsupported("rows that depend on the column")
     first, last = body[: at[0]], body[at[0] + 1 :]
     kept = _kept(source, first)
     behind = {name for node in last for name in declared_names(source, node)}
-    if (set(kept) & (behind | local)) or (identifiers(source, inner.bound) | identifiers(source, inner.start)) & set(
-        kept
-    ):
+    if (set(kept) & (behind | local)) or (
+        identifiers(source, inner.bound_node) | identifiers(source, inner.start_node)
+    ) & set(kept):
         raise Unsupported("a name for two things")
     names = _Names(source, outer)
     starts = [
@@ -134,7 +135,7 @@ def _kept(source: Source, statements: list[Node]) -> dict[str, tuple[str, Node |
 
 def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory."""
-    if outer.step is not None or over_lanes(source, outer.node) or has_pragma(source, outer):
+    if outer.step_node is not None or over_lanes(source, outer.node) or has_pragma(source, outer):
         raise Unsupported("a loop of another form")
     body = children_of(outer.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
@@ -143,8 +144,8 @@ def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     _plain(source, inner)
     if has_pragma(source, inner) or any(source.walk(inner.body, "for_statement", "while_statement")):
         raise Unsupported("a loop of another form")
-    if outer.variable in identifiers(source, inner.bound) or changed_names(source, outer.body) & (
-        identifiers(source, outer.bound) | identifiers(source, inner.bound)
+    if outer.name in identifiers(source, inner.bound_node) or changed_names(source, outer.body) & (
+        identifiers(source, outer.bound_node) | identifiers(source, inner.bound_node)
     ):
         raise Unsupported("columns that depend on the row")
     if any(source.walk(inner.body, "break_statement", "return_statement")):
@@ -158,7 +159,7 @@ def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     _exchanged(source, outer, inner)
     names = _Names(source, inner)
     own = inner.body.named_children if inner.body.type == "compound_statement" else [inner.body]
-    work = f"int64_t{{1}} * {factor(source.of(outer.bound))} * {factor(source.of(inner.bound))}"
+    work = f"int64_t{{1}} * {factor(source.of(outer.bound_node))} * {factor(source.of(inner.bound_node))}"
     edits.write(
         outer.node,
         [
@@ -190,11 +191,11 @@ class _Names:
     """The loop over blocks of what was a loop over columns."""
 
     def __init__(self, source: Source, loop: Loop) -> None:
-        self.source, self.variable = source, loop.variable
+        self.source, self.variable = source, loop.name
         taken = identifiers(source, enclosing_function(loop.node))
-        self.kind = loop.kind
-        self.begin, self.end = (free(f"{loop.variable}_{word}", taken) for word in ("block", "end"))
-        bound = source.of(loop.bound)
+        self.kind = loop.type
+        self.begin, self.end = (free(f"{loop.name}_{word}", taken) for word in ("block", "end"))
+        bound = source.of(loop.bound_node)
         self.header = f"for ({self.kind} {self.begin} = 0; {self.begin} < {bound}; {self.begin} += COLUMNS) {{"
         # The distance is what is compared: begin + COLUMNS may be more than the type holds.
         self.limit = f"{self.begin} + std::min<{self.kind}>(COLUMNS, {bound} - {self.begin})"
@@ -204,9 +205,9 @@ class _Names:
 
     def within(self, node: Node, kept: dict[str, tuple[str, Node | None]]) -> str:
         uses = [n for n in self.source.walk(node, "identifier") if self.source.of(n) in kept]
-        width = len(self.source.indent(node))
-        lines = self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses]).split("\n")
-        return "\n".join([lines[0], *(line[width:] if not line[:width].strip() else line for line in lines[1:])])
+        return lifted(
+            self.source, node, self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses])
+        )
 
     def along(self, statements: list[str]) -> list:
         """A loop over the columns of a block; nothing around nothing."""

@@ -10,15 +10,18 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from kernels.spec import Workload
-from nodes.rewrites.analysis.host_loops import Loop, canonical
+from nodes.rewrites.analysis.host_loops import loops_around
 from nodes.rewrites.analysis.host_source import (
     arguments,
     enclosing_function,
+    function_of,
     identifiers,
     indentation,
     pragma_node,
     root_name,
 )
+from nodes.rewrites.analysis.kernels import Loop
+from nodes.rewrites.cpu.omp_parallel import factor
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores, define
@@ -49,7 +52,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         try:
             nest = _nest(source, call)
             target = _output(source, call, function, facts)
-            size = " * ".join(_factor(source.of(loop.bound)) for loop in nest)
+            size = " * ".join(factor(source.of(loop.bound_node)) for loop in nest)
             place = pragma_node(source, nest[0].node) or nest[0].node
             if place.start_byte not in declared:
                 declared.add(place.start_byte)
@@ -92,24 +95,18 @@ def _beyond_cache(facts: Facts) -> bool:
 
 def _nest(source: Source, call: Node) -> list[Loop]:
     """The loops around a store, outermost first, all of whose bounds are known before the first of them."""
-    found: list[Loop] = []
-    here = call.parent
-    while here is not None and here.type != "function_definition":
-        if here.type == "for_statement":
-            loop = canonical(source, here)
-            if loop is None or source.of(loop.start) != "0":
-                raise Unsupported("a loop whose extent is not known")
-            found.insert(0, loop)
-        here = here.parent
+    found = loops_around(source, call)
+    if any(loop is None or source.of(loop.start_node) != "0" for loop in found):
+        raise Unsupported("a loop whose extent is not known")
     if not found:
         raise Unsupported("no loop around the store")
-    variables = {loop.variable for loop in found}
+    variables = {loop.name for loop in found}
     inside = {
         name
         for node in source.walk(found[0].body, "init_declarator")
         for name in identifiers(source, node.child_by_field_name("declarator"))
     }
-    if any(identifiers(source, loop.bound) & (variables | inside) for loop in found):
+    if any(identifiers(source, loop.bound_node) & (variables | inside) for loop in found):
         raise Unsupported("an extent that changes")
     return found
 
@@ -118,8 +115,7 @@ def _output(source: Source, call: Node, function: Node, facts: Facts) -> str:
     """The parameter that a store writes to, which the function never loads from."""
     address = arguments(call)[0]
     name = root_name(source, address)
-    outputs = [p for p in _parameters(source, function) if p == name]
-    if not outputs:
+    if all(parameter.name != name for parameter in function_of(source, function).parameters):
         raise Unsupported("a store to something that is no parameter")
     for other in source.walk(function, "call_expression"):
         if source.of(other, "function") == "load_lanes":
@@ -130,14 +126,3 @@ def _output(source: Source, call: Node, function: Node, facts: Facts) -> str:
         if root_name(source, read.child_by_field_name("argument")) == name:
             raise Unsupported("the output is used otherwise")
     return name
-
-
-def _parameters(source: Source, function: Node) -> set[str]:
-    names: set[str] = set()
-    for node in source.walk(function.child_by_field_name("declarator"), "parameter_declaration"):
-        names |= identifiers(source, node.child_by_field_name("declarator"))
-    return names
-
-
-def _factor(text: str) -> str:
-    return text if text.replace("_", "").isalnum() else f"({text})"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
-from nodes.rewrites.analysis.host_loops import Effects, Loop, canonical, loops
+from nodes.rewrites.analysis.host_effects import Effects
+from nodes.rewrites.analysis.host_loops import called_in_loops, canonical, loops
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
@@ -20,6 +21,7 @@ from nodes.rewrites.analysis.host_source import (
     pragma_before,
     pragma_node,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -37,12 +39,12 @@ PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 )
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
-    repeated = _called_in_loops(source)
+    repeated = called_in_loops(source)
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
-        if over_lanes(source, loop.node) or _inside(source, loop.node) or loop.step is not None:
+        if over_lanes(source, loop.node) or _inside(source, loop.node) or loop.step_node is not None:
             continue
-        if loop.start.type != "number_literal":  # the remainder of a loop before it: a few elements
+        if loop.start_node.type != "number_literal":  # the remainder of a loop before it: a few elements
             continue
         if pragma and not pragma.startswith("#pragma omp simd"):
             continue
@@ -71,7 +73,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 def may_fork(source: Source, loop: Loop) -> bool:
     """Whether a loop runs once for a call of the kernel, as far as the file shows."""
-    repeated = any(loop.node in _nodes(source, name) for name in _called_in_loops(source))
+    repeated = any(loop.node in _nodes(source, name) for name in called_in_loops(source))
     return not repeated and not _inside(source, loop.node)
 
 
@@ -106,25 +108,14 @@ def _collapses(source: Source, loop: Loop) -> bool:
     """
     body = children_of(loop.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
-    if inner is None or inner.step is not None or loop.variable in identifiers(source, inner.bound):
+    if inner is None or inner.step_node is not None or loop.name in identifiers(source, inner.bound_node):
         return False
-    if loop.variable in identifiers(source, inner.start) or not any(source.walk(inner.body, "for_statement")):
+    if loop.name in identifiers(source, inner.start_node) or not any(source.walk(inner.body, "for_statement")):
         return False
     try:
         return unordered(source, inner)[1] == {}
     except Unsupported:
         return False
-
-
-def _called_in_loops(source: Source) -> set[str]:
-    """Functions that run once per iteration of something: a fork in there would be repeated."""
-    own, names = functions(source), set()
-    for node in source.walk(None, "for_statement", "while_statement", "do_statement"):
-        for call in source.walk(node, "call_expression"):
-            name = source.of(call, "function").partition("<")[0]
-            if name in own:
-                names.add(name)
-    return names
 
 
 def _nodes(source: Source, name: str) -> set:
@@ -133,22 +124,22 @@ def _nodes(source: Source, name: str) -> set:
 
 def _condition(source: Source, loop: Loop, found: Effects) -> str:
     """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
-    inside = changed_names(source, loop.body) | declared_names(source, loop.body) | {loop.variable}
+    inside = changed_names(source, loop.body) | declared_names(source, loop.body) | {loop.name}
     products: list[str] = []
     for inner in found.inner_loops:
         chain = [inner]
         chain += [o for o in found.inner_loops if o.node.start_byte < inner.node.start_byte < o.node.end_byte]
-        bounds = [source.of(each.bound) for each in sorted(chain, key=lambda each: each.node.start_byte)]
-        if all(not identifiers(source, each.bound) & inside for each in chain):
-            products.append(" * ".join([factor(source.of(loop.bound)), *map(factor, bounds)]))
-    outer = factor(source.of(loop.bound))
+        bounds = [source.of(each.bound_node) for each in sorted(chain, key=lambda each: each.node.start_byte)]
+        if all(not identifiers(source, each.bound_node) & inside for each in chain):
+            products.append(" * ".join([factor(source.of(loop.bound_node)), *map(factor, bounds)]))
+    outer = factor(source.of(loop.bound_node))
     for bound in found.called_loops:
         if bound is not None and not identifiers(source, bound) & inside:
             products.append(f"{outer} * {factor(source.of(bound))}")
     if not products and (found.inner_loops or found.called_loops):
         return f"{outer} > 1"  # how long an iteration is cannot be said here
     work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)
-    if "int" in loop.kind.split():  # a product of int may overflow
+    if "int" in loop.type.split():  # a product of int may overflow
         work = f"int64_t{{1}} * {work}"
     return f"{work} >= PARALLEL_FROM"
 

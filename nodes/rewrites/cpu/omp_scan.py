@@ -10,7 +10,7 @@ from __future__ import annotations
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import independent
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import Loop, has_pragma, loops
+from nodes.rewrites.analysis.host_loops import has_pragma, loops
 from nodes.rewrites.analysis.host_source import (
     declared_names,
     declared_type,
@@ -20,6 +20,7 @@ from nodes.rewrites.analysis.host_source import (
     operator,
     over_lanes,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_simd import vectorizes
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -43,7 +44,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _scan(source: Source, loop: Loop, edits: Edits) -> None:
-    if loop.step is not None or loop.body.type != "compound_statement" or over_lanes(source, loop.node):
+    if loop.step_node is not None or loop.body.type != "compound_statement" or over_lanes(source, loop.node):
         raise Unsupported("a loop of another form")
     if has_pragma(source, loop) or any(source.walk(loop.body, "preproc_call")):
         raise Unsupported("a loop with a pragma")

@@ -7,16 +7,16 @@ the pointers. A loop with a call that has no vector form is left alone: the prag
 from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
-from nodes.rewrites.analysis.host_loops import Effects, Loop, loops
+from nodes.rewrites.analysis.host_effects import Effects
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
-    constants,
     functions,
     indentation,
-    initial_value,
     over_lanes,
     pragma_before,
     pragma_node,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.vector_math import declared
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -44,9 +44,11 @@ def rewrite(source: Source, facts: object) -> str | None:
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or over_lanes(source, loop.node) or _short(source, loop):
+        if (pragma and not shared) or over_lanes(source, loop.node) or _short(loop):
             continue
-        if loop.step is not None and not (source.of(loop.step).isdigit() and int(source.of(loop.step)) <= SHORT):
+        if loop.step_node is not None and not (
+            source.of(loop.step_node).isdigit() and int(source.of(loop.step_node)) <= SHORT
+        ):
             continue
         try:
             found, carried = unordered(source, loop)
@@ -68,10 +70,6 @@ def vectorizes(source: Source, found: Effects) -> bool:
     return not found.called_loops and found.calls <= _VECTOR_CALLS | functions(source).keys() | declared(source)
 
 
-def _short(source: Source, loop: Loop) -> bool:
+def _short(loop: Loop) -> bool:
     """Whether the loop runs from 0 to a small number that stands in the file."""
-    bound = source.of(loop.bound)
-    if loop.bound.type == "identifier":
-        value = initial_value(source, loop.bound)
-        bound = source.of(value) if value is not None else str(constants(source).get(bound, ""))
-    return source.of(loop.start) == "0" and bound.isdigit() and int(bound) <= SHORT
+    return loop.start.value == 0 and loop.bound.value is not None and loop.bound.value <= SHORT

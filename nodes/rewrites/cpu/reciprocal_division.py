@@ -6,7 +6,7 @@ bit, so loops whose values are rounded to integers are left alone.
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.host_loops import Loop, loops
+from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_type,
@@ -17,6 +17,7 @@ from nodes.rewrites.analysis.host_source import (
     operator,
     pragma_node,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source
 
@@ -47,7 +48,7 @@ def _divisions(source: Source, loop: Loop, edits: Edits) -> None:
         called = source.of(call, "function").removeprefix("std::").removeprefix("static_cast<")
         if called.removeprefix("l").startswith(_ROUNDING) or "int" in called:
             return
-    variant = {loop.variable} | changed_names(source, loop.body)
+    variant = {loop.name} | changed_names(source, loop.body)
     for node in source.walk(loop.body, "init_declarator"):
         variant |= identifiers(source, node.child_by_field_name("declarator"))
     names: dict[str, str] = {}

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import Loop, canonical, loops
+from nodes.rewrites.analysis.host_loops import loops, loops_around
 from nodes.rewrites.analysis.host_source import (
     arguments,
+    calls_below,
     declared_names,
     enclosing_function,
-    functions,
     identifiers,
     over_lanes,
     root_name,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import behind_stores
@@ -39,7 +40,7 @@ _LONG = frozenset({"exp_lanes", "tanh_lanes", "erf_lanes", "log_lanes", "log1p_l
 def rewrite(source: Source, facts: Facts) -> str | None:
     edits, read = Edits(source), dict[int, set[str]]()
     for loop in loops(source):
-        if loop.step is None or source.of(loop.step) != "LANES" or over_lanes(source, loop.node):
+        if loop.step_node is None or source.of(loop.step_node) != "LANES" or over_lanes(source, loop.node):
             continue
         seen = read.setdefault(enclosing_function(loop.node).start_byte, set())
         loads = [arguments(call)[0] for call in _calls(source, loop, "load_lanes")]
@@ -57,10 +58,10 @@ def _ask_ahead(source: Source, loop: Loop, addresses: list[Node], edits: Edits) 
     """Prefetches before the statements that load: of what differs from row to row, as the rest stays in the caches."""
     if loop.body.type != "compound_statement":
         return  # what is put in front would be the loop's body
-    rows = _outermost(source, loop)
-    varying = declared_names(source, rows.body) | {rows.variable}
+    rows = next((each for each in loops_around(source, loop.node) if each is not None), loop)
+    varying = declared_names(source, rows.body) | {rows.name}
     if rows.node != loop.node:
-        varying -= {loop.variable}
+        varying -= {loop.name}
     asked = set()
     for address in addresses:
         text = source.of(address)
@@ -73,15 +74,6 @@ def _ask_ahead(source: Source, loop: Loop, addresses: list[Node], edits: Edits) 
             edits.insert(statement.start_byte, f"prefetch_ahead({text});\n{indent}")
 
 
-def _outermost(source: Source, loop: Loop) -> Loop:
-    here, found = loop.node.parent, loop
-    while here is not None and here.type != "function_definition":
-        if here.type == "for_statement":
-            found = canonical(source, here) or found
-        here = here.parent
-    return found
-
-
 def _goes_past_the_caches(source: Source, loop: Loop) -> bool:
     """Whether the loop's outputs may be larger than the caches, which nontemporal_stores has found out."""
     stores = [arguments(call) for call in _calls(source, loop, "store_lanes")]
@@ -90,16 +82,7 @@ def _goes_past_the_caches(source: Source, loop: Loop) -> bool:
 
 def _is_long(source: Source, node: Node) -> bool:
     """Whether it calls a long function of lanes, itself or by way of the file's own functions."""
-    own, stack, seen = functions(source), [node], set()
-    while stack:
-        for call in source.walk(stack.pop(), "call_expression"):
-            name = source.of(call, "function")
-            if name in _LONG:
-                return True
-            if name in own and name not in seen:
-                seen.add(name)
-                stack.extend(function.body for function in own[name])
-    return False
+    return any(source.of(call, "function") in _LONG for call in calls_below(source, node))
 
 
 def _calls(source: Source, loop: Loop, name: str) -> list[Node]:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import arguments, declared_names, fields, functions, name_of
+from nodes.rewrites.analysis.host_source import arguments, declared_names, fields, functions
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
-from nodes.rewrites.syntax.tree import children_of
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted, one_by_one
+from nodes.rewrites.syntax.tree import children_of, declared_name
 
 
 @rule("cpu", expected="nothing by itself: later steps see what a template is asked to apply", normalizes=True)
@@ -39,7 +39,7 @@ def _write_out(edits: Edits, source: Source, template: Node, function: Node) -> 
     if len([n for n in source.walk(template, "type_identifier") if source.of(n) == kind]) != 2 or type_ is None:
         raise Unsupported("another use of the parameter's type")
     applied, text = _function_of(source, argument)
-    name = source.of(name_of(parameter.child_by_field_name("declarator")))
+    name = source.of(declared_name(parameter.child_by_field_name("declarator")))
     for use in source.walk(function.child_by_field_name("body"), "identifier"):
         if source.of(use) == name:
             edits.replace(use, applied)
@@ -75,7 +75,7 @@ def _given_a_function(source: Source, template: Node, function: Node) -> tuple[N
     for parameter, argument in zip(parameters, arguments(call), strict=True):
         declared = parameter.child_by_field_name("declarator")
         if source.of(parameter, "type") in types and declared is not None:
-            name = source.of(name_of(declared))
+            name = source.of(declared_name(declared))
             uses = [n for n in source.walk(body, "identifier") if source.of(n) == name]
             applied = all(
                 n.parent.type == "call_expression" and n.parent.child_by_field_name("function") == n for n in uses
@@ -111,10 +111,12 @@ def _function_of(source: Source, argument: Node) -> tuple[str, str]:
         raise Unsupported("more than a call operator")
     words = "".join(f"_{c.lower()}" if c.isupper() else c for c in source.of(kind)).lstrip("_").replace("__", "_")
     taken = {source.of(n) for n in source.walk(None, "identifier", "type_identifier", "field_identifier")}
-    name, width = free(f"{words}_value", taken), len(source.indent(members[0]))
+    name = free(f"{words}_value", taken)
     parameters = source.of(next(source.walk(declarator, "parameter_list")))
-    lines = [line[width:] if not line[:width].strip() else line for line in source.of(body).split("\n")]
-    return name, f"static inline {source.of(returns)} {name}{parameters} " + "\n".join(lines) + "\n\n"
+    return (
+        name,
+        f"static inline {source.of(returns)} {name}{parameters} {lifted(source, members[0], source.of(body))}\n\n",
+    )
 
 
 def _with_comma(node: Node) -> tuple[int, int]:

@@ -49,12 +49,12 @@ class Conversions:
 
     def _is(self, kind: str, function: Function) -> bool:
         known = aliases(self.source)
-        names = [name for name, _, _ in function.parameters]
-        kinds = [known.get(kind, kind) for _, kind, _ in function.parameters]
+        names = [each.name for each in function.parameters]
+        kinds = [known.get(each.type, each.type) for each in function.parameters]
         returns = self.source.of(function.node, "type")
         returns = known.get(returns, returns)
         # `const T&` reads like a value, `T&` is written through like a pointer.
-        pointers = [p and not (kind != "store" and name in function.references) for name, _, p in function.parameters]
+        pointers = [each.pointer and not (kind != "store" and each.reference) for each in function.parameters]
         if pointers != ([True, False] if kind == "store" else [False]):
             return False
         stored = returns if kind == "narrow" else kinds[0]

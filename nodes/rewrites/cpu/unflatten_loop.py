@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import Loop, canonical, counts_from_zero, has_pragma
+from nodes.rewrites.analysis.host_loops import canonical, counts_from_zero, has_pragma
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
     enclosing_function,
+    host_code,
     identifiers,
     indentation,
     operator,
 )
+from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import names_declared
 
 
 @rule(
@@ -49,7 +52,8 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     (width,) = widths
     if width in changed_names(source, loop.node) | declared_names(source, loop.body):
         raise Unsupported("a divisor that changes")
-    height, taken = _quotient(source, loop, width), identifiers(source, enclosing_function(loop.node))
+    divisor = (*quotients, *rests)[0].child_by_field_name("right")
+    height, taken = _height(source, loop, divisor), identifiers(source, enclosing_function(loop.node))
     changes, names = Edits(source), []
     for nodes, plain in ((quotients, "row"), (rests, "column")):
         # `const T row = i / n;` is what the new loop counts; any other mention reads it.
@@ -61,7 +65,7 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
                 changes.remove(node.parent.parent)
             else:
                 changes.replace(node, names[-1])
-    (row, column), kind = names, loop.kind
+    (row, column), kind = names, loop.type
     text, depth = changes.apply().encode(), indentation(source, loop.node) + source.unit(loop.node)
     inner = text[loop.body.start_byte + 1 : loop.body.end_byte - 1 + len(text) - len(source.data)].decode()
     lines = [line.removeprefix(depth) for line in inner.strip("\n").rstrip().split("\n")]
@@ -71,7 +75,7 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
             f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{",
             [
                 f"for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
-                [f"const {kind} {loop.variable} = {row} * {width} + {column};", *lines],
+                [f"const {kind} {loop.name} = {row} * {width} + {column};", *lines],
                 "}",
             ],
             "}",
@@ -85,7 +89,7 @@ def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
         node
         for node in source.walk(loop.body, "binary_expression")
         if operator(source, node) == sign
-        and source.of(node, "left") == loop.variable
+        and source.of(node, "left") == loop.name
         and node.child_by_field_name("right").type == "identifier"
     ]
 
@@ -95,37 +99,18 @@ def _is_declared(source: Source, loop: Loop, node: Node) -> bool:
     declarator, declaration = node.parent, node.parent.parent
     if declarator.type != "init_declarator" or declaration.parent != loop.body or not source.alone(declaration):
         return False
-    own = source.of(declaration, "type") in {loop.kind, "auto"}
+    own = source.of(declaration, "type") in {loop.type, "auto"}
     alone = len(declaration.children_by_field_name("declarator")) == 1
     return own and alone and source.of(declarator, "declarator") not in changed_names(source, loop.body)
 
 
-def _quotient(source: Source, loop: Loop, width: str) -> str:
-    """The loop's bound divided by `width`, where it is a product of names that holds it once, here or at every call."""
-    bound = loop.bound
-    if bound.type == "identifier":
-        bound = _constant(source, loop, source.of(bound))
-    nodes = operands(source, bound, "*")
-    if any(node.type not in {"identifier", "number_literal"} for node in nodes):
-        raise Unsupported("a bound that is no product")
-    factors = [source.of(node) for node in nodes]
-    if width not in factors or len(factors) < 2:
-        raise Unsupported("a divisor that does not divide the bound")
-    factors.remove(width)
-    return " * ".join(factors)
-
-
-def _constant(source: Source, loop: Loop, name: str) -> Node:
-    """The initial value of a `const` of the function whose factors cannot change either."""
+def _height(source: Source, loop: Loop, width: Node) -> str:
+    """The loop's bound divided by a divisor, where it is a product of names that holds it."""
+    code = host_code(source)
+    rows = loop.bound.over(code.polynomial(width))
+    ((names, factor),) = rows.terms if rows is not None and len(rows.terms) == 1 else [((), 0)]
     function = enclosing_function(loop.node)
-    for node in source.walk(function, "declaration"):
-        declarator = node.child_by_field_name("declarator")
-        if node.start_byte > loop.node.start_byte or declarator.type != "init_declarator":
-            continue
-        if source.of(declarator, "declarator") != name or not source.of(node).startswith("const "):
-            continue
-        value = declarator.child_by_field_name("value")
-        if changed_names(source, function) & identifiers(source, value):
-            break
-        return value
-    raise Unsupported(f"{name} is not a constant product")
+    inside = [source.of(n) for d in source.walk(function, "declaration") for n in names_declared(d)]
+    if not factor or any(not name.text.isidentifier() or inside.count(name.text) > 1 for name in names):
+        raise Unsupported("a divisor that does not divide the bound")
+    return " * ".join([*([str(factor)] if factor != 1 or not names else []), *(name.text for name in names)])

@@ -17,10 +17,12 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_source import arguments, calls, functions, is_float, operator, overloaded
+from nodes.rewrites.analysis.host_loops import called_in_loops
+from nodes.rewrites.analysis.host_source import arguments, enclosing_function, functions, is_float, operator, overloaded
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_includes, include
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import LOOPS, enclosing
 
 VECTOR_FUNCTIONS = {
     **dict.fromkeys((
@@ -73,9 +75,14 @@ _TEXTS = {
 )
 def rewrite(source: Source, facts: object) -> str | None:
     own, edits, used = functions(source), Edits(source), set()
+    repeated = {f.node for name in called_in_loops(source) for f in own[name]}
     for call in source.walk(None, "call_expression"):
         name = _float_function(source, call)
-        if (name in VECTOR_FUNCTIONS or name in _EXTREMES) and name not in own and _in_a_loop(source, call):
+        if (
+            (name in VECTOR_FUNCTIONS or name in _EXTREMES)
+            and name not in own
+            and (enclosing(call.parent, *LOOPS) is not None or enclosing_function(call) in repeated)
+        ):
             name = _EXTREMES.get(name, name)
             if source.of(call, "function") != name:
                 edits.replace(call.child_by_field_name("function"), name)
@@ -132,24 +139,3 @@ def _of_a_float(source: Source, node: Node) -> bool:
         elif here.type != "number_literal":
             leaves.append(here)
     return bool(leaves) and all(is_float(source, leaf) for leaf in leaves)
-
-
-def _in_a_loop(source: Source, node: Node) -> bool:
-    """Inside a loop, or in a function that is called inside one."""
-    seen: set[str] = set()
-    stack = [node]
-    while stack:
-        here = stack.pop().parent
-        while here is not None and here.type not in {
-            "for_statement",
-            "while_statement",
-            "do_statement",
-            "function_definition",
-        }:
-            here = here.parent
-        if here is not None and here.type != "function_definition":
-            return True
-        names = {name for name, group in functions(source).items() if any(f.node == here for f in group)} - seen
-        seen |= names
-        stack += [call for name in names for call in calls(source).get(name, ())]
-    return False

@@ -7,7 +7,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
     Step,

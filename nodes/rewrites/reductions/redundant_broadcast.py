@@ -21,7 +21,7 @@ from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
 from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_by_one
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.regions import EXTREMES
+from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.uses import element_at, index_of

@@ -117,3 +117,20 @@ class Polynomial:
     def without(self, symbol: Symbol) -> Polynomial:
         """The terms that do not have `symbol` as a factor."""
         return Polynomial.of((monomial, c) for monomial, c in self.terms if symbol not in monomial)
+
+    def over(self, divisor: Polynomial) -> Polynomial | None:
+        """The quotient where every term divides without a rest, by a number or a product; None otherwise."""
+        if len(divisor.terms) != 1:
+            return None
+        ((monomial, factor),) = divisor.terms
+        terms = []
+        for product, coefficient in self.terms:
+            rest = list(product)
+            for symbol in monomial:
+                if symbol not in rest:
+                    return None
+                rest.remove(symbol)
+            if coefficient % factor:
+                return None
+            terms.append((tuple(rest), coefficient // factor))
+        return Polynomial.of(terms)

@@ -53,6 +53,11 @@ INNER = "for (int64_t c = 0; c < columns; ++c)"
         "for (int64_t i = 0; i < rows; i++) { if (x[i] > 0) { y[i] = 1; } else { y[i] = x[i]; } }",
         # A gather: what is read may be anywhere, what is written may not.
         f"{ROWS} const int64_t from = (int64_t)x[r]; {INNER} y[r * columns + c] = x[from * columns + c]; }}",
+        # Whole steps reach no further than their end.
+        f"{ROWS} for (int64_t c = 0; c < 2 * columns; c += 2) {{ y[r * 2 * columns + c] = y[r * 2 * columns + c + 1]; }} }}",
+        f"{ROWS} const int64_t m = columns * 32 / 32; for (int64_t b = 0; b < m; ++b) {{ y[r * columns + b] = x[b]; }} }}",
+        f"{ROWS} double* out = (double*)y + r * columns; {INNER} out[c] = x[c]; }}",
+        f"static const int64_t first = rows; {INNER} y[3 * first + c] += x[c];",
         "for (int64_t i = 0; i < rows; i += 1) { float part[4] = {0, 0, 0, 0}; part[1] = x[i]; y[i] = part[1]; }",
     ],
 )
@@ -83,6 +88,26 @@ def test_independent_iterations(body):
         ("for (int64_t i = 0; i < rows; ++i) { static float seen; seen += 1; y[i] = seen; }", "static"),
         ("for (int64_t i = 0; i < rows; ++i) *y++ = x[i];", "not a pointer"),
         ("float t[8]; for (int64_t i = 0; i < rows; ++i) { t[0] = x[i]; y[i] = t[0]; }", "without i"),
+        (
+            f"{ROWS} for (int64_t c = 0; c < 2 * columns - 1; c += 2) y[r * 2 * columns + c] = y[r * 2 * columns + c + 2]; }}",
+            "overlap",
+        ),
+        (
+            f"{ROWS} const int64_t m = (columns * 32 + 32) / 32; for (int64_t b = 0; b < m; ++b) {{ y[r * columns + b] = x[b]; }} }}",
+            "overlap",
+        ),
+        (
+            f"{ROWS} const int64_t m = columns * 33 / 32; for (int64_t b = 0; b < m; ++b) {{ y[r * columns + b] = x[b]; }} }}",
+            "overlap",
+        ),
+        # What is cast is only compared with its like.
+        (f"{ROWS} y[r] = 1; double* out = (double*)y + r * columns; {INNER} out[c] = x[c]; }}", "two types"),
+        (f"{ROWS} ((int*)y)[r] = 1; double* out = (double*)y + r * columns; {INNER} out[c] = x[c]; }}", "two types"),
+        (f"{ROWS} ((float*)(y + 4))[r] = 1; }}", "not known"),
+        # What is fixed at the first call is another call's width.
+        (f"static const int64_t first = columns; {ROWS} {INNER} y[r * first + c] += x[c]; }}", "without r"),
+        ("float* p = y; if (rows > 3) p = y + 1; for (int64_t i = 0; i < rows; ++i) p[i] = y[i];", "stays where it is"),
+        ("for (int64_t i = 0; i < rows; ++i) { int64_t at = i; at += (int64_t)x[i]; y[at] = 1; }", "not known"),
         ("int64_t at = 0; if (rows > 3) at = 1; for (int64_t i = 0; i < rows; ++i) { y[i] = y[at]; }", ""),
     ],
 )
@@ -95,6 +120,17 @@ def test_a_function_is_looked_into():
     before = "static void put(float* to, float value) { *to = value; to[1] = value; }"
     assert "overlap" in verdict("for (int64_t i = 0; i < rows; ++i) put(y + i, x[i]);", before=before)
     assert verdict("for (int64_t i = 0; i < rows; ++i) put(y + 2 * i, x[i]);", before=before) == ""
+
+
+def test_what_a_function_returns_is_an_index():
+    before = """
+    static int64_t at(int64_t r, int64_t c, int64_t n) { const int64_t row = r * n; return row + c; }
+    static float* row_of(float* p, int64_t r, int64_t n) { return p + r * n; }
+    static int64_t next(int64_t r) { static int64_t calls = 0; calls += r; return calls; }"""
+    assert verdict(f"{ROWS} {INNER} y[at(r, c, columns)] = x[c]; }}", before=before) == ""
+    assert "overlap" in verdict(f"{ROWS} {INNER} y[at(r, 2 * c, columns)] = x[c]; }}", before=before)
+    assert verdict(f"{ROWS} float* row = row_of(y, r, columns); {INNER} row[c] = x[c]; }}", before=before) == ""
+    assert verdict(f"{ROWS} y[next(r)] = x[r]; }}", before=before) != ""
 
 
 def test_every_overload_counts():

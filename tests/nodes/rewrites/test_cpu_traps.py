@@ -32,19 +32,10 @@ HEADERS = """\
 
 """
 TRAPS: dict[str, str] = {
-    # Variables declared above their loops, and pointers that walk.
+    # Variables declared above their loops.
     "carried_by_one_declared_above": """{
     float last = 0.5f; int i;
     for (i = 0; i < n; ++i) { y[i] = last; last = x[i]; }
-}""",
-    "scratch_behind_the_loop": """{
-    float d = 0;
-    for (int i = 0; i < n; i++) { d = x[i] * 2; y[i] = d; }
-    y[0] = d;
-}""",
-    "to_an_end": """{
-    const float* end = x + rows * n; float* out = y;
-    for (const float* p = x; p != end; ++p) { *out = *p + 1; ++out; }
 }""",
     # The standard library.
     "copies": """{
@@ -54,20 +45,6 @@ TRAPS: dict[str, str] = {
     std::memset(y + n, 1, 4 * sizeof(float));
     std::copy(y + 1, y + n, y);
     std::fill_n(y + 2 * n, 3, 7.0f);
-}""",
-    # Macros.
-    "macros": """
-#define LARGER(a, b) ((a) > (b) ? (a) : (b))
-#define SUM_OF(a, b) a + b
-#define SQUARED(a) ((a) * (a))
-#define THIRD(p) (p)[2]
-#define AS_FLOAT(v) ((float)(v))
-{
-    float most = -1e30f;
-    for (int i = 0; i < n; ++i) { most = LARGER(most, x[i] * 2); }
-    for (int i = 0; i < n; ++i) { y[i] = SUM_OF(x[i], 1) * 2 + SQUARED(x[i] + 1) + LARGER(i, 3) + THIRD(x + i % 2); }
-    int k = 3;
-    y[0] = most + AS_FLOAT(k) / 2 + AS_FLOAT(k++ / 2);
 }""",
     # Returns and functors.
     "early_returns": """
@@ -135,21 +112,6 @@ static void held(const float* from, float* to, int64_t m, F f) { for (int64_t i 
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) { line[i] = line[i + 1] + x[r * n + i]; }
         for (int64_t i = 0; i < n; ++i) { y[r * n + i] = line[i]; }
-    }
-}""",
-    "scratch_read_behind": """{
-    std::vector<float> line(n);
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < n; ++i) { line[i] = x[r * n + i]; }
-        y[r] = line[0];
-    }
-    for (int64_t i = 0; i < n; ++i) { y[n + i] = line[i]; }
-}""",
-    "scratch_by_another_name": """{
-    float line[64]; float* same = line;
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < 64 && i < n; ++i) { line[i] = x[r * n + i]; }
-        y[r] = same[0];
     }
 }""",
     "maximum_named_max": """{
