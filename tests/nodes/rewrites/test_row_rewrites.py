@@ -238,7 +238,7 @@ def test_names_that_mean_something_else_in_the_second_kernel_become_others(tmp_p
     text = text.replace("sum = 0.0f;", "sum = 0.0f, kept[3];\n  kept[1] = eps;\n  float* where = kept + 1;", 1)
     new = after(text.replace("/ width + eps)", "/ width + *where)"), "fuse_kernels")
     fused = body(new, "void add_then_rms_norm_kernel")
-    assert "float* where_2 = kept_3 + 1;" in fused and "columns + *where_2);" in fused and "* scale_2 *" in fused
+    assert "float* where_2 = kept_2 + 1;" in fused and "columns + *where_2);" in fused and "* scale_2 *" in fused
     check(new, tmp_path, folder, "0", "1")
 
 
