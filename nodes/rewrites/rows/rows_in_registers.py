@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_shape import names_width
+from nodes.rewrites.analysis.block_values import WARP
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
-from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
 from nodes.rewrites.analysis.vectors import seen_through
 from nodes.rewrites.reductions.shares import check_block_shares
@@ -267,101 +268,28 @@ class RowReader:
         kernel, code = self.kernel, self.code
         if kernel.counts_warps:
             raise Unsupported("shared memory of which a fixed number of warps is read")
-        functions = [kernel.node]
-        for call in self.source.walk(kernel.body, "call_expression"):
-            name = self.source.of(call, "function").split("<")[0]
-            functions += code.overloads.get(name, [])
-        used = {self.source.of(n) for f in functions for n in self.source.walk(f, "identifier", "number_literal")}
         for launch in kernel.launches:
-            x, y, z = launch.extents(launch.block)
-            if (y, z) != ("1", "1") or (self._is_wide(launch) and row_loop(kernel) is not None):
+            if launch.extents(launch.block)[1:] != ("1", "1") or (self._is_wide(launch) and row_loop(kernel)):
                 raise Unsupported("a launch of more than one dimension")
-            width = self._width_name(x, launch)
-            stands = {
-                n for n, a in zip(kernel.template_names, launch.template_arguments, strict=False) if a in {x, width}
-            }
-            if (width and width in used) or stands & used:
+            if names_width(code, kernel, launch):
                 raise Unsupported("a kernel that names the width of its block")
         for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
             if any(self.source.of(n) == name for n in self.source.walk(kernel.body, "field_expression")):
                 raise Unsupported(f"{name} is in use")
-        removed = {row.name for row in self.rows}
-        slots: dict[str, int] = {}
-        for function in functions:
-            for node in self.source.walk(function, "declaration"):
-                declarator = field_of(node, "declarator")
-                if not self.source.says(node, "__shared__") or declarator is None:
-                    continue
-                if declarator.type != "array_declarator" or any(
-                    self.source.of(c) == "extern" for c in self.source.walk(node)
-                ):
-                    continue
-                name, size = field_of(declarator, "declarator"), field_of(declarator, "size")
-                if name is None or size is None or self.source.of(name) in removed:
-                    continue
-                slots[self.source.of(name)] = code.polynomial(size).value or 0
-                if slots[self.source.of(name)] < 32:
+        gone = {row.declaration.id for row in self.rows}
+        for function in [kernel.node, *kernel.helpers]:
+            for declaration in self.source.walk(function, "declaration"):
+                size = field_of(declaration, "declarator", "size")
+                ours = not self.source.says(declaration, "__shared__") or declaration.id in gone
+                if not ours and size is not None and (code.polynomial(size).value or 0) < WARP:
                     raise Unsupported("shared memory for a fixed number of warps")
         for access in kernel.accesses:
-            argument = field_of(access.node, "argument")
-            name = self.source.of(argument) if argument is not None else ""
-            if access.root or name in removed or not access.offset.depends_on(THREAD):
+            found = code.variable(access.base.node)
+            own = access.root or (found is not None and found.declaration.id in gone)
+            if own or not access.offset.depends_on(THREAD):
                 continue
-            if access.base.where >= 0 and not self._is_shared(access.base):
-                continue  # the thread's own
-            if not self._within_warps(access, slots.get(name, 0)):
+            if found is None or self.source.says(found.declaration, "__shared__"):
                 raise Unsupported("shared memory for a fixed number of threads")
-
-    def _is_shared(self, base: Symbol) -> bool:
-        found = self.code.variable(base.node)
-        return found is None or "__shared__" in self.source.of(found.declaration)
-
-    def _within_warps(self, access: Access, slots: int) -> bool:
-        """Whether the index stays below 32 for any block: a warp's or lane's number, or guarded by a comparison."""
-        if len(access.offset.terms) == 1 and len(access.offset.symbols) == 1:
-            (symbol,) = access.offset.symbols
-            if symbol.operator and access.offset == Polynomial.symbol(symbol):
-                divisor = symbol.operands[1].value or 0
-                return divisor >= 32 if symbol.operator == "/" else divisor <= slots
-        here: Node | None = access.node
-        while here is not None and here.type != "function_definition":
-            parent = here.parent
-            if parent is not None and parent.type in {"if_statement", "conditional_expression"}:
-                condition = field_of(parent, "condition")
-                taken = same(field_of(parent, "consequence"), here)
-                if condition is not None and taken and self._below_warps(condition, access.offset):
-                    return True
-            here = parent
-        return False
-
-    def _below_warps(self, condition: Node, index: Polynomial) -> bool:
-        if condition.type in {"condition_clause", "parenthesized_expression"} and condition.named_child_count == 1:
-            return self._below_warps(condition.named_children[0], index)
-        if condition.type != "binary_expression":
-            return False
-        left, right = field_of(condition, "left"), field_of(condition, "right")
-        operator = self.source.of(condition, "operator")
-        if left is None or right is None or operator not in {"<", "=="} or self.code.polynomial(left) != index:
-            return False
-        limit = self.code.polynomial(right)
-        if limit.value is not None:
-            return limit.value <= 32
-        return any(s.operator == "/" and (s.operands[1].value or 0) >= 32 for s in limit.symbols)
-
-    def _width_name(self, text: str, launch: Launch, depth: int = 0) -> str:
-        """The number or the global constant that a block's width is; "" where it is computed."""
-        text = text.strip("() ")
-        if text.isdigit() or text in self.code.macros:
-            return text
-        if not text.isidentifier() or depth > 4:
-            return ""
-        here = next(
-            (n for n in self.source.walk(launch.statement.parent, "identifier") if self.source.of(n) == text), None
-        )
-        found = self.code.definition(here) if here is not None else None
-        if found is None or found.kind == "global":
-            return text
-        return self._width_name(self.source.of(found.value), launch, depth + 1) if found.value is not None else ""
 
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
