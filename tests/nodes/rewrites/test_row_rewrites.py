@@ -264,42 +264,64 @@ def test_the_workloads_say_whether_rows_are_short_or_few(kernel: str, short: boo
 
 # What all of them compute.
 
-PREPARE = ("fuse_kernels", "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
-LONG = {"SHORT_ROWS_FROM": 10**6}
-"""No row is short, so that what else the steps made is run."""
+PREPARE = ("block_per_row", "fuse_kernels", "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
+"""Each where it applies."""
+SHORT, LONG = {"SHORT_ROWS_FROM": 1}, {"SHORT_ROWS_FROM": 10**6}
+"""Every row is short; or none is, so that what else the steps made is run."""
 CLUSTERS = {"CLUSTER_STEPS": 128}
 """Rows are long enough for clusters."""
+REGISTERS, DEPENDENT = "cache_row_in_registers", "programmatic_dependent_launch"
+KEPT = (REGISTERS, "cache_values_in_registers")
+STEPS = [
+    "float32:rows=2,columns=7",
+    "float16:rows=5,columns=64",
+    "float32:rows=2,columns=4100",
+    "float16:rows=1,columns=20000",
+]
+"""Of one step a thread to eight, and rows whose last steps some threads do not have."""
+
+
+def slow(*row: object) -> object:
+    return pytest.param(*row, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("folder", "steps", "numbers", "workloads"),
+    ("folder", "steps", "numbers", "workloads", "environment"),
     [
-        ("tests/inputs/row_softmax/plain", ("cache_row_in_registers", "several_rows_per_block"), {"SHORT_ROWS_FROM": 1},
-         ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"]),
-        pytest.param("tests/inputs/layer_norm/plain", ("cache_row_in_registers", "programmatic_dependent_launch", "several_rows_per_block"), {"SHORT_ROWS_FROM": 1},
-         ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], marks=pytest.mark.slow),
-        pytest.param("tests/inputs/residual_then_norm/plain", ("cache_row_in_registers", "several_rows_per_block"), {"SHORT_ROWS_FROM": 4},
-         ["float16:rows=9,columns=520", "float32:rows=3,columns=515", "float32:rows=21,columns=24"], marks=pytest.mark.slow),
-        pytest.param("kernels/fused_add_rmsnorm/extracted", ("cache_row_in_registers", "several_rows_per_block"), LONG,
-         ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"],
-         marks=pytest.mark.slow),
-        ("kernels/fused_add_rmsnorm/extracted", ("cache_row_in_registers", "programmatic_dependent_launch", "cluster_split"), {**CLUSTERS, "CLUSTER_THREADS": 64},
-         ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"]),
-        pytest.param("tests/inputs/row_softmax/plain", ("cluster_split",), CLUSTERS,
-         ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], marks=pytest.mark.slow),
+        ("tests/inputs/row_softmax/plain", (REGISTERS, "several_rows_per_block"), SHORT,
+         ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"], {}),
+        slow("tests/inputs/layer_norm/plain", (REGISTERS, DEPENDENT, "several_rows_per_block"), SHORT,
+             ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], {}),
+        slow("tests/inputs/residual_then_norm/plain", (REGISTERS, "several_rows_per_block"), {"SHORT_ROWS_FROM": 4},
+             ["float16:rows=9,columns=520", "float32:rows=3,columns=515", "float32:rows=21,columns=24"], {}),
+        slow("kernels/fused_add_rmsnorm/extracted", (REGISTERS, "several_rows_per_block"), LONG,
+             ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"], {}),
+        ("kernels/fused_add_rmsnorm/extracted", (REGISTERS, DEPENDENT, "cluster_split"), {**CLUSTERS, "CLUSTER_THREADS": 64},
+         ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"], {}),
+        slow("tests/inputs/row_softmax/plain", ("cluster_split",), CLUSTERS,
+             ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], {}),
         ("tests/inputs/row_logsumexp/plain", ("several_rows_per_block",), {"SHORT_ROWS_FROM": 4},
-         ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"]),
+         ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"], {}),
+        ("tests/inputs/thread_softmax/plain", ("fast_math",), {}, ["float16:rows=5,n=515"], {"EMULATE_BACKWARDS": "1"}),
+        ("tests/inputs/thread_layer_norm/plain", ("fast_math",), {}, ["float32:rows=3,columns=300"], {"EMULATE_BACKWARDS": "1"}),
+        slow("tests/inputs/thread_layer_norm/plain", (REGISTERS, "cluster_split"), CLUSTERS,
+             ["float32:rows=3,columns=1028"], {"EMULATE_BACKWARDS": "1"}),
+        ("tests/inputs/row_softmax/plain", ("fast_math", *KEPT, DEPENDENT), {}, STEPS, {"EMULATE_BACKWARDS": "1"}),
+        slow("tests/inputs/row_softmax/plain", KEPT, {}, STEPS, {"EMULATE_MULTIPROCESSORS": "1"}),
+        slow("tests/inputs/row_softmax/plain", (*KEPT, "several_rows_per_block"), SHORT, STEPS, {}),
+        slow("tests/inputs/row_softmax/plain", (*KEPT, DEPENDENT, "cluster_split"), {"CLUSTER_STEPS": 1}, STEPS, {}),
     ],
     ids=lambda value: value.split("/")[-2] if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
 def test_they_compute_what_the_reference_says(
-    folder: str, steps: tuple[str, ...], numbers: dict[str, int], workloads: list[str], tmp_path: Path
-) -> None:
+    folder: str, steps: tuple[str, ...], numbers: dict[str, int], workloads: list[str], environment: dict[str, str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
     where, _, name = folder.rpartition("/")
     text = (ROOT / where / f"baseline.{name}.cu").read_text()
     for step in PREPARE:
         text = applied_step(step, text, FACTS) or text
-    check(bake(after(text, *steps), numbers), tmp_path, ROOT / where, "0", "1", *workloads)
+    check(bake(after(text, *steps), numbers), tmp_path, ROOT / where, "0", "1", *workloads, **environment)
 
 
 MASKED = """\
