@@ -20,7 +20,7 @@ from nodes.rewrites.launch.grid_stride import BESIDE_OTHERS, LAYOUTS, Layout, ro
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, left_by, names_declared, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
@@ -135,7 +135,7 @@ def _take_one_row(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> N
     }
     above |= {parameter.name for parameter in kernel.parameters}
     declared = {source.of(name) for statement in inner for name in names_declared(statement)}
-    if not inner or not kernel.launches or above & {loop.name, *declared} or _leaves(loop.node):
+    if not inner or not kernel.launches or above & {loop.name, *declared} or _leaves(source, loop.node):
         return
     try:
         for launch in kernel.launches:
@@ -156,17 +156,10 @@ def _take_one_row(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> N
     edits.replace(loop.node, "\n".join([*head, *(line.removeprefix(unit) for line in lines[1:])]))
 
 
-def _leaves(loop: Node) -> bool:
+def _leaves(source: Source, loop: Node) -> bool:
     """Whether a `break` or `continue` is the loop's own, or may be."""
-    stack = [field_of(loop, "body")]
-    while stack:
-        node = stack.pop()
-        if node is None or node.type in {"for_statement", "while_statement", "do_statement", "lambda_expression"}:
-            continue
-        if node.type in {"break_statement", "continue_statement", "goto_statement", "labeled_statement"}:
-            return True
-        stack += node.children
-    return False
+    jumps = source.walk(loop, "break_statement", "continue_statement")
+    return source.has(loop, "goto_statement", "labeled_statement") or any(same(left_by(jump), loop) for jump in jumps)
 
 
 def _argument(source: Source, call: Node, at: int) -> str:

@@ -9,6 +9,7 @@ worth 3 to 6 % of what is many times the L2.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -122,15 +123,13 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
             raise Unsupported("a loop without a stride")
     if any(carries_state(kernel, statements(loop.body)) for loop in outer):
         raise Unsupported("elements that depend on each other")
-    check_threads(code, kernel, outer)
+    check_threads(code, kernel, [*headers(outer), *leaders(code, kernel, outer)])
     _check_memory(code, kernel, outer)
     # The rows: every blockIdx.x, which only the row may use.
     row = code.fresh("row_of_thread") if "row" in kernel.identifiers() else "row"
     if rows is not None:
-        allowed = [rows.start_node, rows.step_node]
-        for use in [*_uses(kernel, "blockIdx.x"), *_uses(kernel, "gridDim.x")]:
-            if not any(a is not None and inside(use, a) for a in allowed):
-                raise Unsupported("blockIdx.x beside the loop over rows")
+        if not all(any(inside(use, part) for part in headers([rows])) for use in kernel.block_indices()):
+            raise Unsupported("blockIdx.x beside the loop over rows")
         edits.replace(rows.start_node, f"{layout.block} * blockDim.y + threadIdx.y")
         edits.replace(rows.step_node, f"{layout.blocks} * blockDim.y")
         total = None
@@ -149,7 +148,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
         edits.replace(loop.start_node, f"blockIdx.{layout.cuts} * {step} + {start}")
         edits.replace(loop.step_node, f"gridDim.{layout.cuts} * {step}")
         _keep_rolled(edits, source, loop.node)
-    for condition in _leaders(code, kernel, outer):
+    for condition in leaders(code, kernel, outer):
         edits.replace(condition, f"{source.of(condition)} && blockIdx.{layout.cuts} == 0")
     for launch in kernel.launches:
         _rewrite_launch(edits, code, kernel, launch, rows, outer, total, layout)
@@ -167,7 +166,7 @@ def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
     edits.insert(line, "#pragma unroll 1\n")
 
 
-def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
+def leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
     """Conditions `threadIdx.x == 0` of ifs without an else, outside the loops: what is done once a row."""
     found = []
     for node in kernel.source.walk(kernel.body, "if_statement"):
@@ -178,18 +177,21 @@ def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
     return found
 
 
-def check_threads(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
-    """threadIdx.x may only start loops and name the row's first thread."""
-    source = kernel.source
-    leaders = _leaders(code, kernel, outer)
-    headers = [part for loop in outer for part in (loop.start_node, loop.step_node) if part is not None]
-    for node in source.walk(kernel.body, "identifier", "field_expression"):
-        polynomial = code.polynomial(node)
-        if not polynomial.depends_on(THREAD) and not polynomial.depends_on(BLOCK_DIM):
+def headers(loops: list[Loop]) -> list[Node]:
+    """Where loops say which elements are a thread's, or a block's: their starts and steps."""
+    return [part for loop in loops for part in (loop.start_node, loop.step_node) if part is not None]
+
+
+def check_threads(
+    code: Code, kernel: Kernel, allowed: list[Node], apart: Callable[[Node, Polynomial], Polynomial] | None = None
+) -> None:
+    """threadIdx.x and blockDim.x may only stand in these nodes, and in what `apart` makes of another node's place."""
+    for node in kernel.source.walk(kernel.body, "identifier", "field_expression"):
+        place = code.polynomial(node)
+        if not (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) or any(inside(node, n) for n in allowed):
             continue
-        if any(inside(node, part) for part in [*headers, *leaders]):
-            continue
-        if not names_integer(code, node):
+        place = apart(node, place) if apart is not None else place
+        if (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) and not names_integer(code, node):
             raise Unsupported("threadIdx.x outside the loops")  # else its own uses are looked at, one by one
 
 
@@ -206,7 +208,7 @@ def names_integer(code: Code, node: Node) -> bool:
 
 def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
     """What one thread writes no other may read, and what is written outside the loops is the first thread's."""
-    leaders = _leaders(code, kernel, outer)
+    once = leaders(code, kernel, outer)
     if kernel.escapes:
         raise Unsupported("a helper that may write anywhere")
     written = {access.root for access in kernel.accesses if access.writes and access.root}
@@ -216,8 +218,7 @@ def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
             continue  # an array of the thread's own: there is no shared memory here
         in_loop = any(inside(access.node, loop.node) for loop in outer)
         guarded = any(
-            c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent)
-            for c in leaders
+            c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent) for c in once
         )
         if access.writes and not in_loop and not guarded:
             raise Unsupported("a write by every thread of the row")

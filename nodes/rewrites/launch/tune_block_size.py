@@ -15,7 +15,7 @@ from nodes.rewrites.analysis.insertions import insertion_point
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
-from nodes.rewrites.launch.grid_stride import check_threads
+from nodes.rewrites.launch.grid_stride import check_threads, headers, leaders
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
@@ -117,7 +117,8 @@ def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], in
         elif not text.isdigit() or (int(text) > LANES_AT_MOST and not _is_cap(node)):
             raise Unsupported("a grid with a number of unknown meaning")
     if not _follows(code, launch, reached, constant):
-        check_threads(code, kernel, thread_loops(kernel))
+        loops = thread_loops(kernel)
+        check_threads(code, kernel, [*headers(loops), *leaders(code, kernel, loops)])
     return list(found.values()), width
 
 

@@ -30,6 +30,7 @@ from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import is_return
 from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
@@ -112,7 +113,10 @@ class _Blocks(RowThreads):
             require(edits, self.code, f"block_{kind}")
         for statement in self.steps:
             edits.remove(statement, comment=True)
-        return self._without_guard(without_unused(self.code, edits.apply()))
+        text = self._without_guard(without_unused(self.code, edits.apply()))
+        code = code_of(self.source.reparsed(text))
+        check_block_shares(code, next(kernel for kernel in code.kernels if kernel.name == self.kernel.name))
+        return text
 
     def _from(self, start: Node) -> str:
         """A thread's first element, in signed numbers: the row may start below zero."""

@@ -22,6 +22,7 @@ from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import row_loop
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
+from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
@@ -288,8 +289,7 @@ class RowKeeper(RowReader):
         inner = f"decltype({items})::value"
         function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, launch.with_arguments(inner), count=1)
         grid = source.of(launch.grid)
-        headers = [n for n in (rows.start_node, rows.step_node) if n is not None] if rows is not None else []
-        if rows is not None and all(any(inside(use, h) for h in headers) for use in kernel.block_indices()):
+        if rows is not None and all(any(inside(use, h) for h in headers([rows])) for use in kernel.block_indices()):
             grid = f"static_cast<unsigned>({count})"
         call = launch.rendered(
             function=function, grid=grid, block=f"row_threads({length}, {inner})", shared=self._shared_bytes(launch)

@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.regions import (
 from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, is_zero, left_by, same, statements
+from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, left_by, same, statements
 
 SHORTEST = 64
 """Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""
@@ -158,32 +158,12 @@ class RowThreads:
                 raise Unsupported("a total of several rows")
             if loop.node.parent is None or loop.node.parent.type != "compound_statement":
                 raise Unsupported("no place behind the loop")
-            if kind == "sum" and not self._starts_from_zero(loop.node, found):
-                raise Unsupported("a sum that does not start from zero")
             yield loop, found, kind
 
     def uses(self, found: Definition, within: Node) -> list[Node]:
         """Where a variable is named, beside its declaration."""
         itself = declared_name(found.declarator)
         return [node for node in self.code.uses(found, within) if not same(node, itself)]
-
-    def _starts_from_zero(self, loop: Node, found: Definition) -> bool:
-        """Whether the last that is done to the variable in front of the loop is to set it to zero."""
-        here = loop
-        while here.parent is not None and not same(here, self.kernel.body):
-            before = [c for c in here.parent.named_children if c.end_byte <= here.start_byte]
-            for statement in reversed(before if here.parent.type == "compound_statement" else []):
-                if same(statement, found.declaration):
-                    return is_zero(self.source.of(found.value))
-                targets = [t for t in self.code.assigned(statement) if self.source.of(t) == found.name]
-                if targets:
-                    inner = statement.named_children[0] if statement.type == "expression_statement" else statement
-                    sets = inner.type == "assignment_expression" and same(field_of(inner, "left"), targets[0])
-                    return sets and self.source.of(inner, "operator") == "=" and is_zero(
-                        self.source.of(inner, "right")
-                    )  # fmt: skip
-            here = here.parent
-        return False
 
     def starts_from_first(self, loop: Loop) -> bool:
         """Whether extremes begin with element 0 and go on from 1: `top = in[0]; for (i = 1; ...) top = fmaxf(top, in[i]);`.

@@ -186,18 +186,6 @@ def test_totals_that_go_on_changing_keep_their_name() -> None:
         "mean = block_sum<0>(mean); mean /= n;" in new
         and "if (z != nullptr) if (threadIdx.x == 0) z[row] = mean;" in new
     )
-    new = made_of(
-        kernel("""\
-  float sum = 0.0f;
-  if (w != nullptr) {
-    for (int i = 0; i < n; ++i) sum += x[row * n + i] * w[i];
-  } else {
-    for (int i = 0; i < n; ++i) sum += x[row * n + i];
-  }
-  z[row] = sum;
-""")
-    )
-    assert "sum = block_sum<0>(sum); } else {" in new and "sum = block_sum<1>(sum); }" in new
 
 
 LOOP = "  for (int i = 0; i < n; ++i) "
