@@ -219,25 +219,15 @@ class RowReader:
         """Arrays in shared memory and pointers into it, by name, with their declarations."""
         found: dict[str, Node] = {}
         for node in self.source.walk(self.kernel.body, "declaration"):
-            declarators = node.children_by_field_name("declarator")
-            if len(declarators) != 1:
+            names, declarator = names_declared(node), field_of(node, "declarator")
+            if len(names) != 1:
                 continue
-            declarator = declarators[0]
-            if self.source.says(node, "__shared__") and declarator.type == "array_declarator":
-                name = field_of(declarator, "declarator")
-                if name is not None and name.type == "identifier":
-                    found[self.source.of(name)] = node
-            elif declarator.type == "init_declarator":
-                inner = field_of(declarator, "declarator")
-                value = field_of(declarator, "value")
-                name = (
-                    field_of(inner, "declarator") if inner is not None and inner.type == "pointer_declarator" else None
-                )
-                if name is None or value is None or name.type != "identifier":
-                    continue
-                inward = {self.source.of(n) for n in self.source.walk(value, "identifier")}
-                if inward & set(found):
-                    found[self.source.of(name)] = node
+            words = {self.source.of(n) for n in self.source.walk(node, "identifier")}
+            inner = field_of(declarator, "declarator") if declarator.type == "init_declarator" else None
+            pointer = inner is not None and inner.type == "pointer_declarator"
+            array = self.source.says(node, "__shared__") and declarator.type == "array_declarator"
+            if array or (pointer and words & set(found)):
+                found[self.source.of(names[0])] = node
         return found
 
     def _slot(self, access: Access, loop: Loop) -> tuple[str, str]:
