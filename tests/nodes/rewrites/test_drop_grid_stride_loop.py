@@ -12,7 +12,7 @@ from kernels import catalog as kernels
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
-from tests.nodes.rewrites.steps import FACTS, H200, after, check, flat, refused
+from tests.nodes.rewrites.steps import H200, after, check, flat, refused
 from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
@@ -208,10 +208,3 @@ def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
     spec = kernels.load("silu_and_mul").spec
     by_size = dispatched(text, "cuda", spec, split((4096, first), (None, last), measure=by))
     check(by_size, tmp_path, SILU, "0")
-
-
-def test_facts_do_not_matter() -> None:
-    """It reads what spread left, whatever the device."""
-    text = after(COLUMNS, "grid_stride")
-    other = FACTS.model_copy(update={"device": H200.model_copy(update={"units": 8, "architecture": "sm_80"})})
-    assert applied_step("drop_grid_stride_loop", text, other) == applied_step("drop_grid_stride_loop", text, FACTS)

@@ -89,6 +89,29 @@ def test_what_other_kernels_do_with_their_warps_is_left_alone(old: str, new: str
     assert text != CENTRE and refused(text, "warp_per_row")
 
 
+SUMS = (
+    CENTRE.replace("most = -1e30f", "most = 0.0f").replace("fmaxf(most, v)", "most + v").replace("fmaxf(v, ", "(v + ")
+)
+ROUNDS = [("  if (row >= rows) return;\n", "  for (; row < rows; row += 4 * gridDim.x) {\n"), ("const int row", "int row"), ("\n}\n\nextern", "\n  }\n}\n\nextern")]  # fmt: skip
+NO_SUMS = {
+    "a share that begins with more": [("most = 0.0f", "most = 1.0f")],
+    "a sum of sums": [("  if (lane", "  most = warp_max(most);\n  if (lane")],  # 32 times the sum
+    "a sum of what every lane has": [("  if (lane", "  float one = 1.0f;\n  one = warp_max(one);\n  if (lane")],
+    "a share of the round before": [*ROUNDS, ("  float most", "  if (row == 3) top[0] = most;\n  most"), ("  for (; row", "  float most = 0.0f;\n  for (; row")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", NO_SUMS.values(), ids=NO_SUMS)
+def test_warps_stay_as_wide_as_their_sums_count(changes: list[tuple[str, str]]) -> None:
+    """In a loop, what stands in front of it in the text reads what it left."""
+    text = SUMS
+    assert not refused(text, "warp_per_row")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    assert refused(text, "warp_per_row")
+
+
 def test_shuffles_that_are_written_out_and_broadcast() -> None:
     loop = (
         "for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_down_sync(0xffffffff, most, offset));"
