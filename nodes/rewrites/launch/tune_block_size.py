@@ -19,6 +19,7 @@ from nodes.rewrites.launch.grid_stride import check_threads, headers, leaders
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
 
@@ -98,7 +99,7 @@ def _names_width(code: Code, kernel: Kernel, launch: Launch, width: int) -> bool
 
 def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], int]:
     """The numbers that are the width, with what takes their place. Raises Unsupported where one may be hidden."""
-    constant = _constant(code, launch.block)
+    constant = _constant(code, launch)
     if constant is None:
         raise Unsupported("a width that is computed")
     width = int(code.source.of(constant))
@@ -166,35 +167,13 @@ def _reach(code: Code, node: Node, found: list[Node], seen: set[int]) -> None:
                 _reach(code, value, found, seen)
 
 
-def _constant(code: Code, node: Node, depth: int = 0) -> Node | None:
+def _constant(code: Code, launch: Launch) -> Node | None:
     """The number behind a block expression: a literal, `dim3(256)`, or a constant that holds one."""
-    if depth > 5:
+    if launch.extents(launch.block)[1:] != ("1", "1"):
         return None
-    if node.type == "number_literal":
-        return node
-    if node.type in {
-        "call_expression",
-        "compound_literal_expression",
-        "argument_list",
-        "initializer_list",
-        "parenthesized_expression",
-    }:
-        listed = field_of(node, "arguments") or field_of(node, "value") or node
-        inner = [
-            c
-            for c in listed.named_children
-            if c.type not in {"comment", "identifier"} or listed is node or listed.type == "argument_list"
-        ]
-        if node.type == "call_expression" and code.source.of(node, "function") != "dim3":
-            return None
-        return _constant(code, inner[0], depth + 1) if len(inner) == 1 else None
-    if node.type != "identifier":
-        return None
-    found = code.definition(node)
-    if found is None or code.mutated(found) or found.kind not in {"local", "global"}:
-        return None
-    if found.value is not None:
-        return _constant(code, found.value, depth + 1)
-    if found.declarator is not None and found.declarator.type == "function_declarator":  # `dim3 block(256)`
-        return None
-    return None
+    node: Node | None = launch.along_x(launch.block)
+    while node is not None and node.type != "number_literal":
+        found = code.variable(bare(node))
+        settled = found is not None and found.kind in {"local", "global"} and not code.mutated(found)
+        node = found.value if settled else None
+    return node
