@@ -263,9 +263,7 @@ class RowReader:
                 raise Unsupported("a launch of more than one dimension")
             if names_width(code, kernel, launch):
                 raise Unsupported("a kernel that names the width of its block")
-        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
-            if any(self.source.of(n) == name for n in self.source.walk(kernel.body, "field_expression")):
-                raise Unsupported(f"{name} is in use")
+        self._check_axes()
         gone = {row.declaration.id for row in self.rows}
         for function in [kernel.node, *kernel.helpers]:
             for declaration in self.source.walk(function, "declaration"):
@@ -280,6 +278,11 @@ class RowReader:
                 continue
             if found is None or self.source.says(found.declaration, "__shared__"):
                 raise Unsupported("shared memory for a fixed number of threads")
+
+    def _check_axes(self) -> None:
+        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
+            if any(self.source.of(n) == name for n in self.source.walk(self.kernel.body, "field_expression")):
+                raise Unsupported(f"{name} is in use")
 
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
