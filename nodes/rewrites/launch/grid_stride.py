@@ -102,6 +102,41 @@ def _uses(kernel: Kernel, name: str) -> list[Node]:
     return [n for n in kernel.source.walk(kernel.body, "field_expression") if kernel.source.of(n) == name]
 
 
+def check_blocks(kernel: Kernel, rows: Loop | None) -> None:
+    """blockIdx.x is the row; gridDim.x only strides over rows. Raises Unsupported where they say anything else."""
+    uses = kernel.block_indices()
+    if rows is not None and not all(any(inside(use, part) for part in headers([rows])) for use in uses):
+        raise Unsupported("blockIdx.x beside the loop over rows")
+    if rows is None and (not uses or _uses(kernel, "gridDim.x")):
+        raise Unsupported("no row a block")
+
+
+def share_blocks(
+    edits: Edits, code: Code, kernel: Kernel, rows: Loop | None, block: str = "blockIdx.x", blocks: str = "gridDim.x"
+) -> str:
+    """Let a block have a row for each of its threads along y, the block being one of so many. The new parameter for the number
+    of rows; "" where the kernel's loop over rows knows it."""
+    if rows is not None:
+        edits.replace(rows.start_node, f"{block} * blockDim.y + threadIdx.y")
+        edits.replace(rows.step_node, f"{blocks} * blockDim.y")
+        return ""
+    taken = kernel.identifiers()
+    row = code.fresh("row_of_thread") if "row" in taken else "row"
+    total = code.fresh("row_count") if "rows" in taken else "rows"
+    for use in _uses(kernel, "blockIdx.x"):
+        edits.replace(use, row)
+    begin_row(edits, kernel, row, total, block)
+    edits.insert(kernel.parameter_list.end_byte - 1, f", const unsigned {total}")
+    return total
+
+
+def with_rows(launch: Launch, count: str, total: str) -> list[str]:
+    """A launch's arguments, and one for the parameter of `share_blocks` where it has made one."""
+    plain = re.fullmatch(r"\d+|static_cast<unsigned( int)?>\(.*\)", count)
+    number = count if plain else f"static_cast<unsigned>({count})"
+    return [*map(launch.code.source.of, launch.arguments), *([number] if total else [])]
+
+
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
     source = kernel.source
     if kernel.synchronises or kernel.has_defaults or not kernel.launches:
@@ -125,23 +160,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
         raise Unsupported("elements that depend on each other")
     check_threads(code, kernel, [*headers(outer), *leaders(code, kernel, outer)])
     _check_memory(code, kernel, outer)
-    # The rows: every blockIdx.x, which only the row may use.
-    row = code.fresh("row_of_thread") if "row" in kernel.identifiers() else "row"
-    if rows is not None:
-        if not all(any(inside(use, part) for part in headers([rows])) for use in kernel.block_indices()):
-            raise Unsupported("blockIdx.x beside the loop over rows")
-        edits.replace(rows.start_node, f"{layout.block} * blockDim.y + threadIdx.y")
-        edits.replace(rows.step_node, f"{layout.blocks} * blockDim.y")
-        total = None
-    else:
-        if _uses(kernel, "gridDim.x") or not _uses(kernel, "blockIdx.x"):
-            raise Unsupported("no row a block")
-        total = "rows" if "rows" not in kernel.identifiers() else code.fresh("row_count")
-        for use in _uses(kernel, "blockIdx.x"):
-            edits.replace(use, row)
-        begin_row(edits, kernel, row, total, layout.block)
-        listed = kernel.parameter_list
-        edits.insert(listed.end_byte - 1, f", const unsigned {total}")
+    check_blocks(kernel, rows)
+    total = share_blocks(edits, code, kernel, rows, layout.block, layout.blocks)
     for loop in outer:
         start, step = source.of(loop.start_node), source.of(loop.step_node)
         step = step if re.fullmatch(r"[\w.]+", step) else f"({step})"
@@ -234,10 +254,9 @@ def _rewrite_launch(
     launch: Launch,
     rows: Loop | None,
     loops: list[Loop],
-    total: str | None,
+    total: str,
     layout: Layout,
 ) -> None:
-    source = code.source
     x, y, _ = launch.extents(launch.grid)
     _, down, deep = launch.extents(launch.block)
     if (down, deep) != ("1", "1") or (layout is SIDE_BY_SIDE and y != "1"):
@@ -246,15 +265,11 @@ def _rewrite_launch(
     steps = steps_text(kernel, launch, loops)
     others = ", " + y if layout is BESIDE_OTHERS else ""
     shape = code.fresh("shape")
-    arguments = [source.of(a) for a in launch.arguments]
-    if total is not None:
-        plain = re.fullmatch(r"\d+|static_cast<unsigned( int)?>\(.*\)", count)
-        arguments.append(count if plain else f"static_cast<unsigned>({count})")
     grid = f"{shape}.grid" if layout is SIDE_BY_SIDE else f"dim3({shape}.grid.x, {y}, {shape}.grid.z)"
     statement = launch.statement
     lines: Lines = [
         f"const RowShape {shape} = row_shape({count}, {steps}{others});",
-        launch.rendered(grid=grid, block=f"{shape}.block", arguments=arguments) + ";",
+        launch.rendered(grid=grid, block=f"{shape}.block", arguments=with_rows(launch, count, total)) + ";",
     ]
     alone = (
         statement.parent is not None

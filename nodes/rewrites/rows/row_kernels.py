@@ -18,7 +18,7 @@ from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
-from nodes.rewrites.launch.grid_stride import check_threads, headers
+from nodes.rewrites.launch.grid_stride import check_blocks, check_threads, headers
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.shares import check_block_shares
@@ -58,7 +58,7 @@ class RowKernel:
         self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]
         self._check_talk()
         self._check_threads()
-        self._check_blocks()
+        check_blocks(kernel, self.rows)
         self._check_memory()
         check_block_shares(code, kernel)
 
@@ -118,15 +118,6 @@ class RowKernel:
             if factor.terms and loop.start.value == 0 and polynomial.coefficient(BLOCK_DIM) == factor * item:
                 polynomial = polynomial - factor * (thread + item * width) + factor * Polynomial.symbol(ELEMENT)
         return polynomial
-
-    def _check_blocks(self) -> None:
-        """blockIdx.x is the row; gridDim.x only strides over rows."""
-        if self.rows is None:
-            if self.uses("gridDim.x") or not self.uses("blockIdx.x"):
-                raise Unsupported("no row a block")
-            return
-        if not all(any(inside(use, part) for part in headers([self.rows])) for use in self.kernel.block_indices()):
-            raise Unsupported("blockIdx.x beside the loop over rows")
 
     def _check_memory(self) -> None:
         """What a thread reads of an array that the kernel writes, it wrote itself: nothing waits for other threads."""

@@ -9,10 +9,9 @@ import pytest
 from harness.bands import Measure
 from harness.tunables import tunables
 from kernels import catalog as kernels
-from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
-from tests.nodes.rewrites.steps import H200, after, check, flat, refused
+from tests.nodes.rewrites.steps import H200, after, check, flat, refused, where_they_apply
 from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
@@ -159,8 +158,7 @@ def bundle(baseline: str, kernel: str = "silu_and_mul", *more: str) -> str:
     loaded = kernels.load(kernel)
     text, facts = loaded.baseline("cuda", baseline)[1].read_text(), Facts(spec=loaded.spec, device=H200)
     steps = ("trim_vector_tail", "restrict_pointers", "fast_math", "vectorize", "grid_stride", "drop_grid_stride_loop")
-    for step in (*steps, *more):
-        text = applied_step(step, text, facts) or text
+    text = where_they_apply(text, *steps, *more, facts=facts)
     assert "kOneStep" in text
     return text
 

@@ -15,7 +15,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites import catalog as rewrites
 from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused, where_they_apply
 
 TREE = """\
   partial[threadIdx.x] = v;
@@ -319,9 +319,7 @@ def test_they_compute_what_the_reference_says(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     where, _, name = folder.rpartition("/")
-    text = (ROOT / where / f"baseline.{name}.cu").read_text()
-    for step in PREPARE:
-        text = applied_step(step, text, FACTS) or text
+    text = where_they_apply((ROOT / where / f"baseline.{name}.cu").read_text(), *PREPARE)
     check(bake(after(text, *steps), numbers), tmp_path, ROOT / where, "0", "1", *workloads, **environment)
 
 

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernels import catalog
-from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
-from nodes.rewrites.rows import warp_per_row as warp_rows
-from nodes.rewrites.syntax.source import Source
-from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, problem, refused
+from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, problem, refused, where_they_apply
 
 CENTRE = """\
 #include <stdint.h>
@@ -239,12 +236,8 @@ def reference(x):
 def test_heads_of_many_lengths_after_packs(tmp_path: Path) -> None:
     kernel = catalog.load(str(ROOT / "tests/inputs/head_rms_norm"))
     text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch"):
-        text = applied_step(step, text, facts) or text
+    steps = ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch")
+    text = where_they_apply(text, *steps, facts=facts)
     assert "with_team<" in text and "Lanes<T, VEC> q_row[ITEMS], weight_row[ITEMS];" in text
     sizes = [f"float16:tokens=3,heads=5,head_dim={n}" for n in (8, 64, 72, 128, 256, 520, 1024, 1032)]
     check(text, tmp_path, ROOT / "tests/inputs/head_rms_norm", "0", *sizes)
-
-
-def test_a_source_without_shuffles_is_not_looked_at() -> None:
-    assert warp_rows.rewrite(Source("__global__ void nothing() {}\n", "cuda"), None) is None
