@@ -107,35 +107,22 @@ def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], in
     kernel = next(k for k in code.kernels if k.name == launch.kernel_name)
     if str(width) in {code.source.of(n) for n in code.source.walk(kernel.node, "number_literal")}:
         raise Unsupported("a kernel that names the width of its block")
-    reached: list[Node] = []
-    _reach(code, launch.grid, reached, set())
+    reached = _reached(code, launch.grid)
     for node in reached:
         text = code.source.of(node)
+        if node.type == "identifier":
+            continue
         if text == str(width):
             found[node.start_byte] = (node, "{name}")
         elif text == str(width - 1):
             found[node.start_byte] = (node, "({name} - 1)")
         elif not text.isdigit() or (int(text) > LANES_AT_MOST and not _is_cap(node)):
             raise Unsupported("a grid with a number of unknown meaning")
-    if not _follows(code, launch, reached, constant):
+    says = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"} | {str(width)}
+    if says.isdisjoint(map(code.source.of, reached)):  # else grid and block together cover what they covered
         loops = thread_loops(kernel)
         check_threads(code, kernel, [*headers(loops), *leaders(code, kernel, loops)])
     return list(found.values()), width
-
-
-def _follows(code: Code, launch: Launch, reached: list[Node], constant: Node) -> bool:
-    """Whether the grid is computed from the width, so that grid and block together cover what they covered."""
-    block = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"}
-    stack, seen = [launch.grid], set()
-    while stack:
-        for identifier in code.source.walk(stack.pop(), "identifier"):
-            if code.source.of(identifier) in block:
-                return True
-            definition = code.definition(identifier)
-            if definition is not None and definition.kind == "local" and definition.where not in seen:
-                seen.add(definition.where)
-                stack.append(definition.declaration)
-    return any(code.source.of(n) == code.source.of(constant) for n in reached)
 
 
 def _is_cap(node: Node) -> bool:
@@ -149,22 +136,23 @@ def _is_cap(node: Node) -> bool:
     return parent.type in {"argument_list", "conditional_expression", "assignment_expression"}
 
 
-def _reach(code: Code, node: Node, found: list[Node], seen: set[int]) -> None:
-    """Collects numbers of an expression and of all that is ever assigned to the function's variables in it."""
-    found += code.source.walk(node, "number_literal")
-    for identifier in list(code.source.walk(node, "identifier")):
-        definition = code.definition(identifier)
-        if definition is None or definition.kind != "local" or definition.where in seen:
-            continue
-        seen.add(definition.where)
-        if definition.value is not None:
-            _reach(code, definition.value, found, seen)
-        elif definition.declarator is not None and definition.declarator.type == "function_declarator":
-            _reach(code, definition.declarator, found, seen)
-        for assignment in code.source.walk(definition.declaration.parent, "assignment_expression"):
-            target, value = field_of(assignment, "left"), field_of(assignment, "right")
-            if target is not None and value is not None and code.source.of(target) == definition.name:
-                _reach(code, value, found, seen)
+def _reached(code: Code, node: Node) -> list[Node]:
+    """The numbers and names of an expression and of all that is ever assigned to the function's variables in it."""
+    found, seen, stack = list[Node](), set[int](), [node]
+    while stack:
+        parts = list(code.source.walk(stack.pop(), "number_literal", "identifier"))
+        found += parts
+        for name in parts:
+            known = code.variable(name)
+            if known is None or known.kind != "local" or known.where in seen:
+                continue
+            seen.add(known.where)
+            shape = known.declarator is not None and known.declarator.type == "function_declarator"  # `dim3 grid(n)`
+            stack += [known.declarator] if shape else [known.value] if known.value is not None else []
+            for assignment in code.source.walk(known.declaration.parent, "assignment_expression"):
+                if code.source.of(assignment, "left") == known.name:
+                    stack.append(field_of(assignment, "right"))
+    return found
 
 
 def _constant(code: Code, launch: Launch) -> Node | None:
