@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
@@ -16,7 +18,7 @@ from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import field_of, names_declared, one_variable, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, one_variable, same, statements
 
 CANONICAL = Symbol("element")
 
@@ -102,58 +104,39 @@ class RowReader:
             raise Unsupported("an address through a cast")
         return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(CANONICAL))
 
-    def _values(self, number: int, loop: Loop) -> list[Value]:
+    def _values(self, number: int, loop: Loop) -> Iterator[Value]:
         """Declarations that only load, and statements that only store a variable, directly in the loop's body."""
-        found = []
         for statement in statements(loop.body):
             inner = [a for a in self.kernel.accesses if a.root and inside(a.node, statement)]
-            if len(inner) != 1:
-                continue
-            access = inner[0]
-            whole = access.node
-            if access.address and whole.parent is not None and whole.parent.parent is not None:
-                whole = whole.parent.parent  # the call of the helper that loads or stores
-            try:
-                address = self._canonical(access, loop)
-            except Unsupported:
-                continue
-            value = self._value(number, statement, access, whole)
-            if value is not None:
-                value.address = address
-                found.append(value)
-        return found
+            with suppress(Unsupported):
+                value = self._value(number, statement, inner[0]) if len(inner) == 1 else None
+                if value is not None:
+                    yield value
 
-    def _value(self, number: int, statement: Node, access: Access, whole: Node) -> Value | None:
-        text = self.source.of
-        if statement.type == "declaration" and access.reads and not access.writes:
-            variable, kind = one_variable(statement), text(statement, "type")
-            if variable is None or not same(variable[1], whole):
-                return None
+    def _value(self, number: int, statement: Node, access: Access) -> Value | None:
+        text, loop, whole = self.source.of, self.loops[number], access.node
+        address = self._canonical(access, loop)
+        if access.address and whole.parent is not None and whole.parent.parent is not None:
+            whole = whole.parent.parent  # the call of the helper that loads or stores
+        variable = one_variable(statement) if statement.type == "declaration" else None
+        if variable is not None and access.reads and not access.writes and same(variable[1], whole):
+            kind = text(statement, "type")
             kind = access.element if kind == "auto" and not access.address else kind
-            return None if kind == "auto" else Value(number, text(variable[0]), kind, access, statement, True)
-        if statement.type == "expression_statement" and access.writes and not access.reads:
-            expression = statement.named_children[0]
-            if access.address and same(expression, whole):
-                arguments = field_of(expression, "arguments")
-                last = arguments.named_children[-1] if arguments is not None else None
-            elif expression.type == "assignment_expression" and same(field_of(expression, "left"), whole):
-                last = field_of(expression, "right")
-            else:
-                return None
-            declared = self.code.variable(last)
-            if declared is None or last is None or not inside(declared.declaration, self.loops[number].body):
-                return None
-            inner = declared.declarator
-            plain = inner is not None and inner.type in {"identifier", "init_declarator"}
-            kind = text(declared.declaration, "type")
-            if (
-                not plain
-                or kind == "auto"
-                or not any(same(declared.declaration, s) for s in statements(self.loops[number].body))
-            ):
-                return None
-            return Value(number, text(last), kind, access, statement, False, inner.type == "identifier")
-        return None
+            return None if kind == "auto" else Value(number, text(variable[0]), kind, access, statement, address, True)
+        if statement.type != "expression_statement" or access.reads or not access.writes:
+            return None
+        expression, last = statement.named_children[0], None
+        if access.address and same(expression, whole):
+            last = children_of(expression, "arguments")[-1]
+        elif expression.type == "assignment_expression" and same(field_of(expression, "left"), whole):
+            last = field_of(expression, "right")
+        declared = self.code.variable(last)
+        if declared is None or not any(same(declared.declaration, s) for s in statements(loop.body)):
+            return None
+        kind, declarator = text(declared.declaration, "type"), declared.declarator.type
+        if kind == "auto" or declarator not in {"identifier", "init_declarator"}:
+            return None
+        return Value(number, text(last), kind, access, statement, address, False, declarator == "identifier")
 
     def _kept(self) -> set[tuple[Symbol, Polynomial]]:
         """Addresses that a later loop loads and an earlier one has already had in a variable of the same type."""
@@ -412,10 +395,10 @@ class Value:
     type: str
     access: Access
     statement: Node
+    address: tuple[Symbol, Polynomial]
     loads: bool
     bare: bool = False
     """A stored variable that is declared without a value."""
-    address: tuple[Symbol, Polynomial] = field(init=False)
 
 
 @dataclass
