@@ -11,7 +11,7 @@ import torch
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.steps import H200, INPUTS, body, check
+from tests.nodes.rewrites.steps import H200, INPUTS, body, check, where_they_apply
 from tests.nodes.rewrites.steps import after as steps_after
 from tests.nodes.rewrites.test_vectorize_unaligned_rows import at, spec
 
@@ -116,8 +116,17 @@ extern "C" void norm(float* out, const float* inp, const float* weight, long N, 
 """
 
 
+PLANE = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
+PREPARE = ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "warp_shuffle_reduction",
+           "redundant_broadcast", "vectorize")  # fmt: skip
+
+
 def after(text: str, *steps: str) -> str:
     return steps_after(text, *steps, facts=ROWS)
+
+
+def in_registers(text: str) -> str:
+    return after(where_they_apply(text, *PREPARE, facts=ROWS), "cache_row_in_registers")
 
 
 # Blocks as wide as their row.
@@ -170,25 +179,9 @@ def test_one_warp_alone_is_no_reduction_over_a_block() -> None:
 
 
 def test_rows_over_a_grid_of_two_dimensions_are_kept() -> None:
-    new = after(
-        TEMPLATES,
-        "single_assignment_pointers",
-        "symbolic_block_size",
-        "canonicalize_reductions",
-        "vectorize",
-        "cache_row_in_registers",
-    )
+    new = in_registers(TEMPLATES)
     assert "norm_kernel_in_registers" in new and "row_items(int64_t{1} * N, steps" not in new
-    plane = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
-    new = after(
-        plane,
-        "single_assignment_pointers",
-        "symbolic_block_size",
-        "canonicalize_reductions",
-        "vectorize",
-        "cache_row_in_registers",
-    )
-    assert "row_items(int64_t{1} * (N / 2) * 2, steps" in new
+    assert "row_items(int64_t{1} * (N / 2) * 2, steps" in in_registers(PLANE)
 
 
 # Pragmas of loops that go, and results that only a branch knows.
@@ -293,18 +286,9 @@ def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
 # What they compute.
 
 
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [
-        (TREE, ("symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")),
-        (HARRIS, ("symbolic_block_size", "canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers")),
-        (TEMPLATES, ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers")),
-        (TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)"),
-         ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers")),
-    ],
-)  # fmt: skip
-def test_they_compute_the_same(text: str, steps: tuple[str, ...], tmp_path: Path) -> None:
-    built = library(after(text, *steps), tmp_path)
+@pytest.mark.parametrize("text", [TREE, HARRIS, TEMPLATES, PLANE], ids=["tree", "harris", "templates", "plane"])
+def test_they_compute_the_same(text: str, tmp_path: Path) -> None:
+    built = library(in_registers(text), tmp_path)
     for rows, columns in ((2, 5), (4, 96), (2, 515), (2, 1032)):
         x, weight = (torch.randn(n, columns, generator=torch.Generator().manual_seed(columns)) for n in (rows, 1))
         out = torch.full((rows, columns), 7.0)
@@ -314,9 +298,8 @@ def test_they_compute_the_same(text: str, steps: tuple[str, ...], tmp_path: Path
 
 
 def test_a_row_that_cub_reduces_stays_in_registers(tmp_path: Path) -> None:
-    steps = ("canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers")
     sizes = (f"float16:tokens=3,hidden={n}" for n in (5, 96, 515, 1032))
-    text = after(CUB, *steps).replace("#include <cub/cub.cuh>\n#include <cuda/std/functional>\n", "").replace(ADD, "")
+    text = in_registers(CUB).replace("#include <cub/cub.cuh>\n#include <cuda/std/functional>\n", "").replace(ADD, "")
     check(text, tmp_path, INPUTS / "scaled_rms_norm", "0", "1", *sizes)
 
 

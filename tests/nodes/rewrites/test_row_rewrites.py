@@ -142,14 +142,7 @@ def test_rows_that_need_their_own_block_keep_it(step: str, old: str, new: str) -
 
 
 def test_few_long_rows_are_shared_by_a_cluster() -> None:
-    new = after(
-        NORMALISE,
-        "warp_shuffle_reduction",
-        "vectorize",
-        "cache_row_in_registers",
-        "programmatic_dependent_launch",
-        "cluster_split",
-    )
+    new = after(NORMALISE, "warp_shuffle_reduction", "vectorize", REGISTERS, DEPENDENT, "cluster_split")
     kernel = body(new, "normalise_rows_in_registers_over_cluster")
     assert "row = blockIdx.x / row_blocks;" in kernel and "cluster_sum<0>(v)" in kernel
     assert "pack = thread_of_row + item * threads_of_row;" in kernel
