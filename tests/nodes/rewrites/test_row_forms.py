@@ -288,13 +288,18 @@ def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
 
 @pytest.mark.parametrize("text", [TREE, HARRIS, TEMPLATES, PLANE], ids=["tree", "harris", "templates", "plane"])
 def test_they_compute_the_same(text: str, tmp_path: Path) -> None:
-    built = library(in_registers(text), tmp_path)
+    computes_the_norm(in_registers(text), False, tmp_path)
+
+
+def computes_the_norm(text: str, centred: bool, folder: Path) -> None:
+    built = library(text, folder)
     for rows, columns in ((2, 5), (4, 96), (2, 515), (2, 1032)):
         x, weight = (torch.randn(n, columns, generator=torch.Generator().manual_seed(columns)) for n in (rows, 1))
         out = torch.full((rows, columns), 7.0)
         pointers = (ctypes.c_void_p(t.data_ptr()) for t in (out, x, weight))
         built.norm(*pointers, ctypes.c_long(rows), ctypes.c_long(columns))
-        torch.testing.assert_close(out, x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * weight)
+        held = x - x.mean(-1, keepdim=True) if centred else x
+        torch.testing.assert_close(out, held * torch.rsqrt(held.pow(2).mean(-1, keepdim=True) + 1e-5) * weight)
 
 
 def test_a_row_that_cub_reduces_stays_in_registers(tmp_path: Path) -> None:
