@@ -8,6 +8,9 @@ first load. The other instance stays what the kernel was. A loop over rows goes 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+
 from tree_sitter import Node
 
 from harness.records import Outcome
@@ -20,7 +23,7 @@ from nodes.rewrites.launch.grid_stride import BESIDE_OTHERS, LAYOUTS, Layout, ro
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, left_by, names_declared, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
@@ -42,10 +45,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     layout = next((one for one in LAYOUTS if one.shape().rstrip() in source.text), None)
     if layout is None or "kOneStep" in code.names():
         return None
-    edits = Edits(source)
-    for kernel in code.kernels:
-        _take_one_row(edits, code, kernel, layout)
-    source = source.reparsed(edits.apply())
+    for number in range(len(code.kernels)):
+        with suppress(Unsupported):
+            source = _one_row(source, number, layout)
     code, edits = code_of(source), Edits(source)
     changed = False
     for kernel in code.kernels:
@@ -118,55 +120,53 @@ def _is_count(symbol: Symbol) -> bool:
     return not symbol.parts or (symbol.node is not None and symbol.node.type == "sizeof_expression")
 
 
-def _take_one_row(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> None:
+def _one_row(source: Source, number: int, layout: Layout) -> Source:
     """Without the loop over rows at a kernel's end: the grid has a place for every row."""
-    source, body = kernel.source, statements(kernel.body)
+    code = code_of(source)
+    kernel = code.kernels[number]
     start, step = f"{layout.block} * blockDim.y + threadIdx.y", f"{layout.blocks} * blockDim.y"
-    loop = next((loop for loop in kernel.loops if same(loop.node, body[-1])), None)
-    if (
-        loop is None
-        or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step)
-        or loop.body.type != "compound_statement"
-    ):
-        return
-    inner = statements(loop.body)
-    above = {
-        source.of(word) for statement in body[:-1] for word in source.walk(statement, "identifier", "type_identifier")
-    }
-    above |= {parameter.name for parameter in kernel.parameters}
-    declared = {source.of(name) for statement in inner for name in names_declared(statement)}
-    if not inner or not kernel.launches or above & {loop.name, *declared} or _leaves(loop.node):
-        return
-    try:
-        for launch in kernel.launches:
-            _, call = _shape(code, launch, layout)
-            if _argument(source, call, 0) != "".join(host_text(kernel, launch, loop.bound_node).split()):
-                return
-    except Unsupported:
-        return
-    indent = source.indent(loop.node)
-    unit = source.indent(inner[0]).removeprefix(indent)
-    lines = source.data[loop.body.start_byte + 1 : loop.body.end_byte - 1].decode().rstrip().split("\n")
-    bound = source.of(loop.bound_node)
-    bound = bound if loop.bound_node.type in {"identifier", "binary_expression", "field_expression"} else f"({bound})"
-    head = [
-        f"const {loop.type} {loop.name} = {source.of(loop.start_node)};",
-        f"{indent}if ({loop.name} >= {bound}) return;{lines[0]}",
-    ]
-    edits.replace(loop.node, "\n".join([*head, *(line.removeprefix(unit) for line in lines[1:])]))
+    last = statements(kernel.body)[-1:]
+    loop = next((loop for loop in kernel.loops if last and same(loop.node, last[0])), None)
+    if loop is None or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step):
+        return source
+    if not kernel.launches or not statements(loop.body) or _leaves(source, loop.node):
+        return source
+    for launch in kernel.launches:
+        _, call = _shape(code, launch, layout)
+        if _argument(source, call, 0) != "".join(host_text(kernel, launch, loop.bound_node).split()):
+            return source
+    plain = loop.bound_node.type in {"identifier", "binary_expression", "field_expression"}
+    bound = source.of(loop.bound_node) if plain else f"({source.of(loop.bound_node)})"
+    first = [f"const {loop.type} {loop.name} = {start};", f"if ({loop.name} >= {bound}) return;"]
+    return source.reparsed(in_place(source, kernel, loop.node, loop.body, first, loop.name))
 
 
-def _leaves(loop: Node) -> bool:
+def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: list[str], declares: str = "") -> str:
+    """The text with the lines `first`, which declare a name, and a body's statements in place of the loop or branch around them."""
+    before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
+    above = before if before is not None and before.type == "preproc_call" else node
+    line = source.line_start(above)
+    braces = int(body.type == "compound_statement")
+    inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
+    inner = inner if inner.startswith((indent, "#")) else f"{indent}{unit}{inner.lstrip()}"
+    lines = [*(f"{indent}{unit}{line}" for line in first), *inner.split("\n")]
+    mine = [declares, *declared_names(source, statements(body))]
+    everywhere = declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
+    if any(everywhere.count(name) > 1 for name in mine):
+        lines = [f"{indent}{{", *lines, f"{indent}}}"]
+    else:
+        lines = [part.removeprefix(unit) for part in lines]
+    return source.data[:line].decode() + "\n".join(lines) + source.data[node.end_byte :].decode()
+
+
+def declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
+    return [source.of(name) for node in declarations for name in names_declared(node)]
+
+
+def _leaves(source: Source, loop: Node) -> bool:
     """Whether a `break` or `continue` is the loop's own, or may be."""
-    stack = [field_of(loop, "body")]
-    while stack:
-        node = stack.pop()
-        if node is None or node.type in {"for_statement", "while_statement", "do_statement", "lambda_expression"}:
-            continue
-        if node.type in {"break_statement", "continue_statement", "goto_statement", "labeled_statement"}:
-            return True
-        stack += node.children
-    return False
+    jumps = source.walk(loop, "break_statement", "continue_statement")
+    return source.has(loop, "goto_statement", "labeled_statement") or any(same(left_by(jump), loop) for jump in jumps)
 
 
 def _argument(source: Source, call: Node, at: int) -> str:

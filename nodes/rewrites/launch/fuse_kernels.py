@@ -8,27 +8,21 @@ Applies where both have the same grid and block, and every array that one writes
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from contextlib import suppress
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, code_of, inside
+from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, inside, one_after_another
 from nodes.rewrites.analysis.indices import LOADS
 from nodes.rewrites.analysis.kernels import Access, Kernel, Parameter
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, is_return, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same, statements
-
-
-@dataclass
-class Pair:
-    first: Kernel
-    second: Kernel
-    launches: list[tuple[Launch, Launch]] = field(default_factory=list)
+from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
+from nodes.rewrites.syntax.tree import names_declared, one_variable, same, statements
 
 
 @rule(
@@ -39,40 +33,29 @@ class Pair:
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text, changed = source.text, False
-    for _ in range(8):  # a third kernel may follow
-        new = _fused_once(source.reparsed(text))
-        if new is None:
-            break
-        text, changed = new, True
-    return text if changed else None
+    return one_after_another(source, _fused, 8)  # a third kernel may follow
 
 
-def _fused_once(source: Source) -> str | None:
-    code = code_of(source)
-    for pair in _pairs(code):
-        try:
-            return _Fusion(code, pair).text()
-        except Unsupported:
-            continue
+def _fused(code: Code) -> str | None:
+    for (first, second), launches in _pairs(code).items():
+        with suppress(Unsupported):
+            return _Fusion(code, first, second, launches).text()
     return None
 
 
-def _pairs(code: Code) -> list[Pair]:
+def _pairs(code: Code) -> dict[tuple[Kernel, Kernel], list[tuple[Launch, Launch]]]:
     """Kernels that are launched one right after the other wherever either is launched."""
     kernels = {kernel.name: kernel for kernel in code.kernels}
-    found: dict[tuple[str, str], Pair] = {}
-    for first in code.launches:
-        second = _next_launch(code, first)
-        if second is None or first.kernel_name == second.kernel_name:
-            continue
-        if first.kernel_name in kernels and second.kernel_name in kernels:
-            pair = Pair(kernels[first.kernel_name], kernels[second.kernel_name])
-            found.setdefault((first.kernel_name, second.kernel_name), pair).launches.append((first, second))
-    return [
-        pair for pair in found.values()
-        if len(pair.launches) == len(pair.first.launches) == len(pair.second.launches)
-    ]  # fmt: skip
+    found: dict[tuple[Kernel, Kernel], list[tuple[Launch, Launch]]] = {}
+    for launch in code.launches:
+        later = _next_launch(code, launch)
+        pair = [kernels.get(one.kernel_name) for one in (launch, later) if one is not None]
+        if len(pair) == 2 and None not in pair and pair[0] is not pair[1]:
+            found.setdefault(tuple(pair), []).append((launch, later))
+    return {
+        pair: launches for pair, launches in found.items()
+        if all(len(launches) == len(kernel.launches) for kernel in pair)
+    }  # fmt: skip
 
 
 def _next_launch(code: Code, launch: Launch) -> Launch | None:
@@ -93,9 +76,9 @@ def _next_launch(code: Code, launch: Launch) -> Launch | None:
 class _Fusion:
     """Raises Unsupported where the two may not become one."""
 
-    def __init__(self, code: Code, pair: Pair) -> None:
+    def __init__(self, code: Code, first: Kernel, second: Kernel, launches: list[tuple[Launch, Launch]]) -> None:
         self.code, self.source = code, code.source
-        self.first, self.second, self.launches = pair.first, pair.second, pair.launches
+        self.first, self.second, self.launches = first, second, launches
         for kernel in (self.first, self.second):
             if kernel.launch_bounds is not None:
                 raise Unsupported("bounds on the block")
@@ -117,18 +100,16 @@ class _Fusion:
         self._check_templates()
         self.same = self._same_parameters()
         self._check_pointers()
+        self.again = self._said_again()
         self.barrier = self._barrier()
 
     def _check_templates(self) -> None:
-        lists = []
-        for kernel in (self.first, self.second):
-            lists.append(" ".join(self.source.of(kernel.template, "parameters").split()))
+        lists = [" ".join(self.source.of(k.template, "parameters").split()) for k in (self.first, self.second)]
         if lists[0] and lists[1] and lists[0] != lists[1]:
             raise Unsupported("different templates")
         for a, b in self.launches:
             if lists[0] and lists[1] and a.template_arguments != b.template_arguments:
                 raise Unsupported("different template arguments")
-        self.template = self.first.template or self.second.template
 
     def _same_parameters(self) -> dict[str, Parameter]:
         """The second kernel's parameters that are one of the first's, for every launch."""
@@ -171,7 +152,7 @@ class _Fusion:
             for access in kernel.accesses:
                 if access.root:
                     touched.setdefault(self._merged(access.root, kernel), []).append((kernel, access))
-        wait = self._dynamic_or_static_shared()
+        wait = any("__shared__" in kernel.text for kernel in (self.first, self.second))
         for accesses in touched.values():
             kernels = {kernel.name for kernel, _ in accesses}
             if len(kernels) < 2 or not any(access.writes for _, access in accesses):
@@ -180,47 +161,46 @@ class _Fusion:
             if len(places) != 1:
                 raise Unsupported("blocks that read each other's data")
             wait = wait or any(place[0] == "row" for place in places)
-            if any(self._loads_read_only(access) for _, access in accesses):
+            if any(self.source.of(access.node, "function") in LOADS for _, access in accesses):
                 raise Unsupported("a read through the read-only cache of what is written")
         returns = list(self.source.walk(self.first.body, "return_statement"))
         if wait and returns:
             raise Unsupported("threads that end before the others have met")
-        guards = [s for s in statements(self.second.body) if self._is_guard_of_first(s)]
         for node in returns:
-            if not any(
-                _words(self.source, g) == _words(self.source, node.parent) for g in guards if node.parent is not None
-            ):
+            if not any(_words(self.source, said) == _words(self.source, node.parent) for said in self.again):
                 raise Unsupported("threads that end before their share of the second kernel")
-        self.guards = guards
         return wait
 
-    def _is_guard_of_first(self, statement: Node) -> bool:
-        """`if (i >= n) return;` as it stands in the first kernel too, of the same things."""
-        source = self.source
-        consequence = field_of(statement, "consequence") if statement.type == "if_statement" else None
-        if consequence is None or source.of(consequence) != "return;":
-            return False
-        twins = [s for s in statements(self.first.body) if _words(source, s) == _words(source, statement)]
-        if len(twins) != 1:
-            return False
-        mine, theirs = _locals(source, self.second), _locals(source, self.first)
-        for node in source.walk(statement, "identifier"):
-            name = source.of(node)
-            if name in mine:
-                if name not in theirs or not self._is_same(theirs[name], mine[name]):
-                    return False
-                if _words(source, theirs[name]) != _words(source, mine[name]):
-                    return False
-            elif self.second.parameter(name) is not None and self.same.get(name) != self.first.parameter(name):
-                return False
-        return True
+    def _said_again(self) -> list[Node]:
+        """Statements of the second kernel that stand in the first one, of the same things: variables that are set once, shared
+        memory, and `if (i >= n) return;`."""
+        source, found = self.source, list[Node]()
+        known = {name for name, theirs in self.same.items() if theirs.name == name}
+        firsts = [_words(source, statement) for statement in statements(self.first.body)]
+        own = {source.of(name) for name in self._declared(self.second)}
+        for statement in statements(self.second.body):
+            names = {source.of(name) for name in names_declared(statement)}
+            used = {source.of(n) for n in source.walk(statement, "identifier")} & own
+            settled = one_variable(statement) is not None or is_return(source, statement)
+            shared = len(names) == 1 and source.says(statement, "__shared__")
+            alike = (shared or (settled and self._is_settled(statement))) and used - names <= known
+            if alike and firsts.count(_words(source, statement)) == 1:
+                found.append(statement)
+                known |= names
+        return found
 
-    def _dynamic_or_static_shared(self) -> bool:
-        return any("__shared__" in k.text for k in (self.first, self.second))
+    def _is_settled(self, statement: Node) -> bool:
+        """Whether what a statement says stays so in both kernels."""
+        names = {self.source.of(n) for n in self.source.walk(statement, "identifier")}
+        changed = {self.source.of(n) for k in (self.first, self.second) for n in self.code.assigned(k.body)}
+        reads = any(inside(access.node, statement) for access in self.second.accesses)
+        writes = any(access.writes for kernel in (self.first, self.second) for access in kernel.accesses)
+        return not names & changed and not (reads and writes)
 
-    def _loads_read_only(self, access: Access) -> bool:
-        node = access.node
-        return node.type == "call_expression" and self.source.of(node, "function") in LOADS
+    def _declared(self, kernel: Kernel) -> list[Node]:
+        """The names that a kernel gives to anything, parameters too."""
+        holders = self.source.walk(kernel.node, "declaration", "parameter_declaration")
+        return [name for holder in holders for name in names_declared(holder)]
 
     def _place(self, kernel: Kernel, access: Access) -> tuple[str, object]:
         """("row", its stride in the host's words), or ("thread", "") for the thread's own element of the whole grid."""
@@ -264,210 +244,70 @@ class _Fusion:
     # What is written.
 
     def text(self) -> str:
-        edits, source = Edits(self.source), self.source
-        name = self.code.fresh(f"{self.first.name.removesuffix('_kernel')}_then_{self.second.name}")
-        renamed = self._renamed()
-        edits.changes.append((self.first.outer.start_byte, self.first.outer.end_byte, self._kernel(name, renamed)))
-        second = self.second.outer
-        end = second.end_byte
-        while source.data[end : end + 1] == b"\n":
-            end += 1
-        edits.changes.append((second.start_byte, end, ""))
+        edits, source, second = Edits(self.source), self.source, self.second.outer
         if self.first.outer.start_byte > second.start_byte:
             raise Unsupported("the second kernel stands in front of the first")
+        name = self.code.fresh(f"{self.first.name.removesuffix('_kernel')}_then_{self.second.name}")
+        edits.replace(self.first.outer, self._kernel(name, self._renamed()))
+        edits.remove(second, blank=True)
         for a, b in self.launches:
-            names = [p.name for p in self.second.parameters]
+            given = zip(self.second.parameters, b.arguments, strict=True)
             arguments = [source.of(x) for x in a.arguments]
-            arguments += [source.of(b.arguments[names.index(n)]) for n in names if n not in self.same]
-            listed = a if a.template_list is not None else b
-            template = source.of(listed.template_list) if listed.template_list is not None else ""
+            arguments += [source.of(x) for p, x in given if p.name not in self.same]
+            template = source.of(a.template_list or b.template_list)
             shared = a.shared_text if a.shared_text != "0" else b.shared_text
             edits.remove(a.statement)
             edits.replace(b.node, b.rendered(function=name + template, shared=shared, arguments=arguments))
         return edits.apply()
 
-    def _renamed(self) -> dict[int, str]:
-        """New names of the second kernel's parameters and outermost variables, by where they are defined."""
-        code, source = self.code, self.source
-        taken = {p.name for p in self.first.parameters} | set(_locals(source, self.first))
-        inner = {source.of(n) for n in source.walk(self.second.body, "identifier")}
-        used = set(taken) | inner
-        names: dict[int, str] = {}
+    def _renamed(self) -> dict[str, str]:
+        """What the second kernel's own names become where they stand behind the first one's statements."""
+        source, second = self.source, self.second
+        outermost = [source.of(n) for s in statements(self.first.body) for n in names_declared(s)]
+        taken = {*(p.name for p in self.first.parameters), *outermost}
+        kept = {source.of(name) for statement in self.again for name in names_declared(statement)}
+        own = dict.fromkeys(source.of(name) for name in self._declared(second))
+        words = {source.of(n) for n in source.walk(second.body, "identifier", "type_identifier")}
+        if words & taken - set(own):
+            raise Unsupported("a name that the first kernel hides")
+        host = [source.of(argument) for argument in self.launches[0][1].arguments]
+        of_host = dict(zip((p.name for p in second.parameters), host, strict=True))
+        renamed = {name: theirs.name for name, theirs in self.same.items()}
+        used = taken | words | set(own)
+        for name in own:
+            if name in taken - kept and name not in renamed:
+                wanted = of_host.get(name, "")
+                plain = wanted.isidentifier() and wanted not in used
+                renamed[name] = wanted if plain else free(name, used | self.code.names())
+                used.add(renamed[name])
+        return renamed
 
-        def fresh(stem: str) -> str:
-            name = next(f"{stem}_{n}" for n in range(2, 100) if f"{stem}_{n}" not in used | code.names())
-            used.add(name)
-            return name
-
-        launch = self.launches[0][1]
-        for parameter, argument in zip(self.second.parameters, launch.arguments, strict=True):
-            new = parameter.name
-            if parameter.name in self.same:
-                new = self.same[parameter.name].name
-                if new != parameter.name and self._is_shadowed(new):
-                    raise Unsupported("a name that means something else in the second kernel")
-            elif parameter.name in taken:
-                of_host = source.of(argument)
-                new = of_host if of_host.isidentifier() and of_host not in used else fresh(parameter.name)
-                used.add(new)
-            declarator = field_of(parameter.node, "declarator")
-            names[declarator.start_byte] = new
-        self.dropped: list[Node] = []
-        firsts = {_words(source, s) for s in statements(self.first.body)}
-        for name, declaration in _locals(source, self.second).items():
-            if name not in taken:
-                continue
-            before = _locals(source, self.first).get(name)
-            again = before is not None and self._is_same(before, declaration)
-            if again and _words(source, declaration) in firsts:
-                self.dropped.append(declaration)
-                continue
-            for declarator in declaration.children_by_field_name("declarator"):
-                names[declarator.start_byte] = fresh(name)
-        mine = {p.name for p in self.second.parameters}
-        for node in source.walk(self.second.body, "identifier", "type_identifier"):
-            found = None if _declares(node) else code.definition(node)
-            outside = found is None or found.kind in {"global", "macro"}
-            if outside and not _declares(node) and source.of(node) in taken - mine:
-                raise Unsupported("a name that the first kernel hides")
-        return names
-
-    def _is_shadowed(self, name: str) -> bool:
-        """Whether a loop or a block inside of the second kernel gives the name a meaning of its own."""
-        outermost = _locals(self.source, self.second)
-        for node in self.source.walk(self.second.body, "identifier"):
-            if self.source.of(node) == name and not _declares(node):
-                found = self.code.definition(node)
-                if found is None or found.kind not in {"parameter", "local"}:
-                    return True
-                if found.kind == "local" and name not in outermost:
-                    return True
-        return False
-
-    def _is_same(self, a: Node, b: Node) -> bool:
-        """Whether two declarations of one text say the same: settled values of the same things."""
-        for declaration, kernel in ((a, self.first), (b, self.second)):
-            for declarator in declaration.children_by_field_name("declarator"):
-                if declarator.type != "init_declarator":
-                    return declaration.parent is not None and "__shared__" in self.source.of(declaration)
-            for node in self.source.walk(declaration, "identifier"):
-                found = self.code.definition(node)
-                if found is not None and self.code.mutated(found):
-                    return False
-                known = {p.name for p in kernel.parameters}
-                if self.source.of(node) in known and kernel is self.second:
-                    theirs = self.same.get(self.source.of(node))
-                    if theirs is None or theirs.name != self.source.of(node):
-                        return False
-            written = {access.root for access in kernel.accesses if access.writes}
-            if any(inside(access.node, declaration) for access in kernel.accesses) and written:
-                return False
-        return len(a.children_by_field_name("declarator")) == len(b.children_by_field_name("declarator")) == 1
-
-    def _kernel(self, name: str, renamed: dict[int, str]) -> str:
-        source = self.source
-        indent = source.indent(self.first.node) + source.unit(self.first.node)
-        head = source.data[self.first.outer.start_byte : self.first.parameter_list.start_byte].decode()
-        if self.first.template is None and self.second.template is not None:
-            listed = field_of(self.second.template, "parameters")
-            head = f"template {source.of(listed)}\n{head}"
-        head = re.sub(rf"\b{re.escape(self.first.name)}\s*$", name, head)
-        lines = [_reindented(source, s, source.of(s), indent) for s in self._body(self.first)]
-        kept = [
-            s for s in self._body(self.second)
-            if not any(same(s, d) for d in self.dropped)
-            and not any(same(s, g) for g in self.guards)
-        ]  # fmt: skip
-        texts = [_reindented(source, s, source.render(s, self._replaced(s, renamed)), indent) for s in kept]
+    def _kernel(self, name: str, renamed: dict[str, str]) -> str:
+        source, first, second = self.source, self.first, self.second
+        indent = source.indent(first.node) + source.unit(first.node)
+        head = source.data[first.outer.start_byte : first.parameter_list.start_byte].decode()
+        if first.template is None and second.template is not None:
+            head = f"template {source.of(second.template, 'parameters')}\n{head}"
+        head = re.sub(rf"\b{re.escape(first.name)}\s*$", name, head)
+        lines = [lifted(source, s, source.of(s)) for s in first.body.named_children]
         if self.barrier:
-            lines.append(f"{indent}__syncthreads();  // the row is written")
-        return f"{head}({', '.join(self._parameters(renamed))}) {{\n" + "\n".join([*lines, *texts]) + "\n}"
+            lines.append("__syncthreads();  // the row is written")
+        replaced = [
+            (n, renamed[source.of(n)]) for n in source.walk(second.node, "identifier") if source.of(n) in renamed
+        ]
+        kept = [s for s in second.body.named_children if not any(same(s, said) for said in self.again)]
+        lines += [lifted(source, s, source.render(s, replaced)) for s in kept]
+        body = [line if line.startswith("#") or not line else indent + line for line in "\n".join(lines).split("\n")]
+        parameters = [self._with_writes(parameter) for parameter in first.parameters]
+        parameters += [source.render(p.node, replaced) for p in second.parameters if p.name not in self.same]
+        return f"{head}({', '.join(parameters)}) {{\n" + "\n".join(body) + "\n}"
 
-    def _body(self, kernel: Kernel) -> list[Node]:
-        return list(kernel.body.named_children)
-
-    def _replaced(self, node: Node, renamed: dict[int, str]) -> list[tuple[Node, str]]:
-        found = []
-        for identifier in self.source.walk(node, "identifier"):
-            definition = self.code.definition(identifier)
-            where = definition.where if definition is not None else -1
-            if where not in renamed:  # the name in its own declaration
-                owner = identifier.parent
-                where = -1
-                while owner is not None and owner.type in {"init_declarator", "pointer_declarator", "array_declarator"}:
-                    if owner.start_byte in renamed and identifier.start_byte < _value_start(owner):
-                        where = owner.start_byte
-                    owner = owner.parent
-                if identifier.start_byte in renamed:
-                    where = identifier.start_byte
-            if where in renamed and renamed[where] != self.source.of(identifier):
-                found.append((identifier, renamed[where]))
-        return found
-
-    def _parameters(self, renamed: dict[int, str]) -> list[str]:
-        source, texts = self.source, []
-        for parameter in self.first.parameters:
-            text = source.of(parameter.node)
-            for name, theirs in self.same.items():
-                twin = self.second.parameter(name)
-                if (
-                    theirs is parameter
-                    and parameter.const
-                    and twin is not None
-                    and not twin.const
-                    and parameter.pointer
-                ):
-                    text = text.replace("const ", "", 1)
-            texts.append(text)
-        for parameter in self.second.parameters:
-            if parameter.name in self.same:
-                continue
-            declarator = field_of(parameter.node, "declarator")
-            new = renamed.get(declarator.start_byte, parameter.name)
-            texts.append(re.sub(rf"\b{re.escape(parameter.name)}$", new, source.of(parameter.node)))
-        return texts
-
-
-def _declares(node: Node) -> bool:
-    """Whether an identifier stands where it is declared."""
-    parent = node.parent
-    kinds = {"init_declarator", "pointer_declarator", "array_declarator", "reference_declarator", "declaration"}
-    return (
-        parent is not None
-        and parent.type in kinds
-        and any(same(d, node) for d in parent.children_by_field_name("declarator"))
-    )
-
-
-def _value_start(declarator: Node) -> int:
-    value = field_of(declarator, "value") or field_of(declarator, "size")
-    return value.start_byte if value is not None else declarator.end_byte
-
-
-def _locals(source: Source, kernel: Kernel) -> dict[str, Node]:
-    """The outermost variables of a kernel, with their declarations."""
-    found = {}
-    for statement in statements(kernel.body):
-        if statement.type == "declaration":
-            for declarator in statement.children_by_field_name("declarator"):
-                inner = declarator
-                while inner.type not in {"identifier"} and field_of(inner, "declarator") is not None:
-                    inner = field_of(inner, "declarator")  # type: ignore[assignment]
-                found[source.of(inner)] = statement
-    return found
+    def _with_writes(self, parameter: Parameter) -> str:
+        """A parameter of the first kernel, no pointer to constants any more where the second one writes there."""
+        twins = [p for p in self.second.parameters if self.same.get(p.name) is parameter]
+        writes = parameter.pointer and parameter.const and any(not twin.const for twin in twins)
+        return self.source.of(parameter.node).replace("const ", "" if writes else "const ", 1)
 
 
 def _words(source: Source, node: Node) -> str:
     return " ".join(source.of(node).split())
-
-
-def _reindented(source: Source, node: Node, text: str, indent: str) -> str:
-    old = source.indent(node)
-    lines = text.rstrip("\n").split("\n")
-    if node.type == "preproc_call":
-        return "\n".join(lines)
-    moved = [
-        indent + lines[0],
-        *(line if line.startswith("#") else indent + line.removeprefix(old) for line in lines[1:]),
-    ]
-    return "\n".join(line if line.strip() else "" for line in moved)

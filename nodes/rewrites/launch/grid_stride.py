@@ -9,6 +9,7 @@ worth 3 to 6 % of what is many times the L2.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -101,6 +102,41 @@ def _uses(kernel: Kernel, name: str) -> list[Node]:
     return [n for n in kernel.source.walk(kernel.body, "field_expression") if kernel.source.of(n) == name]
 
 
+def check_blocks(kernel: Kernel, rows: Loop | None) -> None:
+    """blockIdx.x is the row; gridDim.x only strides over rows. Raises Unsupported where they say anything else."""
+    uses = kernel.block_indices()
+    if rows is not None and not all(any(inside(use, part) for part in headers([rows])) for use in uses):
+        raise Unsupported("blockIdx.x beside the loop over rows")
+    if rows is None and (not uses or _uses(kernel, "gridDim.x")):
+        raise Unsupported("no row a block")
+
+
+def share_blocks(
+    edits: Edits, code: Code, kernel: Kernel, rows: Loop | None, block: str = "blockIdx.x", blocks: str = "gridDim.x"
+) -> str:
+    """Let a block have a row for each of its threads along y, the block being one of so many. The new parameter for the number
+    of rows; "" where the kernel's loop over rows knows it."""
+    if rows is not None:
+        edits.replace(rows.start_node, f"{block} * blockDim.y + threadIdx.y")
+        edits.replace(rows.step_node, f"{blocks} * blockDim.y")
+        return ""
+    taken = kernel.identifiers()
+    row = code.fresh("row_of_thread") if "row" in taken else "row"
+    total = code.fresh("row_count") if "rows" in taken else "rows"
+    for use in _uses(kernel, "blockIdx.x"):
+        edits.replace(use, row)
+    begin_row(edits, kernel, row, total, block)
+    edits.insert(kernel.parameter_list.end_byte - 1, f", const unsigned {total}")
+    return total
+
+
+def with_rows(launch: Launch, count: str, total: str) -> list[str]:
+    """A launch's arguments, and one for the parameter of `share_blocks` where it has made one."""
+    plain = re.fullmatch(r"\d+|static_cast<unsigned( int)?>\(.*\)", count)
+    number = count if plain else f"static_cast<unsigned>({count})"
+    return [*map(launch.code.source.of, launch.arguments), *([number] if total else [])]
+
+
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
     source = kernel.source
     if kernel.synchronises or kernel.has_defaults or not kernel.launches:
@@ -122,34 +158,17 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
             raise Unsupported("a loop without a stride")
     if any(carries_state(kernel, statements(loop.body)) for loop in outer):
         raise Unsupported("elements that depend on each other")
-    check_threads(code, kernel, outer)
+    check_threads(code, kernel, [*headers(outer), *leaders(code, kernel, outer)])
     _check_memory(code, kernel, outer)
-    # The rows: every blockIdx.x, which only the row may use.
-    row = code.fresh("row_of_thread") if "row" in kernel.identifiers() else "row"
-    if rows is not None:
-        allowed = [rows.start_node, rows.step_node]
-        for use in [*_uses(kernel, "blockIdx.x"), *_uses(kernel, "gridDim.x")]:
-            if not any(a is not None and inside(use, a) for a in allowed):
-                raise Unsupported("blockIdx.x beside the loop over rows")
-        edits.replace(rows.start_node, f"{layout.block} * blockDim.y + threadIdx.y")
-        edits.replace(rows.step_node, f"{layout.blocks} * blockDim.y")
-        total = None
-    else:
-        if _uses(kernel, "gridDim.x") or not _uses(kernel, "blockIdx.x"):
-            raise Unsupported("no row a block")
-        total = "rows" if "rows" not in kernel.identifiers() else code.fresh("row_count")
-        for use in _uses(kernel, "blockIdx.x"):
-            edits.replace(use, row)
-        begin_row(edits, kernel, row, total, layout.block)
-        listed = kernel.parameter_list
-        edits.insert(listed.end_byte - 1, f", const unsigned {total}")
+    check_blocks(kernel, rows)
+    total = share_blocks(edits, code, kernel, rows, layout.block, layout.blocks)
     for loop in outer:
         start, step = source.of(loop.start_node), source.of(loop.step_node)
         step = step if re.fullmatch(r"[\w.]+", step) else f"({step})"
         edits.replace(loop.start_node, f"blockIdx.{layout.cuts} * {step} + {start}")
         edits.replace(loop.step_node, f"gridDim.{layout.cuts} * {step}")
         _keep_rolled(edits, source, loop.node)
-    for condition in _leaders(code, kernel, outer):
+    for condition in leaders(code, kernel, outer):
         edits.replace(condition, f"{source.of(condition)} && blockIdx.{layout.cuts} == 0")
     for launch in kernel.launches:
         _rewrite_launch(edits, code, kernel, launch, rows, outer, total, layout)
@@ -167,7 +186,7 @@ def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
     edits.insert(line, "#pragma unroll 1\n")
 
 
-def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
+def leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
     """Conditions `threadIdx.x == 0` of ifs without an else, outside the loops: what is done once a row."""
     found = []
     for node in kernel.source.walk(kernel.body, "if_statement"):
@@ -178,18 +197,21 @@ def _leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
     return found
 
 
-def check_threads(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
-    """threadIdx.x may only start loops and name the row's first thread."""
-    source = kernel.source
-    leaders = _leaders(code, kernel, outer)
-    headers = [part for loop in outer for part in (loop.start_node, loop.step_node) if part is not None]
-    for node in source.walk(kernel.body, "identifier", "field_expression"):
-        polynomial = code.polynomial(node)
-        if not polynomial.depends_on(THREAD) and not polynomial.depends_on(BLOCK_DIM):
+def headers(loops: list[Loop]) -> list[Node]:
+    """Where loops say which elements are a thread's, or a block's: their starts and steps."""
+    return [part for loop in loops for part in (loop.start_node, loop.step_node) if part is not None]
+
+
+def check_threads(
+    code: Code, kernel: Kernel, allowed: list[Node], apart: Callable[[Node, Polynomial], Polynomial] | None = None
+) -> None:
+    """threadIdx.x and blockDim.x may only stand in these nodes, and in what `apart` makes of another node's place."""
+    for node in kernel.source.walk(kernel.body, "identifier", "field_expression"):
+        place = code.polynomial(node)
+        if not (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) or any(inside(node, n) for n in allowed):
             continue
-        if any(inside(node, part) for part in [*headers, *leaders]):
-            continue
-        if not names_integer(code, node):
+        place = apart(node, place) if apart is not None else place
+        if (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) and not names_integer(code, node):
             raise Unsupported("threadIdx.x outside the loops")  # else its own uses are looked at, one by one
 
 
@@ -206,7 +228,7 @@ def names_integer(code: Code, node: Node) -> bool:
 
 def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
     """What one thread writes no other may read, and what is written outside the loops is the first thread's."""
-    leaders = _leaders(code, kernel, outer)
+    once = leaders(code, kernel, outer)
     if kernel.escapes:
         raise Unsupported("a helper that may write anywhere")
     written = {access.root for access in kernel.accesses if access.writes and access.root}
@@ -216,8 +238,7 @@ def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
             continue  # an array of the thread's own: there is no shared memory here
         in_loop = any(inside(access.node, loop.node) for loop in outer)
         guarded = any(
-            c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent)
-            for c in leaders
+            c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent) for c in once
         )
         if access.writes and not in_loop and not guarded:
             raise Unsupported("a write by every thread of the row")
@@ -233,10 +254,9 @@ def _rewrite_launch(
     launch: Launch,
     rows: Loop | None,
     loops: list[Loop],
-    total: str | None,
+    total: str,
     layout: Layout,
 ) -> None:
-    source = code.source
     x, y, _ = launch.extents(launch.grid)
     _, down, deep = launch.extents(launch.block)
     if (down, deep) != ("1", "1") or (layout is SIDE_BY_SIDE and y != "1"):
@@ -245,15 +265,11 @@ def _rewrite_launch(
     steps = steps_text(kernel, launch, loops)
     others = ", " + y if layout is BESIDE_OTHERS else ""
     shape = code.fresh("shape")
-    arguments = [source.of(a) for a in launch.arguments]
-    if total is not None:
-        plain = re.fullmatch(r"\d+|static_cast<unsigned( int)?>\(.*\)", count)
-        arguments.append(count if plain else f"static_cast<unsigned>({count})")
     grid = f"{shape}.grid" if layout is SIDE_BY_SIDE else f"dim3({shape}.grid.x, {y}, {shape}.grid.z)"
     statement = launch.statement
     lines: Lines = [
         f"const RowShape {shape} = row_shape({count}, {steps}{others});",
-        launch.rendered(grid=grid, block=f"{shape}.block", arguments=arguments) + ";",
+        launch.rendered(grid=grid, block=f"{shape}.block", arguments=with_rows(launch, count, total)) + ";",
     ]
     alone = (
         statement.parent is not None

@@ -18,7 +18,8 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.device_code import code_of, inside
+from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import is_return, waiting_return
@@ -101,7 +102,7 @@ def _wait(edits: Edits, kernel: Kernel, busy: str) -> None:
         if is_return(source, statement):
             condition = source.of(statement, "condition")
             edits.replace(statement, waiting_return(condition, indent, unit))
-        elif statement.type not in _DECLARATIONS or not _is_idle(kernel.code, statement):
+        elif statement.type not in _DECLARATIONS or not _is_idle(kernel, statement):
             break
         at = _line_end(source, statement)
     edits.insert(at, f"\n{indent}wait_for_predecessor({busy});  // nothing before this may touch memory")
@@ -109,56 +110,34 @@ def _wait(edits: Edits, kernel: Kernel, busy: str) -> None:
 
 _PACK_TYPE = re.compile(r"u?(char|short|int|long|longlong)[234]|(float|double)[234]")
 _NUMBERS = frozenset({"parameter_declaration", "optional_parameter_declaration"})
-_DECLARATIONS = frozenset({"declaration", "alias_declaration", "using_declaration", "static_assert_declaration"})
-_ARITHMETIC = frozenset(
-    "binary_expression unary_expression parenthesized_expression conditional_expression cast_expression identifier "  # noqa: SIM905
-    "number_literal true false null sizeof_expression init_declarator".split()
-)
-_COORDINATES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 _CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast"})
+_MADE = frozenset({"lambda_expression", "initializer_list", "argument_list"})
+"""Values of objects, which may be made of anything."""
+_DECLARATIONS = frozenset({"declaration", "alias_declaration", "using_declaration", "static_assert_declaration"})
 
 
-def _is_idle(code: Code, node: Node) -> bool:
+def _is_idle(kernel: Kernel, statement: Node) -> bool:
     """Whether a declaration computes from indices, parameters and constants alone, nothing that lies in memory."""
-    if node.type != "declaration":
+    if statement.type != "declaration":
         return True
-    values = [field_of(d, "value") for d in node.children_by_field_name("declarator")]
-    return all(value is None or _is_arithmetic(code, value) for value in values)
-
-
-def _is_arithmetic(code: Code, node: Node) -> bool:
-    text = code.source.of
-    if node.type == "field_expression":
-        return text(node, "argument") in _COORDINATES
-    if node.type == "call_expression":
-        function, arguments = field_of(node, "function"), field_of(node, "arguments")
-        if function is None or arguments is None or text(function).split("<")[0] not in _CASTS:
-            return False
-        return all(_is_arithmetic(code, child) for child in arguments.named_children)
-    if node.type == "pointer_expression":  # &x[i] is an address, *x a load
-        inner = field_of(node, "argument")
-        if node.children[0].type != "&" or inner is None or inner.type != "subscript_expression":
-            return False
-        return all(_is_arithmetic(code, part) for child in inner.named_children for part in _index_parts(child))
-    if node.type == "identifier":
-        return _is_value(code, node)
-    if node.type not in _ARITHMETIC:
+    source, code = kernel.source, kernel.code
+    found = (field_of(declarator, "value") for declarator in statement.children_by_field_name("declarator"))
+    values = [value for value in found if value is not None]
+    parts = [n for v in values for n in source.walk(v, "call_expression", "field_expression", "identifier")]
+    if any(value.type in _MADE for value in values):
         return False
-    if node.type == "sizeof_expression":
-        return True
-    return all(_is_arithmetic(code, c) for c in node.named_children if c.type not in {"type_descriptor", "comment"})
-
-
-def _index_parts(node: Node) -> list[Node]:
-    return list(node.named_children) if node.type == "subscript_argument_list" else [node]
-
-
-def _is_value(code: Code, identifier: Node) -> bool:
-    """Whether the name is a parameter, a local, or a constant, not a variable in the device's memory."""
-    definition = code.definition(identifier)
-    if definition is None:
-        return False
-    return definition.kind != "global" or "constexpr" in code.source.of(definition.declaration).split()
+    for node in parts:
+        if node.type == "call_expression":
+            known = source.called(node) in _CASTS
+        elif node.type == "field_expression":
+            known = source.of(node, "argument") in COORDINATES
+        else:  # no variable in the device's memory
+            found = code.definition(node)
+            known = found is not None and (found.kind != "global" or source.says(found.declaration, "constexpr"))
+            known = known or source.of(node) in {*COORDINATES, *_CASTS}
+        if not known:
+            return False
+    return not any(inside(access.node, statement) for access in kernel.accesses)
 
 
 def _line_end(source: Source, node: Node) -> int:

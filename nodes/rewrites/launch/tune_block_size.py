@@ -15,10 +15,11 @@ from nodes.rewrites.analysis.insertions import insertion_point
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
-from nodes.rewrites.launch.grid_stride import check_threads
+from nodes.rewrites.launch.grid_stride import check_threads, headers, leaders
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
 
@@ -98,7 +99,7 @@ def _names_width(code: Code, kernel: Kernel, launch: Launch, width: int) -> bool
 
 def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], int]:
     """The numbers that are the width, with what takes their place. Raises Unsupported where one may be hidden."""
-    constant = _constant(code, launch.block)
+    constant = _constant(code, launch)
     if constant is None:
         raise Unsupported("a width that is computed")
     width = int(code.source.of(constant))
@@ -106,34 +107,22 @@ def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], in
     kernel = next(k for k in code.kernels if k.name == launch.kernel_name)
     if str(width) in {code.source.of(n) for n in code.source.walk(kernel.node, "number_literal")}:
         raise Unsupported("a kernel that names the width of its block")
-    reached: list[Node] = []
-    _reach(code, launch.grid, reached, set())
+    reached = _reached(code, launch.grid)
     for node in reached:
         text = code.source.of(node)
+        if node.type == "identifier":
+            continue
         if text == str(width):
             found[node.start_byte] = (node, "{name}")
         elif text == str(width - 1):
             found[node.start_byte] = (node, "({name} - 1)")
         elif not text.isdigit() or (int(text) > LANES_AT_MOST and not _is_cap(node)):
             raise Unsupported("a grid with a number of unknown meaning")
-    if not _follows(code, launch, reached, constant):
-        check_threads(code, kernel, thread_loops(kernel))
+    says = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"} | {str(width)}
+    if says.isdisjoint(map(code.source.of, reached)):  # else grid and block together cover what they covered
+        loops = thread_loops(kernel)
+        check_threads(code, kernel, [*headers(loops), *leaders(code, kernel, loops)])
     return list(found.values()), width
-
-
-def _follows(code: Code, launch: Launch, reached: list[Node], constant: Node) -> bool:
-    """Whether the grid is computed from the width, so that grid and block together cover what they covered."""
-    block = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"}
-    stack, seen = [launch.grid], set()
-    while stack:
-        for identifier in code.source.walk(stack.pop(), "identifier"):
-            if code.source.of(identifier) in block:
-                return True
-            definition = code.definition(identifier)
-            if definition is not None and definition.kind == "local" and definition.where not in seen:
-                seen.add(definition.where)
-                stack.append(definition.declaration)
-    return any(code.source.of(n) == code.source.of(constant) for n in reached)
 
 
 def _is_cap(node: Node) -> bool:
@@ -147,53 +136,32 @@ def _is_cap(node: Node) -> bool:
     return parent.type in {"argument_list", "conditional_expression", "assignment_expression"}
 
 
-def _reach(code: Code, node: Node, found: list[Node], seen: set[int]) -> None:
-    """Collects numbers of an expression and of all that is ever assigned to the function's variables in it."""
-    found += code.source.walk(node, "number_literal")
-    for identifier in list(code.source.walk(node, "identifier")):
-        definition = code.definition(identifier)
-        if definition is None or definition.kind != "local" or definition.where in seen:
-            continue
-        seen.add(definition.where)
-        if definition.value is not None:
-            _reach(code, definition.value, found, seen)
-        elif definition.declarator is not None and definition.declarator.type == "function_declarator":
-            _reach(code, definition.declarator, found, seen)
-        for assignment in code.source.walk(definition.declaration.parent, "assignment_expression"):
-            target, value = field_of(assignment, "left"), field_of(assignment, "right")
-            if target is not None and value is not None and code.source.of(target) == definition.name:
-                _reach(code, value, found, seen)
+def _reached(code: Code, node: Node) -> list[Node]:
+    """The numbers and names of an expression and of all that is ever assigned to the function's variables in it."""
+    found, seen, stack = list[Node](), set[int](), [node]
+    while stack:
+        parts = list(code.source.walk(stack.pop(), "number_literal", "identifier"))
+        found += parts
+        for name in parts:
+            known = code.variable(name)
+            if known is None or known.kind != "local" or known.where in seen:
+                continue
+            seen.add(known.where)
+            shape = known.declarator is not None and known.declarator.type == "function_declarator"  # `dim3 grid(n)`
+            stack += [known.declarator] if shape else [known.value] if known.value is not None else []
+            for assignment in code.source.walk(known.declaration.parent, "assignment_expression"):
+                if code.source.of(assignment, "left") == known.name:
+                    stack.append(field_of(assignment, "right"))
+    return found
 
 
-def _constant(code: Code, node: Node, depth: int = 0) -> Node | None:
+def _constant(code: Code, launch: Launch) -> Node | None:
     """The number behind a block expression: a literal, `dim3(256)`, or a constant that holds one."""
-    if depth > 5:
+    if launch.extents(launch.block)[1:] != ("1", "1"):
         return None
-    if node.type == "number_literal":
-        return node
-    if node.type in {
-        "call_expression",
-        "compound_literal_expression",
-        "argument_list",
-        "initializer_list",
-        "parenthesized_expression",
-    }:
-        listed = field_of(node, "arguments") or field_of(node, "value") or node
-        inner = [
-            c
-            for c in listed.named_children
-            if c.type not in {"comment", "identifier"} or listed is node or listed.type == "argument_list"
-        ]
-        if node.type == "call_expression" and code.source.of(node, "function") != "dim3":
-            return None
-        return _constant(code, inner[0], depth + 1) if len(inner) == 1 else None
-    if node.type != "identifier":
-        return None
-    found = code.definition(node)
-    if found is None or code.mutated(found) or found.kind not in {"local", "global"}:
-        return None
-    if found.value is not None:
-        return _constant(code, found.value, depth + 1)
-    if found.declarator is not None and found.declarator.type == "function_declarator":  # `dim3 block(256)`
-        return None
-    return None
+    node: Node | None = launch.along_x(launch.block)
+    while node is not None and node.type != "number_literal":
+        found = code.variable(bare(node))
+        settled = found is not None and found.kind in {"local", "global"} and not code.mutated(found)
+        node = found.value if settled else None
+    return node

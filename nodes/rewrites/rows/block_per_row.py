@@ -29,9 +29,10 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import is_return
+from nodes.rewrites.launch.drop_grid_stride_loop import in_place
 from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.neighbouring_rows_per_block import in_place
 from nodes.rewrites.rows.row_threads import RowThreads
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -112,7 +113,10 @@ class _Blocks(RowThreads):
             require(edits, self.code, f"block_{kind}")
         for statement in self.steps:
             edits.remove(statement, comment=True)
-        return self._without_guard(without_unused(self.code, edits.apply()))
+        text = self._without_guard(without_unused(self.code, edits.apply()))
+        code = code_of(self.source.reparsed(text))
+        check_block_shares(code, next(kernel for kernel in code.kernels if kernel.name == self.kernel.name))
+        return text
 
     def _from(self, start: Node) -> str:
         """A thread's first element, in signed numbers: the row may start below zero."""
@@ -193,7 +197,7 @@ class _Blocks(RowThreads):
             edits = Edits(source)
             edits.remove(guard, comment=True)
             return edits.apply()
-        return in_place(source, kernel, guard, body, "")
+        return in_place(source, kernel, guard, body, [])
 
     def _launch(self, edits: Edits, launch: Launch) -> None:
         """A block for each row."""

@@ -22,11 +22,13 @@ from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import row_loop
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
+from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import field_of, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, one_variable, same, statements
 
 ONE_REGISTER_EACH = frozenset(
     {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
@@ -187,16 +189,10 @@ class RowKeeper(RowReader):
     def _spelled(self, width: str) -> str:
         """A constant of the kernel's body in words that are known outside of it."""
         for declaration in reversed(list(self.source.walk(self.kernel.body, "declaration"))):
-            declarator = field_of(declaration, "declarator")
-            if (
-                declarator is None
-                or declarator.type != "init_declarator"
-                or "constexpr" not in self.source.of(declaration)
-            ):
-                continue
-            name = self.source.of(declarator, "declarator")
-            value = self.source.of(declarator, "value")
-            width = re.sub(rf"\b{re.escape(name)}\b", value if value.isdigit() else f"({value})", width)
+            constant = one_variable(declaration) if "constexpr" in self.source.of(declaration) else None
+            if constant is not None:
+                name, value = map(self.source.of, constant)
+                width = re.sub(rf"\b{re.escape(name)}\b", value if value.isdigit() else f"({value})", width)
         return width
 
     def _declared_in_row(self, statement: Node, number: int) -> str | None:
@@ -288,8 +284,7 @@ class RowKeeper(RowReader):
         inner = f"decltype({items})::value"
         function = re.sub(rf"\b{re.escape(kernel.name)}\b", name, launch.with_arguments(inner), count=1)
         grid = source.of(launch.grid)
-        headers = [n for n in (rows.start_node, rows.step_node) if n is not None] if rows is not None else []
-        if rows is not None and all(any(inside(use, h) for h in headers) for use in kernel.block_indices()):
+        if rows is not None and all(any(inside(use, h) for h in headers([rows])) for use in kernel.block_indices()):
             grid = f"static_cast<unsigned>({count})"
         call = launch.rendered(
             function=function, grid=grid, block=f"row_threads({length}, {inner})", shared=self._shared_bytes(launch)
@@ -335,21 +330,15 @@ class RowKeeper(RowReader):
         return before if before is not None else text
 
     def _bytes_before(self, launch: Launch, declaration: Node) -> str | None:
-        value = field_of(declaration, "declarator", "value")
-        if value is None or value.type != "call_expression":
+        """Of what lies before the row, `reinterpret_cast<T*>(slots + count)`; None where it begins otherwise."""
+        given = children_of(declaration, "declarator", "value", "arguments")
+        added = match(self.source, given[0], "$base + $count") if given else None
+        base = self.code.variable(added["base"]) if added is not None else None
+        if base is None or base.value is None:
             return None
-        arguments = field_of(value, "arguments")
-        inner = arguments.named_children[0] if arguments is not None and arguments.named_child_count else None
-        if inner is None or inner.type != "binary_expression" or self.source.of(inner, "operator") != "+":
-            return None
-        left, right = field_of(inner, "left"), field_of(inner, "right")
-        if left is None or right is None or left.type != "identifier":
-            return None
-        found = self.code.definition(left)
-        if found is None or found.value is None:
-            return None
-        element = self.source.of(found.declaration, "type")
         try:
-            return f"{host_text(self.kernel, launch, right)} * sizeof({element})"
+            return (
+                f"{host_text(self.kernel, launch, added['count'])} * sizeof({self.source.of(base.declaration, 'type')})"
+            )
         except Unsupported:
             return None

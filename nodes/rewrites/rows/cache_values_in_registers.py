@@ -20,15 +20,10 @@ from nodes.rewrites.analysis.device_code import Code, Definition, code_of, insid
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Passes, Reading, arguments, called
+from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Computed, Passes, arguments, called
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import declared_name, field_of, same, statement_around
-
-_STRAIGHT = {"compound_statement", "expression_statement", "declaration", "init_declarator", "argument_list",
-             "call_expression", "parenthesized_expression", "unary_expression", "cast_expression", "comma_expression",
-             "assignment_expression", "binary_expression"}  # fmt: skip
-"""What does all that stands in it, but for the right side of `&&` and `||`."""
 
 
 @rule(
@@ -54,17 +49,16 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 @dataclass
 class _Value:
-    first: Node
+    first: Computed
     """Where it is computed."""
     loop: Loop
     """The pass around that."""
-    reading: Reading
-    again: list[tuple[Node, Loop, Reading]] = field(default_factory=list)
-    """Where it is computed once more."""
+    again: list[tuple[Computed, Loop]] = field(default_factory=list)
+    """Where it is computed once more, and the pass around that."""
     name: str = ""
 
-    def slot(self, loop: Loop, reading: Reading) -> str:
-        return f"{self.name}[{loop.name}]" + "".join(f"[{lane.name}]" for lane in reading.lanes)
+    def slot(self, loop: Loop, computed: Computed) -> str:
+        return f"{self.name}[{loop.name}]" + "".join(f"[{computed.lanes[lane].name}]" for lane in self.first.lanes)
 
 
 class _Keeper:
@@ -73,63 +67,56 @@ class _Keeper:
     def __init__(self, code: Code, kernel: Kernel) -> None:
         self.code, self.kernel, self.source = code, kernel, code.source
         self.passes = Passes(code, kernel)
-        loops = [o for o in self.passes.loops if any(self._is_expensive(n, o) for n in self._computations(o))]
         self.values: list[_Value] = []
-        for number, loop in enumerate(loops[1:], 1):
-            self._find(loop, loops[:number])
+        for number, loop in enumerate(self.passes.loops[1:], 1):
+            self._find(loop, self.passes.loops[:number])
         if not self.values:
             raise Unsupported("nothing is computed twice")
 
     # What is computed twice.
 
-    def _computations(self, loop: Loop) -> Iterator[Node]:
-        return self.source.walk(loop.body, "call_expression", "binary_expression")
+    def _computations(self, loop: Loop) -> Iterator[Computed]:
+        """Of a pass, what is worth a register, outer expressions first."""
+        for node in self.source.walk(loop.body, "call_expression", "binary_expression"):
+            computed = self.passes.computed.get(node.id)
+            if computed is not None and computed.value.type == "float" and self._is_worth_it(node):
+                yield computed
 
     def _find(self, loop: Loop, before: list[Loop]) -> None:
         """Add what the pass computes, of expressions within each other the outer one, that one of those before has."""
         taken: Node | None = None
-        for node in self._computations(loop):
-            if taken is not None and inside(node, taken):
-                continue
-            reading = self._reading(node, loop)
-            if reading is None:
+        for computed in self._computations(loop):
+            if taken is not None and inside(computed.node, taken):
                 continue
             for earlier in before:
-                first = self._computed(reading, earlier) if self.passes.holds(earlier, loop, node, reading) else None
-                value = self._value(*first, earlier) if first is not None else None
+                first = next((one for one in self._computations(earlier) if one.serves(computed)), None)
+                value = self._value(first, earlier) if first is not None else None
                 if value is not None:
-                    value.again.append((node, loop, reading))
-                    taken = node
+                    value.again.append((computed, loop))
+                    taken = computed.node
                     break
 
-    def _reading(self, node: Node, loop: Loop) -> Reading | None:
-        """None for what is not worth a register, or not understood."""
-        if not self.passes.is_float(node, loop):
-            return None
-        try:
-            return self.passes.read(node, loop) if self._is_worth_it(node, loop) else None
-        except Unsupported:
-            return None
-
-    def _is_worth_it(self, node: Node, loop: Loop) -> bool:
+    def _is_worth_it(self, node: Node) -> bool:
         """Whether something expensive in it differs from element to element."""
         for inner in self.source.walk(node, "call_expression", "binary_expression"):
-            if not self._is_expensive(inner, loop):
+            if not self._is_expensive(inner):
                 continue
             # The compiler takes the reciprocal of a divisor that all elements share once.
             shared = inner.type == "call_expression" and called(self.source, inner) in DIVISIONS
-            if self.passes.read(arguments(inner)[-1] if shared else inner, loop).by_item:
+            if self._computed(arguments(inner)[-1] if shared else inner).value.by_item:
                 return True
         return False
 
-    def _is_expensive(self, node: Node, loop: Loop) -> bool:
+    def _computed(self, node: Node) -> Computed:
+        return self.passes.computed[node.id]
+
+    def _is_expensive(self, node: Node) -> bool:
         """By itself, whatever its operands are."""
         if node.type == "call_expression":
             name = called(self.source, node)
             return self._helper_is_expensive(name, set()) if name in self.code.overloads else name in EXPENSIVE
-        divisor = field_of(node, "right")
-        divides = self.source.of(node, "operator") == "/"
-        return divides and divisor is not None and divisor.type != "number_literal" and self.passes.is_float(node, loop)
+        divides = self.source.of(node, "operator") == "/" and field_of(node, "right").type != "number_literal"
+        return divides and self._computed(node).value.type == "float"
 
     def _helper_is_expensive(self, name: str, seen: set[str]) -> bool:
         seen.add(name)
@@ -143,45 +130,14 @@ class _Keeper:
                     return True
         return False
 
-    def _computed(self, reading: Reading, loop: Loop) -> tuple[Node, Reading] | None:
-        """Where a pass computes the same for all of its elements."""
-        for node in self._computations(loop):
-            mine = self._reading(node, loop)
-            if mine is not None and mine.text == reading.text and self._always(node, loop, mine):
-                return node, mine
-        return None
-
-    def _always(self, node: Node, loop: Loop, reading: Reading) -> bool:
-        """Whether the pass does it for every one of its elements, once for each turn of the reading's lanes."""
-        _, consequence = self.passes.guarded(loop)
-        if self.source.has(loop.node, "break_statement", "continue_statement", "return_statement"):
-            return False
-        here = node
-        while not same(here, consequence):
-            parent = here.parent
-            if parent is None:
-                return False
-            if parent.type == "for_statement":
-                turns = same(field_of(parent, "body"), here)
-                if not turns or not any(same(parent, lane.node) for lane in reading.lanes):
-                    return False
-            elif parent.type not in _STRAIGHT or self._may_skip(parent):
-                return False
-            here = parent
-        return True
-
-    def _may_skip(self, node: Node) -> bool:
-        joins = self.source.of(node, "operator") in {"&&", "||"}
-        return joins or called(self.source, node) in self.code.macros
-
-    def _value(self, first: Node, reading: Reading, loop: Loop) -> _Value | None:
+    def _value(self, first: Computed, loop: Loop) -> _Value | None:
         """The value that is computed there; None where that is a part of another value, or has one inside."""
         for value in self.values:
-            if same(value.first, first):
+            if same(value.first.node, first.node):
                 return value
-            if inside(value.first, first) or inside(first, value.first):
+            if inside(value.first.node, first.node) or inside(first.node, value.first.node):
                 return None
-        self.values.append(_Value(first, loop, reading))
+        self.values.append(_Value(first, loop))
         return self.values[-1]
 
     # What is written.
@@ -193,11 +149,12 @@ class _Keeper:
         top = min((value.loop.node for value in self.values), key=lambda node: node.start_byte)
         lines = []
         for value in self.values:
-            lanes = "".join(f"[{source.of(lane.bound_node)}]" for lane in value.reading.lanes)
+            lanes = "".join(f"[{source.of(lane.bound_node)}]" for lane in value.first.lanes.values())
             lines.append(f"float {value.name}[{items}]{lanes};")
             self._write_first(edits, value)
-            for node, loop, reading in value.again:
-                again = f"{kept} ? {value.slot(loop, reading)} : {source.of(node)}"
+            for computed, loop in value.again:
+                node = computed.node
+                again = f"{kept} ? {value.slot(loop, computed)} : {source.of(node)}"
                 edits.replace(node, again if _stands_alone(node) else f"({again})")
         steps = (list(freed), [value.name for value in self.values])
         sizes = [" + ".join(f"sizeof({name}[0])" for name in names) or "0" for names in steps]
@@ -212,14 +169,15 @@ class _Keeper:
     def _name_values(self) -> None:
         taken = self.code.names()
         for value in self.values:
-            function = called(self.source, value.first) if value.first.type == "call_expression" else "value"
+            first = value.first.node
+            function = called(self.source, first) if first.type == "call_expression" else "value"
             stem = self._declared(value) or function.split("::")[-1].strip("_")
             value.name = free(f"{stem}_row", taken)
             taken.add(value.name)
 
     def _declared(self, value: _Value) -> str:
         """The variable that the value is when it is first computed, "" for none."""
-        parent = value.first.parent
+        parent = value.first.node.parent
         declaration = parent.parent if parent is not None and parent.type == "init_declarator" else None
         if parent is None or declaration is None or len(declaration.children_by_field_name("declarator")) != 1:
             return ""
@@ -228,8 +186,8 @@ class _Keeper:
         return self.source.of(name) if plain else ""
 
     def _write_first(self, edits: Edits, value: _Value) -> None:
-        source, first, statement = self.source, value.first, statement_around(value.first)
-        slot, declared, parent = value.slot(value.loop, value.reading), self._declared(value), statement.parent
+        source, first, statement = self.source, value.first.node, statement_around(value.first.node)
+        slot, declared, parent = value.slot(value.loop, value.first), self._declared(value), statement.parent
         indent = source.indent(statement)
         if declared:
             edits.insert(statement.end_byte, f"\n{indent}{slot} = {declared};")
@@ -248,11 +206,14 @@ class _Keeper:
     def _freed(self) -> dict[str, list[Node]]:
         """Rows that nobody wants any more where the values are kept, with what holds them in registers nonetheless."""
         freed: dict[str, list[Node]] = {}
-        rows = {where: row for value in self.values for where, row in value.reading.arrays.items()}
-        for where, row in rows.items():
-            behind = max(v.loop.node.end_byte for v in self.values if where in v.reading.arrays)
+        rows = {name: row for name, row in self.passes.variables.items() if self._is_row(row)}
+        for name, row in rows.items():
+            made = [value.loop.node.end_byte for value in self.values if name in value.first.value.origins]
+            if not made:
+                continue
+            behind = max(made)
             uses = [use for use in self.code.uses(row, self.kernel.body) if use.start_byte > behind]
-            if self._is_row(row) and all(self._is_spent(use) for use in uses):
+            if all(self._is_spent(use) for use in uses):
                 freed[row.name] = [hold for use in uses if self._is_hold(hold := statement_around(use))]
         return freed
 
@@ -270,7 +231,7 @@ class _Keeper:
 
     def _is_spent(self, use: Node) -> bool:
         """Whether a name only stands where a value that is kept is computed again, in the end."""
-        if any(inside(use, node) for value in self.values for node, *_ in value.again):
+        if any(inside(use, again.node) for value in self.values for again, _ in value.again):
             return True
         statement = statement_around(use)
         if statement.type != "declaration":

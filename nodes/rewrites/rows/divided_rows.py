@@ -11,6 +11,7 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import field_of, is_integer, left_by, one_variable, same, statements
 
@@ -254,26 +255,18 @@ class DividedRows:
         raise Unsupported("no guard before memory is touched")
 
     def _comparison(self, condition: Node | None, operator: str) -> RowGuard:
-        while condition is not None and condition.type == "parenthesized_expression":
-            condition = condition.named_children[0]
-        if condition is None or condition.type != "binary_expression":
-            raise Unsupported("a guard that is no comparison")
-        left, right = field_of(condition, "left"), field_of(condition, "right")
-        if left is None or right is None or self.source.of(condition, "operator") != operator:
+        asked = match(self.source, condition, f"$index {operator} $bound")
+        if asked is None:
             raise Unsupported("a guard that compares otherwise")
-        level = self._kind(self.code.polynomial(left))
+        level, bound = self._kind(self.code.polynomial(asked["index"])), asked["bound"]
         if level == "thread":  # the elements are cut into packs, all of them whole
-            division = right.named_children[0] if right.type == "parenthesized_expression" else right
-            operands = [field_of(division, name) for name in ("left", "operator", "right")]
-            left, sign, right = operands
-            if left is None or right is None or self.lanes is None or self.source.of(sign) != "/":
-                raise Unsupported("a number of packs that is not computed from the elements")
-            if self.code.polynomial(right) != self.lanes.value:
+            cut = match(self.source, bound, "$elements / $lanes")
+            if cut is None or self.lanes is None or self.code.polynomial(cut["lanes"]) != self.lanes.value:
                 raise Unsupported("packs of another width")
-            level, right = "element", left
+            level, bound = "element", cut["elements"]
         if level not in {"element", "row", "outer"}:
             raise Unsupported("a guard for something else")
-        return RowGuard(condition, level, right)
+        return RowGuard(bare(condition), level, bound)
 
     def _divided(self) -> list[Divisor]:
         """What the guard's bound has to be divided by to be the number of outer rows."""

@@ -10,7 +10,6 @@ behind a guard or in a grid-stride loop), or rows as spread lays them out. The h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from tree_sitter import Node
 
@@ -19,13 +18,14 @@ from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.launch.drop_grid_stride_loop import declared_names, in_place
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, product_of, uncast
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, names_declared, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, same, statements
 
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows ({outer}) of one {inner} a block, a thread a step: what is read by row lies
@@ -70,30 +70,6 @@ def _integers(kernel: Kernel) -> frozenset[str]:
     )
 
 
-def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: str, declares: str = "") -> str:
-    """The text with `first`, which `declares` a name, and a body's statements in place of the loop or branch around them.
-
-    `first` may be empty."""
-    before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
-    above = before if before is not None and before.type == "preproc_call" else node
-    line = source.line_start(above)
-    braces = int(body.type == "compound_statement")
-    inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
-    inner = inner if inner.startswith(indent) else f"{indent}{unit}{inner.lstrip()}"
-    lines = [*([f"{indent}{unit}{first}"] if first else []), *inner.split("\n")]
-    mine = [declares, *_declared_names(source, statements(body))]
-    everywhere = _declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
-    if any(everywhere.count(name) > 1 for name in mine):
-        lines = [f"{indent}{{", *lines, f"{indent}}}"]
-    else:
-        lines = [part.removeprefix(unit) for part in lines]
-    return source.data[:line].decode() + "\n".join(lines) + source.data[node.end_byte :].decode()
-
-
-def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
-    return [source.of(name) for node in declarations for name in names_declared(node)]
-
-
 class _Rows(DividedRows):
     """A kernel that this rewrite fits. Raises Unsupported for any other."""
 
@@ -126,7 +102,7 @@ class _Rows(DividedRows):
         """Name, type and declaration of each index: the kernel's own where it has one by itself, else a new one."""
         found: dict[str, tuple[str, str, Node | None]] = {}
         holders = self.source.walk(self.kernel.node, "declaration", "parameter_declaration")
-        declared = _declared_names(self.source, holders)
+        declared = declared_names(self.source, holders)
         for scope in self.scopes:
             for statement in statements(scope):
                 pair = self._declared(statement)
@@ -207,7 +183,7 @@ class _Rows(DividedRows):
         branch = statements(kernel.body)[-1]
         body = field_of(branch, "consequence")
         assert branch.type == "if_statement" and body is not None
-        return in_place(code.source, kernel, branch, body, f"if ({self._guarded('>=')}) return;")
+        return in_place(code.source, kernel, branch, body, [f"if ({self._guarded('>=')}) return;"])
 
     def _without_loop(self, text: str) -> str:
         """The kernel's text with one of its loops over the steps of a row less: the block has a thread for each of them."""
@@ -221,7 +197,7 @@ class _Rows(DividedRows):
                 continue
             jumps = source.has(loop.body, "break_statement", "continue_statement")
             if (loop.name, source.of(loop.bound_node)) in whole and not jumps:
-                first = f"const {loop.type} {loop.name} = threadIdx.x;"
+                first = [f"const {loop.type} {loop.name} = threadIdx.x;"]
                 return in_place(source, kernel, loop.node, loop.body, first, loop.name)
         return text
 

@@ -1,24 +1,25 @@
-"""Passes over a row in registers, as cache_row_in_registers writes them, and what expressions in them mean.
+"""Passes over a row in registers, as cache_row_in_registers writes them, and the values that expressions in them have.
 
-Two expressions of two passes compute the same where their readings have the same text and nothing that they are made of
-changes in between, see `Passes.holds`.
+The kernel's statements are gone through in order, as one thread does them, and every expression gets a value: two of one value
+are the same number. What is not understood, a load from memory say, gets a value that nothing else has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, Definition, inside
+from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.prelude import text_of
+from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
+from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, same
 
 DIVISIONS = {"__fdividef", "fdividef"}
 EXPENSIVE = DIVISIONS | {
@@ -34,29 +35,63 @@ _PURE = EXPENSIVE | {
 }  # fmt: skip
 """CUDA's functions that only compute."""
 _LEAPS = ("lambda_expression", "goto_statement", "labeled_statement", "asm_statement", "gnu_asm_expression")
+_JUMPS = ("break_statement", "continue_statement", "return_statement")
 _FOREIGN = {"static", "extern", "volatile", "__shared__", "__device__"}
-_SCALARS = {"x", "y", "z", "w"}
+"""Others may change such variables, too."""
+_SCALARS = {".x", ".y", ".z", ".w"}
 """Fields that are no arrays."""
+ITEM = "@item"
 
 
-@dataclass
-class Reading:
-    """What an expression of one pass means: its text with names seen through, and what these come from in the end."""
+@dataclass(frozen=True)
+class Value:
+    """Of an expression. Two are equal where they are the same number at the same turns of the loops around."""
 
-    text: str = ""
-    arrays: dict[int, Definition] = field(default_factory=dict)
-    """By where they are defined; rows in registers among them."""
-    outside: set[int] = field(default_factory=set)
-    """Where variables from outside of the pass are defined."""
-    lanes: list[Loop] = field(default_factory=list)
-    """The loops within the pass that it runs with."""
-    places: set[tuple[str, ...]] = field(default_factory=set)
-    """What it reads of arrays: the array, then index after index and field after field."""
+    text: str
+    origins: frozenset[str] = field(default=frozenset(), compare=False)
+    """The counters of the loops from turn to turn of which it differs, and the arrays that it was read from."""
+    type: str = field(default="", compare=False)
+    """`float` where it is one, or the type of an element of an array; "" where that is not known."""
 
     @property
     def by_item(self) -> bool:
         """Whether it differs from step to step of the row."""
-        return "@item" in self.text
+        return ITEM in self.origins
+
+
+@dataclass(frozen=True)
+class Others:
+    """Any index but this one."""
+
+    index: Value
+
+
+Place = tuple["str | Value | Others", ...]
+"""A variable, and the way to a part of it: `x@12`, an index, `.at`, an index."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An expression as the kernel computes it."""
+
+    node: Node
+    value: Value
+    under: frozenset[str]
+    """The conditions that hold and the loops that turn where it is computed."""
+    lanes: dict[str, Loop]
+    """The loops within the pass, outer ones first, by their counters, that its value differs by."""
+
+    def serves(self, later: Computed) -> bool:
+        """Whether it has been computed, of the same value, wherever a later expression is."""
+        return self.value == later.value and self.under <= later.under
+
+
+@dataclass(frozen=True)
+class _Write:
+    place: Place
+    value: Value
+    under: frozenset[str]
+    number: int
 
 
 class Passes:
@@ -65,13 +100,22 @@ class Passes:
     def __init__(self, code: Code, kernel: Kernel) -> None:
         self.code, self.kernel, self.source = code, kernel, code.source
         self.items, self.bytes = self._bounds()
-        loops = [
-            loop for loop in kernel.loops
-            if loop.start.value == 0 and loop.step.value == 1 and self.source.of(loop.bound_node) == self.items
-        ]  # fmt: skip
+        loops = [loop for loop in kernel.loops if self._counts(loop, self.items)]
         self.loops = [loop for loop in loops if same(loop.node.parent, loops[0].node.parent)]
         if self.source.has(kernel.body, *_LEAPS):
             raise Unsupported("a kernel that does more than one thing after another")
+        self.computed: dict[int, Computed] = {}
+        """By the id of their nodes."""
+        self.variables: dict[str, Definition] = {}
+        """By what places call them."""
+        self._names: dict[str, Value] = {}
+        self._references: dict[int, Place | None] = {}
+        self._escaped: set[str] = set()
+        self._writes: list[_Write] = []
+        self._under: tuple[str, ...] = ()
+        self._turning: dict[str, Loop] = {}
+        self._numbers = 0
+        self._run(kernel.body)
 
     def _bounds(self) -> tuple[str, str]:
         """How many steps a thread keeps, and the bytes of one, as cache_row_in_registers wrote them into the kernel's launch bounds."""
@@ -82,155 +126,300 @@ class Passes:
                 return items, size
         raise Unsupported("no rows in registers")
 
-    def guarded(self, loop: Loop) -> tuple[Node, Node]:
-        """The condition under which a pass has an element, and what it does then."""
-        *before, last = statements(loop.body)
-        condition, consequence = field_of(last, "condition"), field_of(last, "consequence")
-        plain = last.type == "if_statement" and field_of(last, "alternative") is None
-        if not plain or condition is None or consequence is None or any(s.type != "declaration" for s in before):
-            raise Unsupported("another pass")
-        return field_of(condition, "value") or condition, consequence
+    def _counts(self, loop: Loop, bound: str) -> bool:
+        """Whether it is `for (i = 0; i < bound; ++i)`."""
+        return loop.start.value == 0 and loop.step.value == 1 and self.source.of(loop.bound_node) == bound
 
-    def read(self, node: Node, loop: Loop) -> Reading:
-        """Raises Unsupported for what is not understood, or may be something else when it is computed again."""
-        return _Reader(self, loop).read(node)
+    # Statements.
 
-    def is_float(self, node: Node, loop: Loop) -> bool:
-        return _Reader(self, loop).is_float(node)
+    def _run(self, node: Node | None) -> None:
+        if node is None:
+            return
+        if node.type == "declaration":
+            self._declare(node)
+        elif node.type == "if_statement":
+            condition = self.value(field_of(node, "condition", "value"))
+            for holds, branch in (("", "consequence"), ("!", "alternative")):
+                with self._where(holds + condition.text):
+                    self._run(field_of(node, branch))
+        elif node.type in LOOPS | {"switch_statement"}:
+            self._loop(node)
+        elif node.type.endswith(("statement", "clause")):
+            for child in children_of(node):
+                self._run(child)
+        else:
+            self.value(node)
 
-    # What changes.
-
-    def holds(self, earlier: Loop, later: Loop, node: Node, reading: Reading) -> bool:
-        """Whether an expression of the later pass means what it would have meant in the earlier one."""
-        conditions = [self.read(self.guarded(loop)[0], loop) for loop in (earlier, later)]
-        if conditions[0].text != conditions[1].text:
-            return False
-        made_of = reading.outside | set(reading.arrays) | conditions[1].outside | set(conditions[1].arrays)
-        return not any(
-            where in made_of
-            and earlier.node.start_byte <= lvalue.start_byte < later.node.end_byte
-            and not self._is_elsewhere(lvalue, later, node, reading)
-            for lvalue, where in self.changes
-        )
-
-    def _is_elsewhere(self, lvalue: Node, loop: Loop, node: Node, reading: Reading) -> bool:
-        """Whether a pass assigns to what the expression does not read: another field, or its very element afterwards."""
-        parent = lvalue.parent
-        around = next((o for o in self.loops if inside(lvalue, o.node)), None)
-        if parent is None or parent.type != "assignment_expression" or around is None:
-            return False
-        places = self.read(lvalue, around).places
-        if len(places) != 1:
-            return False
-        (place,) = places
-        touched = {other for other in reading.places if not _differ(place, other)}
-        right = field_of(parent, "right")
-        later = lvalue.start_byte >= node.end_byte or (right is not None and inside(node, right))
-        own = {"[@item]", *(f"[{_lane(self.source, reading.lanes, at)}]" for at in range(len(reading.lanes)))}
-        return not touched or (around is loop and later and touched == {place} and own <= set(place))
-
-    def is_constant(self, found: Definition) -> bool:
-        return all(where != found.where for _, where in self.changes)
-
-    @cached_property
-    def changes(self) -> list[tuple[Node, int]]:
-        """Everything that is assigned to, or may be, with where what it is part of is defined."""
-        named = [(n, found.where) for n in self.lvalues(self.kernel.body) if (found := self.root(n)) is not None]
-        return named + self._whole_arrays[0]
-
-    @cached_property
-    def _whole_arrays(self) -> tuple[list[tuple[Node, int]], set[int]]:
-        """Where the kernel names an array as a whole, and so by a pointer: what functions get, who may change it, and
-        what other pointers there are, by where the arrays are defined."""
-        lent: list[tuple[Node, int]] = []
-        escaped: set[int] = set()
-        for use in self.source.walk(self.kernel.body, "identifier"):
-            found, top = self.root(use), use
-            if found is None or found.kind != "local" or not is_array(found):
+    def _declare(self, node: Node) -> None:
+        qualifiers = {self.source.of(c) for c in node.children}
+        for declarator in node.children_by_field_name("declarator"):
+            value = field_of(declarator, "value")
+            found = Definition(self.source.of(declared_name(declarator)), "local", node, declarator, value)
+            if is_reference(found):
+                self._refer(found)
                 continue
-            while top.parent is not None and top.parent.type in {
-                "subscript_expression", "field_expression", "parenthesized_expression",
-            } and not (top.parent.type == "subscript_expression" and not same(top.parent.children[0], top)):  # fmt: skip
-                top = top.parent
-            owner = top.parent
-            declares = owner is None or owner.type in {"array_declarator", "reference_declarator", "sizeof_expression"}
-            if self._rank(top) == 0 or declares or owner is None or self._binds(owner):
+            name = f"{found.name}@{found.where}"
+            self.variables[name] = found
+            if qualifiers & _FOREIGN:
+                self._escaped.add(name)
+            given = self.value(value) if value is not None else self._new()
+            listed = value is None or value.type in {"initializer_list", "argument_list"}
+            self._store((name,), self._new() if listed else self._cast(self.source.of(node, "type"), given))
+
+    def _refer(self, found: Definition) -> None:
+        """Another name for a place. Where it is not known for which, anything may happen to what it is made of."""
+        place = self._place(found.value) if found.value is not None else None
+        self._references[found.where] = place
+        for name in self.source.walk(found.value, "identifier") if place is None else ():
+            self._escape(self._place(name))
+
+    def _loop(self, node: Node) -> None:
+        """What changes from turn to turn is found by a first turn, and not known at the beginning of any other."""
+        loop, body = next((o for o in self.kernel.loops if same(o.node, node)), None), field_of(node, "body")
+        counter = self._counter(loop) if loop is not None and not self.source.has(body, *_JUMPS) else None
+        parts = [body]
+        if counter is not None:
+            self._store((f"{loop.name}@{loop.symbol.where}",), counter)
+        elif node.type == "for_statement":
+            self._run(field_of(node, "initializer"))
+            parts += [field_of(node, "condition"), field_of(node, "update")]
+        else:
+            parts = children_of(node)
+        around, before = self._turning, len(self._writes)
+        self._turning = around | ({counter.text: loop} if counter is not None else {})
+        with self._where(counter.text if counter is not None else self._new().text):
+            self._turn(parts)
+            written = dict.fromkeys(write.place for write in self._writes[before:])
+            del self._writes[before:]
+            for place in written:
+                others = tuple(Others(step) if step == counter else step for step in place)
+                self._store(others, self._new())
+            self._turn(parts)
+        self._turning = around
+        for place in written:
+            if counter not in place:
+                self._store(place, self._new())
+
+    def _turn(self, parts: list[Node | None]) -> None:
+        for part in parts:
+            self._run(part)
+
+    def _counter(self, loop: Loop) -> Value | None:
+        """Of a pass, or of a loop within one that turns the same number of times wherever it says so; None for another one."""
+        bound = self.source.of(loop.bound_node)
+        if not self._counts(loop, bound):
+            return None
+        name = ITEM if any(loop is o for o in self.loops) else f"@lane<{bound}>"
+        if name != ITEM and not (ITEM in self._turning and self.code.is_constant(loop.bound_node, self.loops[0].node)):
+            return None
+        while name in self._turning:
+            name += "'"
+        return Value(name, frozenset({name}), "int")
+
+    @contextmanager
+    def _where(self, *conditions: str) -> Iterator[None]:
+        around, self._under = self._under, (*self._under, *conditions)
+        yield
+        self._under = around
+
+    # Variables.
+
+    def _store(self, place: Place | None, value: Value) -> None:
+        if place is not None:
+            self._numbers += 1
+            self._writes.append(_Write(place, value, frozenset(self._under), self._numbers))
+
+    def _read(self, place: Place) -> Value:
+        """What was written there last, or a part of it; what may have been written by several is one by the last of these."""
+        root, rest = str(place[0]), self._type_of(place)
+        origins = frozenset({root}).union(*(step.origins for step in place if isinstance(step, Value)))
+        if root in self._escaped:
+            return replace(self._new(), type=rest)
+        for write in reversed(self._writes):
+            if _differ(write.place, place):
                 continue
-            call = owner.parent if owner.type == "argument_list" else None
-            if call is None or call.type != "call_expression":
-                escaped.add(found.where)
-            elif not self._is_harmless(call):
-                lent.append((top, found.where))
-        return lent, escaped
+            if place[: len(write.place)] == write.place and write.under <= set(self._under):
+                found, steps = write.value, place[len(write.place) :]
+                found = self._made(found.text + _text(steps), found, type_=rest) if steps else found
+                return replace(found, origins=found.origins | origins)
+            return replace(self._made(f"{_text(place)}#{write.number}"), origins=origins, type=rest)
+        return replace(self._made(_text(place)), origins=origins, type=rest)
 
-    def _binds(self, owner: Node) -> bool:
-        """Whether it is the declaration of a reference."""
-        declarator = field_of(owner, "declarator") if owner.type == "init_declarator" else None
-        return declarator is not None and declarator.type == "reference_declarator"
+    def _escape(self, place: Place | None) -> None:
+        """Somebody may change it at any time."""
+        if place is not None:
+            self._escaped.add(str(place[0]))
 
-    def _rank(self, node: Node) -> int:
-        """How many dimensions a part of an array still has; a field may have one."""
-        argument = field_of(node, "argument")
-        if node.type == "parenthesized_expression":
-            return self._rank(node.named_children[0])
+    def _place(self, node: Node) -> Place | None:
+        """None for what lies in memory, or is no variable."""
+        node = bare(node)
         if node.type == "field_expression":
-            return 0 if self.source.of(node, "field") in _SCALARS else 1
-        if node.type == "subscript_expression" and argument is not None:
-            return max(self._rank(argument) - 1, 0)
+            inner = self._place(field_of(node, "argument")) if self.source.of(node.children[1]) == "." else None
+            return inner and (*inner, "." + self.source.of(node, "field"))
+        if node.type == "subscript_expression":
+            inner, (index, *others) = self._place(field_of(node, "argument")), children_of(node, "indices")
+            at = self.value(index)
+            return inner and (*inner, at) if not others else None
         found = self.code.variable(node)
-        if found is not None and found.value is not None and is_reference(found):
-            return self._rank(found.value)
-        return _dimensions(found) if found is not None else 0
+        if found is None or found.kind not in {"local", "loop", "parameter"}:
+            return None
+        if is_reference(found):
+            return self._references.get(found.where)
+        declarator = _declarator(found)
+        if declarator is not None and declarator.type == "pointer_declarator":
+            return None
+        name = f"{found.name}@{found.where}"
+        self.variables.setdefault(name, found)
+        return (name,)
 
-    def may_escape(self, found: Definition) -> bool:
-        return found.where in self._whole_arrays[1]
+    def _is_array(self, place: Place) -> bool:
+        """Whether a place is an array, or may be one, and so its name a pointer."""
+        found, last = self.variables[str(place[0])], place[-1]
+        field_ = len(place) > 1 and isinstance(last, str) and last not in _SCALARS
+        return field_ or len(place) - 1 < _dimensions(found)
 
-    def lvalues(self, node: Node) -> Iterator[Node]:
-        """What is assigned to, whose address is taken by somebody who may write there, or that a function may change."""
-        for here in self.source.walk(
-            node, "assignment_expression", "update_expression", "pointer_expression", "call_expression"
-        ):
-            if here.type == "call_expression":
-                if not self._is_harmless(here):
-                    yield from (argument for argument in arguments(here) if self.code.lends(here, argument)[0])
-                continue
-            address = here.type == "pointer_expression"
-            if address and (self.source.of(here.children[0]) != "&" or self.is_read(here)):
-                continue
-            target = field_of(here, "left" if here.type == "assignment_expression" else "argument")
-            if target is not None:
-                yield target
+    def _type_of(self, place: Place) -> str:
+        found = self.variables[str(place[0])]
+        within, whole = place[1 + _dimensions(found) :], self.source.of(found.declaration, "type")
+        return self._type_in(whole, len(within)) if within else whole
 
-    def is_read(self, address: Node) -> bool:
-        """Whether all that happens to `&x` is that a function of the file reads there."""
-        listed = address.parent
-        call = listed.parent if listed is not None and listed.type == "argument_list" else None
-        if call is None or call.type != "call_expression":
-            return False
-        given = arguments(call)
-        effects = self.code.pointer_effects(called(self.source, call), len(given))
-        return any(same(argument, address) and effect == "r" for argument, effect in zip(given, effects, strict=True))
+    def _type_in(self, pack: str, steps: int) -> str:
+        """The type of `.at[k]` of a struct of the file that has a template's first parameter for all its fields' type."""
+        name, _, given = pack.partition("<")
+        for struct in self.source.walk(None, "struct_specifier"):
+            listed = children_of(struct.parent, "parameters")
+            members = [c for c in children_of(struct, "body") if c.type == "field_declaration"]
+            types = {self.source.of(member, "type") for member in members}
+            if self.source.of(struct, "name") == name and steps == 2 and listed:
+                own = types == {self.source.of(listed[0].named_children[-1])}
+                return given.removesuffix(">").split(",")[0].strip() if own else ""
+        return ""
 
-    def _is_harmless(self, call: Node) -> bool:
-        """Whether a call leaves its arguments as they are: a conversion, a function that only computes, hold_packed."""
-        name = called(self.source, call)
-        held = name == "hold_packed" and text_of("hold_packed") in self.source.text
-        return held or (name in _PURE and name not in self.code.overloads) or cast_to(self.code, call) is not None
+    # Expressions.
 
-    def root(self, lvalue: Node) -> Definition | None:
-        """The variable that it is a part of, references seen through."""
-        here: Node | None = lvalue
-        while here is not None and here.type != "identifier":
-            if here.type == "parenthesized_expression":
-                here = here.named_children[0]
-            elif here.type in {"subscript_expression", "field_expression", "pointer_expression"}:
-                here = field_of(here, "argument")
-            else:
-                return None
-        found = self.code.definition(here) if here is not None else None
-        if found is not None and found.value is not None and is_reference(found):
-            return self.root(found.value)
+    def _made(self, text: str, *parts: Value, type_: str = "") -> Value:
+        """The value that is computed so, by a short name: values of values would soon be long."""
+        whole = f"{text} {' '.join(part.text for part in parts)}"
+        name = self._names.setdefault(whole, Value(f"%{len(self._names)}")).text
+        return Value(name, frozenset().union(*(part.origins for part in parts)), type_)
+
+    def _new(self) -> Value:
+        """One that nothing else has, at this turn of the loops."""
+        self._numbers += 1
+        return Value(f"?{self._numbers}", frozenset(self._turning))
+
+    def value(self, node: Node | None) -> Value:
+        if node is None:
+            return self._new()
+        found = self._value(node)
+        type_ = kind(self.code, node)
+        found = replace(found, type=type_) if type_ in {"float", "int"} else found
+        lanes = {name: loop for name, loop in self._turning.items() if name in found.origins - {ITEM}}
+        self.computed[node.id] = Computed(node, found, frozenset(self._under), lanes)
         return found
+
+    def _value(self, node: Node) -> Value:
+        of, parts = self.source.of, children_of(node)
+        operator = of(node, "operator")
+        match node.type:
+            case "parenthesized_expression" if len(parts) == 1:
+                return self.value(parts[0])
+            case "number_literal" | "true" | "false":
+                return self._made(of(node))
+            case "identifier":
+                return self._name(node)
+            case "unary_expression":
+                return self._made(of(node.children[0]), self.value(node.children[-1]))
+            case "cast_expression":
+                return self._cast(of(node, "type"), self.value(field_of(node, "value")))
+            case "call_expression":
+                return self._call(node)
+            case "field_expression" | "subscript_expression":
+                return self._part(node)
+            case "pointer_expression" if of(node.children[0]) == "&":
+                self._escape(self._place(field_of(node, "argument")))
+            case "binary_expression":
+                left = self.value(field_of(node, "left"))
+                short = {"&&": (left.text,), "||": ("!" + left.text,)}.get(operator, ())
+                with self._where(*short):
+                    right = self.value(field_of(node, "right"))
+                types = {left.type, right.type}
+                is_float = operator in {*"+-*/"} and "float" in types and types <= {"float", "int"}
+                return self._made(operator, left, right, type_="float" if is_float else "")
+            case "conditional_expression":
+                asked, chosen = self.value(field_of(node, "condition")), []
+                for holds, branch in (("", "consequence"), ("!", "alternative")):
+                    with self._where(holds + asked.text):
+                        chosen.append(self.value(field_of(node, branch)))
+                return self._made("?", asked, *chosen)
+            case "assignment_expression":
+                left, value = field_of(node, "left"), self.value(field_of(node, "right"))
+                value = value if operator == "=" else self._made(operator, self.value(left), value)
+                self._store(self._place(left), value)
+                return value
+            case "update_expression":
+                argument = field_of(node, "argument")
+                self._store(self._place(argument), self._made(operator, self.value(argument)))
+            case _:
+                for part in parts:
+                    self.value(part)
+        return self._new()
+
+    def _name(self, node: Node) -> Value:
+        found, name = self.code.definition(node), self.source.of(node)
+        if found is None:  # INFINITY and its like
+            return self._made(name) if name.isupper() else self._new()
+        if found.kind == "macro":
+            return self._made(name) if _is_number(self.source.of(found.declaration, "value")) else self._new()
+        if found.kind in {"template", "global"}:
+            return self._made(name) if found.kind == "template" or is_fixed(self.source, found) else self._new()
+        place = self._place(node)
+        return self._part(node) if place is not None else self._new()
+
+    def _part(self, node: Node) -> Value:
+        """What a variable, or a part of one, holds."""
+        argument = field_of(node, "argument")
+        if self.source.of(argument) in COORDINATES:
+            return self._made(self.source.of(node))
+        place = self._place(node)
+        if place is None:
+            inner = self.value(argument)
+            of_value = node.type == "field_expression" and self.source.of(node.children[1]) == "."
+            return self._made("." + self.source.of(node, "field"), inner) if of_value else self._new()
+        if self._is_array(place):
+            self._escape(place)
+        return self._read(place)
+
+    def _cast(self, type_: str, value: Value) -> Value:
+        type_ = type_.removeprefix("const ").strip()
+        if "*" in type_ or "&" in type_:
+            return self._new()
+        return value if type_ in {"auto", value.type} else self._made(f"<{type_}>", value, type_=type_)
+
+    def _call(self, node: Node) -> Value:
+        """A function that is not known to leave its arguments alone may change those that it gets by reference."""
+        name, given = called(self.source, node), arguments(node)
+        to = cast_to(self.code, node)
+        if to is not None and len(given) == 1:
+            return self._cast(to, self.value(given[0]))
+        macro = name in self.code.macros
+        pure = not macro and (self.is_pure(name, set()) if name in self.code.overloads else name in _PURE)
+        held = name == "hold_packed" and text_of("hold_packed") in self.source.text
+        effects = self.code.pointer_effects(name, len(given))
+        with self._where(*([self._new().text] if macro else [])):
+            parts = [self._argument(argument, effect) for argument, effect in zip(given, effects, strict=True)]
+        for argument in given:
+            if not pure and not held and self.code.lends(node, argument)[0]:
+                self._store(self._place(argument), self._new())
+        function = field_of(node, "function")
+        if function is not None and function.type == "field_expression":  # an object's
+            self._store(self._place(field_of(function, "argument")), self._new())
+        return self._made(self.source.of(function).removeprefix("std::"), *parts) if pure else self._new()
+
+    def _argument(self, argument: Node, effect: str | None) -> Value:
+        address = argument.type == "pointer_expression" and self.source.of(argument.children[0]) == "&"
+        read = address and effect == "r"
+        return self._made("&", self.value(field_of(argument, "argument"))) if read else self.value(argument)
 
     # What a function does.
 
@@ -241,20 +430,19 @@ class Passes:
 
     def _only_computes(self, function: Node, seen: set[str]) -> bool:
         source, code, body = self.source, self.code, field_of(function, "body")
-        if body is None:
+        if body is None or source.has(body, "asm_statement", "lambda_expression"):
             return False
-        for node in source.walk(body, "asm_statement", "gnu_asm_expression", "lambda_expression"):
-            parts = {c.type for c in node.children}
-            if node.type != "gnu_asm_expression" or parts & {"gnu_asm_qualifier", "gnu_asm_clobber_list"}:
+        for node in source.walk(body, "gnu_asm_expression"):
+            if {c.type for c in node.children} & {"gnu_asm_qualifier", "gnu_asm_clobber_list"}:
                 return False
         for declaration in source.walk(body, "declaration"):
-            pointers = source.has(declaration, "pointer_declarator")
+            pointers = source.has(declaration, "pointer_declarator", "reference_declarator")
             if pointers or _FOREIGN & {source.of(c) for c in declaration.children}:
                 return False
-        for lvalue in self.lvalues(body):
-            found = self.root(lvalue) if lvalue.type in {"identifier", "field_expression"} else None
-            if found is None or found.kind not in {"local", "loop"} or is_reference(found):
-                return False
+        changes = list(source.walk(body, "assignment_expression", "update_expression"))
+        changed = [code.definition(target) for target in code.assigned(body)]
+        if len(changed) < len(changes) or any(d is None or d.kind not in {"local", "loop"} for d in changed):
+            return False
         for node in source.walk(body, "identifier"):
             found = code.definition(node)
             if found is not None and found.kind == "global" and not is_fixed(source, found):
@@ -267,195 +455,6 @@ class Passes:
             elif inner not in _PURE and cast_to(code, call) is None:
                 return False
         return True
-
-
-class _Reader:
-    """Reads one expression of a pass."""
-
-    def __init__(self, passes: Passes, loop: Loop) -> None:
-        self.passes, self.loop, self.code, self.source = passes, loop, passes.code, passes.source
-        self.found = Reading()
-
-    def read(self, node: Node) -> Reading:
-        self.found.text = self._text(node)
-        return self.found
-
-    def is_float(self, node: Node) -> bool:
-        try:
-            return self._type_of(node) == "float"
-        except Unsupported:
-            return False
-
-    def _text(self, node: Node) -> str:
-        of, part = self.source.of, node.child_by_field_name
-        match node.type:
-            case "parenthesized_expression" if node.named_child_count == 1:
-                return self._text(node.named_children[0])
-            case "number_literal" | "true" | "false":
-                return of(node)
-            case "identifier":
-                return self._name(node)
-            case "unary_expression" if of(node.children[0]) in {"-", "+", "!", "~"}:
-                return f"{of(node.children[0])}({self._text(node.children[-1])})"
-            case "cast_expression" if (value := part("value")) is not None:
-                return self._cast(of(part("type")), value)
-            case "call_expression":
-                return self._call(node)
-            case "field_expression" | "subscript_expression" if (argument := part("argument")) is not None:
-                if of(argument) in COORDINATES:
-                    return of(node)
-                place = self._place(node)
-                if place:
-                    self.found.places.add(place)
-                    return "".join(place)
-                if node.type == "field_expression" and of(node.children[1]) == ".":
-                    return f"{self._text(argument)}.{of(part('field'))}"
-            case "binary_expression" | "conditional_expression":
-                operands = [self._text(c) for c in node.named_children if c.type != "comment"]
-                return f"({of(part('operator')) or '?'} {', '.join(operands)})"
-        raise Unsupported(f"a {node.type}")
-
-    def _place(self, node: Node) -> tuple[str, ...]:
-        """The steps to `array[i].field[k]`; none for a part of something else."""
-        if node.type == "parenthesized_expression":
-            return self._place(node.named_children[0])
-        argument = field_of(node, "argument")
-        if node.type == "field_expression" and argument is not None:
-            inner = self._place(argument) if self.source.of(node.children[1]) == "." else ()
-            return inner and (*inner, "." + self.source.of(node, "field"))
-        if node.type == "subscript_expression" and argument is not None:
-            indices = field_of(node, "indices")
-            if indices is None or indices.named_child_count != 1:
-                return ()
-            inner = self._place(argument)
-            return inner and (*inner, f"[{self._text(indices.named_children[0])}]")
-        found = self.code.variable(node)
-        if found is None or found.kind != "local":
-            return ()
-        if is_reference(found) and found.value is not None and inside(found.declaration, self.loop.node):
-            return self._place(found.value)
-        return self._array(found)
-
-    def _array(self, found: Definition) -> tuple[str, ...]:
-        """An array of the thread or block that is only ever used by its elements, and has these inside."""
-        words = {self.source.of(c) for c in found.declaration.children}
-        outer = not inside(found.declaration, self.loop.node) and not words & {"static", "extern", "volatile"}
-        if not is_array(found) or not outer or self.passes.may_escape(found) or self._has_pointers(found):
-            return ()
-        self.found.arrays[found.where] = found
-        return (f"{found.name}@{found.where}",)
-
-    def _has_pointers(self, found: Definition) -> bool:
-        """Whether the elements are structs of the file that lead elsewhere."""
-        name = _type(self.source, found).split("<")[0]
-        return any(
-            True
-            for struct in self.source.walk(None, "struct_specifier", "class_specifier")
-            if self.source.of(struct, "name") == name
-            for _ in self.source.walk(struct, "pointer_declarator", "reference_declarator")
-        )
-
-    def _cast(self, type_: str, value: Node) -> str:
-        if "*" in type_ or "&" in type_:
-            raise Unsupported("a pointer")
-        type_ = type_.removeprefix("const ").strip()
-        if type_ in {"auto", self._type_of(value)}:
-            return self._text(value)
-        return f"<{type_}>({self._text(value)})"
-
-    def _type_of(self, node: Node) -> str:
-        """`float` where it is one, or the type of an element of an array; "" where that is not known."""
-        if kind(self.code, node) == "float":
-            return "float"
-        if node.type in {"parenthesized_expression", "unary_expression"}:
-            return self._type_of(node.named_children[-1])
-        if node.type == "binary_expression" and self.source.of(node, "operator") in {*"+-*/"}:
-            sides = [side for f in ("left", "right") if (side := field_of(node, f)) is not None]
-            types = {"int" if kind(self.code, side) == "int" else self._type_of(side) for side in sides}
-            return "float" if types in ({"float"}, {"float", "int"}) else ""
-        found = self.passes.root(node) if node.type in {"identifier", "subscript_expression"} else None
-        steps = self._place(node) if found is not None else ()
-        if found is None or len(steps) < 2:
-            return ""
-        within, whole = steps[1 + _dimensions(found) :], _type(self.source, found)
-        return self._type_in(whole, within) if within else whole
-
-    def _type_in(self, pack: str, steps: tuple[str, ...]) -> str:
-        """The type of `.at[k]` of a struct of the file that has a template's first parameter for all its fields' type."""
-        name, _, given = pack.partition("<")
-        for struct in self.source.walk(None, "struct_specifier"):
-            template, members = struct.parent, field_of(struct, "body")
-            listed = field_of(template, "parameters")
-            if self.source.of(struct, "name") != name or members is None or listed is None:
-                continue
-            first, fields = (
-                listed.named_children[0],
-                [c for c in members.named_children if c.type == "field_declaration"],
-            )
-            types = {self.source.of(member, "type") for member in fields}
-            if len(steps) == 2 and types == {self.source.of(first.named_children[-1])}:
-                return given.removesuffix(">").split(",")[0].strip()
-        return ""
-
-    def _call(self, node: Node) -> str:
-        name, given = called(self.source, node), arguments(node)
-        to = cast_to(self.code, node)
-        if to is not None and len(given) == 1:
-            return self._cast(to, given[0])
-        known = self.passes.is_pure(name, set()) if name in self.code.overloads else name in _PURE
-        if not known or name in self.code.macros:
-            raise Unsupported(f"{name} is called")
-        parts = []
-        for argument in given:
-            address = argument.type == "pointer_expression" and self.source.of(argument.children[0]) == "&"
-            target = field_of(argument, "argument") if address and self.passes.is_read(argument) else None
-            parts.append(self._text(argument) if target is None else "&" + self._text(target))
-        whole = self.source.of(node, "function").removeprefix("std::")
-        return f"{whole}({', '.join(parts)})"
-
-    def _name(self, node: Node) -> str:
-        found, name = self.code.definition(node), self.source.of(node)
-        if found is None and name.isupper():  # INFINITY and its like
-            return name
-        if found is None:
-            raise Unsupported(f"{name} is not known")
-        if found.kind == "macro" and not _is_number(self.source.of(found.declaration, "value")):
-            raise Unsupported(f"{name} is no number")
-        if found.kind == "global" and not is_fixed(self.source, found):
-            raise Unsupported(f"{name} may change")
-        if found.kind in {"macro", "template", "global"}:
-            return name
-        if found.kind == "loop":
-            return self._counter(found)
-        if inside(found.declaration, self.loop.node):
-            return self._own(found)
-        if is_array(found) or is_reference(found) or "volatile" in self.source.of(found.declaration).split():
-            raise Unsupported(f"{name} is more than a number")
-        self.found.outside.add(found.where)
-        return f"{name}@{found.where}"
-
-    def _own(self, found: Definition) -> str:
-        """A variable of the pass: what it is set to."""
-        if found.value is None or found.value.type in {"initializer_list", "argument_list"}:
-            raise Unsupported(f"{found.name} has no value to begin with")
-        if is_reference(found):
-            return self._text(found.value)
-        declarator = _declarator(found)
-        if declarator is None or declarator.type != "identifier" or not self.passes.is_constant(found):
-            raise Unsupported(f"{found.name} changes")
-        return self._cast(_type(self.source, found), found.value)
-
-    def _counter(self, found: Definition) -> str:
-        if found.where == self.loop.symbol.where:
-            return "@item"
-        lane = next((o for o in self.passes.kernel.loops if o.symbol.where == found.where), None)
-        if lane is None or lane.start.value != 0 or lane.step.value != 1 or not inside(lane.node, self.loop.node):
-            raise Unsupported("another loop")
-        if not self.code.is_constant(lane.bound_node, self.passes.loops[0].node):
-            raise Unsupported("a number of lanes that is only known at run time")
-        if all(lane is not o for o in self.found.lanes):
-            self.found.lanes.append(lane)
-        return _lane(self.source, self.found.lanes, next(n for n, o in enumerate(self.found.lanes) if o is lane))
 
 
 def arguments(call: Node) -> list[Node]:
@@ -476,10 +475,6 @@ def cast_to(code: Code, call: Node) -> str | None:
         return text or None
     found = code.variable(function)
     return text if found is not None and found.kind == "template" else None
-
-
-def is_array(found: Definition) -> bool:
-    return _dimensions(found) > 0
 
 
 def is_reference(found: Definition) -> bool:
@@ -505,20 +500,16 @@ def _dimensions(found: Definition) -> int:
     return count
 
 
-def _type(source: Source, found: Definition) -> str:
-    return source.of(found.declaration, "type")
+def _text(steps: Place) -> str:
+    return "".join(
+        step if isinstance(step, str) else f"[{step.text}]" for step in steps if not isinstance(step, Others)
+    )
 
 
-def _lane(source: Source, lanes: list[Loop], at: int) -> str:
-    return f"@lane{at}<{source.of(lanes[at].bound_node)}>"
-
-
-def _differ(place: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether two places part at different fields, or are in different arrays."""
-    for a, b in zip(place, other, strict=False):
-        if a != b:
-            return not (a.startswith("[") or b.startswith("["))
-    return False
+def _differ(place: Place, other: Place) -> bool:
+    """Whether two places part at different fields, at an index and another one, or are in different variables."""
+    a, b = next(((a, b) for a, b in zip(place, other, strict=False) if a != b), ("", None))
+    return (isinstance(a, str) and isinstance(b, str)) or a == Others(b) or b == Others(a)
 
 
 def _is_number(text: str) -> bool:

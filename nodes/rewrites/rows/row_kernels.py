@@ -18,13 +18,14 @@ from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
-from nodes.rewrites.launch.grid_stride import names_integer
+from nodes.rewrites.launch.grid_stride import check_blocks, check_threads, headers
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, names_declared, upward
 
 ELEMENT = Symbol("element of the row")
 
@@ -57,7 +58,7 @@ class RowKernel:
         self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]
         self._check_talk()
         self._check_threads()
-        self._check_blocks()
+        check_blocks(kernel, self.rows)
         self._check_memory()
         check_block_shares(code, kernel)
 
@@ -101,36 +102,8 @@ class RowKernel:
 
     def _check_threads(self) -> None:
         """threadIdx.x and blockDim.x only say which elements of the row are whose, and who does what is done once."""
-        headers = [part for loop in self.loops for part in (loop.start_node, loop.step_node) if part is not None]
-        names = self._made_of_threads()
-        for node in self.source.walk(self.kernel.body, "identifier", "field_expression"):
-            if self.source.of(node) not in names:
-                continue
-            polynomial = self.code.polynomial(node)
-            if not polynomial.depends_on(THREAD) and not polynomial.depends_on(BLOCK_DIM):
-                continue
-            if any(inside(node, part) for part in headers) or is_first_thread(self.code, node.parent):
-                continue
-            rest = self._by_element(node, polynomial)
-            if not rest.depends_on(THREAD) and not rest.depends_on(BLOCK_DIM):
-                continue
-            if not names_integer(self.code, node):
-                raise Unsupported("threadIdx.x outside the loops")  # of a settled integer, the uses are looked at
-
-    def _made_of_threads(self) -> set[str]:
-        """threadIdx.x, blockDim.x, and the variables whose values have one of them in their words, or each other."""
-        names = {"threadIdx.x", "blockDim.x"}
-        declared = [
-            (self.source.of(d, "declarator").lstrip("*& "), self._words(field_of(d, "value")))
-            for d in self.source.walk(self.kernel.body, "init_declarator")
-        ]
-        while more := {name for name, words in declared if words & names} - names:
-            names |= more
-        return names
-
-    def _words(self, node: Node | None) -> set[str]:
-        found = self.source.walk(node, "identifier", "field_expression") if node is not None else ()
-        return {self.source.of(n) for n in found}
+        once = [n for n in self.source.walk(self.kernel.body, "binary_expression") if is_first_thread(self.code, n)]
+        check_threads(self.code, self.kernel, [*headers(self.loops), *once], self._by_element)
 
     def _by_element(self, node: Node, polynomial: Polynomial) -> Polynomial:
         """With the row's element in place of a loop's variable, or of `threadIdx.x + item * blockDim.x`."""
@@ -145,17 +118,6 @@ class RowKernel:
             if factor.terms and loop.start.value == 0 and polynomial.coefficient(BLOCK_DIM) == factor * item:
                 polynomial = polynomial - factor * (thread + item * width) + factor * Polynomial.symbol(ELEMENT)
         return polynomial
-
-    def _check_blocks(self) -> None:
-        """blockIdx.x is the row; gridDim.x only strides over rows."""
-        if self.rows is None:
-            if self.uses("gridDim.x") or not self.uses("blockIdx.x"):
-                raise Unsupported("no row a block")
-            return
-        headers = [part for part in (self.rows.start_node, self.rows.step_node) if part is not None]
-        for use in [*self.uses("blockIdx.x"), *self.uses("gridDim.x")]:
-            if not any(inside(use, part) for part in headers):
-                raise Unsupported("blockIdx.x beside the loop over rows")
 
     def _check_memory(self) -> None:
         """What a thread reads of an array that the kernel writes, it wrote itself: nothing waits for other threads."""
@@ -191,7 +153,7 @@ class RowKernel:
                 if self.rows is not None
                 else launch.extents(launch.grid)[0]
             )
-            if self._name(launch.block) == "row_threads":
+            if self.source.of(launch.block, "function") == "row_threads":
                 found.append(self._kept(launch))
             elif not self._in_switch(launch.node) and self.loops:
                 steps = host_text(self.kernel, launch, self.loops[0].bound_node)
@@ -200,33 +162,21 @@ class RowKernel:
             raise Unsupported("no launch to choose a shape for")
         return found
 
-    def _name(self, node: Node) -> str:
-        return self.source.of(node, "function") if node.type == "call_expression" else ""
-
     def _kept(self, launch: Launch) -> RowLaunch:
-        here = enclosing(launch.node, "lambda_expression")
-        if here is None:
-            raise Unsupported("no lambda around the launch")
-        declarator = field_of(here, "declarator")
-        names = list(self.source.walk(declarator, "identifier")) if declarator is not None else []
-        here = enclosing(here, "declaration")
-        after = here.next_named_sibling if here is not None else None
-        condition = field_of(after, "condition") if after is not None and after.type == "switch_statement" else None
-        call = next(self.source.walk(condition, "call_expression"), None) if condition is not None else None
-        listed = field_of(call, "arguments")
-        if call is None or listed is None or after is None or self._name(call) != "row_items" or len(names) != 1:
+        """Of cache_row_in_registers: in a lambda, behind whose declaration a switch asks `row_items` how many items there are."""
+        run = enclosing(launch.node, "lambda_expression")
+        choice = enclosing(run, "declaration").next_named_sibling if run is not None else None
+        asked = match(self.source, field_of(choice, "condition", "value"), "row_items($rows, $steps, $size, $ask)")
+        items = [name for p in children_of(run, "declarator", "parameters") for name in names_declared(p)]
+        if asked is None or len(items) != 1:
             raise Unsupported("no choice of items behind the launch")
-        count, steps, size, _ = (self.source.of(c) for c in listed.named_children if c.type != "comment")
-        return RowLaunch(launch, after, _plain(count), steps, self.source.of(names[0]), size)
+        rows, steps, size = (self.source.of(asked[part]) for part in ("rows", "steps", "size"))
+        return RowLaunch(launch, choice, _plain(rows), steps, self.source.of(items[0]), size)
 
     def _in_switch(self, node: Node) -> bool:
         """In what is left for the rows that cache_row_in_registers leaves alone."""
-        here: Node | None = node
-        while here is not None and here.type != "function_definition":
-            if here.type == "switch_statement" and "row_items(" in self.source.of(here, "condition"):
-                return True
-            here = here.parent
-        return False
+        around = (self.source.of(here, "condition") for here in upward(node) if here.type == "switch_statement")
+        return any("row_items(" in condition for condition in around)
 
     def edited(self, edits: Edits) -> str:
         """The kernel's text, template and all, after edits that lie inside of it."""

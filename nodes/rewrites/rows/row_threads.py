@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.regions import (
 from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, is_zero, left_by, same, statements
+from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, left_by, same, statements
 
 SHORTEST = 64
 """Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""
@@ -158,8 +158,6 @@ class RowThreads:
                 raise Unsupported("a total of several rows")
             if loop.node.parent is None or loop.node.parent.type != "compound_statement":
                 raise Unsupported("no place behind the loop")
-            if kind == "sum" and not self._starts_from_zero(loop.node, found):
-                raise Unsupported("a sum that does not start from zero")
             yield loop, found, kind
 
     def uses(self, found: Definition, within: Node) -> list[Node]:
@@ -167,58 +165,32 @@ class RowThreads:
         itself = declared_name(found.declarator)
         return [node for node in self.code.uses(found, within) if not same(node, itself)]
 
-    def _starts_from_zero(self, loop: Node, found: Definition) -> bool:
-        """Whether the last that is done to the variable in front of the loop is to set it to zero."""
-        here = loop
-        while here.parent is not None and not same(here, self.kernel.body):
-            before = [c for c in here.parent.named_children if c.end_byte <= here.start_byte]
-            for statement in reversed(before if here.parent.type == "compound_statement" else []):
-                if same(statement, found.declaration):
-                    return is_zero(self.source.of(found.value))
-                targets = [t for t in self.code.assigned(statement) if self.source.of(t) == found.name]
-                if targets:
-                    inner = statement.named_children[0] if statement.type == "expression_statement" else statement
-                    sets = inner.type == "assignment_expression" and same(field_of(inner, "left"), targets[0])
-                    return sets and self.source.of(inner, "operator") == "=" and is_zero(
-                        self.source.of(inner, "right")
-                    )  # fmt: skip
-            here = here.parent
-        return False
-
     def starts_from_first(self, loop: Loop) -> bool:
         """Whether extremes begin with element 0 and go on from 1: `top = in[0]; for (i = 1; ...) top = fmaxf(top, in[i]);`.
         From 0 on it comes to the same."""
-        folds = [(found, kind) for of, found, kind in self.folds if of is loop]
         inner = [a for a in self.kernel.accesses if inside(a.node, loop.body)]
-        if loop.start.value != 1 or not folds or len(inner) != 1 or inner[0].writes:
+        if loop.start.value != 1 or len(inner) != 1 or inner[0].writes:
             return False
         (element,) = inner
-        for found, kind in folds:
-            first = [a for a in self.kernel.accesses if found.value is not None and inside(a.node, found.value)]
-            values = self._folded(found, loop)
-            if kind == "sum" or len(first) != 1 or len(values) != 1 or found.value is None:
-                return False
-            place = Polynomial.symbol(element.base) + element.offset.substitute(loop.symbol, Polynomial())
-            moves = any(self._changes(variable, loop) for variable in place.variables() - {self.row})
-            if moves or Polynomial.symbol(first[0].base) + first[0].offset != place:
-                return False
-            if self._without(found.value, first[0]) != self._without(values[0], element):
-                return False
-        return True
+        place = Polynomial.symbol(element.base) + element.offset.substitute(loop.symbol, Polynomial())
+        if any(self._changes(variable, loop) for variable in place.variables() - {self.row}):
+            return False
+        folds = [(found, kind) for of, found, kind in self.folds if of is loop]
+        return bool(folds) and all(
+            kind != "sum" and self._begins_with(found, element, place, loop) for found, kind in folds
+        )
 
-    def _folded(self, found: Definition, loop: Loop) -> list[Node]:
-        """The other operands of a variable's `top = fmaxf(top, value)`, seen through the names of constants."""
-        values = []
-        for use in self.uses(found, loop.body):
-            listed = use.parent if use.parent is not None and use.parent.type == "argument_list" else None
-            for value in children_of(listed):
-                if not same(value, use):
-                    named = self.code.variable(value)
-                    settled = (
-                        named is not None and not self.code.mutated(named) and inside(named.declaration, loop.body)
-                    )
-                    values.append(named.value if settled and named.value is not None else value)
-        return values
+    def _begins_with(self, found: Definition, element: Access, place: Polynomial, loop: Loop) -> bool:
+        """Whether an extreme's first value is made of the element at a place as the others are of theirs."""
+        first = [a for a in self.kernel.accesses if found.value is not None and inside(a.node, found.value)]
+        if len(first) != 1 or Polynomial.symbol(first[0].base) + first[0].offset != place:
+            return False
+        calls = [use for use in self.uses(found, loop.body) if use.parent.type == "argument_list"]
+        joined = [v for use in calls for v in children_of(use.parent) if not same(v, use)]
+        named = [self.code.variable(value) for value in joined]
+        own = [d is not None and not self.code.mutated(d) and inside(d.declaration, loop.body) for d in named]
+        values = [d.value if mine and d.value is not None else v for v, d, mine in zip(joined, named, own, strict=True)]
+        return len(values) == 1 and self._without(found.value, first[0]) == self._without(values[0], element)
 
     def _without(self, value: Node, access: Access) -> list[str]:
         """A value's words, less those of the element in it."""
@@ -352,12 +324,6 @@ class RowThreads:
 
     # Where it is launched.
 
-    def _macro(self, name: str) -> int | None:
-        macro = self.code.macros.get(name)
-        text = self.source.of(macro, "value") if macro is not None else ""
-        digits = text.split("//")[0].strip(" ()")
-        return int(digits) if digits.isdigit() else None
-
     def covers(self, launch: Launch, width: int | None) -> bool:
         """Whether the grid is the number of rows over the block's width, rounded up, or one more than rounded down."""
         grid = self._divided(launch.along_x(launch.grid))
@@ -407,7 +373,7 @@ class RowThreads:
         for symbol in [s for s in polynomial.symbols if s.text in passed]:
             polynomial = polynomial.substitute(symbol, passed[symbol.text])
         for symbol in polynomial.symbols:
-            number = self._macro(symbol.text)
+            number = value_in(self.code, self.kernel, None, symbol.node) if symbol.node is not None else None
             if number is not None:
                 polynomial = polynomial.substitute(symbol, Polynomial.constant(number))
         return polynomial

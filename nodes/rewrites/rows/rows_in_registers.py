@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_shape import names_width
+from nodes.rewrites.analysis.block_values import WARP
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
-from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
 from nodes.rewrites.analysis.vectors import seen_through
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import field_of, names_declared, one_variable, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, one_variable, same, statements
 
 CANONICAL = Symbol("element")
 
@@ -101,58 +104,39 @@ class RowReader:
             raise Unsupported("an address through a cast")
         return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(CANONICAL))
 
-    def _values(self, number: int, loop: Loop) -> list[Value]:
+    def _values(self, number: int, loop: Loop) -> Iterator[Value]:
         """Declarations that only load, and statements that only store a variable, directly in the loop's body."""
-        found = []
         for statement in statements(loop.body):
             inner = [a for a in self.kernel.accesses if a.root and inside(a.node, statement)]
-            if len(inner) != 1:
-                continue
-            access = inner[0]
-            whole = access.node
-            if access.address and whole.parent is not None and whole.parent.parent is not None:
-                whole = whole.parent.parent  # the call of the helper that loads or stores
-            try:
-                address = self._canonical(access, loop)
-            except Unsupported:
-                continue
-            value = self._value(number, statement, access, whole)
-            if value is not None:
-                value.address = address
-                found.append(value)
-        return found
+            with suppress(Unsupported):
+                value = self._value(number, statement, inner[0]) if len(inner) == 1 else None
+                if value is not None:
+                    yield value
 
-    def _value(self, number: int, statement: Node, access: Access, whole: Node) -> Value | None:
-        text = self.source.of
-        if statement.type == "declaration" and access.reads and not access.writes:
-            variable, kind = one_variable(statement), text(statement, "type")
-            if variable is None or not same(variable[1], whole):
-                return None
+    def _value(self, number: int, statement: Node, access: Access) -> Value | None:
+        text, loop, whole = self.source.of, self.loops[number], access.node
+        address = self._canonical(access, loop)
+        if access.address and whole.parent is not None and whole.parent.parent is not None:
+            whole = whole.parent.parent  # the call of the helper that loads or stores
+        variable = one_variable(statement) if statement.type == "declaration" else None
+        if variable is not None and access.reads and not access.writes and same(variable[1], whole):
+            kind = text(statement, "type")
             kind = access.element if kind == "auto" and not access.address else kind
-            return None if kind == "auto" else Value(number, text(variable[0]), kind, access, statement, True)
-        if statement.type == "expression_statement" and access.writes and not access.reads:
-            expression = statement.named_children[0]
-            if access.address and same(expression, whole):
-                arguments = field_of(expression, "arguments")
-                last = arguments.named_children[-1] if arguments is not None else None
-            elif expression.type == "assignment_expression" and same(field_of(expression, "left"), whole):
-                last = field_of(expression, "right")
-            else:
-                return None
-            declared = self.code.variable(last)
-            if declared is None or last is None or not inside(declared.declaration, self.loops[number].body):
-                return None
-            inner = declared.declarator
-            plain = inner is not None and inner.type in {"identifier", "init_declarator"}
-            kind = text(declared.declaration, "type")
-            if (
-                not plain
-                or kind == "auto"
-                or not any(same(declared.declaration, s) for s in statements(self.loops[number].body))
-            ):
-                return None
-            return Value(number, text(last), kind, access, statement, False, inner.type == "identifier")
-        return None
+            return None if kind == "auto" else Value(number, text(variable[0]), kind, access, statement, address, True)
+        if statement.type != "expression_statement" or access.reads or not access.writes:
+            return None
+        expression, last = statement.named_children[0], None
+        if access.address and same(expression, whole):
+            last = children_of(expression, "arguments")[-1]
+        elif expression.type == "assignment_expression" and same(field_of(expression, "left"), whole):
+            last = field_of(expression, "right")
+        declared = self.code.variable(last)
+        if declared is None or not any(same(declared.declaration, s) for s in statements(loop.body)):
+            return None
+        kind, declarator = text(declared.declaration, "type"), declared.declarator.type
+        if kind == "auto" or declarator not in {"identifier", "init_declarator"}:
+            return None
+        return Value(number, text(last), kind, access, statement, address, False, declarator == "identifier")
 
     def _kept(self) -> set[tuple[Symbol, Polynomial]]:
         """Addresses that a later loop loads and an earlier one has already had in a variable of the same type."""
@@ -218,25 +202,15 @@ class RowReader:
         """Arrays in shared memory and pointers into it, by name, with their declarations."""
         found: dict[str, Node] = {}
         for node in self.source.walk(self.kernel.body, "declaration"):
-            declarators = node.children_by_field_name("declarator")
-            if len(declarators) != 1:
+            names, declarator = names_declared(node), field_of(node, "declarator")
+            if len(names) != 1:
                 continue
-            declarator = declarators[0]
-            if self.source.says(node, "__shared__") and declarator.type == "array_declarator":
-                name = field_of(declarator, "declarator")
-                if name is not None and name.type == "identifier":
-                    found[self.source.of(name)] = node
-            elif declarator.type == "init_declarator":
-                inner = field_of(declarator, "declarator")
-                value = field_of(declarator, "value")
-                name = (
-                    field_of(inner, "declarator") if inner is not None and inner.type == "pointer_declarator" else None
-                )
-                if name is None or value is None or name.type != "identifier":
-                    continue
-                inward = {self.source.of(n) for n in self.source.walk(value, "identifier")}
-                if inward & set(found):
-                    found[self.source.of(name)] = node
+            words = {self.source.of(n) for n in self.source.walk(node, "identifier")}
+            inner = field_of(declarator, "declarator") if declarator.type == "init_declarator" else None
+            pointer = inner is not None and inner.type == "pointer_declarator"
+            array = self.source.says(node, "__shared__") and declarator.type == "array_declarator"
+            if array or (pointer and words & set(found)):
+                found[self.source.of(names[0])] = node
         return found
 
     def _slot(self, access: Access, loop: Loop) -> tuple[str, str]:
@@ -267,101 +241,31 @@ class RowReader:
         kernel, code = self.kernel, self.code
         if kernel.counts_warps:
             raise Unsupported("shared memory of which a fixed number of warps is read")
-        functions = [kernel.node]
-        for call in self.source.walk(kernel.body, "call_expression"):
-            name = self.source.of(call, "function").split("<")[0]
-            functions += code.overloads.get(name, [])
-        used = {self.source.of(n) for f in functions for n in self.source.walk(f, "identifier", "number_literal")}
         for launch in kernel.launches:
-            x, y, z = launch.extents(launch.block)
-            if (y, z) != ("1", "1") or (self._is_wide(launch) and row_loop(kernel) is not None):
+            if launch.extents(launch.block)[1:] != ("1", "1") or (self._is_wide(launch) and row_loop(kernel)):
                 raise Unsupported("a launch of more than one dimension")
-            width = self._width_name(x, launch)
-            stands = {
-                n for n, a in zip(kernel.template_names, launch.template_arguments, strict=False) if a in {x, width}
-            }
-            if (width and width in used) or stands & used:
+            if names_width(code, kernel, launch):
                 raise Unsupported("a kernel that names the width of its block")
-        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
-            if any(self.source.of(n) == name for n in self.source.walk(kernel.body, "field_expression")):
-                raise Unsupported(f"{name} is in use")
-        removed = {row.name for row in self.rows}
-        slots: dict[str, int] = {}
-        for function in functions:
-            for node in self.source.walk(function, "declaration"):
-                declarator = field_of(node, "declarator")
-                if not self.source.says(node, "__shared__") or declarator is None:
-                    continue
-                if declarator.type != "array_declarator" or any(
-                    self.source.of(c) == "extern" for c in self.source.walk(node)
-                ):
-                    continue
-                name, size = field_of(declarator, "declarator"), field_of(declarator, "size")
-                if name is None or size is None or self.source.of(name) in removed:
-                    continue
-                slots[self.source.of(name)] = code.polynomial(size).value or 0
-                if slots[self.source.of(name)] < 32:
+        self._check_axes()
+        gone = {row.declaration.id for row in self.rows}
+        for function in [kernel.node, *kernel.helpers]:
+            for declaration in self.source.walk(function, "declaration"):
+                size = field_of(declaration, "declarator", "size")
+                ours = not self.source.says(declaration, "__shared__") or declaration.id in gone
+                if not ours and size is not None and (code.polynomial(size).value or 0) < WARP:
                     raise Unsupported("shared memory for a fixed number of warps")
         for access in kernel.accesses:
-            argument = field_of(access.node, "argument")
-            name = self.source.of(argument) if argument is not None else ""
-            if access.root or name in removed or not access.offset.depends_on(THREAD):
+            found = code.variable(access.base.node)
+            own = access.root or (found is not None and found.declaration.id in gone)
+            if own or not access.offset.depends_on(THREAD):
                 continue
-            if access.base.where >= 0 and not self._is_shared(access.base):
-                continue  # the thread's own
-            if not self._within_warps(access, slots.get(name, 0)):
+            if found is None or self.source.says(found.declaration, "__shared__"):
                 raise Unsupported("shared memory for a fixed number of threads")
 
-    def _is_shared(self, base: Symbol) -> bool:
-        found = self.code.variable(base.node)
-        return found is None or "__shared__" in self.source.of(found.declaration)
-
-    def _within_warps(self, access: Access, slots: int) -> bool:
-        """Whether the index stays below 32 for any block: a warp's or lane's number, or guarded by a comparison."""
-        if len(access.offset.terms) == 1 and len(access.offset.symbols) == 1:
-            (symbol,) = access.offset.symbols
-            if symbol.operator and access.offset == Polynomial.symbol(symbol):
-                divisor = symbol.operands[1].value or 0
-                return divisor >= 32 if symbol.operator == "/" else divisor <= slots
-        here: Node | None = access.node
-        while here is not None and here.type != "function_definition":
-            parent = here.parent
-            if parent is not None and parent.type in {"if_statement", "conditional_expression"}:
-                condition = field_of(parent, "condition")
-                taken = same(field_of(parent, "consequence"), here)
-                if condition is not None and taken and self._below_warps(condition, access.offset):
-                    return True
-            here = parent
-        return False
-
-    def _below_warps(self, condition: Node, index: Polynomial) -> bool:
-        if condition.type in {"condition_clause", "parenthesized_expression"} and condition.named_child_count == 1:
-            return self._below_warps(condition.named_children[0], index)
-        if condition.type != "binary_expression":
-            return False
-        left, right = field_of(condition, "left"), field_of(condition, "right")
-        operator = self.source.of(condition, "operator")
-        if left is None or right is None or operator not in {"<", "=="} or self.code.polynomial(left) != index:
-            return False
-        limit = self.code.polynomial(right)
-        if limit.value is not None:
-            return limit.value <= 32
-        return any(s.operator == "/" and (s.operands[1].value or 0) >= 32 for s in limit.symbols)
-
-    def _width_name(self, text: str, launch: Launch, depth: int = 0) -> str:
-        """The number or the global constant that a block's width is; "" where it is computed."""
-        text = text.strip("() ")
-        if text.isdigit() or text in self.code.macros:
-            return text
-        if not text.isidentifier() or depth > 4:
-            return ""
-        here = next(
-            (n for n in self.source.walk(launch.statement.parent, "identifier") if self.source.of(n) == text), None
-        )
-        found = self.code.definition(here) if here is not None else None
-        if found is None or found.kind == "global":
-            return text
-        return self._width_name(self.source.of(found.value), launch, depth + 1) if found.value is not None else ""
+    def _check_axes(self) -> None:
+        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
+            if any(self.source.of(n) == name for n in self.source.walk(self.kernel.body, "field_expression")):
+                raise Unsupported(f"{name} is in use")
 
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
@@ -491,10 +395,10 @@ class Value:
     type: str
     access: Access
     statement: Node
+    address: tuple[Symbol, Polynomial]
     loads: bool
     bare: bool = False
     """A stored variable that is declared without a value."""
-    address: tuple[Symbol, Polynomial] = field(init=False)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.analysis.insertions import insertion_point, require
-from nodes.rewrites.analysis.regions import begin_row
+from nodes.rewrites.launch.grid_stride import share_blocks, with_rows
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
@@ -59,11 +59,6 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     return behind(source.reparsed(text), "block_shifted_sum", "row_shifted_sum") if shifted else text
 
 
-def _total(found: RowKernel) -> str:
-    """The new kernel's parameter for the number of rows."""
-    return "rows" if "rows" not in found.kernel.identifiers() else found.code.fresh("row_count")
-
-
 def _new_kernel(found: RowKernel, name: str) -> str:
     kernel, source, code = found.kernel, found.source, found.code
     edits = Edits(source)
@@ -74,31 +69,18 @@ def _new_kernel(found: RowKernel, name: str) -> str:
         edits.replace(function, f"row_{found.kind(call)}")
     for barrier in found.barriers:
         edits.remove(barrier, comment=True)
-    if found.rows is not None:
-        edits.replace(found.rows.start_node, "blockIdx.x * blockDim.y + threadIdx.y")
-        edits.replace(found.rows.step_node, "gridDim.x * blockDim.y")
-        return found.edited(edits)
-    row = "row" if "row" not in kernel.identifiers() else code.fresh("row_of_thread")
-    for use in found.uses("blockIdx.x"):
-        edits.replace(use, row)
-    total = _total(found)
-    edits.insert(kernel.parameter_list.end_byte - 1, f", const unsigned {total}")
-    begin_row(edits, kernel, row, total)
+    share_blocks(edits, code, kernel, found.rows)
     return found.edited(edits)
 
 
 def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
     source, code, launch = found.source, found.code, place.launch
     threads, run = code.fresh("short_threads"), code.fresh("launch_short")
-    arguments = [source.of(a) for a in launch.arguments]
-    if found.rows is None:
-        plain = place.rows.isdigit() or place.rows.startswith("static_cast<unsigned")
-        arguments.append(place.rows if plain else f"static_cast<unsigned>({place.rows})")
     call = launch.rendered(
         function=renamed(source.of(launch.function), found.kernel.name, name),
         grid=f"static_cast<unsigned>(ceil_div({place.rows}, SHORT_ROW_THREADS / {threads}))",
         block=f"dim3({threads}, SHORT_ROW_THREADS / {threads})",
-        arguments=arguments,
+        arguments=with_rows(launch, place.rows, "" if found.rows is not None else "rows"),
     )
     original = source.of(place.statement).replace("\n", f"\n{source.unit(place.statement)}")
     if place.items:

@@ -15,6 +15,7 @@ Reductions are recognised by what they leave with every lane (see block_values.p
 from __future__ import annotations
 
 import re
+from itertools import product
 
 from tree_sitter import Node
 
@@ -33,14 +34,16 @@ from nodes.rewrites.rows.cache_row_in_registers import RowKeeper
 from nodes.rewrites.rows.row_kernels import unless_single
 from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, field_of, left_by, same, statements
+from nodes.rewrites.syntax.tree import LOOPS, field_of, left_by, same, statements, upward
 
 TUNABLES = """\
 #define TEAM_ITEMS {items}  // tune: 1 2 4
 """
 LONG_BYTES = 32 * 16 * 4
 """A row is long of which a warp cannot hold all with four loads of 16 bytes a lane."""
+_AROUND = {"parenthesized_expression", "cast_expression"}
 THREADS = """\
 #define TEAM_THREADS 256  // tune: 128 256 512
 """
@@ -221,54 +224,30 @@ class TeamKeeper(RowKeeper):
         if self.planar:
             self._check_plane()
             return []
+        self._check_axes()
         code, source, found = self.code, self.source, list[tuple[Node, str]]()
         for node in source.walk(self.kernel.body, "binary_expression"):
-            if any(inside(node, outer) for outer, _ in found) or not any(
-                source.of(n) in {"threadIdx.x", "blockDim.x"} for n in self._named(node)
-            ):
+            if any(inside(node, outer) for outer, _ in found):
                 continue
-            left = field_of(node, "left")
-            operator = {"&": "%", ">>": "/"}.get(op := source.of(node, "operator"), op)
-            if left is None or operator not in {"/", "%"}:
-                continue
-            for of in (THREAD, BLOCK_DIM):
-                if code.polynomial(left) == Polynomial.symbol(of) and self._is(node, operator, of):
-                    found.append((node, f"{of.text} {operator} {self.team}"))
-        whole = [node for node, _ in found]
-        found = [
-            (n, f"({t})" if n.parent is not None and n.parent.type == "binary_expression" else t) for n, t in found
-        ]
-        for node in source.walk(self.kernel.body, "identifier", "field_expression"):
-            if any(inside(node, outer) for outer in whole):
-                continue
+            counted = code.polynomial(field_of(node, "left"))
+            for of, operator in product((THREAD, BLOCK_DIM), "/%"):
+                if counted == Polynomial.symbol(of) and self._is(node, operator, of):
+                    text = f"{of.text} {operator} {self.team}"
+                    found.append((node, f"({text})" if node.parent.type == "binary_expression" else text))
+        for node in source.walk(self.kernel.body, "identifier", "field_expression", "binary_expression"):
+            around = [outer for outer, _ in found if inside(node, outer)]
             value = code.polynomial(node)
-            if node.type == "field_expression" and source.of(node) not in {"threadIdx.x", "blockDim.x", "gridDim.x"}:
-                if source.of(node).split(".")[0] in {"threadIdx", "blockDim"}:
-                    raise Unsupported("a block of more than one dimension")
-                continue
-            own = value == Polynomial.symbol(THREAD) or value == Polynomial.symbol(BLOCK_DIM)
-            if own and not self._is_alias(node):
+            raw = value in (Polynomial.symbol(THREAD), Polynomial.symbol(BLOCK_DIM))
+            if raw and not around and not self._is_alias(node):
                 raise Unsupported("the thread's place in its block")
-        for place in source.walk(self.kernel.body, "identifier", "binary_expression"):
-            if self._is(place, "%", THREAD) and not any(inside(place, w) and not same(place, w) for w in whole):
-                self._check_lane(place)
-        return found
-
-    def _named(self, node: Node) -> list[Node]:
-        """The coordinates below a node, names that stand for them seen through."""
-        found = []
-        for n in self.source.walk(node, "field_expression", "identifier"):
-            value = self.code.polynomial(n)
-            only = next(iter(value.symbols), None) if len(value.symbols) == 1 else None
-            if only is not None and only in {THREAD, BLOCK_DIM} and value == Polynomial.symbol(only):
-                found.append(only.node if only.node is not None else n)
+            if self._means(value, "%", THREAD) and all(same(node, outer) for outer in around):
+                self._check_lane(node)
         return found
 
     def _is_alias(self, node: Node) -> bool:
         """`const int tid = threadIdx.x;`: whether the node only gives the coordinate a name."""
+        node = _outermost(node)
         parent = node.parent
-        while parent is not None and parent.type in {"parenthesized_expression", "cast_expression"}:
-            node, parent = parent, parent.parent
         if parent is None or parent.type != "init_declarator" or not same(field_of(parent, "value"), node):
             return False
         name = field_of(parent, "declarator")
@@ -277,17 +256,11 @@ class TeamKeeper(RowKeeper):
 
     def _check_lane(self, place: Node) -> None:
         """A lane may begin a row's loop, have a name, or be the first that writes what is one for the row."""
-        here, parent = place, place.parent
-        while parent is not None and parent.type in {"parenthesized_expression", "cast_expression"}:
-            here, parent = parent, parent.parent
-        if any(inside(place, loop.start_node) for loop in self.warp_loops) or self._is_alias(here):
+        if any(inside(place, loop.start_node) for loop in self.warp_loops) or self._is_alias(place):
             return
-        if parent is not None and parent.type == "binary_expression":
-            other = [c for c in parent.named_children if not same(c, here)]
-            joint = self.source.of(parent, "operator")
-            if joint == "==" and len(other) == 1 and self.code.polynomial(other[0]).value == 0:
-                return
-        raise Unsupported("a lane that does more than its share of the row")
+        asked = match(self.source, _outermost(place).parent, "$a == $b")
+        if asked is None or Polynomial() not in (self.code.polynomial(side) for side in asked.values()):
+            raise Unsupported("a lane that does more than its share of the row")
 
     def _counts_teams(self) -> bool:
         """Whether `blockIdx.x` is only used to count teams over all blocks, of which there are one a row."""
@@ -377,12 +350,10 @@ class TeamKeeper(RowKeeper):
 
     def _is_in_front(self, use: Node, loop: Loop, found: Definition) -> bool:
         """Whether a use of the variable has nothing from the loop: it stands before it, and no round comes back to it."""
-        here = loop.node.parent
-        while here is not None and not inside(found.declaration, here):
-            if here.type in LOOPS and inside(use, here):
-                return False
-            here = here.parent
-        return use.end_byte <= loop.node.start_byte
+        rounds = (
+            here for here in upward(loop.node.parent) if here.type in LOOPS and not inside(found.declaration, here)
+        )
+        return use.end_byte <= loop.node.start_byte and not any(inside(use, around) for around in rounds)
 
     # What is written.
 
@@ -416,6 +387,11 @@ class TeamKeeper(RowKeeper):
             "}",
         ]
         edits.write(statement, unless_single(launch, lines))
+
+
+def _outermost(node: Node) -> Node:
+    """With the parentheses and casts around it."""
+    return next(here for here in upward(node) if here.parent is None or here.parent.type not in _AROUND)
 
 
 def inside_any(nodes: list[Node], outer: Node) -> bool:

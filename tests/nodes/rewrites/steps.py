@@ -34,6 +34,12 @@ def after(text: str, *steps: str, facts: Facts = FACTS) -> str:
     return text
 
 
+def where_they_apply(text: str, *steps: str, facts: Facts = FACTS) -> str:
+    for step in steps:
+        text = applied_step(step, text, facts) or text
+    return text
+
+
 def refused(text: str, step: str) -> bool:
     return applied_step(step, text, FACTS) is None
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from nodes.policies.rules import applied_step
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check
+from tests.nodes.rewrites.steps import FACTS, after, body
 
 ROW = """\
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
@@ -191,18 +186,6 @@ def test_totals_that_go_on_changing_keep_their_name() -> None:
         "mean = block_sum<0>(mean); mean /= n;" in new
         and "if (z != nullptr) if (threadIdx.x == 0) z[row] = mean;" in new
     )
-    new = made_of(
-        kernel("""\
-  float sum = 0.0f;
-  if (w != nullptr) {
-    for (int i = 0; i < n; ++i) sum += x[row * n + i] * w[i];
-  } else {
-    for (int i = 0; i < n; ++i) sum += x[row * n + i];
-  }
-  z[row] = sum;
-""")
-    )
-    assert "sum = block_sum<0>(sum); } else {" in new and "sum = block_sum<1>(sum); }" in new
 
 
 LOOP = "  for (int i = 0; i < n; ++i) "
@@ -276,165 +259,3 @@ def test_launches_of_another_kind_stay(old: str, new: str) -> None:
 def test_a_total_of_all_the_thread_s_rows_stays() -> None:
     inside = "    for (int i = 0; i < n; ++i) sum += x[row * n + i];\n    z[row] = sum;\n  }\n"
     assert applied(kernel(inside, row="  float sum = 0;\n" + ROWS)) is None
-
-
-# What they compute.
-
-MANY = f"""\
-#include <float.h>
-#include <math.h>
-#include <stdint.h>
-#include <algorithm>
-#include <cuda_fp16.h>
-
-template <typename T>
-__global__ void rms_rows(const T* x, const T* w, T* y, int rows, int n) {{
-{ROW}  float squares = 0.f;
-  for (int i = 0; i < n; i++) {{
-    float v = (float)x[row * n + i];
-    squares += v * v;
-  }}
-  float scale = rsqrtf(squares / n + 1e-6f);
-  for (int i = 0; i < n; i++) y[row * n + i] = (T)((float)x[row * n + i] * scale * (float)w[i]);
-}}
-
-__global__ void quantise_rows(const float* x, int8_t* y, float* scales, int* positive, int rows, int n) {{
-  int row = threadIdx.x + blockIdx.x * blockDim.x;
-  if (row < rows) {{
-    float most = 0.0f;
-    int count = 0;
-    for (int i = 0; i < n; ++i) {{
-      float v = fabsf(x[row * n + i]);
-      if (v > most) most = v;
-      if (x[row * n + i] > 0) count++;
-    }}
-    const float scale = most / 127.0f;
-    for (int i = 0; i < n; ++i) y[row * n + i] = (int8_t)rintf(x[row * n + i] / scale);
-    scales[row] = scale;
-    positive[row] = count;
-  }}
-}}
-
-// Rows of any length, one behind the other; the largest, the smallest, and what the rest has turned by.
-__global__ void ragged_rows(const float* x, const int* starts, float* top, float* bottom, int rows) {{
-{ROW}  float high = x[starts[row]], low = high;
-  for (int64_t i = starts[row] + 1; i < starts[row + 1]; ++i) {{
-    high = fmaxf(high, x[i]);
-    low = fminf(low, x[i]);
-  }}
-  top[row] = high;
-  bottom[row] = low;
-}}
-
-__global__ void turn_rows(float* y, const float* angles, int64_t rows, int64_t n) {{
-  const int64_t stride = blockDim.x * gridDim.x;
-  for (int64_t row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += stride) {{
-    const int64_t half = n / 2;
-    float norm = 0;
-    for (int64_t i = 0; i < half; ++i) {{
-      const float a = y[row * n + i], b = y[row * n + half + i];
-      y[row * n + i] = a * cosf(angles[i]) - b * sinf(angles[i]);
-      y[row * n + half + i] = b * cosf(angles[i]) + a * sinf(angles[i]);
-      norm += a * a + b * b;
-    }}
-    norm = sqrtf(norm);
-    for (int64_t i = 0; i < half; ++i) {{
-      y[row * n + i] /= norm;
-      y[row * n + half + i] /= norm;
-    }}
-  }}
-}}
-
-extern "C" void rms(const float* x, const float* w, float* y, int rows, int n) {{
-  rms_rows<float><<<(rows + 63) / 64, 64>>>(x, w, y, rows, n);
-}}
-extern "C" void rms_half(const __half* x, const __half* w, __half* y, int rows, int n) {{
-  rms_rows<__half><<<(rows + 63) / 64, 64>>>(x, w, y, rows, n);
-}}
-extern "C" void quantise(const float* x, int8_t* y, float* scales, int* positive, int rows, int n) {{
-  const dim3 block(128);
-  quantise_rows<<<(rows + block.x - 1) / block.x, block>>>(x, y, scales, positive, rows, n);
-}}
-extern "C" void ragged(const float* x, const int* starts, float* top, float* bottom, int rows) {{
-  ragged_rows<<<(rows + 127) / 128, 128>>>(x, starts, top, bottom, rows);
-}}
-extern "C" void turn(float* y, const float* angles, int64_t rows, int64_t n) {{
-  turn_rows<<<std::min<int64_t>((rows + 127) / 128, 2), 128>>>(y, angles, rows, n);
-}}
-"""
-COMPARED = """\
-import ctypes, sys, tempfile, torch
-from pathlib import Path
-from tests.nodes.rewrites.emulate import emulation
-
-generator = torch.Generator().manual_seed(1)
-rows, n = 5, 302
-x = torch.randn(rows, n, generator=generator) * 3
-w = torch.randn(n, generator=generator)
-with tempfile.TemporaryDirectory() as folder:
-    built = emulation.library(Path(sys.argv[1]).read_text(), Path(folder))
-    def call(name, *tensors, sizes=(rows, n), kind=ctypes.c_int):
-        getattr(built, name)(*(ctypes.c_void_p(t.data_ptr()) for t in tensors), *(kind(s) for s in sizes))
-    def same(got, want, near=1e-5):
-        print(torch.allclose(got.double(), want.double(), rtol=near, atol=near))
-
-    for name, dtype, near in (("rms", torch.float32, 1e-5), ("rms_half", torch.float16, 2e-2)):
-        inputs, y = (x.to(dtype), w.to(dtype)), torch.zeros(rows, n, dtype=dtype)
-        call(name, *inputs, y)
-        a, b = (t.double() for t in inputs)
-        same(y, a * torch.rsqrt((a * a).mean(1, keepdim=True) + 1e-6) * b, near)
-    y, scales, positive = torch.zeros(rows, n, dtype=torch.int8), torch.zeros(rows), torch.zeros(rows, dtype=torch.int32)
-    call("quantise", x, y, scales, positive)
-    same(scales, x.abs().amax(1) / 127)
-    same(positive, (x > 0).sum(1))
-    same(y, (x / scales[:, None]).round())
-    starts = torch.tensor([0, 1, 300, 302, 900, 1510], dtype=torch.int32)
-    top, bottom, flat = torch.zeros(rows), torch.zeros(rows), x.flatten()
-    call("ragged", flat, starts, top, bottom, sizes=(rows,))
-    parts = [flat[a:b] for a, b in zip(starts, starts[1:])]
-    same(top, torch.stack([p.max() for p in parts]))
-    same(bottom, torch.stack([p.min() for p in parts]))
-    y, angles = x.clone(), w[: n // 2].contiguous()
-    call("turn", y, angles, kind=ctypes.c_int64)
-    a, b = x.chunk(2, 1)
-    turned = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], 1)
-    same(y, turned / x.norm(dim=1, keepdim=True))
-"""
-
-
-@pytest.mark.parametrize("environment", [{}, {"EMULATE_BACKWARDS": "1"}], ids=["forwards", "backwards"])
-def test_they_compute_what_they_did(environment: dict[str, str], tmp_path: Path) -> None:
-    text = after(MANY, "block_per_row")
-    assert text.count(" = blockIdx.x;") == 4 and "blockIdx.x * blockDim.x" not in text
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(text)
-    command = [sys.executable, "-c", COMPARED, str(candidate)]
-    variables = {**os.environ, **environment}
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, env=variables)
-    assert ended.stdout.split() == ["True"] * 8, ended.stdout + ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("folder", "steps", "workload"),
-    [
-        ("thread_softmax", (), "float16:rows=5,n=515"),
-        ("thread_layer_norm", (), "float32:rows=3,columns=300"),
-        pytest.param("thread_softmax", ("restrict_pointers", "fast_math", "vectorize", "cache_row_in_registers", "programmatic_dependent_launch"),
-                     "float16:rows=3,n=1032", marks=pytest.mark.slow),
-        pytest.param("thread_layer_norm", ("fast_math", "vectorize", "cache_row_in_registers", "cluster_split"),
-                     "float32:rows=3,columns=1028", marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
-def test_inputs_compute_what_the_reference_says(
-    folder: str, steps: tuple[str, ...], workload: str, tmp_path: Path
-) -> None:
-    text = after((ROOT / f"tests/inputs/{folder}/baseline.plain.cu").read_text(), "block_per_row", *steps)
-    check(
-        text.replace("#define CLUSTER_STEPS 4096", "#define CLUSTER_STEPS 128"),
-        tmp_path,
-        ROOT / "tests/inputs" / folder,
-        "0",
-        "1",
-        workload,
-        EMULATE_BACKWARDS="1",
-    )

@@ -5,11 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from kernels import catalog
-from nodes.policies.rules import applied_step
-from nodes.rewrites import Facts
 from nodes.rewrites.prelude import text_of
-from tests.nodes.rewrites.steps import H200, ROOT, check
+from tests.nodes.rewrites.steps import ROOT, after, check, where_they_apply
 
 ASKED = """\
 #include <algorithm>
@@ -81,11 +78,13 @@ def test_the_host_picks_what_was_measured_fastest_and_asks_the_driver_once(tmp_p
 
 def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:
     """On a device of one multiprocessor a few rows are many waves."""
-    text = prepared("extracted", "cache_row_in_registers", "programmatic_dependent_launch")
+    folder = ROOT / "kernels/fused_add_rmsnorm"
+    start = (folder / "baseline.extracted.cu").read_text()
+    text = where_they_apply(start, "restrict_pointers", "warp_shuffle_reduction", "vectorize")
+    text = after(text, "cache_row_in_registers", "programmatic_dependent_launch")
     assert text.count("  return best;") == 1
     picks = {"float16:tokens=13,hidden=4096": "8", "float16:tokens=25,hidden=2048": "4", "bfloat16:tokens=12,hidden=2048": "2",
              "float32:tokens=2,hidden=2048": "1", "bfloat16:tokens=2,hidden=9000": "4"}  # fmt: skip
-    folder = ROOT / "kernels/fused_add_rmsnorm"
     said = check(
         text.replace("  return best;", '  std::fprintf(stderr, "%d ", best);\n  return best;'),
         tmp_path,
@@ -95,15 +94,3 @@ def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:
         EMULATE_MULTIPROCESSORS="1",
     )
     assert said.split() == list(picks.values())
-
-
-def prepared(baseline: str, *steps: str) -> str:
-    kernel = catalog.load("fused_add_rmsnorm")
-    text, facts = kernel.baseline("cuda", baseline)[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("restrict_pointers", "warp_shuffle_reduction", "vectorize"):
-        text = applied_step(step, text, facts) or text
-    for step in steps:
-        changed = applied_step(step, text, facts)
-        assert changed is not None, f"{step} does not apply"
-        text = changed
-    return text

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nodes.policies.rules import applied_step
 from nodes.rewrites.prelude import text_of
-from tests.nodes.rewrites.steps import FACTS, INPUTS, ROOT, after, body, check, refused
+from tests.nodes.rewrites.steps import ROOT, after, body, refused, where_they_apply
 from tests.nodes.rewrites.test_cache_row_in_registers import ASKED
 from tests.nodes.rewrites.test_cuda_rewrites import compile_for_hopper
 from tests.nodes.rewrites.test_row_rewrites import PREPARE, SOFTMAX
@@ -220,61 +219,13 @@ def test_values_are_kept_where_the_widest_block_has_registers_for_them(tmp_path:
     subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", source], check=True)
 
 
-def prepared(*steps: str) -> str:
-    text = (ROOT / "tests/inputs/row_softmax/baseline.plain.cu").read_text()
-    for step in PREPARE:
-        text = applied_step(step, text, FACTS) or text
-    return after(text, *steps)
-
-
-WORKLOADS = (
-    "float32:rows=2,columns=7",
-    "float16:rows=5,columns=64",
-    "float32:rows=2,columns=4100",
-    "float16:rows=1,columns=20000",
-)
-
-
-@pytest.mark.parametrize(
-    ("steps", "environment"),
-    [
-        (
-            ("fast_math", "cache_row_in_registers", "cache_values_in_registers", "programmatic_dependent_launch"),
-            {"EMULATE_BACKWARDS": "1"},
-        ),
-        pytest.param(
-            ("cache_row_in_registers", "cache_values_in_registers"),
-            {"EMULATE_MULTIPROCESSORS": "1"},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("cache_row_in_registers", "cache_values_in_registers", "several_rows_per_block"),
-            {},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ("cache_row_in_registers", "cache_values_in_registers", "programmatic_dependent_launch", "cluster_split"),
-            {},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_it_computes_what_the_reference_says(
-    steps: tuple[str, ...], environment: dict[str, str], tmp_path: Path
-) -> None:
-    """Of one step a thread to eight, and rows whose last steps some threads do not have."""
-    text = prepared(*steps)
-    for number in ("SHORT_ROWS_FROM", "CLUSTER_STEPS"):
-        text = re.sub(rf"#define {number} \d+", f"#define {number} 1", text)
-    check(text, tmp_path, INPUTS / "row_softmax", "0", "1", *WORKLOADS, **environment)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_nvcc_computes_half_as_many_exponentials(tmp_path: Path) -> None:
     steps = ("fast_math", "cache_row_in_registers", "cache_values_in_registers", "programmatic_dependent_launch")
+    start = where_they_apply((ROOT / "tests/inputs/row_softmax/baseline.plain.cu").read_text(), *PREPARE)
     before, now = (
-        _exponentials(tmp_path, prepared(*(s for s in steps if s != left)))
+        _exponentials(tmp_path, after(start, *(s for s in steps if s != left)))
         for left in ("cache_values_in_registers", "")
     )
     assert before == {(lanes, items): 2 * lanes * items for lanes in (4, 8) for items in (1, 2, 4, 8)}

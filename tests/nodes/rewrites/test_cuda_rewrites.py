@@ -372,7 +372,19 @@ EXPECTED = {
         "programmatic_dependent_launch",
     },
     "fused_add_rmsnorm": {"cache_row_in_registers"},
-    "merge_attn_states_lse": {"fast_math", "neighbouring_rows_per_block", "programmatic_dependent_launch"},
+    "merge_attn_states_lse/production": {
+        "symbolic_block_size",
+        "fast_math",
+        "neighbouring_rows_per_block",
+        "tune_block_size",
+    },
+    "merge_attn_states_lse": {
+        "restrict_pointers",
+        "vectorize",
+        "grid_stride",
+        "fast_math",
+        "neighbouring_rows_per_block",
+    },
     "silu_and_mul": {"grid_stride"},
 }
 

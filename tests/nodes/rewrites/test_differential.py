@@ -20,7 +20,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, ordered
 from tests.nodes.rewrites.emulate import emulation
 
-pytestmark = pytest.mark.slow  # 32 kernels, each rewritten in every way and run thread by thread
+pytestmark = pytest.mark.slow  # 36 kernels, each rewritten in every way and run thread by thread
 
 FACTS = Facts(
     spec=Spec(
@@ -40,6 +40,7 @@ extern "C" void trap(const float* x, float* y, int64_t rows, int64_t n, cudaStre
 }}
 """
 ROWS = "trap_kernel<<<rows, 128, 0, stream>>>(x, y, n);"
+BY_THREADS = "trap_kernel<<<(rows + 63) / 64, 64, 0, stream>>>(x, y, n, rows);"
 TREE = """
   partial[threadIdx.x] = v;
   __syncthreads();
@@ -277,8 +278,58 @@ TRAPS: dict[str, tuple[str, str]] = {
     j += blockDim.x;
   }
 }"""),
+    "a row a thread, its largest element and a count": (BY_THREADS, """{
+  int row = threadIdx.x + blockIdx.x * blockDim.x;
+  if (row < rows) {
+    float most = 0.0f;
+    int count = 0;
+    for (int i = 0; i < n; ++i) {
+      float v = fabsf(x[row * n + i]);
+      if (v > most) most = v;
+      if (x[row * n + i] > 0) count++;
+    }
+    const float scale = most / 127.0f;
+    for (int i = 0; i < n; ++i) y[row * n + i] = rintf(x[row * n + i] / scale) + count;
+  }
+}"""),
+    "a row a thread, of a length of its own": (BY_THREADS, """{
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  const float* own = x + row * n;
+  float high = own[row], low = high;
+  for (int64_t i = row + 1; i < n - row; ++i) {
+    high = fmaxf(high, own[i]);
+    low = fminf(low, own[i]);
+  }
+  for (int i = 0; i < n; i++) y[row * n + i] = high - low;
+}"""),
+    "a row a thread, in place and by halves": (BY_THREADS.replace("(rows + 63) / 64", "2"), """{
+  const int64_t stride = blockDim.x * gridDim.x;
+  for (int64_t row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += stride) {
+    const int64_t half = n / 2;
+    float norm = 0;
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = y[row * n + i], b = y[row * n + half + i];
+      y[row * n + i] = a * cosf(x[i]) - b * sinf(x[i]);
+      y[row * n + half + i] = b * cosf(x[i]) + a * sinf(x[i]);
+      norm += a * a + b * b;
+    }
+    norm = sqrtf(norm);
+    for (int64_t i = 0; i < half; ++i) {
+      y[row * n + i] /= norm;
+      y[row * n + half + i] /= norm;
+    }
+  }
+}"""),
 }  # fmt: skip
-STRUCTURE = ("vectorize", "grid_stride", "warp_shuffle_reduction", "cache_row_in_registers", "trim_vector_tail")
+STRUCTURE = (
+    "vectorize",
+    "block_per_row",
+    "grid_stride",
+    "warp_shuffle_reduction",
+    "cache_row_in_registers",
+    "trim_vector_tail",
+)
 SHAPES = [(3, 64), (2, 129), (5, 36), (1, 512), (2, 1030)]
 
 
@@ -339,7 +390,8 @@ def outputs_apart(text: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", TRAPS)
 def test_rewrites_keep_what_a_kernel_computes(name: str) -> None:
     text = source(name)
-    wanted = outputs_apart(text)
-    for steps, changed in variants(text).items():
+    wanted, made = outputs_apart(text), variants(text)
+    assert ("block_per_row" in made) == name.startswith("a row a thread")
+    for steps, changed in made.items():
         for got, want, shape in zip(outputs_apart(changed), wanted, SHAPES, strict=True):
             assert torch.allclose(got, want, rtol=2e-5, atol=1e-5), f"{steps} at {shape}:\n{changed}"

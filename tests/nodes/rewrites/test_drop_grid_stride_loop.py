@@ -9,10 +9,9 @@ import pytest
 from harness.bands import Measure
 from harness.tunables import tunables
 from kernels import catalog as kernels
-from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
-from tests.nodes.rewrites.steps import FACTS, H200, after, check, flat, refused
+from tests.nodes.rewrites.steps import H200, after, check, flat, refused, where_they_apply
 from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
@@ -93,17 +92,18 @@ __global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride,
     ("old", "new"),
     [
         ("const float first = x[row * n];", "if (x[row * n] == 0.0f) continue;\n    const float first = x[row * n];"),
-        ("(const float* x,", "(const float* first, const float* x,"),  # a name that the row's own would meet
         ("      y[row * n + i] = x[row * n + i] - first;\n  }\n", "      y[row * n + i] = x[row * n + i] - first;\n  }\n  return;\n"),
     ],
 )  # fmt: skip
 def test_a_loop_over_rows_may_stay(old: str, new: str) -> None:
     assert old in ROWS
-    text = ROWS.replace(old, new).replace(
-        "(x, y, rows, n);", "(x, x, y, rows, n);" if "first, const" in new else "(x, y, rows, n);"
-    )
-    done = after(text, "grid_stride", "drop_grid_stride_loop")
+    done = after(ROWS.replace(old, new), "grid_stride", "drop_grid_stride_loop")
     assert "row += (gridDim.z * gridDim.y) * blockDim.y" in done and done.count("if constexpr (kOneStep) break;") == 1
+
+
+def test_a_name_that_the_row_s_own_would_meet_gets_a_block() -> None:
+    text = ROWS.replace("(const float* x,", "(const float* first, const float* x,").replace("(x, y,", "(x, x, y,")
+    assert "    if (row >= rows) return;\n" in after(text, "grid_stride", "drop_grid_stride_loop")
 
 
 def test_narrow_loops_stay_as_they_count() -> None:
@@ -158,8 +158,7 @@ def bundle(baseline: str, kernel: str = "silu_and_mul", *more: str) -> str:
     loaded = kernels.load(kernel)
     text, facts = loaded.baseline("cuda", baseline)[1].read_text(), Facts(spec=loaded.spec, device=H200)
     steps = ("trim_vector_tail", "restrict_pointers", "fast_math", "vectorize", "grid_stride", "drop_grid_stride_loop")
-    for step in (*steps, *more):
-        text = applied_step(step, text, facts) or text
+    text = where_they_apply(text, *steps, *more, facts=facts)
     assert "kOneStep" in text
     return text
 
@@ -208,10 +207,3 @@ def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
     spec = kernels.load("silu_and_mul").spec
     by_size = dispatched(text, "cuda", spec, split((4096, first), (None, last), measure=by))
     check(by_size, tmp_path, SILU, "0")
-
-
-def test_facts_do_not_matter() -> None:
-    """It reads what spread left, whatever the device."""
-    text = after(COLUMNS, "grid_stride")
-    other = FACTS.model_copy(update={"device": H200.model_copy(update={"units": 8, "architecture": "sm_80"})})
-    assert applied_step("drop_grid_stride_loop", text, other) == applied_step("drop_grid_stride_loop", text, FACTS)

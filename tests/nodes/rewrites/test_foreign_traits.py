@@ -231,17 +231,23 @@ def test_no_thread_meets_what_another_now_has() -> None:
 
 
 def test_all_of_1024_threads_are_counted_on() -> None:
-    body = """\
+    helper = """\
+__device__ float total(float v) {
   __shared__ float by_warp[32];
-  float v = 0.0f;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
   for (int m = 16; m > 0; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
   if (threadIdx.x % 32 == 0) by_warp[threadIdx.x / 32] = v;
   __syncthreads();
   v = by_warp[threadIdx.x % 32];
   for (int m = 16; m > 0; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
+  return v;
+}
+"""
+    body = """\
+  float v = 0.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) v += x[blockIdx.x * n + i];
+  v = total(v);
   for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] - v;"""
-    text = after(kernel(body, launch="plain<<<rows, 1024, 0, stream>>>(x, y, n);"), "vectorize")
+    text = after(kernel(body, launch="plain<<<rows, 1024, 0, stream>>>(x, y, n);", head=helper), "vectorize")
     assert refused(text, "cache_row_in_registers")
     guarded = text.replace(
         "v = by_warp[threadIdx.x % 32]", "v = threadIdx.x % 32 < blockDim.x / 32 ? by_warp[threadIdx.x % 32] : 0"

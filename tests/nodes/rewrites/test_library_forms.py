@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nodes.policies.rules import applied_step
+from tests.nodes.rewrites.steps import body
 from tests.nodes.rewrites.test_foreign_traits import kernel, refused
-from tests.nodes.rewrites.test_row_forms import HARRIS, ROWS, after, computes_the_norm, kernel_of
+from tests.nodes.rewrites.test_row_forms import HARRIS, ROWS, after, computes_the_norm
 
 GROUPS = """\
 #include <cooperative_groups.h>
@@ -99,7 +100,7 @@ def test_other_words_of_groups() -> None:
   if (tile.any(v > block.group_index().x)) o[0] = block.thread_rank() + block.size();
 """
     last = GROUPS.rindex("  for (int c")
-    kernel = kernel_of(after(GROUPS[:last] + more + GROUPS[last:], "lower_cooperative_groups"))
+    kernel = body(after(GROUPS[:last] + more + GROUPS[last:], "lower_cooperative_groups"), "norm_kernel")
     assert "float v = __shfl_xor_sync(0xffffffffu, x[0], 1) + __shfl_sync(0xffffffffu, x[1], 0)" in kernel
     assert "+ warp_max(static_cast<float>(x[2] + 1));" in kernel
     assert "__syncthreads(); __syncwarp(); if (__any_sync(0xffffffffu, v > blockIdx.x))" in kernel

@@ -11,75 +11,12 @@ import torch
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.steps import H200
+from tests.nodes.rewrites.steps import H200, INPUTS, body, check, where_they_apply
 from tests.nodes.rewrites.steps import after as steps_after
 from tests.nodes.rewrites.test_vectorize_unaligned_rows import at, spec
 
 ROWS = Facts(spec=spec(at(4096), at(2048)), device=H200)
-WARPS = """\
-#include <math.h>
-
-__device__ float total(float v) {
-  for (int mask = 16; mask > 0; mask >>= 1) v += __shfl_xor_sync(0xffffffff, v, mask);
-  return v;
-}
-
-__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
-  int lane = threadIdx.x % 32;
-  int idx = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (idx >= N) {
-    return;
-  }
-  const float* x = inp + idx * C;
-  float sum = 0.0f;
-  for (int i = lane; i < C; i += 32) sum += x[i];
-  sum = total(sum);
-  float m = sum / C;
-  sum = 0.0f;
-  for (int i = lane; i < C; i += 32) {
-    float diff = x[i] - m;
-    sum += diff * diff;
-  }
-  sum = total(sum);
-  float s = rsqrtf(sum / C + 1e-5f);
-  float* o = out + idx * C;
-  for (int c = lane; c < C; c += 32) o[c] = (x[c] - m) * s * weight[c];
-}
-
-extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
-  norm_kernel<<<(N + 7) / 8, 256, 0, 0>>>(out, inp, weight, N, C);
-}
-"""
-WIDE = """\
-#include <algorithm>
-#include <cstdint>
-#include <math.h>
-
-struct SumOp {
-  template <typename T>
-  __device__ T operator()(const T& a, const T& b) const { return a + b; }
-};
-
-__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
-  __shared__ float total;
-  float sum = 0.0f;
-  for (int i = threadIdx.x; i < C; i += blockDim.x) {
-    const float x = inp[blockIdx.x * C + i];
-    sum += x * x;
-  }
-  using BlockReduce = cub::BlockReduce<float, 1024>;
-  __shared__ typename BlockReduce::TempStorage store;
-  sum = BlockReduce(store).Reduce(sum, SumOp{}, blockDim.x);
-  if (threadIdx.x == 0) total = rsqrtf(sum / C + 1e-5f);
-  __syncthreads();
-  for (int i = threadIdx.x; i < C; i += blockDim.x) out[blockIdx.x * C + i] = inp[blockIdx.x * C + i] * total * weight[i];
-}
-
-extern "C" void norm(float* out, const float* inp, const float* weight, int64_t N, int64_t C) {
-  dim3 block(std::min<int64_t>(C, 1024));
-  norm_kernel<<<N, block, 0, 0>>>(out, inp, weight, N, C);
-}
-"""
+CUB = (INPUTS / "scaled_rms_norm/baseline.cub.cu").read_text()
 TEMPLATES = """\
 #include <math.h>
 #define WARP_SIZE 32
@@ -179,63 +116,58 @@ extern "C" void norm(float* out, const float* inp, const float* weight, long N, 
 """
 
 
+PLANE = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
+PREPARE = ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "warp_shuffle_reduction",
+           "redundant_broadcast", "vectorize")  # fmt: skip
+
+
 def after(text: str, *steps: str) -> str:
     return steps_after(text, *steps, facts=ROWS)
 
 
-def kernel_of(text: str, name: str = "norm_kernel") -> str:
-    start = text.index(f"{name}(")
-    return " ".join(text[start : text.index("\n}", start)].split())
-
-
-# A warp a row.
-
-
-def test_a_share_of_the_round_before_is_not_whole() -> None:
-    """In a loop, what stands in front of it in the text reads what it left."""
-    rounds = WARPS.replace(
-        "  if (idx >= N) {\n    return;\n  }\n", "  float sum = 0.0f;\n  for (; idx < N; idx += 8 * gridDim.x) {\n"
-    )
-    rounds = rounds.replace(
-        "  float sum = 0.0f;\n  for (int i", "  if (idx == 3) out[0] = sum;\n  sum = 0.0f;\n  for (int i"
-    )
-    rounds = rounds.replace("* weight[c];\n", "* weight[c];\n    }\n")
-    settled = after(rounds, "vectorize")
-    assert applied_step("warp_per_row", settled, ROWS) is None
+def in_registers(text: str) -> str:
+    return after(where_they_apply(text, *PREPARE, facts=ROWS), "cache_row_in_registers")
 
 
 # Blocks as wide as their row.
+
+ADD, FUNCTOR = (
+    "using Add = cuda::std::plus<>;",
+    """\
+struct Add {{
+  template <typename T>
+  __device__ T operator()(const T& a, const T& b) const {{ return {}; }}
+}};""",
+)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("float sum = 0.0f;", "float sum = 1.0f;"),  # a thread more would bring one more
-        ("float sum = 0.0f;", "float sum = 0.0f;\n  sum += inp[threadIdx.x];"),
-        ("float sum = 0.0f;", "float sum = 0.0f;\n  const int most = blockDim.x;\n  if (most > 7) sum = 0.0f;"),
-        ("std::min<int64_t>(C, 1024)", "C"),
-        ("std::min<int64_t>(C, 1024)", "std::max<int64_t>(C, 1024)"),
-        ("std::min<int64_t>(C, 1024)", "std::min<int64_t>(C, 1000)"),
-        ("  norm_kernel<<<", "  if (block.x > 7) return;\n  norm_kernel<<<"),
-        ("sum, SumOp{}, blockDim.x", "sum, SumOp{}"),
-        ("return a + b;", "return a + b + b;"),
-        ("return a + b;", "return a + a;"),
+        ("sum = 0.0f;", "sum = 1.0f;"),  # a thread more would bring one more
+        ("sum = 0.0f;", "sum = 0.0f;\n  square_sum += (float)in[threadIdx.x];"),
+        ("sum = 0.0f;", "sum = 0.0f;\n  const int most = blockDim.x;\n  if (most > 7) square_sum = 0.0f;"),
+        ("std::min<int64_t>(hidden, 1024)", "hidden"),
+        ("std::min<int64_t>(hidden, 1024)", "std::max<int64_t>(hidden, 1024)"),
+        ("std::min<int64_t>(hidden, 1024)", "std::min<int64_t>(hidden, 1000)"),
+        ("  scaled_rms_norm_kernel<__half><<<", "  if (block.x > 7) return;\n  scaled_rms_norm_kernel<__half><<<"),
+        ("Add{}, blockDim.x", "Add{}"),
+        (ADD, FUNCTOR.format("a + b + b")),
+        (ADD, FUNCTOR.format("a + a")),
     ],
 )
 def test_other_blocks_stay_as_wide_as_they_are(old: str, new: str) -> None:
-    assert old in WIDE
-    assert applied_step("canonicalize_reductions", WIDE.replace(old, new), ROWS) is None
+    assert applied_step("canonicalize_reductions", CUB, ROWS) is not None
+    assert old in CUB and applied_step("canonicalize_reductions", CUB.replace(old, new), ROWS) is None
 
 
 def test_functors_and_short_names_of_reductions() -> None:
-    most = WIDE.replace("sum += x * x;", "sum = fmaxf(sum, x);")
-    for functor in ("struct Most {\n  __device__ float operator()(float a, float b) const { return fmaxf(b, a); }\n};\n",
-                    "using Most = cuda::maximum<>;\n", "using Most = cub::Max;\n"):  # fmt: skip
-        text = most.replace("struct SumOp", functor + "struct SumOp").replace("SumOp{}", "Most{}")
-        assert "block_max<0>(sum);" in after(text, "canonicalize_reductions")
-    two = "#if NEW\nusing Most = cuda::maximum<>;\n#else\nusing Most = cub::Min;\n#endif\n"
-    text = most.replace("struct SumOp", two + "struct SumOp").replace("SumOp{}", "Most{}")
-    assert applied_step("canonicalize_reductions", text, ROWS) is None
+    assert "block_sum<0>(square_sum);" in after(CUB.replace(ADD, FUNCTOR.format("a + b")), "canonicalize_reductions")
+    most = CUB.replace("square_sum += x * x;", "square_sum = fmaxf(square_sum, x);")
+    for functor in (FUNCTOR.format("fmaxf(b, a)"), "using Add = cuda::maximum<>;", "using Add = cub::Max;"):
+        assert "block_max<0>(square_sum);" in after(most.replace(ADD, functor), "canonicalize_reductions")
+    two = "#if NEW\nusing Add = cuda::maximum<>;\n#else\nusing Add = cub::Min;\n#endif\n"
+    assert applied_step("canonicalize_reductions", most.replace(ADD, two), ROWS) is None
 
 
 # Widths in templates, blocks of one warp among them, and grids of more than one dimension.
@@ -247,25 +179,9 @@ def test_one_warp_alone_is_no_reduction_over_a_block() -> None:
 
 
 def test_rows_over_a_grid_of_two_dimensions_are_kept() -> None:
-    new = after(
-        TEMPLATES,
-        "single_assignment_pointers",
-        "symbolic_block_size",
-        "canonicalize_reductions",
-        "vectorize",
-        "cache_row_in_registers",
-    )
+    new = in_registers(TEMPLATES)
     assert "norm_kernel_in_registers" in new and "row_items(int64_t{1} * N, steps" not in new
-    plane = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
-    new = after(
-        plane,
-        "single_assignment_pointers",
-        "symbolic_block_size",
-        "canonicalize_reductions",
-        "vectorize",
-        "cache_row_in_registers",
-    )
-    assert "row_items(int64_t{1} * (N / 2) * 2, steps" in new
+    assert "row_items(int64_t{1} * (N / 2) * 2, steps" in in_registers(PLANE)
 
 
 # Pragmas of loops that go, and results that only a branch knows.
@@ -307,7 +223,7 @@ __global__ void rows(const float* x, float* y, int n) {
 }
 extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 256, 0, 0>>>(x, y, n); }
 """
-    kernel = kernel_of(after(text, "online_reduction"), "rows")
+    kernel = body(after(text, "online_reduction"), "rows")
     assert "#pragma" not in kernel and "partials" not in kernel
     assert "of_block = block_shifted_sum<0>(md.m, md.d, expf); if (threadIdx.x == 0) {" in kernel
     assert "y[blockIdx.x] = of_block.shift + logf(of_block.sum);" in kernel
@@ -343,20 +259,6 @@ def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
         after(text, "symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("float sum = 0.0f;", "float sum = 1.0f;"),
-        ("  sum = 0.0f;", "  sum = 1.0f;"),
-        ("  float m = sum", "  sum = total(sum);\n  float m = sum"),  # 32 times the sum
-        ("  float m = sum", "  float n = 1.0f;\n  n = total(n);\n  float m = n * sum"),
-    ],
-)
-def test_warps_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
-    assert old in WARPS
-    assert applied_step("warp_per_row", after(WARPS.replace(old, new, 1), "vectorize"), ROWS) is None
-
-
 # Trees that are written out, their last warp through volatile memory.
 
 
@@ -384,20 +286,9 @@ def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
 # What they compute.
 
 
-@pytest.mark.parametrize(
-    ("text", "steps", "centred"),
-    [
-        (WARPS, ("vectorize", "warp_per_row"), True),
-        (WIDE, ("canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers"), False),
-        (TREE, ("symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"), False),
-        (HARRIS, ("symbolic_block_size", "canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers"), False),
-        (TEMPLATES, ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers"), False),
-        (TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)"),
-         ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers"), False),
-    ],
-)  # fmt: skip
-def test_they_compute_the_same(text: str, steps: tuple[str, ...], centred: bool, tmp_path: Path) -> None:
-    computes_the_norm(after(text, *steps), centred, tmp_path)
+@pytest.mark.parametrize("text", [TREE, HARRIS, TEMPLATES, PLANE], ids=["tree", "harris", "templates", "plane"])
+def test_they_compute_the_same(text: str, tmp_path: Path) -> None:
+    computes_the_norm(in_registers(text), False, tmp_path)
 
 
 def computes_the_norm(text: str, centred: bool, folder: Path) -> None:
@@ -405,11 +296,16 @@ def computes_the_norm(text: str, centred: bool, folder: Path) -> None:
     for rows, columns in ((2, 5), (4, 96), (2, 515), (2, 1032)):
         x, weight = (torch.randn(n, columns, generator=torch.Generator().manual_seed(columns)) for n in (rows, 1))
         out = torch.full((rows, columns), 7.0)
-        built.norm(
-            *(ctypes.c_void_p(t.data_ptr()) for t in (out, x, weight)), ctypes.c_long(rows), ctypes.c_long(columns)
-        )
+        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (out, x, weight))
+        built.norm(*pointers, ctypes.c_long(rows), ctypes.c_long(columns))
         held = x - x.mean(-1, keepdim=True) if centred else x
         torch.testing.assert_close(out, held * torch.rsqrt(held.pow(2).mean(-1, keepdim=True) + 1e-5) * weight)
+
+
+def test_a_row_that_cub_reduces_stays_in_registers(tmp_path: Path) -> None:
+    sizes = (f"float16:tokens=3,hidden={n}" for n in (5, 96, 515, 1032))
+    text = in_registers(CUB).replace("#include <cub/cub.cuh>\n#include <cuda/std/functional>\n", "").replace(ADD, "")
+    check(text, tmp_path, INPUTS / "scaled_rms_norm", "0", "1", *sizes)
 
 
 def test_a_store_does_not_go_through_a_pointer_to_constants() -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.tunables import bake, tunables
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites import catalog as rewrites
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused
+from tests.nodes.rewrites.emulate.emulation import library
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused, where_they_apply
 
 TREE = """\
   partial[threadIdx.x] = v;
@@ -141,14 +142,7 @@ def test_rows_that_need_their_own_block_keep_it(step: str, old: str, new: str) -
 
 
 def test_few_long_rows_are_shared_by_a_cluster() -> None:
-    new = after(
-        NORMALISE,
-        "warp_shuffle_reduction",
-        "vectorize",
-        "cache_row_in_registers",
-        "programmatic_dependent_launch",
-        "cluster_split",
-    )
+    new = after(NORMALISE, "warp_shuffle_reduction", "vectorize", REGISTERS, DEPENDENT, "cluster_split")
     kernel = body(new, "normalise_rows_in_registers_over_cluster")
     assert "row = blockIdx.x / row_blocks;" in kernel and "cluster_sum<0>(v)" in kernel
     assert "pack = thread_of_row + item * threads_of_row;" in kernel
@@ -238,7 +232,7 @@ def test_names_that_mean_something_else_in_the_second_kernel_become_others(tmp_p
     text = text.replace("sum = 0.0f;", "sum = 0.0f, kept[3];\n  kept[1] = eps;\n  float* where = kept + 1;", 1)
     new = after(text.replace("/ width + eps)", "/ width + *where)"), "fuse_kernels")
     fused = body(new, "void add_then_rms_norm_kernel")
-    assert "float* where_2 = kept_3 + 1;" in fused and "columns + *where_2);" in fused and "* scale_2 *" in fused
+    assert "float* where_2 = kept_2 + 1;" in fused and "columns + *where_2);" in fused and "* scale_2 *" in fused
     check(new, tmp_path, folder, "0", "1")
 
 
@@ -264,65 +258,72 @@ def test_the_workloads_say_whether_rows_are_short_or_few(kernel: str, short: boo
 
 # What all of them compute.
 
-PREPARE = ("fuse_kernels", "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
-LONG = {"SHORT_ROWS_FROM": 10**6}
-"""No row is short, so that what else the steps made is run."""
+PREPARE = ("block_per_row", "fuse_kernels", "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
+"""Each where it applies."""
+SHORT, LONG = {"SHORT_ROWS_FROM": 1}, {"SHORT_ROWS_FROM": 10**6}
+"""Every row is short; or none is, so that what else the steps made is run."""
 CLUSTERS = {"CLUSTER_STEPS": 128}
 """Rows are long enough for clusters."""
+REGISTERS, DEPENDENT = "cache_row_in_registers", "programmatic_dependent_launch"
+KEPT = (REGISTERS, "cache_values_in_registers")
+STEPS = [
+    "float32:rows=2,columns=7",
+    "float16:rows=5,columns=64",
+    "float32:rows=2,columns=4100",
+    "float16:rows=1,columns=20000",
+]
+"""Of one step a thread to eight, and rows whose last steps some threads do not have."""
+
+
+def slow(*row: object) -> object:
+    return pytest.param(*row, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
-    ("folder", "steps", "numbers", "workloads"),
+    ("folder", "steps", "numbers", "workloads", "environment"),
     [
-        ("tests/inputs/row_softmax/plain", ("cache_row_in_registers", "several_rows_per_block"), {"SHORT_ROWS_FROM": 1},
-         ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"]),
-        pytest.param("tests/inputs/layer_norm/plain", ("cache_row_in_registers", "programmatic_dependent_launch", "several_rows_per_block"), {"SHORT_ROWS_FROM": 1},
-         ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], marks=pytest.mark.slow),
-        pytest.param("tests/inputs/residual_then_norm/plain", ("cache_row_in_registers", "several_rows_per_block"), {"SHORT_ROWS_FROM": 4},
-         ["float16:rows=9,columns=520", "float32:rows=3,columns=515", "float32:rows=21,columns=24"], marks=pytest.mark.slow),
-        pytest.param("kernels/fused_add_rmsnorm/extracted", ("cache_row_in_registers", "several_rows_per_block"), LONG,
-         ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"],
-         marks=pytest.mark.slow),
-        ("kernels/fused_add_rmsnorm/extracted", ("cache_row_in_registers", "programmatic_dependent_launch", "cluster_split"), {**CLUSTERS, "CLUSTER_THREADS": 64},
-         ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"]),
-        pytest.param("tests/inputs/row_softmax/plain", ("cluster_split",), CLUSTERS,
-         ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], marks=pytest.mark.slow),
+        ("tests/inputs/row_softmax/plain", (REGISTERS, "several_rows_per_block"), SHORT,
+         ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"], {}),
+        slow("tests/inputs/layer_norm/plain", (REGISTERS, DEPENDENT, "several_rows_per_block"), SHORT,
+             ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], {}),
+        slow("tests/inputs/residual_then_norm/plain", (REGISTERS, "several_rows_per_block"), {"SHORT_ROWS_FROM": 4},
+             ["float16:rows=9,columns=520", "float32:rows=3,columns=515", "float32:rows=21,columns=24"], {}),
+        slow("kernels/fused_add_rmsnorm/extracted", (REGISTERS, "several_rows_per_block"), LONG,
+             ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"], {}),
+        ("kernels/fused_add_rmsnorm/extracted", (REGISTERS, DEPENDENT, "cluster_split"), {**CLUSTERS, "CLUSTER_THREADS": 64},
+         ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"], {}),
+        slow("tests/inputs/row_softmax/plain", ("cluster_split",), CLUSTERS,
+             ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], {}),
         ("tests/inputs/row_logsumexp/plain", ("several_rows_per_block",), {"SHORT_ROWS_FROM": 4},
-         ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"]),
+         ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"], {}),
+        ("tests/inputs/thread_softmax/plain", ("fast_math",), {}, ["float16:rows=5,n=515"], {"EMULATE_BACKWARDS": "1"}),
+        ("tests/inputs/thread_layer_norm/plain", ("fast_math",), {}, ["float32:rows=3,columns=300"], {"EMULATE_BACKWARDS": "1"}),
+        slow("tests/inputs/thread_layer_norm/plain", (REGISTERS, "cluster_split"), CLUSTERS,
+             ["float32:rows=3,columns=1028"], {"EMULATE_BACKWARDS": "1"}),
+        ("tests/inputs/row_softmax/plain", ("fast_math", *KEPT, DEPENDENT), {}, STEPS, {"EMULATE_BACKWARDS": "1"}),
+        slow("tests/inputs/row_softmax/plain", KEPT, {}, STEPS, {"EMULATE_MULTIPROCESSORS": "1"}),
+        slow("tests/inputs/row_softmax/plain", (*KEPT, "several_rows_per_block"), SHORT, STEPS, {}),
+        slow("tests/inputs/row_softmax/plain", (*KEPT, DEPENDENT, "cluster_split"), {"CLUSTER_STEPS": 1}, STEPS, {}),
     ],
     ids=lambda value: value.split("/")[-2] if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
 def test_they_compute_what_the_reference_says(
-    folder: str, steps: tuple[str, ...], numbers: dict[str, int], workloads: list[str], tmp_path: Path
-) -> None:
+    folder: str, steps: tuple[str, ...], numbers: dict[str, int], workloads: list[str], environment: dict[str, str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
     where, _, name = folder.rpartition("/")
-    text = (ROOT / where / f"baseline.{name}.cu").read_text()
-    for step in PREPARE:
-        text = applied_step(step, text, FACTS) or text
-    check(bake(after(text, *steps), numbers), tmp_path, ROOT / where, "0", "1", *workloads)
-
-
-MASKED = """\
-import ctypes, sys, tempfile, torch
-from pathlib import Path
-from tests.nodes.rewrites.emulate import emulation
-
-x = torch.randn(4, 300, generator=torch.Generator().manual_seed(1)) * 20
-x[0, :299], x[1, ::2], x[2, :], x[3, 5] = -torch.inf, -torch.inf, -torch.inf, torch.inf
-y = torch.zeros_like(x)
-with tempfile.TemporaryDirectory() as folder:
-    soft = emulation.library(Path(sys.argv[1]).read_text(), Path(folder)).soft
-    soft(*(ctypes.c_void_p(t.data_ptr()) for t in (x, y)), ctypes.c_long(4), ctypes.c_long(300), None)
-print(torch.allclose(y, torch.softmax(x, -1), rtol=1e-5, atol=1e-7, equal_nan=True))
-"""
+    text = where_they_apply((ROOT / where / f"baseline.{name}.cu").read_text(), *PREPARE)
+    check(bake(after(text, *steps), numbers), tmp_path, ROOT / where, "0", "1", *workloads, **environment)
 
 
 @pytest.mark.parametrize("start", ["-INFINITY", "-3.402823466e+38f"])
 def test_what_is_masked_stays_so(start: str, tmp_path: Path) -> None:
     """Rows of minus infinity but for one element, in every other place, and altogether; a row with an infinity."""
-    candidate = tmp_path / "candidate.cu"
-    text = SOFTMAX.replace("-INFINITY", start, 1)
-    candidate.write_text("#include <math.h>\n" + after(text, "warp_shuffle_reduction", "fuse_block_reductions"))
-    command = [sys.executable, "-c", MASKED, str(candidate)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert ended.stdout.strip() == "True", ended.stdout + ended.stderr
+    x = torch.randn(4, 300, generator=torch.Generator().manual_seed(1)) * 20
+    x[0, :299], x[1, ::2], x[2, :], x[3, 5] = -torch.inf, -torch.inf, -torch.inf, torch.inf
+    text, y = SOFTMAX.replace("-INFINITY", start, 1), torch.zeros_like(x)
+    soft = library(
+        "#include <math.h>\n" + after(text, "warp_shuffle_reduction", "fuse_block_reductions"), tmp_path
+    ).soft
+    soft(*(ctypes.c_void_p(t.data_ptr()) for t in (x, y)), ctypes.c_long(4), ctypes.c_long(300), None)
+    assert torch.allclose(y, torch.softmax(x, -1), rtol=1e-5, atol=1e-7, equal_nan=True)

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernels import catalog
-from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
-from nodes.rewrites.rows import warp_per_row as warp_rows
-from nodes.rewrites.syntax.source import Source
-from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, problem, refused
+from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, problem, refused, where_they_apply
 
 CENTRE = """\
 #include <stdint.h>
@@ -87,6 +84,29 @@ def test_what_other_kernels_do_with_their_warps_is_left_alone(old: str, new: str
     assert not refused(CENTRE, "warp_per_row")
     text = CENTRE.replace(old, new)
     assert text != CENTRE and refused(text, "warp_per_row")
+
+
+SUMS = (
+    CENTRE.replace("most = -1e30f", "most = 0.0f").replace("fmaxf(most, v)", "most + v").replace("fmaxf(v, ", "(v + ")
+)
+ROUNDS = [("  if (row >= rows) return;\n", "  for (; row < rows; row += 4 * gridDim.x) {\n"), ("const int row", "int row"), ("\n}\n\nextern", "\n  }\n}\n\nextern")]  # fmt: skip
+NO_SUMS = {
+    "a share that begins with more": [("most = 0.0f", "most = 1.0f")],
+    "a sum of sums": [("  if (lane", "  most = warp_max(most);\n  if (lane")],  # 32 times the sum
+    "a sum of what every lane has": [("  if (lane", "  float one = 1.0f;\n  one = warp_max(one);\n  if (lane")],
+    "a share of the round before": [*ROUNDS, ("  float most", "  if (row == 3) top[0] = most;\n  most"), ("  for (; row", "  float most = 0.0f;\n  for (; row")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", NO_SUMS.values(), ids=NO_SUMS)
+def test_warps_stay_as_wide_as_their_sums_count(changes: list[tuple[str, str]]) -> None:
+    """In a loop, what stands in front of it in the text reads what it left."""
+    text = SUMS
+    assert not refused(text, "warp_per_row")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    assert refused(text, "warp_per_row")
 
 
 def test_shuffles_that_are_written_out_and_broadcast() -> None:
@@ -216,12 +236,8 @@ def reference(x):
 def test_heads_of_many_lengths_after_packs(tmp_path: Path) -> None:
     kernel = catalog.load(str(ROOT / "tests/inputs/head_rms_norm"))
     text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch"):
-        text = applied_step(step, text, facts) or text
+    steps = ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch")
+    text = where_they_apply(text, *steps, facts=facts)
     assert "with_team<" in text and "Lanes<T, VEC> q_row[ITEMS], weight_row[ITEMS];" in text
     sizes = [f"float16:tokens=3,heads=5,head_dim={n}" for n in (8, 64, 72, 128, 256, 520, 1024, 1032)]
     check(text, tmp_path, ROOT / "tests/inputs/head_rms_norm", "0", *sizes)
-
-
-def test_a_source_without_shuffles_is_not_looked_at() -> None:
-    assert warp_rows.rewrite(Source("__global__ void nothing() {}\n", "cuda"), None) is None
