@@ -137,6 +137,8 @@ def _unused_in(
             continue
         named = (n for n in mentioned[source.of(name)] if inside(n, parent))
         used = any(not same(n, name) and not any(inside(n, g) for g in gone) for n in named)
-        if not used and not source.has(declaration, "assignment_expression", "update_expression"):
+        made = field_of(declarator, "value")
+        runs = made is None or made.type != "lambda_expression"  # which only says what is to happen
+        if not used and not (runs and source.has(declaration, "assignment_expression", "update_expression")):
             return declaration if len(declarators) == 1 else declarator
     return None
