@@ -4,73 +4,93 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import template_name
-from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
+from nodes.rewrites.syntax.source import Source, inside
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
 
 _UNREAD = ("access_specifier", "base_class_clause", "virtual", "static_assert_declaration")
 
 
 @dataclass(frozen=True)
 class Struct:
-    """One that is defined once, whose members all may name."""
+    """One that is defined once, whose members all may name, and that is copied by copying them."""
 
     name: str
+    node: Node
     parameters: tuple[str, ...]
     """Of its template."""
     members: dict[str, Node] = field(default_factory=dict)
     """Declarators by name, in order; no arrays and references among them."""
     methods: dict[str, Node] = field(default_factory=dict)
-    """`operator()` among them; none that has a namesake. Constructors are called as the struct is."""
+    """`operator()` among them; no templates, and none that has a namesake. The constructor is called as the struct is."""
+    aliases: dict[str, str] = field(default_factory=dict)
 
-    def named(self, given: list[str]) -> dict[str, str]:
-        """Its template's parameters by what they are in `Name<given...>`. Raises Unsupported where some are left out."""
+    def types(self, given: list[str]) -> dict[str, str] | None:
+        """What its template's parameters and its aliases are in `Name<given...>`; None where an argument is left out."""
         if len(given) != len(self.parameters):
-            raise Unsupported(f"{self.name} with other template arguments")
-        return dict(zip(self.parameters, given, strict=True))
+            return None
+        found = dict(zip(self.parameters, given, strict=True))
+        for name, text in self.aliases.items():
+            found[name] = substituted(text, found)
+        return found
+
+    def in_sight(self, node: Node) -> bool:
+        """Whether its name means the struct at a node."""
+        outer = self.node.parent
+        around = outer.parent if outer is not None and outer.type == "template_declaration" else outer
+        return self.node.end_byte <= node.start_byte and any(same(around, here) for here in upward(node))
 
 
+@lru_cache(maxsize=16)
 def structs(code: Code) -> dict[str, Struct]:
-    """Those of the file's outer level that nothing is derived from and that hold no member twice, by name."""
-    source, found, twice = code.source, dict[str, Struct](), set[str]()
+    """Those of the file, by name."""
+    source, found, unread = code.source, dict[str, Struct](), set[str]()
     for node in source.walk(None, "struct_specifier"):
-        body, outer = field_of(node, "body"), node.parent
-        name = source.of(node, "name").partition("<")[0]
-        if body is None:
+        name, outer = source.of(node, "name").partition("<")[0], node.parent
+        if field_of(node, "body") is None:
             continue
-        if name in found or "<" in source.of(node, "name"):
-            twice.add(name)
         template = outer if outer is not None and outer.type == "template_declaration" else None
         top = template.parent if template is not None else outer
-        if top is None or top.type not in {"translation_unit", "declaration_list"} or node.has_error:
+        outside = top is not None and top.type in {"translation_unit", "declaration_list"}
+        if name in found or "<" in source.of(node, "name") or not outside or node.has_error:
+            unread.add(name)
+        found[name] = Struct(name, node, tuple(template_name(source, p) for p in children_of(template, "parameters")))
+        parts = [*node.children, *node.child_by_field_name("body").children]
+        if any(part.type in _UNREAD for part in parts) or not _read(source, found[name]):
+            unread.add(name)
+    return {name: struct for name, struct in found.items() if name not in unread}
+
+
+def _read(source: Source, struct: Struct) -> bool:
+    """Fills in what a struct has; whether that is all understood."""
+    called: list[str] = []
+    for inner in children_of(struct.node, "body"):
+        if inner.type == "alias_declaration":
+            struct.aliases[source.of(inner, "name")] = source.of(inner, "type")
             continue
-        if any(c.type in _UNREAD for c in [*node.children, *body.children]):
+        if inner.type == "field_declaration" and not source.says(inner, "static"):
+            held = {declared_member(d): d for d in inner.children_by_field_name("declarator")}
+            if None in held:
+                return False
+            struct.members.update((source.of(member), declarator) for member, declarator in held.items())
             continue
-        parameters = tuple(template_name(source, p) for p in children_of(template, "parameters"))
-        made = found[name] = Struct(name, parameters)
-        called: list[str] = []
-        for inner in children_of(body):
-            if inner.type == "field_declaration" and not source.says(inner, "static"):
-                held = {declared_member(d): d for d in inner.children_by_field_name("declarator")}
-                if None not in held:
-                    made.members.update((source.of(member), declarator) for member, declarator in held.items())
-                    continue
-            if inner.type != "function_definition":
-                twice.add(name)  # an array, a type of its own, a template
-                break
-            declarator = field_of(inner, "declarator")
-            while declarator is not None and declarator.type in {"pointer_declarator", "reference_declarator"}:
-                declarator = field_of(declarator, "declarator") or declarator.named_children[-1]
-            method = source.of(declarator, "declarator").replace(" ", "")
-            called.append(method)
-            made.methods[method] = inner
-        for method in {m for m in called if called.count(m) > 1}:
-            del made.methods[method]
-    return {name: struct for name, struct in found.items() if name not in twice}
+        function = next(source.walk(inner, "function_definition"), None)
+        if function is None:
+            return False
+        declarator = next(source.walk(function, "function_declarator"), None)
+        name = source.of(declarator, "declarator").replace(" ", "")
+        called += [name] if inner.type == "function_definition" else [name, name]
+        struct.methods[name] = function
+    if called.count(struct.name) > 1 or any(name.startswith("~") or name == "operator=" for name in called):
+        return False
+    for name in {name for name in called if called.count(name) > 1}:
+        del struct.methods[name]
+    return True
 
 
 def declared_member(declarator: Node) -> Node | None:
@@ -100,15 +120,10 @@ def object_of(code: Code, known: dict[str, Struct], found: Definition | None) ->
         return None
     if any(c.type in {"pointer_declarator", "array_declarator"} for c in (declarator, *declarator.children)):
         return None
-    read = read_type(code, kind)
-    struct = known.get(read[0])
-    if struct is None:
-        return None
-    try:
-        types = struct.named(read[1])
-    except Unsupported:
-        return None
-    return Object(struct, types, _made(code, struct, found))
+    name, given = read_type(code, kind)
+    struct = known.get(name)
+    types = struct.types(given) if struct is not None else None
+    return Object(struct, types, _made(code, struct, types, found)) if types is not None else None
 
 
 def read_type(code: Code, kind: Node | None) -> tuple[str, list[str]]:
@@ -137,36 +152,50 @@ def substituted(text: str, names: dict[str, str]) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
 
 
-def _made(code: Code, struct: Struct, found: Definition) -> dict[str, str]:
+def _made(code: Code, struct: Struct, types: dict[str, str], found: Definition) -> dict[str, str]:
     """What a local variable's members were set to where it was declared, and are for ever."""
-    source, constructor = code.source, struct.methods.get(struct.name)
-    around = found.declaration.parent
+    source, constructor, around = code.source, struct.methods.get(struct.name), found.declaration.parent
     if found.kind != "local" or around is None or code.mutated(found):
         return {}
-    for use in code.uses(found, around):
-        owner, member = use.parent, source.of(use.parent, "field") if use.parent is not None else ""
-        calls = owner is not None and owner.type == "call_expression"
-        method = struct.methods.get("operator()" if calls else member)
-        handed_on = owner is None or (not calls and owner.type != "field_expression") or owner.parent.type == "argument_list"
-        if not same(use, declared_name(found.declarator)) and (handed_on and not calls or not _changes_nothing(source, method)):
-            return {}
+    if not all(
+        _only_asked(source, struct, use) for use in code.uses(found, around) if not inside(use, found.declarator)
+    ):
+        return {}
     passed = _passed(code, struct, found)
     if constructor is None:
         given = dict(zip(struct.members, passed, strict=False))
+    elif children_of(constructor, "body"):
+        return {}
     else:
-        names = [source.of(declared_name(field_of(p, "declarator")))
-                 for p in children_of(constructor, "declarator", "parameters")]  # fmt: skip
-        by_name = dict(zip(names, passed, strict=False))
-        initialisers = next(source.walk(constructor, "field_initializer_list"), None)
-        pairs = ((i.named_children[0], children_of(i.named_children[-1])) for i in children_of(initialisers))
-        given = {source.of(m): by_name[source.of(v[0])] for m, v in pairs if len(v) == 1 and source.of(v[0]) in by_name}
-    return {member: source.of(node) for member, node in given.items() if _keeps(code, node)}
+        taken = children_of(constructor, "declarator", "parameters")
+        by_name = {source.of(declared_name(field_of(p, "declarator"))): (source.of(p, "type"), node)
+                   for p, node in zip(taken, passed, strict=False)}  # fmt: skip
+        given = {}
+        for one in children_of(next(source.walk(constructor, "field_initializer_list"), None)):
+            member, value = source.of(one.named_children[0]), source.of(one.named_children[-1])[1:-1]
+            if by_name.get(value, ("", None))[0] == _kind(source, struct.members.get(member)):
+                given[member] = by_name[value][1]
+    return {
+        member: source.of(node) for member, node in given.items()
+        if _keeps(code, node, substituted(_kind(source, struct.members[member]), types))
+    }  # fmt: skip
 
 
-def _changes_nothing(source: Source, method: Node | None) -> bool:
-    """Whether a use is no method, or one that is const."""
+def _kind(source: Source, declarator: Node | None) -> str:
+    """The type of a member that is no pointer."""
+    plain = declarator is not None and declarator.type == "field_identifier"
+    return source.of(declarator.parent, "type") if plain else ""
+
+
+def _only_asked(source: Source, struct: Struct, use: Node) -> bool:
+    """Whether an object is named for the value of a member, or for a method that is const."""
+    owner, method = use.parent, struct.methods.get("operator()")
+    if owner is not None and owner.type == "field_expression":
+        method = struct.methods.get(source.of(owner, "field"))
+        if method is None:
+            return owner.parent is not None and owner.parent.type != "argument_list"
     declarator = field_of(method, "declarator")
-    return method is None or any(source.of(c) == "const" for c in children_of(declarator) if c.type == "type_qualifier")
+    return any(source.of(c) == "const" for c in children_of(declarator) if c.type == "type_qualifier")
 
 
 def _passed(code: Code, struct: Struct, found: Definition) -> list[Node]:
@@ -182,8 +211,17 @@ def _passed(code: Code, struct: Struct, found: Definition) -> list[Node]:
     return []
 
 
-def _keeps(code: Code, node: Node) -> bool:
-    if node.type == "number_literal":
-        return True
+def _keeps(code: Code, node: Node, kind: str) -> bool:
+    """Whether an argument is a variable of this type that keeps its value."""
     found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
-    return found is not None and found.kind in {"local", "parameter"} and not code.mutated(found)
+    if found is None or found.kind not in {"local", "parameter"} or code.mutated(found):
+        return False
+    declarator = found.declarator
+    if declarator is not None and declarator.type == "init_declarator":
+        declarator = field_of(declarator, "declarator")
+    plain = declarator is not None and declarator.type == "identifier"
+    return (
+        plain
+        and "__shared__" not in code.source.of(found.declaration)
+        and code.source.of(found.declaration, "type") == kind
+    )

@@ -23,7 +23,16 @@ from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.analysis.structs import object_of, read_type, structs
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, names_declared, same, statements, upward
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    children_of,
+    declared_name,
+    field_of,
+    names_declared,
+    same,
+    statements,
+    upward,
+)
 
 MOST = 24
 """Calls of one file."""
@@ -92,7 +101,8 @@ def called_object(code: Code, call: Node) -> Definition | None:
     if function is not None and function.type == "field_expression" and function.children[1].type == ".":
         function = field_of(function, "argument")
     found = code.variable(function)
-    return found if found is not None and found.kind in {"local", "parameter"} else None
+    known = found is not None and found.kind in {"local", "parameter"} and found.name not in code.words_of_macros
+    return found if known else None
 
 
 def _is_pure(source: Source, node: Node) -> bool:
@@ -105,7 +115,9 @@ def _is_pure(source: Source, node: Node) -> bool:
 def _is_made(code: Code, argument: Node) -> bool:
     """Whether an argument is a struct of the file that is made where it stands, `Max<float>()`."""
     kind = field_of(argument, "function") if argument.type == "call_expression" else field_of(argument, "type")
-    return argument.type in {"call_expression", "compound_literal_expression"} and read_type(code, kind)[0] in structs(code)
+    return argument.type in {"call_expression", "compound_literal_expression"} and read_type(code, kind)[0] in structs(
+        code
+    )
 
 
 @dataclass
@@ -161,7 +173,9 @@ class _Inlined:
         self.statement = self.call if self.alone else self._statement()
         self.template = self._template()
         self.parameters = self._parameters()
-        self.types |= self._types()
+        self.types = {**self.types, **self._types()}
+        hidden = {*self._declared_inside(), *(p.name for p in self.parameters)}
+        self.members = {member: text for member, text in self.members.items() if member not in hidden}
         self.renamed = self._renamed()
 
     def _find_method(self, found: Definition) -> None:
@@ -171,9 +185,10 @@ class _Inlined:
         if found.value is not None and found.value.type == "lambda_expression" and given.type == "identifier":
             self.function = self.lambda_ = found.value
             captured = code.source.of(found.value, "captures").replace(" ", "")
+            captured += " mutable" if "mutable" in code.source.of(found.value, "declarator") else ""
             free = code.source.walk(field_of(found.value, "body"), "identifier")
             kept = (not code.mutated(d) for n in free if (d := code.definition(n)) and d.where < found.value.start_byte)
-            if code.mutated(found) or captured != "[&]" and not (captured == "[=]" and all(kept)):
+            if code.mutated(found) or captured not in {"[&]", "[=]"} or (captured == "[=]" and not all(kept)):
                 raise Unsupported("a lambda with values of its own")
             return
         object_ = object_of(code, structs(code), found)
@@ -247,7 +262,7 @@ class _Inlined:
             raise Unsupported("no device function")
         if heads or "__global__" in kinds:
             raise Unsupported("a function of another kind")
-        scope = self._scope(self.function)[1 if self.types else 0 :]
+        scope = self._scope(self.function)[0 if self.object is None else 1 :]
         if self.lambda_ is None and scope != self._scope(self.kernel.node):
             raise Unsupported("a function of another scope")
         if body.end_point[0] - body.start_point[0] > LONGEST or source.has(body, *_REFUSED):
@@ -316,7 +331,9 @@ class _Inlined:
                 types[name] = given[at]
             elif (deduced := self._deduced(name)) or value is not None:
                 types[name] = deduced or self._with(source.of(value), types)
-            elif any(p.argument.type == "lambda_expression" and source.of(p.node, "type") == name for p in self.parameters):
+            elif any(
+                p.argument.type == "lambda_expression" and source.of(p.node, "type") == name for p in self.parameters
+            ):
                 if any(source.of(n) == name for n in source.walk(self.body, "type_identifier", "identifier")):
                     raise Unsupported("a lambda's type, which has no name")
             else:
@@ -379,7 +396,12 @@ class _Inlined:
         free |= {source.of(n) for n in source.walk(field_of(self.function, "type"), "type_identifier")}
         if self.lambda_ is not None:  # in which the kernel's names mean what they mean in the kernel
             local = self._declared_between(self.lambda_)
-        if (free - {*own, *names, *self.types, *self.members}) & local or self._macro_words() & {*own, *names, *self.types, *local}:
+        if (free - {*own, *names, *self.types, *self.members}) & local or self._macro_words() & {
+            *own,
+            *names,
+            *self.types,
+            *local,
+        }:
             raise Unsupported("a name that means something else in the kernel")
         words = {w for t in self.types.values() for w in re.findall(r"\w+", t)}
         renamed, taken = {}, code.names()
@@ -431,7 +453,9 @@ class _Inlined:
     def _declared_between(self, before: Node) -> set[str]:
         """Names that may have another meaning at the call than at a node in front of it."""
         return {
-            self.code.source.of(n) for n in self._declared_in_kernel() if before.end_byte <= n.start_byte < self.call.start_byte
+            self.code.source.of(n)
+            for n in self._declared_in_kernel()
+            if before.end_byte <= n.start_byte < self.call.start_byte
         }
 
     def _spelt(self, parameter: _Parameter) -> str:
@@ -487,11 +511,19 @@ class _Inlined:
         once = len(uses) == 1 and all(_is_pure(source, p.argument) for p in self.parameters if p is not parameter)
         if once:
             around = upward(uses[0], self.body)
-            once = not any(n.type == "conditional_expression" or source.of(n, "operator") in {"&&", "||"} for n in around)
+            once = not any(
+                n.type == "conditional_expression" or source.of(n, "operator") in {"&&", "||"} for n in around
+            )
         if self._mutated(parameter) or parameter.array is not None or not (once or _is_pure(source, argument)):
             raise Unsupported("an argument that is not a value alone")
         kind = self._with(source.of(parameter.node, "type"), self.types)
-        bare = argument.type in {"identifier", "number_literal", "subscript_expression", "call_expression", "field_expression"}
+        bare = argument.type in {
+            "identifier",
+            "number_literal",
+            "subscript_expression",
+            "call_expression",
+            "field_expression",
+        }
         constant = any(source.of(c) == "const" for c in parameter.node.children if c.type == "type_qualifier")
         if parameter.declarator.type == "pointer_declarator" or self._kind_of(argument) == kind or kind == "auto":
             return text if bare else f"({text})"
@@ -513,7 +545,9 @@ class _Inlined:
         stores = [n for n in source.walk(self.body, "assignment_expression", "update_expression")
                   if (field_of(n, "left") or field_of(n, "argument")).type != "identifier"]  # fmt: skip
         calls = source.walk(self.body, "call_expression")
-        effects = [e for c in calls for e in self.code.pointer_effects(source.called(c), len(children_of(c, "arguments")))]
+        effects = [
+            e for c in calls for e in self.code.pointer_effects(source.called(c), len(children_of(c, "arguments")))
+        ]
         uses = [n for n in source.walk(self.body, "identifier") if source.of(n) == parameter.name]
         known = not any(effect for effect in effects)
         return known and (not stores or all(n.end_byte <= stores[0].end_byte for n in uses))
@@ -607,7 +641,10 @@ class _Inlined:
     def _value(self) -> str:
         """What stands in the place of a call that has a result."""
         source = self.code.source
-        kind, value = self._with(source.of(self.function, "type"), self.types), source.render(self.result, self._replacements())
+        kind, value = (
+            self._with(source.of(self.function, "type"), self.types),
+            source.render(self.result, self._replacements()),
+        )
         declared = self.call.parent.parent if self.call.parent.type == "init_declarator" else None
         if source.of(declared, "type") == kind or value.startswith(f"static_cast<{kind}>("):
             return value

@@ -51,7 +51,8 @@ def _resolve(edits: Edits, code: Code, kernel: Kernel, at: int) -> None:
         raise Unsupported("a template parameter for something else")
     kinds = [passed_type(code, launch.arguments[taking[0]]) for launch in kernel.launches]
     texts = {source.of(kind) for kind in kinds}
-    if len(texts) != 1 or read_type(code, kinds[0])[0] not in structs(code):
+    struct = structs(code).get(read_type(code, kinds[0])[0])
+    if len(texts) != 1 or struct is None or not struct.in_sight(kernel.node) or name in code.words_of_macros:
         raise Unsupported("different structs, or none of the file")
     words = set(re.findall(r"[A-Za-z_]\w*", texts.pop()))
     types, added = dict[str, str](), dict[str, str]()
@@ -82,7 +83,9 @@ def _of_host(source: Source, launch: Launch) -> set[str]:
     if function is None or source.has(function, "alias_declaration", "type_definition", "lambda_expression"):
         raise Unsupported("a launch among types of its own")
     own = {source.of(name) for node in source.walk(function, "declaration") for name in names_declared(node)}
-    listed = children_of(template, "parameters") if template is not None and template.type == "template_declaration" else []
+    listed = (
+        children_of(template, "parameters") if template is not None and template.type == "template_declaration" else []
+    )
     words = {template_name(source, p) for p in listed}
     given = {w for a in launch.template_arguments for w in re.findall(r"[A-Za-z_]\w*", a)}
     if given & own or any(p.type != "type_parameter_declaration" for p in listed if template_name(source, p) in given):

@@ -48,8 +48,10 @@ def _unpack(edits: Edits, code: Code, kernel: Kernel, at: int) -> None:
     named = (n for n in source.walk(kernel.body, "identifier") if source.of(n) == parameter.name)
     uses = [n for n in named if (d := code.definition(n)) is not None and same(d.declaration, parameter.node)]
     object_ = object_of(code, structs(code), code.definition(uses[0]) if uses else None)
-    if object_ is None or not kernel.launches:
+    if object_ is None or not kernel.launches or not object_.struct.in_sight(kernel.node):
         raise Unsupported("no struct by value")
+    if parameter.name in code.words_of_macros:
+        raise Unsupported("a macro that may name it")
     read: dict[str, str] = {}
     for use in uses:
         owner = use.parent

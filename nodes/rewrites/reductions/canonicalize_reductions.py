@@ -22,7 +22,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Part
 from nodes.rewrites.analysis.block_shape import is_barrier, width_of
-from nodes.rewrites.analysis.block_values import WARP, Block, Memory
+from nodes.rewrites.analysis.block_values import WARP, Block, Functor, Memory
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
@@ -204,7 +204,11 @@ def _without_call(
     named = source.of(kinds[at], "type")
     if plain != element and named in _template_types(code, function) and not source.of(given).count("<"):
         plain = element  # the argument's own type is what it is deduced from
-    reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", element)
+    passed = {
+        dict(zip(kernel.template_names, x.template_arguments, strict=False)).get(element, element) for x, _ in widths
+    }
+    kind = passed.pop() if len(passed) == 1 else element  # what all launches say of `template <typename accscalar_t>`
+    reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", kind)
     edits, statement = Edits(source), statement_of(call)
     keep_apart(edits, code, kernel, statement)
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
@@ -214,7 +218,7 @@ def _without_call(
 
 
 def _argument_value(block: Block, node: Node, pointer: bool) -> object:
-    """A number, a group, shared memory; None for what is only known when it runs."""
+    """A number, an operation, shared memory; None for what is only known when it runs."""
     if pointer:
         found = [block.code.definition(name) for name in block.source.walk(node, "identifier")]
         if not any(f is not None and f.kind == "local" and slots_of(block.code, f) for f in found):
@@ -225,7 +229,7 @@ def _argument_value(block: Block, node: Node, pointer: bool) -> object:
     except Unsupported:
         return None
     parts = value if isinstance(value, list) else [value]
-    return value if all(isinstance(v, (int, float)) for v in parts) else None
+    return value if all(isinstance(v, (int, float, Functor)) for v in parts) else None
 
 
 def _template_types(code: Code, function: Node) -> list[str]:
