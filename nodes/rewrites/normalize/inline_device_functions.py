@@ -68,7 +68,7 @@ def _next(code: Code) -> tuple[str, str, bool] | None:
     """The text with one call less, what was called, and whether that was an object."""
     for kernel in code.kernels:
         calls = code.source.walk(kernel.body, "call_expression")
-        for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if called_object(code, call))]:
+        for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if _with_object(code, call))]:
             try:
                 inlined = _Inlined(code, kernel, call)
                 edits = Edits(code.source)
@@ -93,6 +93,12 @@ def _without(source: Source, names: set[str]) -> str:
         edits.remove(outer if outer.type == "template_declaration" else function, comment=True, blank=True)
         source = source.reparsed(edits.apply())
     return source.text
+
+
+def _with_object(code: Code, call: Node) -> bool:
+    """Whether a call is of an object, or hands on a lambda."""
+    lent = any(argument.type == "lambda_expression" for argument in children_of(call, "arguments"))
+    return lent or called_object(code, call) is not None
 
 
 def called_object(code: Code, call: Node) -> Definition | None:

@@ -10,6 +10,12 @@ from tests.nodes.rewrites.fuzz.trial import INPUTS, OUTPUTS
 
 HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <stdint.h>\n"
 FULL = "0xffffffff"
+FOR_EACH = """\
+template <typename I, typename F>
+__device__ inline void for_each(I first, const int64_t last, const I step, F visit) {
+  for (I at = first; at < last; at += step) visit(at);
+}
+"""
 NEUTRAL = {"+": "0.0f", "fmaxf": "-INFINITY", "fminf": "INFINITY"}
 
 
@@ -44,6 +50,8 @@ class Form:
     """Launches leave the template's type to the compiler."""
     macro: bool = False
     """Loops have their head in a macro."""
+    packed: bool = False
+    """What the kernel takes is in a struct."""
 
     @property
     def thread(self) -> str:
@@ -191,12 +199,17 @@ class Writer:
         form, index_type = self.form, self.form.index_type
         kind = form.one_of("for", "for", "for", "while") if form.team != "thread" else "for"
         kind = "for" if form.macro else kind
+        if kind == "for" and not form.macro and form.team != "thread" and not any("continue;" in b for b in body):
+            kind = form.one_of("for", "for", "for", "each")
         start, stride = form.thread, form.stride
         if form.team != "thread" and form.sometimes() and kind == "for":
             self.line(form.one_of("#pragma unroll", "#pragma unroll 4"))
         if kind == "while" and index[-1].isdigit():
             self.line(f"{index_type} {index} = {start};")
             head, body = f"while ({index} < n) {{", [*body, f"{index} += {stride};"]
+        elif kind == "each":
+            self.helpers["for_each"] = FOR_EACH
+            head = f"for_each<{index_type}>({start}, n, {stride}, [&](const {index_type} {index}) {{"
         else:
             step = f"{index} += {stride}" if form.team != "thread" else f"++{index}"
             head = f"for ({index_type} {index} = {start}; {index} < n; {step}) {{"
@@ -208,7 +221,7 @@ class Writer:
         self.line(head)
         for text in body:
             self.line("  " + text)
-        self.line("}")
+        self.line("});" if kind == "each" else "}")
 
     def loads(self, index: str, body: list[str]) -> list[str]:
         """Declares variables with elements, and returns their names: `in...` where no reduction has touched them."""
