@@ -16,6 +16,8 @@ __device__ inline void for_each(I first, const int64_t last, const I step, F vis
   for (I at = first; at < last; at += step) visit(at);
 }
 """
+LONGEST = 1030
+"""Elements of a row, in arrays that hold it."""
 NEUTRAL = {"+": "0.0f", "fmaxf": "-INFINITY", "fminf": "INFINITY"}
 
 
@@ -360,10 +362,14 @@ class Writer:
     def known_pass(self) -> None:
         """Several passes that belong together: a softmax in two orders, a norm in two passes, or running."""
         form, index = self.form, "i"
-        kind = form.one_of("softmax", "stored softmax", "online softmax", "norm", "moments")
+        kinds = ["softmax", "stored softmax", "online softmax", "norm", "moments"]
+        kind = form.one_of(*kinds, *(["kept softmax"] if form.team in ("block", "warp") else []))
         output = form.one_of(*self.outputs)
         x = self.loaded(form.one_of("x", "z"), index)
         self.inexact = True
+        if kind == "kept softmax":
+            self._kept_softmax(x, output)
+            return
         if kind in ("norm", "moments"):
             total, square = self.fresh("sum"), self.fresh("square")
             self.line(f"float {total} = 0.0f, {square} = 0.0f;")
@@ -403,6 +409,28 @@ class Writer:
                     f"{self.loaded(output, index)} / {total}", f"{self.loaded(output, index)} * (1.0f / {total})"
                 )
         self.loop([f"{self.at(output, index)} = {self.stored(value)};"], index)
+        self.written.add(output)
+
+    def _kept_softmax(self, x: str, output: str) -> None:
+        """One whose row is in an array of each thread, with minus infinity behind it or with nothing."""
+        form, kept, top, total = self.form, self.fresh("kept"), self.fresh("top"), self.fresh("total")
+        padded, items = form.sometimes(), LONGEST // (32 if form.team == "warp" else form.width) + 1
+
+        def rounds(body: list[str], *, asked: bool = True) -> None:
+            place = f"const {form.index_type} i = {form.thread} + k * {form.stride};"
+            within = ["if (i < n) {", *("  " + line for line in body), "}"] if asked else body
+            lines = within if not asked and not any("i < n" in line for line in body) else [place, *within]
+            for line in [f"for (int k = 0; k < {items}; ++k) {{", *("  " + line for line in lines), "}"]:
+                self.line(line)
+
+        self.line(f"float {kept}[{items}];")
+        self.line(f"float {top} = -INFINITY, {total} = 0.0f;")
+        first = f"{kept}[k] = i < n ? {x} : -INFINITY;" if padded else f"{kept}[k] = {x};"
+        rounds([first, f"{top} = fmaxf({top}, {kept}[k]);"], asked=not padded)
+        top = self._joined(top, "fmaxf")
+        rounds([f"{kept}[k] = expf({kept}[k] - {top});", f"{total} += {kept}[k];"], asked=not padded)
+        total = self._joined(total, "+")
+        rounds([f"{self.at(output, 'i')} = {self.stored(f'{kept}[k] / {total}')};"])
         self.written.add(output)
 
     def _copy(self, name: str) -> str:
