@@ -90,7 +90,7 @@ def definition(writer: Writer) -> str:
             body.append("  __syncthreads();")
         body = [*around, *body, "  }"]
     listed = [*parameters, f"{index_type} rows", f"{index_type} n"]
-    if not form.packed:
+    if not writer.packed:
         return f"{head}({', '.join(listed)}) {{\n" + "\n".join(body) + "\n}\n"
     template, kind = ("template <typename T>\n", "<T>") if form.element == "T" else ("", "")
     struct = f"{template}struct {writer.name}_arguments {{\n" + "".join(f"  {one};\n" for one in listed) + "};\n\n"
@@ -184,7 +184,7 @@ def launch(writer: Writer, number: int) -> list[str]:
         grid, width = f"grid{number}", f"block{number}"
     shared = f"{form.width} * sizeof(float)" if writer.used_buffer and writer.dynamic else "0"
     arguments = ", ".join([*(a for a in ARRAYS if a in writer.arrays), "rows", "n"])
-    if form.packed:
+    if writer.packed:
         kind, name = C_TYPES["cuda"][form.dtype] if form.element == "T" else "", f"{writer.name}_arguments"
         sizes = [f"({form.index_type})rows", f"({form.index_type})n"]
         listed = ", ".join([*(a for a in ARRAYS if a in writer.arrays), *sizes])

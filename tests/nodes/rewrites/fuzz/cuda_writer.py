@@ -93,6 +93,11 @@ class Writer:
     outputs: tuple[str, ...] = ("y", "v")
     """Arrays that this kernel may write; it reads any element of the others."""
 
+    @property
+    def packed(self) -> bool:
+        """Whether the kernel takes a struct; not where a loop of its own is called like one of the arrays."""
+        return self.form.packed and not any("int s = " in line for line in self.lines)
+
     def line(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
 
