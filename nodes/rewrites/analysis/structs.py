@@ -73,7 +73,7 @@ def _read(source: Source, struct: Struct) -> bool:
         if inner.type == "alias_declaration":
             struct.aliases[source.of(inner, "name")] = source.of(inner, "type")
             continue
-        if inner.type == "field_declaration" and not source.says(inner, "static"):
+        if inner.type == "field_declaration" and not source.says(inner, "static", "mutable"):
             held = {declared_member(d): d for d in inner.children_by_field_name("declarator")}
             if None in held:
                 return False

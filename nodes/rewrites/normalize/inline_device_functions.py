@@ -111,6 +111,15 @@ def called_object(code: Code, call: Node) -> Definition | None:
     return found if known else None
 
 
+def _is_steady(code: Code, found: Definition) -> bool:
+    """Whether a captured copy of a variable stays the same as the variable."""
+    declarator = found.declarator
+    if declarator is not None and declarator.type == "init_declarator":
+        declarator = field_of(declarator, "declarator")
+    plain = declarator is None or declarator.type in {"identifier", "pointer_declarator"}
+    return plain and not code.mutated(found) and object_of(code, structs(code), found) is None
+
+
 def _is_pure(source: Source, node: Node) -> bool:
     """Whether an expression may be computed more or less often than it is written."""
     changes = source.has(node, "assignment_expression", "update_expression", "lambda_expression")
@@ -192,9 +201,9 @@ class _Inlined:
             self.function = self.lambda_ = found.value
             captured = code.source.of(found.value, "captures").replace(" ", "")
             captured += " mutable" if "mutable" in code.source.of(found.value, "declarator") else ""
-            free = code.source.walk(field_of(found.value, "body"), "identifier")
-            kept = (not code.mutated(d) for n in free if (d := code.definition(n)) and d.where < found.value.start_byte)
-            if code.mutated(found) or captured not in {"[&]", "[=]"} or (captured == "[=]" and not all(kept)):
+            free = [code.definition(n) for n in code.source.walk(field_of(found.value, "body"), "identifier")]
+            kept = all(_is_steady(code, d) for d in free if d is not None and d.where < found.value.start_byte)
+            if code.mutated(found) or captured not in {"[&]", "[=]"} or (captured == "[=]" and not kept):
                 raise Unsupported("a lambda with values of its own")
             return
         object_ = object_of(code, structs(code), found)
@@ -409,7 +418,7 @@ class _Inlined:
             *local,
         }:
             raise Unsupported("a name that means something else in the kernel")
-        words = {w for t in self.types.values() for w in re.findall(r"\w+", t)}
+        words = {w for t in (*self.types.values(), *self.members.values()) for w in re.findall(r"\w+", t)}
         renamed, taken = {}, code.names()
         for name in dict.fromkeys([*own, *(p.name for p in self.parameters if not self._spelt(p))]):
             if name in near | words or name in code.macros or name in self.kernel.template_names:
@@ -498,6 +507,8 @@ class _Inlined:
             return ""
         if self.lambda_ is not None and source.of(argument) in map(source.of, self.code.assigned(self.body)):
             return ""
+        if self._is_called(parameter):
+            return ""  # which may change an object
         if parameter.declarator.type == "identifier" and self._type_of(argument, pointer=False) == kind:
             parameter.spelt = source.of(argument)
         elif parameter.declarator.type == "pointer_declarator" and found.declarator is not None:
@@ -522,6 +533,8 @@ class _Inlined:
             )
         if self._mutated(parameter) or parameter.array is not None or not (once or _is_pure(source, argument)):
             raise Unsupported("an argument that is not a value alone")
+        if self._is_called(parameter) and not parameter.reference:
+            raise Unsupported("an object that is copied")
         kind = self._with(source.of(parameter.node, "type"), self.types)
         bare = argument.type in {
             "identifier",
@@ -549,7 +562,7 @@ class _Inlined:
         if not _is_pure(source, parameter.argument) or source.has(self.body, *LOOPS, "pointer_expression"):
             return False
         stores = [n for n in source.walk(self.body, "assignment_expression", "update_expression")
-                  if (field_of(n, "left") or field_of(n, "argument")).type != "identifier"]  # fmt: skip
+                  if (field_of(n, "left") or field_of(n, "argument")).type != "identifier" or self.lambda_ is not None]  # fmt: skip
         calls = source.walk(self.body, "call_expression")
         effects = [
             e for c in calls for e in self.code.pointer_effects(source.called(c), len(children_of(c, "arguments")))
@@ -557,6 +570,15 @@ class _Inlined:
         uses = [n for n in source.walk(self.body, "identifier") if source.of(n) == parameter.name]
         known = not any(effect for effect in effects)
         return known and (not stores or all(n.end_byte <= stores[0].end_byte for n in uses))
+
+    def _is_called(self, parameter: _Parameter) -> bool:
+        """Whether the parameter, or a method of its, is called."""
+        for call in self.code.source.walk(self.body, "call_expression"):
+            function = field_of(call, "function")
+            holder = field_of(function, "argument") if function.type == "field_expression" else function
+            if self.code.source.of(holder) == parameter.name:
+                return True
+        return False
 
     def _is_lent(self, argument: Node) -> bool:
         """Whether another parameter is a second name of the same variable, through which it may change."""
@@ -622,11 +644,7 @@ class _Inlined:
             kind = self._with(source.of(parameter.node, "type"), self.types)
             declarator, name = parameter.declarator, self.renamed.get(parameter.name, parameter.name)
             if declarator.type in {"identifier", "reference_declarator"}:
-                constant = not self._mutated(parameter) and not any(
-                    source.of(n, "argument") == parameter.name
-                    for n in source.walk(self.body, "field_expression")
-                    if n.parent is not None and n.parent.type == "call_expression"
-                )
+                constant = not self._mutated(parameter) and ("const" in qualifiers or not self._is_called(parameter))
                 star = ""
             elif declarator.type == "pointer_declarator":
                 inner = next(

@@ -151,6 +151,10 @@ template <typename F>
 __device__ void for_each(const float* from, int n, F&& visit) {
   for (int i = threadIdx.x; i < n; i += blockDim.x) visit(i, from[i]);
 }
+__device__ float most_of(const float* from, int n, Highest found) {
+  for (int i = 0; i < n; ++i) found.take(from[i]);
+  return found.m + found.seen;
+}
 __device__ float sum_of(const float* from, int n) {
   float v = 0.0f;
   for (int i = 0; i < n; ++i) v += from[i];
@@ -207,6 +211,28 @@ BODIES = {
   };
   for (int i = threadIdx.x; i < n; i += blockDim.x) visit(i, row[i]);
 """,
+    "an array that a lambda copies": """
+  float held[2] = {x[1], x[2]};
+  float* row = y + blockIdx.x * n;
+  const auto visit = [=](int i, float v) { row[i] = v * held[0]; };
+  held[0] = 5.0f;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) visit(i, x[i]);
+""",
+    "an object that is handed on as a copy": """
+  Highest highest;
+  highest.take(x[0]);
+  const float copied = most_of(x + blockIdx.x * n, n, highest);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] += highest.m + 2 * copied + highest.seen;
+""",
+    "names that a method has as well": """
+  const float of = 3.0f, v = x[0];
+  const Shift shift(v, of);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    float w = x[i];
+    w = shift(w * 2);
+    y[blockIdx.x * n + i] = w;
+  }
+""",
     "results": """
   float total = sum_of(x + blockIdx.x * n, n);
   total = sum_of(y + blockIdx.x * n, n) + total;
@@ -220,7 +246,12 @@ BODIES = {
 def test_what_is_written_out_computes_the_same(name: str) -> None:
     kernel = f"__global__ void trap_kernel(const float* x, float* y, int64_t n) {{{BODIES[name]}}}\n"
     text = HEAD + OBJECTS + kernel + ENTRY.format(launch="trap_kernel<<<rows, 64, 0, stream>>>(x, y, n);")
-    kept = {"a lambda of values", "a lambda whose names mean something else", "a reference to what the lambda changes"}
+    kept = {
+        "an array that a lambda copies",
+        "a lambda of values",
+        "a lambda whose names mean something else",
+        "a reference to what the lambda changes",
+    }
     if name in kept:
         assert refused(text, "inline_device_functions")
         return
