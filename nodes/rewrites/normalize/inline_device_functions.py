@@ -224,7 +224,7 @@ class _Inlined:
         plain = field_of(given, "name") if given is not None and given.type == "template_function" else given
         if given is None or plain is None or plain.type != "identifier":
             raise Unsupported("a method, or a name in another scope")
-        self.given, self.name = given, source.of(plain)
+        self.name = source.of(plain)
         known = code.overloads.get(self.name, [])
         if len(known) != 1 or code.definition(plain) is not None or self.name in code.macros:
             raise Unsupported("not one function of the file")
