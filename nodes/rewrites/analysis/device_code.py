@@ -73,7 +73,7 @@ class Code(Indices):
         kernel of the same name."""
         if len(self.overloads.get(name, [])) > 1:
             return []
-        if name in self._words_of_macros:
+        if name in self.words_of_macros:
             return []
         mine = [launch for launch in self.launches if launch.kernel_name == name]
         for node in self._mentions.get(name, []):
@@ -97,7 +97,7 @@ class Code(Indices):
         return found
 
     @cached_property
-    def _words_of_macros(self) -> set[str]:
+    def words_of_macros(self) -> set[str]:
         """Every word of the bodies of macros that the file uses."""
         bodies = {name: set(re.findall(r"\w+", self.source.of(node, "value"))) for name, node in self.macros.items()}
         definitions = list(self.macros.values())

@@ -343,6 +343,8 @@ def template_name(source: Source, node: Node) -> str:
     """Of a template's parameter."""
     if node.type == "optional_type_parameter_declaration":
         return source.of(node, "name")
+    if node.type == "template_template_parameter_declaration":
+        node = node.named_children[-1]
     if node.type == "type_parameter_declaration":
         return source.of(node.named_children[-1])
     declarator = field_of(node, "declarator") or node.named_children[-1]

@@ -423,7 +423,8 @@ def multiples_of_width(
         for symbol in monomial:
             try:
                 if symbol.node is not None and not symbol.depends_on(region.symbol):
-                    factors.append(host_text(kernel, launch, symbol.node))
+                    text, kind = host_text(kernel, launch, symbol.node), symbol.node.type
+                    factors.append(f"({text})" if kind == "conditional_expression" else text)
             except Unsupported:
                 continue
         if not factors:

@@ -6,9 +6,12 @@ and pointed at in its place.
 
 from __future__ import annotations
 
+from tree_sitter import Node
+
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.structs import passed_type, read_type, structs
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
@@ -18,7 +21,7 @@ from nodes.rewrites.syntax.tree import field_of
     "cuda",
     expected="nothing by itself: later steps can name the kernel",
     normalizes=True,
-    after=("free_reserved_names",),
+    after=("inline_vector_methods",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
@@ -44,6 +47,8 @@ def _deduced(code: Code, kernel: Kernel, launch: Launch, name: str) -> str:
     """The type of the elements that an argument points to, as the host function declares it."""
     for at, parameter in enumerate(kernel.parameters):
         argument = launch.arguments[at] if at < len(launch.arguments) else None
+        if parameter.element == name and argument is not None and _is_struct(code, parameter.node, argument):
+            return code.source.of(passed_type(code, argument))
         found = code.variable(argument)
         if (
             parameter.element != name
@@ -60,3 +65,9 @@ def _deduced(code: Code, kernel: Kernel, launch: Launch, name: str) -> str:
         if inner is not None and inner.type == "identifier":
             return code.source.of(found.declaration, "type")
     raise Unsupported(f"{name} of {kernel.name} is deduced from something else")
+
+
+def _is_struct(code: Code, parameter: Node, argument: Node) -> bool:
+    """Whether what is passed by value is, as it is written, a struct of the file."""
+    by_value = field_of(parameter, "declarator").type == "identifier"
+    return by_value and read_type(code, passed_type(code, argument))[0] in structs(code)

@@ -1,9 +1,10 @@
 """A small device function through whose pointers or references a kernel reads and writes is written out where it is called.
 
 `rotate(row + head, cos, sin, i);` becomes its statements, the parameters variables that are set once, names that mean
-something else in the kernel replaced by new ones. Only functions that no step can follow otherwise (anything may happen
-behind a pointer that is handed on), and of these only such as end with their last statement: no recursion, no return before
-the end, no barriers or shuffles, no memory of their own. Changes nothing by itself.
+something else in the kernel replaced by new ones; `load.at(row, i)`, `epilogue(x[i])` and `op(i)` become what the method or the
+lambda returns, the object's members by their own names or what they were made from. Only functions that no step can follow otherwise
+(anything may happen behind a pointer that is handed on, or that an object holds), and of these only such as end with their last
+statement: no recursion, no return before the end, no barriers or shuffles, no memory of their own. Changes nothing by itself.
 """
 
 from __future__ import annotations
@@ -16,10 +17,22 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of
+from nodes.rewrites.analysis.indices import LOADS
+from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel, template_name
+from nodes.rewrites.analysis.structs import object_of, read_type, structs
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements, upward
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    children_of,
+    declared_name,
+    field_of,
+    names_declared,
+    same,
+    statements,
+    upward,
+)
 
 MOST = 24
 """Calls of one file."""
@@ -36,29 +49,31 @@ _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|sync$
     "cuda",
     expected="nothing by itself: later steps see the loads and stores that a function had hidden",
     normalizes=True,
-    after=("inline_vector_methods",),
+    after=("resolve_struct_templates",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text, gone = source.text, set[str]()
+    text, gone, objects = source.text, set[str](), set[str]()
     for _ in range(MOST):
         step = _next(code_of(source.reparsed(text)))
         if step is None:
             break
         text = step[0]
-        gone.add(step[1])
-    return _without(source.reparsed(text), gone) if gone else None
+        (objects if step[2] else gone).add(step[1])
+    source = source.reparsed(text)
+    return drop_unused(source, _without(source, gone), objects) if gone | objects else None
 
 
-def _next(code: Code) -> tuple[str, str] | None:
-    """The text with one call less, and what was called."""
+def _next(code: Code) -> tuple[str, str, bool] | None:
+    """The text with one call less, what was called, and whether that was an object."""
     for kernel in code.kernels:
-        for call, _ in kernel.escapes:
+        calls = code.source.walk(kernel.body, "call_expression")
+        for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if _with_object(code, call))]:
             try:
                 inlined = _Inlined(code, kernel, call)
                 edits = Edits(code.source)
                 inlined.write(edits)
-                return edits.apply(), inlined.name
+                return edits.apply(), inlined.name, inlined.object is not None
             except Unsupported:
                 continue
     return None
@@ -78,6 +93,46 @@ def _without(source: Source, names: set[str]) -> str:
         edits.remove(outer if outer.type == "template_declaration" else function, comment=True, blank=True)
         source = source.reparsed(edits.apply())
     return source.text
+
+
+def _with_object(code: Code, call: Node) -> bool:
+    """Whether a call is of an object, or hands on a lambda."""
+    lent = any(argument.type == "lambda_expression" for argument in children_of(call, "arguments"))
+    return lent or called_object(code, call) is not None
+
+
+def called_object(code: Code, call: Node) -> Definition | None:
+    """The variable or parameter that is called, or whose method is; None for any other call."""
+    function = field_of(call, "function")
+    if function is not None and function.type == "field_expression" and function.children[1].type == ".":
+        function = field_of(function, "argument")
+    found = code.variable(function)
+    known = found is not None and found.kind in {"local", "parameter"} and found.name not in code.words_of_macros
+    return found if known else None
+
+
+def _is_steady(code: Code, found: Definition) -> bool:
+    """Whether a captured copy of a variable stays the same as the variable."""
+    declarator = found.declarator
+    if declarator is not None and declarator.type == "init_declarator":
+        declarator = field_of(declarator, "declarator")
+    plain = declarator is None or declarator.type in {"identifier", "pointer_declarator"}
+    return plain and not code.mutated(found) and object_of(code, structs(code), found) is None
+
+
+def _is_pure(source: Source, node: Node) -> bool:
+    """Whether an expression may be computed more or less often than it is written."""
+    changes = source.has(node, "assignment_expression", "update_expression", "lambda_expression")
+    called = {source.called(call) for call in source.walk(node, "call_expression")}
+    return not changes and called <= {"static_cast", "reinterpret_cast", *LOADS}
+
+
+def _is_made(code: Code, argument: Node) -> bool:
+    """Whether an argument is a struct of the file that is made where it stands, `Max<float>()`."""
+    kind = field_of(argument, "function") if argument.type == "call_expression" else field_of(argument, "type")
+    return argument.type in {"call_expression", "compound_literal_expression"} and read_type(code, kind)[0] in structs(
+        code
+    )
 
 
 @dataclass
@@ -109,56 +164,121 @@ class _Inlined:
     kernel: Kernel
     call: Node
     name: str = field(init=False)
+    """Of the function, or of the object that is called."""
 
     def __post_init__(self) -> None:
+        source = self.code.source
+        self.object = called_object(self.code, self.call)
+        self.members: dict[str, str] = {}
+        self.types: dict[str, str] = {}
+        self.lambda_: Node | None = None
+        if self.object is not None:
+            self._find_method(self.object)
+        else:
+            self._find_function()
+        listed = next(source.walk(self.function, "parameter_list"), None)
+        body = field_of(self.function, "body")
+        if body is None or listed is None or self.function.has_error or self.call.has_error:
+            raise Unsupported("a function that the parser did not understand")
+        self.body, self.listed = body, listed
+        self._check_function()
+        self.result = self._result()
+        self.alone = self.result is not None and len(statements(body)) == 1
+        """Whether there is nothing but a value, which may stand wherever the call does."""
+        self.statement = self.call if self.alone else self._statement()
+        self.template = self._template()
+        self.parameters = self._parameters()
+        self.types = {**self.types, **self._types()}
+        hidden = {*self._declared_inside(), *(p.name for p in self.parameters)}
+        self.members = {member: text for member, text in self.members.items() if member not in hidden}
+        self.renamed = self._renamed()
+
+    def _find_method(self, found: Definition) -> None:
+        """Of a struct, or the lambda that a variable is. Raises Unsupported where it is not known, or captures what may change."""
+        code, given = self.code, field_of(self.call, "function")
+        self.name = found.name
+        if found.value is not None and found.value.type == "lambda_expression" and given.type == "identifier":
+            self.function = self.lambda_ = found.value
+            captured = code.source.of(found.value, "captures").replace(" ", "")
+            captured += " mutable" if "mutable" in code.source.of(found.value, "declarator") else ""
+            free = [code.definition(n) for n in code.source.walk(field_of(found.value, "body"), "identifier")]
+            kept = all(_is_steady(code, d) for d in free if d is not None and d.where < found.value.start_byte)
+            if code.mutated(found) or captured not in {"[&]", "[=]"} or (captured == "[=]" and not kept):
+                raise Unsupported("a lambda with values of its own")
+            return
+        object_ = object_of(code, structs(code), found)
+        name = code.source.of(given, "field") or "operator()"
+        if object_ is None or name not in object_.struct.methods or name == object_.struct.name:
+            raise Unsupported("a method that is not known")
+        self.function, self.types = object_.struct.methods[name], object_.types
+        hidden = self._declared_between(found.declaration)
+        made = {member: text for member, text in object_.made.items() if text not in hidden}
+        self.members = {member: made.get(member, f"{found.name}.{member}") for member in object_.struct.members}
+        named = {code.source.of(n) for n in code.source.walk(field_of(self.function, "body"), "identifier")}
+        if named & object_.struct.methods.keys():
+            raise Unsupported("a method that calls another one")
+
+    def _find_function(self) -> None:
         source, code = self.code.source, self.code
         given = field_of(self.call, "function")
         plain = field_of(given, "name") if given is not None and given.type == "template_function" else given
         if given is None or plain is None or plain.type != "identifier":
             raise Unsupported("a method, or a name in another scope")
-        self.given, self.name = given, source.of(plain)
+        self.name = source.of(plain)
         known = code.overloads.get(self.name, [])
         if len(known) != 1 or code.definition(plain) is not None or self.name in code.macros:
             raise Unsupported("not one function of the file")
         (self.function,) = known
-        body, declarator = field_of(self.function, "body"), field_of(self.function, "declarator")
-        while declarator is not None and declarator.type != "function_declarator":
-            declarator = field_of(declarator, "declarator")
-        if body is None or declarator is None or self.function.has_error or self.call.has_error:
-            raise Unsupported("a function that the parser did not understand")
-        self.body, self.listed = body, field_of(declarator, "parameters")
-        self.statement = self._statement()
-        self._check_function()
-        self.template = self._template()
-        self.parameters = self._parameters()
-        self.types = self._types()
-        self.renamed = self._renamed()
 
     # What must hold.
 
     def _statement(self) -> Node:
-        """The call is a statement, which is reached or not as a whole."""
+        """What is reached or not as a whole: the call as a statement or, of a function with a result, all that a variable is set to."""
         node = self.call.parent
-        if node is None or node.type != "expression_statement" or node.parent is None:
+        if self.result is not None and node is not None and node.type in {"init_declarator", "assignment_expression"}:
+            if not same(field_of(node, "value") or field_of(node, "right"), self.call):
+                raise Unsupported("a call in an expression")
+            node = node.parent
+        elif self.result is not None:
             raise Unsupported("a call in an expression")
+        if node is None or node.type not in {"expression_statement", "declaration"} or node.parent is None:
+            raise Unsupported("a call in an expression")
+        if len(node.children_by_field_name("declarator")) > 1:
+            raise Unsupported("a declaration of several variables")
         if node.parent.type not in {"compound_statement", "for_statement", "if_statement", "else_clause"}:
             raise Unsupported("a statement in an unusual place")
         if node.parent.type == "for_statement" and not same(field_of(node.parent, "body"), node):
             raise Unsupported("the head of a loop")
         return node
 
+    def _result(self) -> Node | None:
+        """What the last statement returns. Raises Unsupported for a return before the end, and for pointers and references."""
+        source = self.code.source
+        returns = list(source.walk(self.body, "return_statement"))
+        inner = statements(self.body)
+        void = source.of(self.function, "type") == "void" or (self.lambda_ is not None and not returns)
+        if void and not returns:
+            return None
+        declared = field_of(self.function, "declarator")
+        plain = declared is not None and declared.type in {"function_declarator", "lambda_declarator"}
+        if void or not plain or source.has(declared, "trailing_return_type"):
+            raise Unsupported("a result of another form")
+        if len(returns) != 1 or not same(returns[0], inner[-1]) or returns[0].named_child_count != 1:
+            raise Unsupported("a return before the end")
+        return returns[0].named_children[0]
+
     def _check_function(self) -> None:
         source, body = self.code.source, self.body
         heads = [
             source.of(c) for c in self.function.children if c.type in {"attribute_declaration", "attribute_specifier"}
         ]
-        if not any(c.type == "__device__" for c in self.function.children) or "__noinline__" in source.of(
-            self.function
-        ):
+        kinds = {c.type for c in self.function.children}
+        if self.lambda_ is None and ("__device__" not in kinds or "__noinline__" in source.of(self.function)):
             raise Unsupported("no device function")
-        if heads or any(c.type == "__global__" for c in self.function.children):
+        if heads or "__global__" in kinds:
             raise Unsupported("a function of another kind")
-        if self._scope(self.function) != self._scope(self.kernel.node):
+        scope = self._scope(self.function)[0 if self.object is None else 1 :]
+        if self.lambda_ is None and scope != self._scope(self.kernel.node):
             raise Unsupported("a function of another scope")
         if body.end_point[0] - body.start_point[0] > LONGEST or source.has(body, *_REFUSED):
             raise Unsupported("a function that is no small helper")
@@ -173,8 +293,6 @@ class _Inlined:
             called = source.called(call).split(".")[-1]
             if _TALKS.search(called) or any(same(self.function, f) for f in self.code.reached(called)):
                 raise Unsupported("a function that talks to other threads, or calls itself")
-        if source.has(body, "return_statement") or source.of(self.function, "type") != "void":
-            raise Unsupported("a result, or a return before the end")
 
     def _scope(self, node: Node) -> list[str]:
         names = []
@@ -191,7 +309,7 @@ class _Inlined:
             return []
         found = children_of(outer, "parameters")
         kinds = {"type_parameter_declaration", "parameter_declaration", "optional_parameter_declaration",
-                 "optional_type_parameter_declaration"}  # fmt: skip
+                 "optional_type_parameter_declaration", "template_template_parameter_declaration"}  # fmt: skip
         if any(p.type not in kinds for p in found) or any(c.type == "requires_clause" for c in outer.children):
             raise Unsupported("a template of another form")
         return found
@@ -205,6 +323,8 @@ class _Inlined:
         for parameter, argument in zip(wanted, given, strict=True):
             declarator = field_of(parameter, "declarator")
             name = declared_name(declarator)
+            if declarator is None and _is_pure(self.code.source, argument):
+                continue  # without a name, for a caller that has more to say
             if declarator is None or name is None or parameter.type != "parameter_declaration":
                 raise Unsupported("a parameter without a name")
             found.append(_Parameter(self.code.source.of(name), parameter, declarator, argument))
@@ -215,8 +335,9 @@ class _Inlined:
     def _types(self) -> dict[str, str]:
         """Template parameters as the call has them: given, by the arguments' types, or by default."""
         source = self.code.source
-        listed = field_of(self.given, "arguments") if self.given.type == "template_function" else None
-        given = [source.of(c) for c in listed.named_children if c.type != "comment"] if listed is not None else []
+        called = field_of(self.call, "function")
+        listed = field_of(called, "arguments") if called.type == "template_function" else None
+        given = [source.of(c) for c in children_of(listed)]
         types: dict[str, str] = {}
         for at, parameter in enumerate(self.template):
             name = template_name(source, parameter)
@@ -225,6 +346,11 @@ class _Inlined:
                 types[name] = given[at]
             elif (deduced := self._deduced(name)) or value is not None:
                 types[name] = deduced or self._with(source.of(value), types)
+            elif any(
+                p.argument.type == "lambda_expression" and source.of(p.node, "type") == name for p in self.parameters
+            ):
+                if any(source.of(n) == name for n in source.walk(self.body, "type_identifier", "identifier")):
+                    raise Unsupported("a lambda's type, which has no name")
             else:
                 raise Unsupported(f"{name} is deduced in a way that is not understood")
         for name, text in types.items():
@@ -272,19 +398,27 @@ class _Inlined:
         if set(own) & {*names, *self.types} or len(set(names)) != len(names):
             raise Unsupported("a name that hides a parameter")
         called = {source.of(c, "function") for c in source.walk(self.body, "call_expression")}
-        if called & {*own, *names}:
+        if called & {*own}:
             raise Unsupported("a variable that is called")
         block = self.statement
         while block.parent is not None and block.type != "compound_statement":
             block = block.parent
-        near = {source.of(n) for n in source.walk(block, "identifier", "type_identifier")}
+        met = source.walk(block, "identifier", "type_identifier")
+        near = {source.of(n) for n in met if self.lambda_ is None or not inside(n, self.lambda_)}
         near |= {p.name for p in self.kernel.parameters}
         local = {source.of(n) for n in self._declared_in_kernel()} | set(self.kernel.template_names)
         free = {source.of(n) for n in source.walk(self.body, "identifier", "type_identifier")}
         free |= {source.of(n) for n in source.walk(field_of(self.function, "type"), "type_identifier")}
-        if (free - {*own, *names, *self.types}) & local or self._macro_words() & {*own, *names, *self.types, *local}:
+        if self.lambda_ is not None:  # in which the kernel's names mean what they mean in the kernel
+            local = self._declared_between(self.lambda_)
+        if (free - {*own, *names, *self.types, *self.members}) & local or self._macro_words() & {
+            *own,
+            *names,
+            *self.types,
+            *local,
+        }:
             raise Unsupported("a name that means something else in the kernel")
-        words = {w for t in self.types.values() for w in re.findall(r"\w+", t)}
+        words = {w for t in (*self.types.values(), *self.members.values()) for w in re.findall(r"\w+", t)}
         renamed, taken = {}, code.names()
         for name in dict.fromkeys([*own, *(p.name for p in self.parameters if not self._spelt(p))]):
             if name in near | words or name in code.macros or name in self.kernel.template_names:
@@ -331,11 +465,24 @@ class _Inlined:
         for node in self.code.source.walk(self.kernel.body, "alias_declaration"):
             yield field_of(node, "name") or node
 
+    def _declared_between(self, before: Node) -> set[str]:
+        """Names that may have another meaning at the call than at a node in front of it."""
+        return {
+            self.code.source.of(n)
+            for n in self._declared_in_kernel()
+            if before.end_byte <= n.start_byte < self.call.start_byte
+        }
+
     def _spelt(self, parameter: _Parameter) -> str:
         """What may stand for a parameter wherever the function names it; "" where it must be a variable of its own."""
         if parameter.spelt:
             return parameter.spelt
         source, argument = self.code.source, parameter.argument
+        if self.alone:
+            parameter.spelt = self._in_place(parameter)
+            return parameter.spelt
+        if argument.type == "lambda_expression" or _is_made(self.code, argument):
+            return ""
         kind = self._with(source.of(parameter.node, "type"), self.types)
         found = self._found(argument)
         qualifiers = {source.of(c) for c in parameter.node.children if c.type == "type_qualifier"}
@@ -347,7 +494,7 @@ class _Inlined:
                 or self._type_of(argument, pointer=False) != kind
             ):
                 value = argument.type in {"binary_expression", "number_literal", "unary_expression", "cast_expression"}
-                if "const" in qualifiers and array is None and value:
+                if "const" in qualifiers and array is None and (value or self._read_before_stores(parameter)):
                     return ""
                 raise Unsupported("a reference to something that has no plain name")
             size = field_of(found.declarator, "size")
@@ -358,6 +505,10 @@ class _Inlined:
             return parameter.spelt
         if self._mutated(parameter) or found is None or self._is_lent(argument):
             return ""
+        if self.lambda_ is not None and source.of(argument) in map(source.of, self.code.assigned(self.body)):
+            return ""
+        if self._is_called(parameter):
+            return ""  # which may change an object
         if parameter.declarator.type == "identifier" and self._type_of(argument, pointer=False) == kind:
             parameter.spelt = source.of(argument)
         elif parameter.declarator.type == "pointer_declarator" and found.declarator is not None:
@@ -368,6 +519,66 @@ class _Inlined:
             if inner.type in {"pointer_declarator", "array_declarator"} and same_kind:
                 parameter.spelt = source.of(argument)
         return parameter.spelt
+
+    def _in_place(self, parameter: _Parameter) -> str:
+        """The argument as an operand of what a function returns. Raises Unsupported where it would be computed more or less than once,
+        and that made a difference."""
+        source, argument, text = self.code.source, parameter.argument, self.code.source.of(parameter.argument)
+        uses = [n for n in source.walk(self.result, "identifier") if source.of(n) == parameter.name]
+        once = len(uses) == 1 and all(_is_pure(source, p.argument) for p in self.parameters if p is not parameter)
+        if once:
+            around = upward(uses[0], self.body)
+            once = not any(
+                n.type == "conditional_expression" or source.of(n, "operator") in {"&&", "||"} for n in around
+            )
+        if self._mutated(parameter) or parameter.array is not None or not (once or _is_pure(source, argument)):
+            raise Unsupported("an argument that is not a value alone")
+        if self._is_called(parameter) and not parameter.reference:
+            raise Unsupported("an object that is copied")
+        kind = self._with(source.of(parameter.node, "type"), self.types)
+        bare = argument.type in {
+            "identifier",
+            "number_literal",
+            "subscript_expression",
+            "call_expression",
+            "field_expression",
+        }
+        constant = any(source.of(c) == "const" for c in parameter.node.children if c.type == "type_qualifier")
+        if parameter.declarator.type == "pointer_declarator" or self._kind_of(argument) == kind or kind == "auto":
+            return text if bare else f"({text})"
+        if parameter.reference and not constant:
+            raise Unsupported("a reference to something of another type")
+        return f"static_cast<{kind}>({text})"
+
+    def _kind_of(self, argument: Node) -> str:
+        """The type of a plain variable or of an element behind a pointer, "" for what would have to be worked out."""
+        if argument.type == "subscript_expression":
+            return self._type_of(field_of(argument, "argument"), pointer=True)
+        return self._type_of(argument, pointer=False)
+
+    def _read_before_stores(self, parameter: _Parameter) -> bool:
+        """Whether an element that a reference is bound to could as well be copied when the function begins."""
+        source = self.code.source
+        if not _is_pure(source, parameter.argument) or source.has(self.body, *LOOPS, "pointer_expression"):
+            return False
+        stores = [n for n in source.walk(self.body, "assignment_expression", "update_expression")
+                  if (field_of(n, "left") or field_of(n, "argument")).type != "identifier" or self.lambda_ is not None]  # fmt: skip
+        calls = source.walk(self.body, "call_expression")
+        effects = [
+            e for c in calls for e in self.code.pointer_effects(source.called(c), len(children_of(c, "arguments")))
+        ]
+        uses = [n for n in source.walk(self.body, "identifier") if source.of(n) == parameter.name]
+        known = not any(effect for effect in effects)
+        return known and (not stores or all(n.end_byte <= stores[0].end_byte for n in uses))
+
+    def _is_called(self, parameter: _Parameter) -> bool:
+        """Whether the parameter, or a method of its, is called."""
+        for call in self.code.source.walk(self.body, "call_expression"):
+            function = field_of(call, "function")
+            holder = field_of(function, "argument") if function.type == "field_expression" else function
+            if self.code.source.of(holder) == parameter.name:
+                return True
+        return False
 
     def _is_lent(self, argument: Node) -> bool:
         """Whether another parameter is a second name of the same variable, through which it may change."""
@@ -391,11 +602,16 @@ class _Inlined:
 
     def write(self, edits: Edits) -> None:
         source = self.code.source
+        if self.alone:
+            edits.replace(self.call, self._value())
+            return
         indent, unit = source.indent(self.statement), source.unit(self.statement)
         braces = self.statement.parent is not None and self.statement.parent.type != "compound_statement"
         inner = indent + unit if braces and source.data[
             source.line_start(self.statement) : self.statement.start_byte].strip() else indent  # fmt: skip
         lines = [f"{text};" for text in self._set_parameters()] + self._statements()
+        if self.result is not None:
+            lines.append(source.render(self.statement, [(self.call, self._value())]))
         parts = [part for line in lines for part in line.split("\n")]
         text = "\n".join(part if n == 0 or not part or part[0] == "#" else inner + part for n, part in enumerate(parts))
         if braces:
@@ -421,15 +637,14 @@ class _Inlined:
             )
             if parameter.name not in used and simple:
                 continue
+            if parameter.argument.type == "lambda_expression":
+                yield f"const auto {self.renamed.get(parameter.name, parameter.name)} = {source.of(parameter.argument)}"
+                continue
             qualifiers = [source.of(c) for c in parameter.node.children if c.type == "type_qualifier"]
             kind = self._with(source.of(parameter.node, "type"), self.types)
             declarator, name = parameter.declarator, self.renamed.get(parameter.name, parameter.name)
             if declarator.type in {"identifier", "reference_declarator"}:
-                constant = not self._mutated(parameter) and not any(
-                    source.of(n, "argument") == parameter.name
-                    for n in source.walk(self.body, "field_expression")
-                    if n.parent is not None and n.parent.type == "call_expression"
-                )
+                constant = not self._mutated(parameter) and ("const" in qualifiers or not self._is_called(parameter))
                 star = ""
             elif declarator.type == "pointer_declarator":
                 inner = next(
@@ -445,22 +660,36 @@ class _Inlined:
 
     def _names(self) -> dict[str, str]:
         spelt = {p.name: self._spelt(p) for p in self.parameters if self._spelt(p)}
-        return {**self.types, **self.renamed, **spelt}
+        return {**self.types, **self.members, **self.renamed, **spelt}
+
+    def _value(self) -> str:
+        """What stands in the place of a call that has a result."""
+        source = self.code.source
+        kind, value = (
+            self._with(source.of(self.function, "type"), self.types),
+            source.render(self.result, self._replacements()),
+        )
+        declared = self.call.parent.parent if self.call.parent.type == "init_declarator" else None
+        if source.of(declared, "type") == kind or value.startswith(f"static_cast<{kind}>("):
+            return value
+        return f"({value})" if kind in {"auto", ""} else f"static_cast<{kind}>({value})"
 
     def _replacements(self) -> list[tuple[Node, str]]:
         names = self._names()
         found = []
         for node in self.code.source.walk(self.body, "identifier", "type_identifier"):
-            word = self.code.source.of(node)
-            if word in names and names[word] != word:
+            word, scope = self.code.source.of(node), node.parent
+            scoped = scope is not None and scope.type == "qualified_identifier" and same(field_of(scope, "name"), node)
+            if word in names and names[word] != word and not scoped:
                 found.append((node, names[word]))
         return found
 
     def _statements(self) -> list[str]:
-        """The function's lines, moved left by their own indentation."""
+        """The function's lines less its return, moved left by their own indentation."""
         source = self.code.source
         inner = statements(self.body)
-        lines = source.render(self.body, self._replacements())[1:-1].split("\n")
+        end = [(inner[-1], "")] if self.result is not None else []
+        lines = source.render(self.body, [*self._replacements(), *end])[1:-1].split("\n")
         own = source.indent(inner[0]) if inner else ""
         lines = [lines[0].strip(), *(line.removeprefix(own).rstrip() for line in lines[1:])]
         while lines and not lines[0]:

@@ -10,9 +10,11 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import enclosing, field_of
 
 
 @rule(
@@ -37,10 +39,14 @@ def _constants(code: Code, kernel: Kernel) -> list[Node]:
     """Where the kernel names the width: in steps and starts of loops, and beside blockIdx.x."""
     source = kernel.source
     names, literals = _widths(code, kernel)
+    planar = any(launch.extents(launch.block)[1:] != ("1", "1") for launch in kernel.launches)
     found = []
     for node in source.walk(kernel.body, "identifier", "number_literal"):
         text = source.of(node)
         if text not in names and text not in literals:
+            continue
+        if planar:  # there the number may be a warp's as well, of which later steps make no block's
+            found += [node] if _is_step(node) and _starts_with_thread(kernel, node) else []
             continue
         named = node.type == "identifier" and text in names and not _is_constant(code, kernel, node)
         if named or (node.type == "number_literal" and (_is_step(node) or _scales_block(source, node))):
@@ -49,16 +55,16 @@ def _constants(code: Code, kernel: Kernel) -> list[Node]:
 
 
 def _widths(code: Code, kernel: Kernel) -> tuple[set[str], set[str]]:
-    """Names and numbers that are the block's width in every launch."""
+    """Names and numbers that are the block's width in every launch; of a block of two dimensions the one along x."""
     names: set[str] | None = None
     literals: set[str] | None = None
     for launch in kernel.launches:
-        x, y, z = launch.extents(launch.block)
-        if (y, z) != ("1", "1"):
+        x, _, z = launch.extents(launch.block)
+        if z != "1":
             return set(), set()
         pairs = zip(kernel.template_names, launch.template_arguments, strict=False)
         mine = {name for name, argument in pairs if argument == x}
-        if x in code.macros or _is_global(code, launch.block, x):
+        if x in code.macros or _is_global(code, enclosing(launch.node, "function_definition"), x):
             mine.add(x)
         passed = zip([p.name for p in kernel.parameters], launch.arguments, strict=False)
         mine |= {name for name, argument in passed if _is_width(code, kernel, name, argument, x)}
@@ -75,8 +81,8 @@ def _is_width(code: Code, kernel: Kernel, name: str, argument: Node, width: str)
     return width.isdigit() or (found is not None and not code.mutated(found))
 
 
-def _is_global(code: Code, node: Node, name: str) -> bool:
-    for identifier in code.source.walk(node, "identifier"):
+def _is_global(code: Code, node: Node | None, name: str) -> bool:
+    for identifier in code.source.walk(node, "identifier", "type_identifier"):
         if code.source.of(identifier) == name:
             found = code.definition(identifier)
             return found is not None and found.kind == "global"
@@ -130,6 +136,14 @@ def _is_step(node: Node) -> bool:
     if parent is None or parent.type != "assignment_expression" or parent.parent is None:
         return False
     return parent.parent.type == "for_statement" and field_of(parent, "right") == node
+
+
+def _starts_with_thread(kernel: Kernel, step: Node) -> bool:
+    """Whether the loop with this step begins with the thread's own place along x."""
+    return any(
+        loop.step_node is not None and inside(step, loop.step_node) and loop.start == Polynomial.symbol(THREAD)
+        for loop in kernel.loops
+    )
 
 
 def _scales_block(source: Source, node: Node) -> bool:

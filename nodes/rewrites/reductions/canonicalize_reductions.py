@@ -25,7 +25,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Part
 from nodes.rewrites.analysis.block_shape import is_barrier, width_of
-from nodes.rewrites.analysis.block_values import WARP, Block, Memory
+from nodes.rewrites.analysis.block_values import WARP, Block, Functor, Memory
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
@@ -191,7 +191,11 @@ def _without_call(code: Code, kernel: Kernel, widths: Widths, call: Node, name: 
     if source.of(parameters[at], "type") in _template_types(code, function) and "<" not in source.of(given):
         plain = element  # the argument's own type is what it is deduced from
     value = source.of(arguments[at])
-    reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", element)
+    passed = {
+        dict(zip(kernel.template_names, x.template_arguments, strict=False)).get(element, element) for x, _ in widths
+    }
+    kind = passed.pop() if len(passed) == 1 else element  # what all launches say of `template <typename accscalar_t>`
+    reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", kind)
     edits, statement = Edits(source), statement_of(call)
     keep_apart(edits, code, kernel, statement)
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
@@ -205,7 +209,7 @@ def _shapes(widths: Widths) -> list[tuple[Launch, int]]:
 
 
 def _argument_value(block: Block, node: Node, parameter: Node) -> object:
-    """A number, a group, shared memory; None for what is only known when it runs."""
+    """A number, an operation, shared memory; None for what is only known when it runs."""
     declarator = field_of(parameter, "declarator")
     if declarator is not None and declarator.type in {"pointer_declarator", "array_declarator"}:
         found = [block.code.definition(name) for name in block.source.walk(node, "identifier")]
@@ -217,7 +221,7 @@ def _argument_value(block: Block, node: Node, parameter: Node) -> object:
     except Unsupported:
         return None
     parts = value if isinstance(value, list) else [value]
-    return value if all(isinstance(v, (int, float)) for v in parts) else None
+    return value if all(isinstance(v, (int, float, Functor)) for v in parts) else None
 
 
 def _template_types(code: Code, function: Node) -> list[str]:

@@ -23,6 +23,7 @@ SPEC = Spec(
         Scalar(name="eps", value=1e-6),
     ),
     flops="4*tokens*heads*head_dim",
+    default_baseline={"cuda": "plain"},
     workloads=(
         at("bfloat16", 64, 32, 128),
         at("bfloat16", 2048, 32, 128),

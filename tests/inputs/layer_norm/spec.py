@@ -22,6 +22,7 @@ SPEC = Spec(
         Scalar(name="eps", value=1e-5),
     ),
     flops="8*rows*columns",
+    default_baseline={"cuda": "plain"},
     workloads=(
         at("float16", 128, 5120),
         at("float16", 2048, 1024),

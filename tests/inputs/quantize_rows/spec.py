@@ -20,6 +20,7 @@ SPEC = Spec(
         Size(name="columns"),
     ),
     flops="3*rows*columns",
+    default_baseline={"cuda": "plain"},
     workloads=(
         at("float16", 128, 4096),
         at("bfloat16", 1024, 8192),

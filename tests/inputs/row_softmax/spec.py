@@ -19,6 +19,7 @@ SPEC = Spec(
         Size(name="columns"),
     ),
     flops="5*rows*columns",
+    default_baseline={"cuda": "plain"},
     workloads=(
         at("float32", 256, 4096),
         at("float16", 4096, 1024),

@@ -314,8 +314,18 @@ EXPECTED = {
     "gather_rows": {"grid_stride"},
     "gelu_and_mul": {"fast_tanh"},
     "head_norm_rope": {"inline_device_functions", "vectorize", "warp_per_row"},
+    "head_rms_norm/array": {"rematerialize_row_arrays", "vectorize", "warp_per_row"},
     "head_rms_norm": {"vectorize", "warp_per_row"},
     "l2_normalize": {"canonicalize_reductions", "redundant_broadcast", "cache_row_in_registers"},
+    "layer_norm/functors": {
+        "resolve_struct_templates",
+        "inline_device_functions",
+        "unpack_struct_parameters",
+        "canonicalize_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    },
+    "layer_norm/planar": {"flatten_blocks", "canonicalize_reductions", "vectorize", "cache_row_in_registers"},
     "layer_norm": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
     "log_softmax": {"vectorize", "vectorize_unaligned_rows"},
     "masked_softmax": {
@@ -328,6 +338,12 @@ EXPECTED = {
     },
     "online_softmax": {"single_assignment_pointers", "online_reduction", "vectorize", "vectorize_online_reduction"},
     "quantize_fp8": {"vectorize"},
+    "quantize_rows/lambda": {
+        "inline_device_functions",
+        "canonicalize_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    },
     "quantize_rows": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
     "quick_gelu": {"expand_macros", "vectorize", "grid_stride"},
     "relu_squared": {"tune_block_size"},
@@ -344,6 +360,12 @@ EXPECTED = {
     },
     "row_entropy": {"symbolic_block_size", "online_reduction", "vectorize", "vectorize_online_reduction"},
     "row_logsumexp": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "row_softmax/functors": {
+        "inline_device_functions",
+        "canonicalize_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    },
     "row_softmax": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
     "scaled_rms_norm/vectors": {"standard_alignas", "resolve_kernel_variables", "inline_vector_methods"},
     "scaled_rms_norm/warps": {"lower_cooperative_groups", "vectorize", "warp_per_row"},
@@ -357,6 +379,13 @@ EXPECTED = {
         "vectorize",
         "cache_row_in_registers",
     },
+    "short_softmax/block": {
+        "rematerialize_row_arrays",
+        "canonicalize_reductions",
+        "vectorize",
+        "cache_row_in_registers",
+    },
+    "short_softmax": {"rematerialize_row_arrays", "symbolic_block_size", "vectorize", "warp_per_row"},
     "thread_layer_norm": {
         "block_per_row",
         "fast_math",
@@ -394,7 +423,7 @@ LONG = {
     "quantize_rows", "relu_squared/vector", "gelu_and_mul/vector", "thread_softmax", "gather_rows/plain", "rescale_groups",
     "add_bias_grid", "log_softmax", "merge_attn_states_lse/extracted", "online_softmax", "row_entropy", "silu_and_mul/extracted",
     "l2_normalize", "bias_scale_residual", "cross_entropy", "row_logsumexp", "rotary_query_key",
-    "head_rms_norm", "quick_gelu", "fused_add_rmsnorm/production", "scaled_rms_norm",
+    "head_rms_norm", "short_softmax", "quick_gelu", "fused_add_rmsnorm/production", "scaled_rms_norm",
 }  # fmt: skip
 """Of these, a baseline or all, whose like is emulated anyway: the norm, production ones, head_norm_rope, relu_squared; and of
 other steps' own tests."""

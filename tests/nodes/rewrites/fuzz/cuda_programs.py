@@ -8,6 +8,8 @@ summation changes last digits only.
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import strategies as st
 
 from tests.nodes.rewrites.fuzz.cuda_writer import HEADERS, Form, Writer
@@ -32,7 +34,7 @@ def forms(draw: st.DrawFn) -> Form:
         addressing=pick("plain", "wide", "pointers", "base", *(("moved",) if row != "loop" else ())),
         load=pick("static", "cast", "function", "ldg", "reference"), reduction=pick("tree", "warps", "function"),
         aligned=team == "block" and draw(st.integers(0, 3)) == 3, macro=draw(st.integers(0, 7)) == 7,
-        flag=pick("", "", "", "true", "false", "both"), deduced=draw(st.booleans()),
+        flag=pick("", "", "", "true", "false", "both"), deduced=draw(st.booleans()), packed=draw(st.integers(0, 5)) == 5,
     )  # fmt: skip
 
 
@@ -87,8 +89,14 @@ def definition(writer: Writer) -> str:
         if form.team == "block" and form.row == "loop":
             body.append("  __syncthreads();")
         body = [*around, *body, "  }"]
-    listed = ", ".join([*parameters, f"{index_type} rows", f"{index_type} n"])
-    return f"{head}({listed}) {{\n" + "\n".join(body) + "\n}\n"
+    listed = [*parameters, f"{index_type} rows", f"{index_type} n"]
+    if not writer.packed:
+        return f"{head}({', '.join(listed)}) {{\n" + "\n".join(body) + "\n}\n"
+    template, kind = ("template <typename T>\n", "<T>") if form.element == "T" else ("", "")
+    struct = f"{template}struct {writer.name}_arguments {{\n" + "".join(f"  {one};\n" for one in listed) + "};\n\n"
+    members = re.compile(rf"(?<![\w.])({'|'.join([*names, 'rows', 'n'])})\b")
+    text = members.sub(r"given.\1", "\n".join(body))
+    return f"{struct}{head}({writer.name}_arguments{kind} given) {{\n{text}\n}}\n"
 
 
 def _element(form: Form, array: str) -> str:
@@ -176,6 +184,12 @@ def launch(writer: Writer, number: int) -> list[str]:
         grid, width = f"grid{number}", f"block{number}"
     shared = f"{form.width} * sizeof(float)" if writer.used_buffer and writer.dynamic else "0"
     arguments = ", ".join([*(a for a in ARRAYS if a in writer.arrays), "rows", "n"])
+    if writer.packed:
+        kind, name = C_TYPES["cuda"][form.dtype] if form.element == "T" else "", f"{writer.name}_arguments"
+        sizes = [f"({form.index_type})rows", f"({form.index_type})n"]
+        listed = ", ".join([*(a for a in ARRAYS if a in writer.arrays), *sizes])
+        lines.append(f"const {name}{f'<{kind}>' if kind else ''} arguments{number} = {{{listed}}};")
+        arguments = f"arguments{number}"
     own = form.element == "T" and any(ARRAYS[a].dtype == "T" for a in writer.arrays) and form.deduced and not form.flag
 
     def call(flag: str) -> str:

@@ -10,6 +10,14 @@ from tests.nodes.rewrites.fuzz.trial import INPUTS, OUTPUTS
 
 HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <stdint.h>\n"
 FULL = "0xffffffff"
+FOR_EACH = """\
+template <typename I, typename F>
+__device__ inline void for_each(I first, const int64_t last, const I step, F visit) {
+  for (I at = first; at < last; at += step) visit(at);
+}
+"""
+LONGEST = 1030
+"""Elements of a row, in arrays that hold it."""
 NEUTRAL = {"+": "0.0f", "fmaxf": "-INFINITY", "fminf": "INFINITY"}
 
 
@@ -44,6 +52,8 @@ class Form:
     """Launches leave the template's type to the compiler."""
     macro: bool = False
     """Loops have their head in a macro."""
+    packed: bool = False
+    """What the kernel takes is in a struct."""
 
     @property
     def thread(self) -> str:
@@ -82,6 +92,11 @@ class Writer:
     inexact: bool = False
     outputs: tuple[str, ...] = ("y", "v")
     """Arrays that this kernel may write; it reads any element of the others."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether the kernel takes a struct; not where a loop of its own is called like one of the arrays."""
+        return self.form.packed and not any("int s = " in line for line in self.lines)
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
@@ -191,12 +206,17 @@ class Writer:
         form, index_type = self.form, self.form.index_type
         kind = form.one_of("for", "for", "for", "while") if form.team != "thread" else "for"
         kind = "for" if form.macro else kind
+        if kind == "for" and not form.macro and form.team != "thread" and not any("continue;" in b for b in body):
+            kind = form.one_of("for", "for", "for", "each")
         start, stride = form.thread, form.stride
         if form.team != "thread" and form.sometimes() and kind == "for":
             self.line(form.one_of("#pragma unroll", "#pragma unroll 4"))
         if kind == "while" and index[-1].isdigit():
             self.line(f"{index_type} {index} = {start};")
             head, body = f"while ({index} < n) {{", [*body, f"{index} += {stride};"]
+        elif kind == "each":
+            self.helpers["for_each"] = FOR_EACH
+            head = f"for_each<{index_type}>({start}, n, {stride}, [&](const {index_type} {index}) {{"
         else:
             step = f"{index} += {stride}" if form.team != "thread" else f"++{index}"
             head = f"for ({index_type} {index} = {start}; {index} < n; {step}) {{"
@@ -208,7 +228,7 @@ class Writer:
         self.line(head)
         for text in body:
             self.line("  " + text)
-        self.line("}")
+        self.line("});" if kind == "each" else "}")
 
     def loads(self, index: str, body: list[str]) -> list[str]:
         """Declares variables with elements, and returns their names: `in...` where no reduction has touched them."""
@@ -347,10 +367,14 @@ class Writer:
     def known_pass(self) -> None:
         """Several passes that belong together: a softmax in two orders, a norm in two passes, or running."""
         form, index = self.form, "i"
-        kind = form.one_of("softmax", "stored softmax", "online softmax", "norm", "moments")
+        kinds = ["softmax", "stored softmax", "online softmax", "norm", "moments"]
+        kind = form.one_of(*kinds, *(["kept softmax"] if form.team in ("block", "warp") else []))
         output = form.one_of(*self.outputs)
         x = self.loaded(form.one_of("x", "z"), index)
         self.inexact = True
+        if kind == "kept softmax":
+            self._kept_softmax(x, output)
+            return
         if kind in ("norm", "moments"):
             total, square = self.fresh("sum"), self.fresh("square")
             self.line(f"float {total} = 0.0f, {square} = 0.0f;")
@@ -390,6 +414,28 @@ class Writer:
                     f"{self.loaded(output, index)} / {total}", f"{self.loaded(output, index)} * (1.0f / {total})"
                 )
         self.loop([f"{self.at(output, index)} = {self.stored(value)};"], index)
+        self.written.add(output)
+
+    def _kept_softmax(self, x: str, output: str) -> None:
+        """One whose row is in an array of each thread, with minus infinity behind it or with nothing."""
+        form, kept, top, total = self.form, self.fresh("kept"), self.fresh("top"), self.fresh("total")
+        padded, items = form.sometimes(), LONGEST // (32 if form.team == "warp" else form.width) + 1
+
+        def rounds(body: list[str], *, asked: bool = True) -> None:
+            place = f"const {form.index_type} i = {form.thread} + k * {form.stride};"
+            within = ["if (i < n) {", *("  " + line for line in body), "}"] if asked else body
+            lines = within if not asked and not any("i < n" in line for line in body) else [place, *within]
+            for line in [f"for (int k = 0; k < {items}; ++k) {{", *("  " + line for line in lines), "}"]:
+                self.line(line)
+
+        self.line(f"float {kept}[{items}];")
+        self.line(f"float {top} = -INFINITY, {total} = 0.0f;")
+        first = f"{kept}[k] = i < n ? {x} : -INFINITY;" if padded else f"{kept}[k] = {x};"
+        rounds([first, f"{top} = fmaxf({top}, {kept}[k]);"], asked=not padded)
+        top = self._joined(top, "fmaxf")
+        rounds([f"{kept}[k] = expf({kept}[k] - {top});", f"{total} += {kept}[k];"], asked=not padded)
+        total = self._joined(total, "+")
+        rounds([f"{self.at(output, 'i')} = {self.stored(f'{kept}[k] / {total}')};"])
         self.written.add(output)
 
     def _copy(self, name: str) -> str:

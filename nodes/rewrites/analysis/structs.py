@@ -1,0 +1,227 @@
+"""The structs of a file: what their members are, and what an object of one was made from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.device_code import Code, Definition
+from nodes.rewrites.analysis.kernels import template_name
+from nodes.rewrites.syntax.source import Source, inside
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
+
+_UNREAD = ("access_specifier", "base_class_clause", "virtual", "static_assert_declaration")
+
+
+@dataclass(frozen=True)
+class Struct:
+    """One that is defined once, whose members all may name, and that is copied by copying them."""
+
+    name: str
+    node: Node
+    parameters: tuple[str, ...]
+    """Of its template."""
+    members: dict[str, Node] = field(default_factory=dict)
+    """Declarators by name, in order; no arrays and references among them."""
+    methods: dict[str, Node] = field(default_factory=dict)
+    """`operator()` among them; no templates, and none that has a namesake. The constructor is called as the struct is."""
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def types(self, given: list[str]) -> dict[str, str] | None:
+        """What its template's parameters and its aliases are in `Name<given...>`; None where an argument is left out."""
+        if len(given) != len(self.parameters):
+            return None
+        found = dict(zip(self.parameters, given, strict=True))
+        for name, text in self.aliases.items():
+            found[name] = substituted(text, found)
+        return found
+
+    def in_sight(self, node: Node) -> bool:
+        """Whether its name means the struct at a node."""
+        outer = self.node.parent
+        around = outer.parent if outer is not None and outer.type == "template_declaration" else outer
+        return self.node.end_byte <= node.start_byte and any(same(around, here) for here in upward(node))
+
+
+@lru_cache(maxsize=16)
+def structs(code: Code) -> dict[str, Struct]:
+    """Those of the file, by name."""
+    source, found, unread = code.source, dict[str, Struct](), set[str]()
+    for node in source.walk(None, "struct_specifier"):
+        name, outer = source.of(node, "name").partition("<")[0], node.parent
+        if field_of(node, "body") is None:
+            continue
+        template = outer if outer is not None and outer.type == "template_declaration" else None
+        top = template.parent if template is not None else outer
+        outside = top is not None and top.type in {"translation_unit", "declaration_list"}
+        if name in found or "<" in source.of(node, "name") or not outside or node.has_error:
+            unread.add(name)
+        found[name] = Struct(name, node, tuple(template_name(source, p) for p in children_of(template, "parameters")))
+        parts = [*node.children, *node.child_by_field_name("body").children]
+        if any(part.type in _UNREAD for part in parts) or not _read(source, found[name]):
+            unread.add(name)
+    return {name: struct for name, struct in found.items() if name not in unread}
+
+
+def _read(source: Source, struct: Struct) -> bool:
+    """Fills in what a struct has; whether that is all understood."""
+    called: list[str] = []
+    for inner in children_of(struct.node, "body"):
+        if inner.type == "alias_declaration":
+            struct.aliases[source.of(inner, "name")] = source.of(inner, "type")
+            continue
+        if inner.type == "field_declaration" and not source.says(inner, "static", "mutable"):
+            held = {declared_member(d): d for d in inner.children_by_field_name("declarator")}
+            if None in held:
+                return False
+            struct.members.update((source.of(member), declarator) for member, declarator in held.items())
+            continue
+        function = next(source.walk(inner, "function_definition"), None)
+        if function is None:
+            return False
+        declarator = next(source.walk(function, "function_declarator"), None)
+        name = source.of(declarator, "declarator").replace(" ", "")
+        called += [name] if inner.type == "function_definition" else [name, name]
+        struct.methods[name] = function
+    if called.count(struct.name) > 1 or any(name.startswith("~") or name == "operator=" for name in called):
+        return False
+    for name in {name for name in called if called.count(name) > 1}:
+        del struct.methods[name]
+    return True
+
+
+def declared_member(declarator: Node) -> Node | None:
+    """The name in `*x` or `x`; None for arrays, references and functions."""
+    if declarator.type == "pointer_declarator":
+        declarator = field_of(declarator, "declarator") or declarator
+    return declarator if declarator.type == "field_identifier" else None
+
+
+@dataclass(frozen=True)
+class Object:
+    """A variable or parameter that is a struct of the file."""
+
+    struct: Struct
+    types: dict[str, str]
+    """What the struct's template parameters are."""
+    made: dict[str, str]
+    """Members by what was written for them, where that is a number or a variable which keeps its value."""
+
+
+def object_of(code: Code, known: dict[str, Struct], found: Definition | None) -> Object | None:
+    """What a definition says that its name is; None for anything but an object of a known struct."""
+    if found is None or found.kind not in {"local", "parameter"} or found.declarator is None:
+        return None
+    kind, declarator = field_of(found.declaration, "type"), found.declarator
+    if declarator.type == "reference_declarator" and found.kind == "local":
+        return None
+    if any(c.type in {"pointer_declarator", "array_declarator"} for c in (declarator, *declarator.children)):
+        return None
+    name, given = read_type(code, kind)
+    struct = known.get(name)
+    types = struct.types(given) if struct is not None else None
+    return Object(struct, types, _made(code, struct, types, found)) if types is not None else None
+
+
+def read_type(code: Code, kind: Node | None) -> tuple[str, list[str]]:
+    """`Name` and the texts of its arguments, of `Name<arguments...>`."""
+    source = code.source
+    if kind is not None and kind.type in {"template_type", "template_function"}:
+        return source.of(kind, "name"), [source.of(c) for c in children_of(kind, "arguments")]
+    return source.of(kind), []
+
+
+def passed_type(code: Code, argument: Node) -> Node | None:
+    """The type that an argument is written or declared to have, None where that is to be deduced."""
+    if argument.type in {"call_expression", "compound_literal_expression"}:
+        return field_of(argument, "function") or field_of(argument, "type")
+    found = code.variable(argument)
+    if found is None or found.kind not in {"local", "parameter"}:
+        return None
+    kind = field_of(found.declaration, "type")
+    if kind is not None and kind.type == "placeholder_type_specifier":
+        return passed_type(code, found.value) if found.value is not None and found.value.type != "identifier" else None
+    return kind
+
+
+def substituted(text: str, names: dict[str, str]) -> str:
+    """The text with whole words replaced."""
+    return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
+
+
+def _made(code: Code, struct: Struct, types: dict[str, str], found: Definition) -> dict[str, str]:
+    """What a local variable's members were set to where it was declared, and are for ever."""
+    source, constructor, around = code.source, struct.methods.get(struct.name), found.declaration.parent
+    if found.kind != "local" or around is None or code.mutated(found):
+        return {}
+    if not all(
+        _only_asked(source, struct, use) for use in code.uses(found, around) if not inside(use, found.declarator)
+    ):
+        return {}
+    passed = _passed(code, struct, found)
+    if constructor is None:
+        given = dict(zip(struct.members, passed, strict=False))
+    elif children_of(constructor, "body"):
+        return {}
+    else:
+        taken = children_of(constructor, "declarator", "parameters")
+        by_name = {source.of(declared_name(field_of(p, "declarator"))): (source.of(p, "type"), node)
+                   for p, node in zip(taken, passed, strict=False)}  # fmt: skip
+        given = {}
+        for one in children_of(next(source.walk(constructor, "field_initializer_list"), None)):
+            member, value = source.of(one.named_children[0]), source.of(one.named_children[-1])[1:-1]
+            if by_name.get(value, ("", None))[0] == _kind(source, struct.members.get(member)):
+                given[member] = by_name[value][1]
+    return {
+        member: source.of(node) for member, node in given.items()
+        if _keeps(code, node, substituted(_kind(source, struct.members[member]), types))
+    }  # fmt: skip
+
+
+def _kind(source: Source, declarator: Node | None) -> str:
+    """The type of a member that is no pointer."""
+    plain = declarator is not None and declarator.type == "field_identifier"
+    return source.of(declarator.parent, "type") if plain else ""
+
+
+def _only_asked(source: Source, struct: Struct, use: Node) -> bool:
+    """Whether an object is named for the value of a member, or for a method that is const."""
+    owner, method = use.parent, struct.methods.get("operator()")
+    if owner is not None and owner.type == "field_expression":
+        method = struct.methods.get(source.of(owner, "field"))
+        if method is None:
+            return owner.parent is not None and owner.parent.type != "argument_list"
+    declarator = field_of(method, "declarator")
+    return any(source.of(c) == "const" for c in children_of(declarator) if c.type == "type_qualifier")
+
+
+def _passed(code: Code, struct: Struct, found: Definition) -> list[Node]:
+    """What stands in the parentheses or braces behind the name, or behind the type's name on the right."""
+    declarator, value = found.declarator, found.value
+    if declarator is not None and declarator.type == "function_declarator":  # `Name object(a, b);` reads as a function
+        return [field_of(p, "type") or p for p in children_of(declarator, "parameters")]
+    if value is not None and value.type in {"argument_list", "initializer_list"}:
+        return children_of(value)
+    called = field_of(value, "function") or field_of(value, "type")
+    if called is not None and read_type(code, called)[0] == struct.name:
+        return children_of(field_of(value, "arguments") or field_of(value, "value"))
+    return []
+
+
+def _keeps(code: Code, node: Node, kind: str) -> bool:
+    """Whether an argument is a variable of this type that keeps its value."""
+    found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
+    if found is None or found.kind not in {"local", "parameter"} or code.mutated(found):
+        return False
+    declarator = found.declarator
+    if declarator is not None and declarator.type == "init_declarator":
+        declarator = field_of(declarator, "declarator")
+    plain = declarator is not None and declarator.type == "identifier"
+    return (
+        plain
+        and "__shared__" not in code.source.of(found.declaration)
+        and code.source.of(found.declaration, "type") == kind
+    )

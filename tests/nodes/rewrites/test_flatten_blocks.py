@@ -1,0 +1,82 @@
+"""Blocks of two dimensions that are one row of threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.nodes.rewrites.steps import INPUTS, after, check, flat, refused
+
+STEP = "flatten_blocks"
+PLANAR = """\
+__device__ float total(float v, float* sums) {
+  for (int s = 16; s > 0; s /= 2) v += __shfl_xor_sync(0xffffffffu, v, s);
+  if (threadIdx.x == 0) sums[threadIdx.y] = v;
+  __syncthreads();
+  v = 0.0f;
+  for (int w = 0; w < blockDim.y; ++w) v += sums[w];
+  return v;
+}
+
+__global__ void center(const float* x, float* y, int n) {
+  __shared__ float sums[8];
+  const int tx = threadIdx.x, ty = threadIdx.y;
+  float v = 0.0f;
+  for (int i = tx + ty * 32; i < n; i += blockDim.y * blockDim.x) v += x[blockIdx.x * n + i];
+  v = total(v, sums) / n;
+  for (int i = threadIdx.y * blockDim.x + threadIdx.x; i < n; i += 32 * blockDim.y) {
+    y[blockIdx.x * n + i] = x[blockIdx.x * n + i] - v;
+  }
+}
+
+extern "C" void run(const float* x, float* y, int rows, int n, cudaStream_t stream) {
+  int height = 8;
+  dim3 block(32, 8);
+  center<<<rows, block, 0, stream>>>(x, y, n);
+}
+"""
+
+
+def test_threads_are_counted_along_x() -> None:
+    new = after(PLANAR, STEP)
+    here = flat(new)
+    assert "if ((threadIdx.x % 32) == 0) sums[threadIdx.x / 32] = v;" in here and "w < (blockDim.x / 32)" in here
+    assert "for (int i = threadIdx.x; i < n; i += blockDim.x) v +=" in here
+    assert "for (int i = threadIdx.x; i < n; i += blockDim.x) { y[" in here
+    assert "center<<<rows, 32 * 8, 0, stream>>>" in here
+    assert "block_sum<0>(v)" in after(new, "canonicalize_reductions")
+    later = flat(after(PLANAR.replace("block(32, 8);", "block(32, height);\n  height = 2;"), STEP))
+    assert "center<<<rows, 32 * block.y, 0, stream>>>" in later
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("dim3 block(32, 8);", "dim3 block(256);"),
+        ("dim3 block(32, 8);", "dim3 block(32, 4, 2);"),
+        ("dim3 block(32, 8);", "dim3 block(n, 8);"),
+        ("dim3 block(32, 8);", "dim3 block(32, 8);\n  center<<<rows, dim3(64, 4), 0, stream>>>(x, y, n);"),
+        ("dim3 block(32, 8);", "dim3 block(32, 8);\n  block.x = n;"),
+        ("  float v = 0.0f;\n  for (int i = tx", "  const dim3 all = blockDim;\n  float v = 0.0f;\n  for (int i = tx"),
+        ("__device__ float total", "#define WARPS blockDim.y\n__device__ float total"),
+        ("ty * 32", "ty * 16"),
+    ],
+)
+def test_other_blocks_stay(old: str, new: str) -> None:
+    text = PLANAR.replace(old, new)
+    if "WARPS" in new:
+        text = text.replace("w < blockDim.y", "w < WARPS")
+    if "16" in new:
+        text = text.replace("threadIdx.y * blockDim.x + threadIdx.x", "threadIdx.x").replace("32 * blockDim.y", "32")
+    assert text != PLANAR and refused(text, STEP)
+
+
+def test_rows_by_y_stay() -> None:
+    assert refused((INPUTS / "short_softmax/baseline.warp.cu").read_text(), STEP)
+
+
+def test_a_planar_norm_comes_out_right(tmp_path: Path) -> None:
+    text = (INPUTS / "layer_norm/baseline.planar.cu").read_text()
+    text = after(text, STEP, "canonicalize_reductions", "vectorize", "cache_row_in_registers")
+    check(text, tmp_path, INPUTS / "layer_norm", "0", "1")

@@ -1,0 +1,157 @@
+"""Rows that a thread's share of is kept in arrays, read again by loops over their elements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nodes.policies.rules import applied_step
+from tests.nodes.rewrites.steps import FACTS, INPUTS, after, check, flat, refused
+from tests.nodes.rewrites.test_differential import ENTRY, HEAD, outputs_apart
+
+STEP = "rematerialize_row_arrays"
+BODY = """
+  const int lane = threadIdx.x % 32;
+  const float* row = x + blockIdx.x * n;
+  float kept[4];
+  float most = -INFINITY, sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int i = lane + k * 32;
+    kept[k] = i < n ? row[i] * 2 : -INFINITY;
+    most = fmaxf(most, kept[k]);
+  }
+  for (int s = 16; s > 0; s /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, s));
+  for (int k = 0; k < 4; ++k) {
+    kept[k] = __expf(kept[k] - most);
+    sum += kept[k];
+  }
+  for (int s = 16; s > 0; s /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, s);
+  for (int k = 0; k < 4; ++k) {
+    const int i = lane + k * 32;
+    if (i < n) y[blockIdx.x * n + lane + k * 32] = kept[k] / sum;
+  }
+"""
+
+
+def text_of(body: str, launch: str = "trap_kernel<<<rows, 32, 0, stream>>>(x, y, n);") -> str:
+    head = HEAD.replace("#include <stdint.h>", "#include <math.h>\n#include <stdint.h>")
+    return f"{head}__global__ void trap_kernel(const float* x, float* y, int64_t n) {{{body}}}\n" + ENTRY.format(
+        launch=launch
+    )
+
+
+def test_what_was_kept_is_read_again() -> None:
+    new = after(text_of(BODY), STEP)
+    here = flat(new)
+    assert "const int64_t held = n < 4 * 32 ? n : 4 * 32; for (int i = lane; i < held; i += 32) {" in here
+    assert "{ const float kept_at = row[i] * 2; most = fmaxf(most, kept_at); }" in here
+    assert "const float kept_at_2 = __expf(kept_at - most); sum += kept_at_2; }" in here
+    assert "y[blockIdx.x * n + i] = kept_at_2 / sum; }" in here
+    assert "kept[" not in here and "unroll" not in here
+    packed = after(new, "vectorize")
+    assert packed.count("load_lanes<VEC>(&row[first])") == 3
+    assert "(n < 4 * 32 ? n : 4 * 32) % PACK == 0 &&" in packed, "the choice is one factor"
+
+
+OTHERS = {
+    "a row that is longer than the arrays": BODY,
+    "a branch for each side": BODY.replace(
+        "kept[k] = i < n ? row[i] * 2 : -INFINITY;", "if (i < n) {\n kept[k] = row[i] * 2;\n } else {\n kept[k] = -INFINITY;\n }"),
+    "the last of a row ends it": BODY.replace("kept[k] / sum;", "kept[k] / sum;\n    else break;"),
+    "an element that is scaled": BODY.replace("sum += kept[k];\n  }", "sum += kept[k];\n  }\n  for (int k = 0; k < 4; ++k) {"
+        "\n    if (lane + k * 32 < n) kept[k] *= 0.5f;\n  }\n"),
+    "rounds of the block": """
+  float kept[16];
+  float sum = 0.0f;
+  __shared__ float sums[128];
+  for (int k = 0; blockDim.x * k + threadIdx.x < n; k++) {
+    kept[k] = x[blockIdx.x * n + blockDim.x * k + threadIdx.x] + 1;
+    sum += kept[k];
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  sum = 0.0f;
+  for (int t = 0; t < 128; ++t) sum += sums[t];
+  for (int k = 0; blockDim.x * k + threadIdx.x < n; k++) {
+    y[blockIdx.x * n + blockDim.x * k + threadIdx.x] = kept[k] / sum;
+  }
+""",
+    "in place": """
+  const int lane = threadIdx.x % 32;
+  float* row = y + blockIdx.x * n;
+  float kept[40];
+  float sum = 0.0f;
+  for (int k = 0; k < 40; ++k) {
+    const int i = lane + k * 32;
+    if (i < n) {
+      kept[k] = row[i];
+      sum += kept[k];
+    }
+  }
+  for (int s = 16; s > 0; s /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, s);
+  for (int k = 0; k < 40; ++k) {
+    const int i = lane + k * 32;
+    if (i < n) row[i] = kept[k] - sum;
+  }
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rows_that_are_read_again_come_out_the_same(name: str) -> None:
+    blocks = name == "rounds of the block"
+    text = text_of(OTHERS[name], f"trap_kernel<<<rows, {128 if blocks else 32}, 0, stream>>>(x, y, n);")
+    wanted = outputs_apart(text)
+    new = after(text, STEP)
+    assert "kept[" not in new
+    for steps in ((), ("vectorize",)):
+        for step in steps:
+            new = applied_step(step, new, FACTS) or new
+        for got, want in zip(outputs_apart(new), wanted, strict=True):
+            assert torch.allclose(got, want, rtol=2e-5, atol=1e-5, equal_nan=True), new
+
+
+LAST = "if (i < n) y[blockIdx.x * n + lane + k * 32] = kept[k] / sum;"
+REFUSED = {
+    "an element by itself": ("kept[k] / sum", "kept[0] / sum"),
+    "the array itself": ("  float most", "  use(kept);\n  float most"),
+    "another step": (LAST, LAST.replace("k * 32", "k * 16").replace("i < n", "lane + k * 16 < n")),
+    "another end": (LAST, LAST.replace("i < n", "i < n - 1")),
+    "an index by other steps": ("= kept[k] / sum", "+= kept[k] / sum + k"),
+    "places behind the row that count": (": -INFINITY;", ": 0.0f;"),
+    "a sum that they add to": ("sum += kept[k];", "sum += kept[k] - most;"),
+    "a number that is not low enough": (": -INFINITY;", ": -1e4f;"),
+    "a loop that says nothing of the end": ("i < n ? row[i] * 2 : -INFINITY;", "row[i];"),
+    "a count of all places": ("sum += kept[k];", "sum += kept[k];\n    most += 1.0f;"),
+    "a variable that changes": ("row[i] * 2", "row[i] * most"),
+    "a variable of the loop": ("    kept[k] = i < n ? row[i] * 2", "    const float v = row[i];\n    kept[k] = i < n ? v"),
+    "memory that changes": ("row[i] * 2", "y[i] * 2"),
+    "an element that is set now and then": ("sum += kept[k];", "if (most > 0) kept[k] = 0.0f;\n    sum += kept[k];"),
+    "a longer array": ("float kept[4];", "float kept[5];"),
+    "a loop that may be skipped": ("  for (int k = 0; k < 4; ++k) {\n    kept", "  if (n > 3) for (int k = 0; k < 4; ++k) {\n    kept"),
+    "threads that begin further on": ("threadIdx.x % 32", "threadIdx.x % 64"),
+    "an end that changes": ("  float most", "  n -= 1;\n  float most"),
+    "a vote": ("__expf(kept[k] - most)", "__shfl_sync(~0u, kept[k], 0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), REFUSED.values(), ids=REFUSED)
+def test_arrays_that_stay(old: str, new: str) -> None:
+    body = BODY.replace(old, new)
+    assert body != BODY and refused(text_of(body), STEP)
+
+
+@pytest.mark.parametrize(
+    ("folder", "variant", "steps"),
+    [
+        ("short_softmax", "warp", ("symbolic_block_size", "vectorize", "warp_per_row")),
+        ("short_softmax", "block", ("canonicalize_reductions", "vectorize", "cache_row_in_registers")),
+        ("head_rms_norm", "array", ("vectorize", "warp_per_row")),
+    ],
+)
+def test_inputs_with_arrays_come_out_right(tmp_path: Path, folder: str, variant: str, steps: tuple[str, ...]) -> None:
+    text = (INPUTS / folder / f"baseline.{variant}.cu").read_text()
+    check(after(text, STEP, *steps), tmp_path, INPUTS / folder, "0", "1")
