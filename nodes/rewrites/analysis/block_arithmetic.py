@@ -32,8 +32,33 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
+@dataclass(eq=False)
+class Memory:
+    """An array, or a variable, in shared memory."""
+
+    name: str
+    element: str
+    size: int | None = None
+    scalar: bool = False
+    held: dict[int, tuple[object, int, int]] = field(default_factory=dict)
+    """By place: the value, the thread that wrote it, and how many barriers there had been."""
+
+
+@dataclass(frozen=True)
+class Functor:
+    """An object that is called, and what its struct's names of types stand for."""
+
+    method: Node
+    types: dict[str, str]
+
+
 class Arithmetic:
     """What operators make of numbers and of sets of threads."""
+
+    def _truth(self, value: object) -> bool:
+        if not isinstance(value, (int, float)):
+            raise Unsupported("a branch that depends on the values")
+        return bool(value)
 
     def _literal(self, node: Node) -> int | float:
         text = self.source.of(node).replace("'", "")

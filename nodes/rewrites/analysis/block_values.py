@@ -15,11 +15,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Part
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Functor, Memory, Part
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.analysis.numbers import EXTREMES, FLT_MAX, FUNCTIONS, base_of, fields_of, power
@@ -34,26 +33,6 @@ _IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
 _SHUFFLES = {"xor", "down", "up", ""}
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
 _PLAIN = {"identifier", "reference_declarator"}
-
-
-@dataclass(eq=False)
-class Memory:
-    """An array, or a variable, in shared memory."""
-
-    name: str
-    element: str
-    size: int | None = None
-    scalar: bool = False
-    held: dict[int, tuple[object, int, int]] = field(default_factory=dict)
-    """By place: the value, the thread that wrote it, and how many barriers there had been."""
-
-
-@dataclass(frozen=True)
-class Functor:
-    """An object that is called, and what its struct's names of types stand for."""
-
-    method: Node
-    types: dict[str, str]
 
 
 Seen = Callable[[Node], object]
@@ -227,11 +206,6 @@ class Block(Arithmetic):
     def those(self, holds: object, active: list[int]) -> list[int]:
         """The threads for which a condition holds."""
         return [t for t in active if self._truth(self.of_thread(holds, t))]
-
-    def _truth(self, value: object) -> bool:
-        if not isinstance(value, (int, float)):
-            raise Unsupported("a branch that depends on the values")
-        return bool(value)
 
     # Variables.
 

@@ -8,6 +8,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import bare
+from nodes.rewrites.syntax.source import Source
 from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, same
 
 COORDINATES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
@@ -164,3 +165,10 @@ class Indices:
 
 def _canonical(polynomial: Polynomial) -> str:
     return " + ".join(sorted(f"{c}*" + "*".join(f"{s.text}@{s.where}" for s in m) for m, c in polynomial.terms)) or "0"
+
+
+def is_pure(source: Source, node: Node) -> bool:
+    """Whether an expression may be computed more or less often than it is written."""
+    changes = source.has(node, "assignment_expression", "update_expression", "lambda_expression")
+    called = {source.called(call) for call in source.walk(node, "call_expression")}
+    return not changes and called <= {"static_cast", "reinterpret_cast", *LOADS}

@@ -126,6 +126,33 @@ def object_of(code: Code, known: dict[str, Struct], found: Definition | None) ->
     return Object(struct, types, _made(code, struct, types, found)) if types is not None else None
 
 
+def called_object(code: Code, call: Node) -> Definition | None:
+    """The variable or parameter that is called, or whose method is; None for any other call."""
+    function = field_of(call, "function")
+    if function is not None and function.type == "field_expression" and function.children[1].type == ".":
+        function = field_of(function, "argument")
+    found = code.variable(function)
+    known = found is not None and found.kind in {"local", "parameter"} and found.name not in code.words_of_macros
+    return found if known else None
+
+
+def is_steady(code: Code, found: Definition) -> bool:
+    """Whether a captured copy of a variable stays the same as the variable."""
+    declarator = found.declarator
+    if declarator is not None and declarator.type == "init_declarator":
+        declarator = field_of(declarator, "declarator")
+    plain = declarator is None or declarator.type in {"identifier", "pointer_declarator"}
+    return plain and not code.mutated(found) and object_of(code, structs(code), found) is None
+
+
+def is_made(code: Code, argument: Node) -> bool:
+    """Whether an argument is a struct of the file that is made where it stands, `Max<float>()`."""
+    kind = field_of(argument, "function") if argument.type == "call_expression" else field_of(argument, "type")
+    return argument.type in {"call_expression", "compound_literal_expression"} and read_type(code, kind)[0] in structs(
+        code
+    )
+
+
 def read_type(code: Code, kind: Node | None) -> tuple[str, list[str]]:
     """`Name` and the texts of its arguments, of `Name<arguments...>`."""
     source = code.source

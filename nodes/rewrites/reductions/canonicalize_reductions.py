@@ -23,9 +23,9 @@ from functools import partial
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Part
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Functor, Memory, Part
 from nodes.rewrites.analysis.block_shape import is_barrier, width_of
-from nodes.rewrites.analysis.block_values import WARP, Block, Functor, Memory
+from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel

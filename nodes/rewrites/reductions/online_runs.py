@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
-from nodes.rewrites.analysis.block_values import Memory
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Memory
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch

@@ -6,8 +6,8 @@ import random
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
-from nodes.rewrites.analysis.block_values import Block, Memory
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Memory
+from nodes.rewrites.analysis.block_values import Block
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Part
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Memory, Part
 from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps, width_of
-from nodes.rewrites.analysis.block_values import Memory
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
