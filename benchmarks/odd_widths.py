@@ -46,7 +46,10 @@ def main() -> None:
         table.add_column(column, justify="right")
     with tempfile.TemporaryDirectory() as folder, Evaluator(kernel, on, Store(Path(folder))) as evaluator:
         baseline = evaluator.store.put(baseline_file.read_text())
-        verdict = evaluator.verify(evaluator.build(evaluator.store.put(options.file.read_text())))
+        try:
+            verdict = evaluator.verify(evaluator.build(evaluator.store.put(options.file.read_text())))
+        except catalog.KernelError as error:
+            raise SystemExit(f"rows {options.more} longer do not fit the kernel, try another --more: {error}") from None
         if verdict.passed:
             verdict = evaluator.measure(verdict, baseline=baseline)
         if not verdict.passed:
