@@ -79,9 +79,10 @@ def packs_of(
         tuple(replace(p, base=base) for p in places if (base := _base(p.index, variable, items)) is not None)
         for places in found
     ]
-    if single and any(variable in place.base.free_symbols for places in fitting for place in places):
-        return None
     gathered = any(_base(p.index, variable, 1) is None and not _is_shared(p.index, variable, items) for p in found[0])
+    if single:  # all that a row keeps lies side by side
+        fitting = [tuple(place for place in places if variable not in place.base.free_symbols) for places in fitting]
+        gathered = any(variable in place.base.free_symbols for place in found[0])
     if not any(fitting) or (gathered and all(variable in place.base.free_symbols for place in fitting[0])):
         return None  # nothing, or what is gathered would be spread over fewer threads
     by_name = lambda place: (place.buffer.name, str(place.base))  # noqa: E731, sets have no order of their own
