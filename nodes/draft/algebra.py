@@ -203,23 +203,31 @@ def stacked_rows(node: fx.Node) -> fx.Node | None:
     return insert(node, aten.linear.default, whole, *first.args[1:])
 
 
+def letters_of(equation: str) -> tuple[list[str], str] | None:
+    """The letters of an einsum's operands and of its result; None where one comes twice in either, or some have no names."""
+    inputs, arrow, out = equation.replace(" ", "").partition("->")
+    names = inputs.split(",")
+    plain = arrow and "." not in equation and all(len(set(name)) == len(name) for name in [*names, out])
+    return (names, out) if plain else None
+
+
 def slice_of_einsum(node: fx.Node) -> fx.Node | None:
     """einsum(...)[i] along an axis that is not summed is the einsum of its operands' slices at i."""
     whole, axis, place = slice_of(node)
     if not _is(whole, "aten.einsum.default") or whole.kwargs or not _once(whole) or not _once(next(iter(whole.users))):
         return None
-    inputs, arrow, out = whole.args[0].replace(" ", "").partition("->")
-    names, operands = inputs.split(","), whole.args[1]
-    if not arrow or "." in inputs or any(len(set(name)) != len(name) for name in names):
+    letters = letters_of(whole.args[0])
+    if letters is None:
         return None
+    names, out = letters
     letter, slices = out[axis], []
-    for name, operand in zip(names, operands, strict=True):
+    for name, operand in zip(names, whole.args[1], strict=True):
         if letter in name:
             if is_size(operand.meta["val"].shape[name.index(letter)], 1):
                 return None  # of all its slices that one is read
             operand = insert(node, aten.select.int, operand, name.index(letter), place)
         slices.append(operand)
-    return insert(node, aten.einsum.default, f"{inputs}->{out}".replace(letter, ""), slices)
+    return insert(node, aten.einsum.default, f"{','.join(names)}->{out}".replace(letter, ""), slices)
 
 
 # ---------------------------------------------------------------------------------------------- scans

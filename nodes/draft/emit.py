@@ -342,7 +342,7 @@ class Emitter:
         return names
 
     def _narrow(self, atom: Index) -> dict[Index, str]:
-        """A row's column as 32 bits where it fits: divisions of 64 took half of a norm's time on an H200."""
+        """A row's column as 32 bits where it fits: divisions of 64 are several times dearer."""
         value, divisor = atom.args
         end = dict(self.kernel.inner).get(value)
         fits = end is not None and end.is_Integer and end < 2**31 and divisor.is_Integer

@@ -9,6 +9,7 @@ from dataclasses import replace
 import sympy
 import torch
 
+from .algebra import letters_of
 from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, masked, unary, where
 from .index import product
 from .lower_halves import by_halves, kept, parts_by_halves
@@ -103,10 +104,10 @@ def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
 @_lowers("aten.einsum.default")
 def einsum(low: Lowering, equation: str, operands, path=None):
     """`...k, k n -> ... n` as a product of matrices; where an element moved takes part in few products, one fold over all letters."""
-    inputs, arrow, out = equation.replace(" ", "").partition("->")
-    names = inputs.split(",")
-    if not arrow or "." in equation or any(len(set(name)) != len(name) for name in [*names, out]):
+    letters = letters_of(equation)
+    if letters is None:
         return None
+    names, out = letters
     if [len(name) for name in names[1:]] == [2]:
         first, (k, n) = names[0], names[1]
         if first[-1] == k and out == first[:-1] + n and n not in first:

@@ -74,11 +74,10 @@ def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
     if tiles.device == "cpu":
         head = [f"// {summary}", f'extern "C" void {kernel.name}(', f"    {', '.join(parameters)}) {{"]
         return "\n".join([*head, *tiles.cpp(), "}", ""])
-    restricted = [p.replace("* ", "* __restrict__ ", 1) for p in parameters]
     return "\n".join(
         [
             f"// {summary}",
-            *tiles.kernels(kernel.name, restricted),
+            *tiles.kernels(kernel.name, tiles.parameters(restricted=True)),
             f'extern "C" void {kernel.name}(',
             f"    {', '.join([*parameters, 'cudaStream_t stream'])}) {{",
             *tiles.cuda_launch(f"{kernel.name}_kernel", ", ".join(tiles.arguments())),

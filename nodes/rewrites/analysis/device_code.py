@@ -42,6 +42,12 @@ class Definition:
     def where(self) -> int:
         return self.declaration.start_byte if self.declarator is None else self.declarator.start_byte
 
+    @property
+    def form(self) -> Node | None:
+        """The declarator without its value: `x`, `*x`, `x[4]`."""
+        whole = self.declarator
+        return field_of(whole, "declarator") if whole is not None and whole.type == "init_declarator" else whole
+
 
 class Code(Indices):
     """A parsed CUDA source with names resolved."""
@@ -289,9 +295,7 @@ class Code(Indices):
                 return None
             target = field_of(target, "argument") or target.named_children[0]
         found = self.variable(target)
-        declarator = found.declarator if found is not None and found.kind == "local" else None
-        if declarator is not None and declarator.type == "init_declarator":
-            declarator = field_of(declarator, "declarator")
+        declarator = found.form if found is not None and found.kind == "local" else None
         if found is None or declarator is None or declarator.type != "identifier":
             return None
         return None if "__shared__" in self.source.of(found.declaration) else found

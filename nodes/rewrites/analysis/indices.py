@@ -155,10 +155,7 @@ class Indices:
         found = self.definition(symbol.node)
         if found is None or found.declarator is None:
             return ""
-        inner = found.declarator
-        if inner.type == "init_declarator":
-            inner = field_of(inner, "declarator") or inner
-        if inner.type not in {"pointer_declarator", "array_declarator"}:
+        if found.form.type not in {"pointer_declarator", "array_declarator"}:
             return ""
         return self.source.of(found.declaration, "type")
 

@@ -138,9 +138,7 @@ def called_object(code: Code, call: Node) -> Definition | None:
 
 def is_steady(code: Code, found: Definition) -> bool:
     """Whether a captured copy of a variable stays the same as the variable."""
-    declarator = found.declarator
-    if declarator is not None and declarator.type == "init_declarator":
-        declarator = field_of(declarator, "declarator")
+    declarator = found.form
     plain = declarator is None or declarator.type in {"identifier", "pointer_declarator"}
     return plain and not code.mutated(found) and object_of(code, structs(code), found) is None
 
@@ -243,9 +241,7 @@ def _keeps(code: Code, node: Node, kind: str) -> bool:
     found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
     if found is None or found.kind not in {"local", "parameter"} or code.mutated(found):
         return False
-    declarator = found.declarator
-    if declarator is not None and declarator.type == "init_declarator":
-        declarator = field_of(declarator, "declarator")
+    declarator = found.form
     plain = declarator is not None and declarator.type == "identifier"
     return (
         plain

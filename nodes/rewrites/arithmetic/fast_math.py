@@ -179,10 +179,7 @@ def _kind_of_name(code: Code, node: Node, depth: int) -> str | None:
     if found is None or found.kind in {"template", "macro"} or found.declarator is None:
         number = found is not None and found.kind == "template" and "int" in source.of(found.declaration)
         return "int" if number else None
-    inner = found.declarator
-    if inner.type == "init_declarator":
-        inner = field_of(inner, "declarator") or inner
-    if inner.type in {"pointer_declarator", "array_declarator"}:
+    if found.form.type in {"pointer_declarator", "array_declarator"}:
         return None
     return _named(code, source.of(found.declaration, "type")) or kind(code, found.value, depth + 1)
 

@@ -67,8 +67,6 @@ def _elements(source: Source, size: Node, array: Node) -> str:
 def _is_pointer(source: Source, node: Node) -> bool:
     """Whether the name's declaration before it makes it a pointer to one element after another."""
     found = host_code(source).definition(node)
-    declarator = found.declarator if found is not None else None
-    if declarator is not None and declarator.type == "init_declarator":
-        declarator = declarator.child_by_field_name("declarator")
+    declarator = found.form if found is not None else None
     depth = sum(1 for _ in source.walk(declarator, "pointer_declarator")) if declarator is not None else 2
     return depth <= 1 and declarator.type in {"pointer_declarator", "array_declarator"}

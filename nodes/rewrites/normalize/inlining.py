@@ -278,11 +278,8 @@ class Inlined:
         found = self._found(argument)
         if found is None or found.declarator is None or found.kind not in {"local", "loop", "parameter"}:
             return ""
-        inner = found.declarator
-        if inner.type == "init_declarator":
-            inner = field_of(inner, "declarator") or inner
         kind = self.code.source.of(found.declaration, "type")
-        plain = inner.type in {"identifier", "array_declarator"}
+        plain = found.form.type in {"identifier", "array_declarator"}
         return kind if plain and kind != "auto" else ""
 
     def _with(self, text: str, types: dict[str, str]) -> str:
@@ -410,11 +407,8 @@ class Inlined:
         if parameter.declarator.type == "identifier" and self._type_of(argument, pointer=False) == kind:
             parameter.spelt = source.of(argument)
         elif parameter.declarator.type == "pointer_declarator" and found.declarator is not None:
-            inner = found.declarator
-            if inner.type == "init_declarator":
-                inner = field_of(inner, "declarator") or inner
             same_kind = source.of(found.declaration, "type") == kind
-            if inner.type in {"pointer_declarator", "array_declarator"} and same_kind:
+            if found.form.type in {"pointer_declarator", "array_declarator"} and same_kind:
                 parameter.spelt = source.of(argument)
         return parameter.spelt
 

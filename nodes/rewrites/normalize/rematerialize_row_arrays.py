@@ -15,7 +15,6 @@ again: nothing that it is made of has changed in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
@@ -28,6 +27,7 @@ from nodes.rewrites.analysis.numbers import base_of
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, only_argument, operands
 from nodes.rewrites.syntax.tree import children_of, field_of, is_zero, one_variable, same, statement_around, statements
@@ -234,14 +234,8 @@ class _Rereading:
     def __init__(
         self, edits: Edits, code: Code, kernel: Kernel, loops: list[_Share], asking: _Share, arrays: list[Definition]
     ) -> None:
-        self.edits, self.code, self.kernel, self.loops, self.asking, self.arrays = (
-            edits,
-            code,
-            kernel,
-            loops,
-            asking,
-            arrays,
-        )
+        self.edits, self.code, self.kernel = edits, code, kernel
+        self.loops, self.asking, self.arrays = loops, asking, arrays
         self.source, self.taken = code.source, code.names()
         named = {self.source.of(loop.index[0]): self.source.of(statement_around(loop.index[0]), "type")
                  for loop in loops if loop.index is not None}  # fmt: skip
@@ -299,7 +293,7 @@ class _Rereading:
             operator, text = self.source.of(assignment, "operator"), self._text(loop, value)
             if operator != "=":
                 text = f"{self._element(target)} {operator[:-1]} ({text})"
-            name = next(n for n in self._names(target) if n not in self.taken)
+            name = free(f"{target.name}_at", self.taken)
             self.taken.add(name)
             self.held[target.where] = name
             line = f"const {self.source.of(target.declaration, 'type')} {name} = {text};"
@@ -341,10 +335,6 @@ class _Rereading:
         if value.type == "call_expression" and base_of(self.code, source.called(value)):
             return "0" if self._beyond(only_argument(value)) == "-INFINITY" else ""
         return ""
-
-    def _names(self, array: Definition) -> Iterator[str]:
-        yield f"{array.name}_at"
-        yield from (f"{array.name}_at_{n}" for n in range(2, 1000))
 
     def _kept(self, statement: Node) -> Definition | None:
         """The array of which the statement sets the thread's element."""

@@ -74,11 +74,9 @@ def _bracketed(node: Node, text: str) -> str:
 
 def _declared(code: Code, found: Definition) -> tuple[str, Node | None]:
     """What stands before the name in the declaration of one pointer, and the name."""
-    declarator = found.declarator
+    declarator = found.form
     if found.kind == "local" and len(found.declaration.children_by_field_name("declarator")) != 1:
         return "", None
-    if declarator is not None and declarator.type == "init_declarator":
-        declarator = field_of(declarator, "declarator")
     name = field_of(declarator, "declarator")
     if declarator is None or declarator.type != "pointer_declarator" or name is None or name.type != "identifier":
         return "", None

@@ -189,9 +189,7 @@ class _Recurrence:
             if any(inside(found.declaration, s) for s in self.body):
                 continue
             kind = self.code.plain_type(self.source.of(found.declaration, "type"))
-            declarator = found.declarator
-            if declarator is not None and declarator.type == "init_declarator":
-                declarator = field_of(declarator, "declarator")
+            declarator = found.form
             if found.kind != "local" or declarator is None or declarator.type != "identifier":
                 raise Unsupported("state of another form")
             fields = fields_of(self.code, kind)
