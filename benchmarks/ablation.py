@@ -1,11 +1,13 @@
 """What each rewrite is for: on which inputs it applies, and what the first plan loses without it.
 
     python -m benchmarks.ablation [--drafts FOLDER] [--only WORD] [--rewrite NAME ...] [--json FILE]
+    python -m benchmarks.ablation --texts FILE     for `benchmarks.text_times`, which times them on a GPU
 
 Inputs are all baselines of the catalog and of tests/inputs, and with --drafts the starter suite's drafts, kept in that folder.
 Nothing runs: a rewrite `applies` where it changes the source, the first plan's text, or the text at its place in the plan;
 it is `planned` where the first plan keeps it; the plan is `different` where it comes out as another text without it, and
-`worse` where that text promises less.
+`worse` where that text promises less. With --texts nothing is counted: the first plan's text of each CUDA baseline is written, whole and
+without each of its rewrites.
 """
 
 from __future__ import annotations
@@ -87,6 +89,22 @@ def judge(planned: Planned, found: dict[str, Worth]) -> None:
                 worth.worse.append(label)
 
 
+def texts(wanted: argparse.Namespace) -> dict[str, dict[str, str]]:
+    """{label: {"first": the first plan's text, "without NAME": ...}}, each text once."""
+    said: dict[str, dict[str, str]] = {}
+    for one in inputs():
+        if one.device.device != "cuda" or wanted.only not in one.label:
+            continue
+        planned = Planned(one)
+        said[one.label] = {"first": planned.text}
+        for name in dict.fromkeys(step.partition(":")[0] for step in planned.applied):
+            text, _ = planned.without(name)
+            if text not in said[one.label].values():
+                said[one.label][f"without {name}"] = text
+        print(one.label, len(said[one.label]), flush=True)
+    return said
+
+
 def table(found: dict[str, Worth]) -> Table:
     shown = Table(title="rewrites, by how many inputs they serve")
     for column in ("rewrite", "lines", "applies", "planned", "different", "worse", "for instance"):
@@ -104,7 +122,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="inputs whose label holds this")
     parser.add_argument("--rewrite", action="append", choices=sorted(catalog()), help="all where left out")
     parser.add_argument("--json", type=Path, help="write the labels as well")
+    parser.add_argument(
+        "--texts", type=Path, help="write the texts of the first plans with and without each of their rewrites"
+    )
     wanted = parser.parse_args()
+    if wanted.texts:
+        wanted.texts.write_text(json.dumps(texts(wanted)))
+        return
     lines = {
         name: len(inspect.getsource(inspect.getmodule(rewrite.apply)).splitlines())
         for name, rewrite in catalog().items()
