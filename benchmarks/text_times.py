@@ -34,6 +34,7 @@ from harness import device
 from harness.backends import cuda
 from harness.correctness import draw
 from harness.store import digest
+from harness.verification import first_error
 from harness.worker import CTYPES
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 
@@ -81,14 +82,18 @@ def texts_of(one: Input, told: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def artefact(text: str, folder: Path) -> Path:
-    return folder / f"{digest(text)[:24]}.so"
+    return folder / digest(text)[:24] / "kernel.so"
 
 
 def build(text: str, folder: Path) -> None:
-    """What does not compile has no artefact."""
-    made, source = artefact(text, folder), artefact(text, folder).with_suffix(".cu")
+    """What does not compile has no artefact. A folder each: a compiler's box has its temporary files there."""
+    made = artefact(text, folder)
+    made.parent.mkdir()
+    source = made.with_suffix(".cu")
     source.write_text(text)
-    cuda.compile(source, made, device.facts("cuda"), 300.0)
+    compiled = cuda.compile(source, made, device.facts("cuda"), 300.0)
+    if not compiled.ok:
+        print(f"a text does not compile: {first_error(compiled.log)}", flush=True)
 
 
 def by_workers(kept: Path, labels: list[str], options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
@@ -145,10 +150,9 @@ def measured(label: str, spec: Spec, size: Workload, entries: dict[str, Any], sl
     calls = [encoded(spec, size, one) for one in given]
     begun = {name: tensor.clone() for name, tensor in given[0].items()}
     graphs, right = {}, None
-    source = entries["source"]
-    source(*calls[0], handle)
+    entries["source"](*calls[0], handle)
     torch.cuda.synchronize()
-    repeat = max(slots, math.ceil(GRAPH_US / once_us(source, calls, handle, stream)))
+    repeat = max(slots, math.ceil(GRAPH_US / once_us(entries["source"], calls, handle, stream)))
     for name, function in entries.items():
         for key, value in begun.items():
             given[0][key].copy_(value)
@@ -160,7 +164,8 @@ def measured(label: str, spec: Spec, size: Workload, entries: dict[str, Any], sl
         if worst := [key for key, value in out.items() if not close(value, right[key])]:
             print(f"{label} at {size.label}: {name} gives another {worst[0]}", file=sys.stderr, flush=True)
         graphs[name] = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):  # torch.cuda.graph collects garbage each time, which takes longer than all the rest
+        # torch.cuda.graph collects garbage each time, which takes longer than all the rest
+        with torch.cuda.stream(stream):
             graphs[name].capture_begin(capture_error_mode="relaxed")
             for at in range(repeat):
                 function(*calls[at % slots], handle)

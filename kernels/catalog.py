@@ -65,10 +65,9 @@ class Kernel:
         return "cpu"
 
     def reference_axes(self) -> tuple[str, ...]:
-        """The axes of the spec that the reference asks for by name, beside inputs and scalars."""
-        return tuple(
-            inspect.signature(_reference(self.folder / "reference.py")).parameters.keys() & set(self.spec.axes)
-        )
+        """The axes of the spec that the reference asks for by name, beside inputs and scalars: a name that both have is the input's."""
+        asked = inspect.signature(_reference(self.folder / "reference.py")).parameters.keys()
+        return tuple(asked & set(self.spec.axes) - {tensor.name for tensor in self.spec.inputs})
 
     def defines_right(self) -> str:
         """The text of all that says what is right beside the spec, for keys and digests."""
