@@ -70,7 +70,9 @@ found = eval_kernel_against_ref(
     open(problem).read(), open(candidate).read(), num_correct_trials=5, num_perf_trials=100, measure_performance=True,
     build_dir=folder, device=torch.device(device), backend="cuda", precision=torch.float32,
 )
-said = {"retry": True} if found is None else found.model_dump(include={"compiled", "correctness", "runtime", "ref_runtime"})
+kept = {"compiled", "correctness", "metadata", "runtime", "ref_runtime"}
+said = {"retry": True} if found is None else found.model_dump(include=kept)
+said["metadata"] = {name: str(value)[:300] for name, value in said.get("metadata", {}).items()}
 with open(out, "w") as file:
     json.dump(said, file)
 """
@@ -118,9 +120,10 @@ def both(path: Path, spoil: str, checkout: Path, on: str) -> list[dict[str, Any]
 
 
 def spoiled(source: str, how: str) -> str:
+    """The method is changed, not the class: `super(ModelNew, self)` in a class that another takes the name of is that other's."""
     return (
-        f"{source}\n\n_Right = ModelNew\n\n\nclass ModelNew(_Right):\n    def forward(self, *given):\n"
-        f"        answer = _Right.forward(self, *given).contiguous()\n        {how}\n        return answer\n"
+        f"{source}\n\n_right = ModelNew.forward\n\n\ndef _spoiled(self, *given):\n"
+        f"    answer = _right(self, *given).contiguous()\n    {how}\n    return answer\n\n\nModelNew.forward = _spoiled\n"
     )
 
 
@@ -131,7 +134,7 @@ def ours(path: Path, source: str, on: Any) -> dict[str, Any]:
         Evaluator(open_problem(path, on), on, Store(Path(folder))) as evaluator,
     ):
         found = protocol_kernelbench.evaluate(evaluator, evaluator.kernel, source)  # type: ignore[arg-type]
-    kept = found.model_dump(include={"compiled", "correctness", "runtime", "ref_runtime"})
+    kept = found.model_dump(include={"compiled", "correctness", "metadata", "runtime", "ref_runtime"})
     return {**kept, "seconds": time.monotonic() - began}
 
 
