@@ -281,6 +281,14 @@ class Arena:
             self._runtime.cudaFree(self.pointer)
 
 
+def synchronize(device: str) -> None:
+    """Wait until the device has done all that this process asked of it: another process reads what was written here."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
 def generator(device: str) -> torch.Generator:
     """A generator with a seed that nobody can know before."""
     import torch

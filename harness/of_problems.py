@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness import degenerate as degeneracy
 from harness import shares
 from harness.correctness import Bench, Layout, distributions
-from harness.device import generator
+from harness.device import generator, synchronize
 from harness.engines.process import WorkerFailure
 from harness.problems import Problem
 from harness.records import Build, Outcome, Verdict
@@ -114,7 +114,7 @@ def _kernels_of_a_call(rig: Rig, build: Build, workload: Workload, warm: bool) -
         worker.map(arena)
     case = rig.cases.get(workload, distributions(rig.spec, {})[0], {})
     Bench(rig.spec, arena, layout, generator(rig.device)).write(0, case.inputs)
-    rig.synchronize()
+    synchronize(rig.device)
     message = {"op": "call", "dtype": workload.dtype, "calls": [layout.arguments(arena, 0)], "shapes": layout.shapes()}
     for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
         worker.request(message)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness import device as devices
 from harness import sandbox
 from harness.correctness import GIVEN, Layout
-from harness.device import Arena
+from harness.device import Arena, synchronize
 from harness.engines.process import WorkerFailure
 from harness.fitting import JUDGING_FACTOR
 from harness.once import Once
@@ -277,7 +276,7 @@ class Box:
             worker.map(arena)
         for tensor in spec.inputs:
             layout.view(arena, tensor)[0].copy_(given[tensor.name])
-        _synchronize(on)
+        synchronize(on)
         calls = [layout.arguments(arena, 0)]
         worker.request({"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()})
         return {tensor.name: layout.view(arena, tensor)[0].clone() for tensor in spec.outputs}
@@ -439,11 +438,3 @@ def reopened(
 
 def _plain(reason: str) -> str:
     return " ".join(reason.split())[:600]
-
-
-def _synchronize(device: str) -> None:
-    if device == "cuda":
-        import torch
-
-        with suppress(RuntimeError):
-            torch.cuda.synchronize()

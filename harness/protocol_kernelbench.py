@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from harness import triton_kernels
+from harness.device import Arena, synchronize
 from harness.engines.process import WorkerFailure
 from harness.problems import Problem, ProblemWorker
 from harness.records import Build, Outcome
@@ -24,7 +25,6 @@ from kernels.spec import Frozen, Spec, Tensor, Workload
 if TYPE_CHECKING:
     import torch
 
-    from harness.device import Arena
     from harness.evaluate import Evaluator
 
 Precision = Literal["float32", "float16", "bfloat16"]
@@ -66,6 +66,7 @@ class _Process:
 
         layout = Layout(self.spec, self.spec.workloads[0], 1)
         layout.view(self.arena, self.spec.inputs[0])[0].fill_(seed)
+        synchronize(self.arena.device)  # the seed is there, and the answer before it was read
         calls = [layout.arguments(self.arena, 0)]
         self.worker.request({"op": "call", "dtype": self.spec.dtypes[0], "calls": calls, "shapes": layout.shapes()})
         return {tensor.name: layout.view(self.arena, tensor)[0].clone() for tensor in self.spec.outputs}
@@ -80,7 +81,6 @@ def evaluate(
 ) -> KernelBenchResult:  # fmt: skip
     """What KernelBench says of the candidate. Raises WorkerFailure where Model itself fails under its protocol."""
     from harness.correctness import Layout
-    from harness.device import Arena
 
     device = {"hardware": evaluator.facts.name, "device": "cuda:0" if evaluator.device == "cuda" else "cpu"}
     build = evaluator.build(evaluator.store.put(source))

@@ -284,12 +284,6 @@ class Rig:
         except WorkerFailure as fault:
             raise SideFailure(name, fault.outcome, fault.reason) from None
 
-    def synchronize(self) -> None:
-        if self.device == "cuda":
-            import torch
-
-            torch.cuda.synchronize()
-
     def caches(self, workload: Workload) -> tuple[Cache, ...]:
         """A working set larger than the last-level cache is never hot."""
         return CACHES if self.moved(workload) <= self.facts.last_level_cache_bytes else CACHES[:1]

@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.company import Production, copies_together, host, is_kept
 from harness.correctness import NEAR_MISS, Bench, Layout, distributions, expected
-from harness.device import Arena, generator
+from harness.device import Arena, generator, synchronize
 from harness.engines.process import Worker, WorkerFailure, timed_request
 from harness.records import Cache, Check, Company, Outcome
 from kernels.catalog import Kernel
@@ -186,13 +186,7 @@ class Contest:
                 self.layout.bytes_view(arena, tensor).fill_(0xFF)
         if self.device == "cpu":
             self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
-        self.synchronize()
-
-    def synchronize(self) -> None:
-        if self.device == "cuda":
-            import torch
-
-            torch.cuda.synchronize()
+        synchronize(self.device)
 
     def prepare(self, side: Side) -> None:
         """Map, plan, warm up: samples for its pace."""
@@ -231,7 +225,7 @@ class Contest:
         message["calls"] = [layout.arguments(self.arena, slot) for slot in range(layout.slots)]
         if self.device == "cuda":
             self.production.renew()
-            self.synchronize()
+            synchronize(self.device)
             message |= {"company": self.production.message(self.company), "alone": side.name == PAIR}
         side.graph = bool(side.worker.request(message).get("graph", True))
 
@@ -260,7 +254,7 @@ class Contest:
             self.production.produce(self.called)
             if self.cache == "cold":
                 self.production.forget(self.called)
-        self.synchronize()
+        synchronize(self.device)
         answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
         if (
             self.device == "cuda"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.correctness import Bench, Layout, distributions, drawn
-from harness.device import generator
+from harness.device import generator, synchronize
 from harness.engines.process import Worker, WorkerFailure
 from harness.records import Build, Outcome
 from harness.worker_triton import CACHE, uses_triton
@@ -57,7 +57,7 @@ def compile_ahead(rig: Rig, build: Build, workloads: Sequence[Workload]) -> None
         values = distributions(spec, {})[0]
         inputs = drawn(spec, workload, values, rig.extra_values, rig.device)
         Bench(spec, arena, layout, generator(rig.device)).write(0, inputs)
-        rig.synchronize()
+        synchronize(rig.device)
         rig.say(f"Triton compiles for {label}")
         calls = [layout.arguments(arena, 0)]
         message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness import backends, of_problems, properties, triton_kernels
 from harness.correctness import Bench, Case, Layout, distributions, failure, judge_several, make_case
-from harness.device import generator
+from harness.device import generator, synchronize
 from harness.engines.process import Worker, WorkerFailure, timed_request
 from harness.pool import is_python_side
 from harness.problems import Problem, is_model
@@ -169,7 +169,7 @@ def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Che
     outputs: list[dict] = []
     for inputs in calls:
         bench.write(0, inputs)
-        rig.synchronize()
+        synchronize(rig.device)
         message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
         worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
         outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
@@ -192,7 +192,7 @@ def _call(rig: Rig, worker: Worker, bench: Bench, cases: list[Case], *, model: b
     layout = bench.layout
     for slot, case in enumerate(cases):
         bench.write(slot, case.inputs)
-    rig.synchronize()
+    synchronize(rig.device)
     calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
     message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes()}
     _answer, seconds = timed_request(worker, message, timeout_s=rig.call_s)
@@ -260,7 +260,7 @@ def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Laun
         worker = rig.pool.get(one)
         bench = mapped_bench(rig, worker, workload, 1)
         bench.write(0, case.inputs)
-        rig.synchronize()
+        synchronize(rig.device)
         layout = bench.layout
         message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
         message["calls"] = [layout.arguments(bench.arena, 0)]

@@ -330,7 +330,8 @@ def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, mon
         return SimpleNamespace(request=lambda message: asked.append(message) or {"seconds": seconds[one.candidate]})
 
     rig = Paper(Store(tmp_path))
-    rig.pool.get, rig.extra_values, rig.synchronize = worker, {}, lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setattr("harness.verification.synchronize", lambda _: None)
+    rig.pool.get, rig.extra_values = worker, {}  # type: ignore[attr-defined]
     found = _launch(rig, build("mine"), build("base"), WORKLOAD)  # type: ignore[arg-type]
     assert found is not None and (found.time_us, found.baseline_us) == (pytest.approx(2.0), pytest.approx(5.0))
     one = {"op": "host", "dtype": "float32", "shapes": ["shapes"], "repeat": 200, "calls": [["64 bytes", 0]]}

@@ -84,6 +84,16 @@ def test_what_fails_is_named_as_there(evaluator: Evaluator, change, compiled: bo
     assert said in found.metadata[name], found.metadata
 
 
+@pytest.mark.gpu
+def test_a_large_answer_is_read_before_the_next_trial_is_asked_for(tmp_path: Path):
+    """Copies on a GPU go on behind the call: four of five trials were called wrong where an answer had gigabytes."""
+    (tmp_path / "level1").mkdir()
+    path = tmp_path / "level1" / "7_Scale.py"
+    path.write_text(PROBLEM.replace("torch.rand(8, 16)", "torch.rand(1, 16).expand(1 << 26, 16)"))
+    with Evaluator(open_problem(path, "cuda"), "cuda", Store(tmp_path / "store")) as on_gpu:
+        assert asked(on_gpu, HONEST).metadata["correctness_trials"] == "(5 / 5)"
+
+
 def test_what_is_within_its_tolerance_passes_there(evaluator: Evaluator):
     assert asked(evaluator, HONEST.replace("* self.weight", "* self.weight + 9e-5")).correctness
 
