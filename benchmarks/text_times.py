@@ -152,7 +152,10 @@ def measured(label: str, spec: Spec, size: Workload, entries: dict[str, Any], sl
     graphs, right = {}, None
     entries["source"](*calls[0], handle)
     torch.cuda.synchronize()
-    repeat = max(slots, math.ceil(GRAPH_US / once_us(entries["source"], calls, handle, stream)))
+    repeats = {
+        name: max(slots, math.ceil(GRAPH_US / once_us(function, calls, handle, stream)))
+        for name, function in entries.items()
+    }
     for name, function in entries.items():
         for key, value in begun.items():
             given[0][key].copy_(value)
@@ -167,7 +170,7 @@ def measured(label: str, spec: Spec, size: Workload, entries: dict[str, Any], sl
         # torch.cuda.graph collects garbage each time, which takes longer than all the rest
         with torch.cuda.stream(stream):
             graphs[name].capture_begin(capture_error_mode="relaxed")
-            for at in range(repeat):
+            for at in range(repeats[name]):
                 function(*calls[at % slots], handle)
             graphs[name].capture_end()
     samples: dict[str, list[float]] = {name: [] for name in graphs}
@@ -176,11 +179,12 @@ def measured(label: str, spec: Spec, size: Workload, entries: dict[str, Any], sl
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             took = timed(graphs[name].replay, stream)
             if turn:
-                samples[name].append(took / repeat)
+                samples[name].append(took / repeats[name])
     return {name: statistics.median(some) for name, some in samples.items()}
 
 
 def once_us(function: Any, calls: list[list[Any]], handle: Any, stream: Any) -> float:
+    function(*calls[0], handle)  # loads its kernels
     return timed(lambda: [function(*calls[at % len(calls)], handle) for at in range(10)], stream) / 10
 
 
