@@ -8,7 +8,8 @@ Each is judged by `eval_kernel_against_ref` with the settings of KernelBench's s
 in a process of its own, and by ours. Agreement on correctness, runtimes and the seconds that each took, all included, are said.
 
 Packages that its modules import for asking models (litellm, dotenv, requests, datasets) are replaced by empty ones where they are missing.
-The drafts bring their own loader, which calls nvcc directly: what load_inline costs, through torch's headers, is not in the seconds.
+The drafts bring their own loader, which calls nvcc directly. With --headers theirs are compiled as the candidates of models are, by load_inline,
+through torch's headers: for the seconds, on a few problems.
 """
 
 from __future__ import annotations
@@ -47,6 +48,18 @@ SPOILED = (
     "raise RuntimeError('spoiled')",
 )
 THEIRS_S = 600.0
+HEADERS = """
+def load_native(namespace):
+    from torch.utils.cpp_extension import load_inline
+
+    os.environ["TORCH_CUDA_ARCH_LIST"] = "9.0a"
+    name = "draft_" + hashlib.sha256(namespace["CUDA_SOURCE"].encode()).hexdigest()[:16]
+    half = [f"-U__CUDA_NO_{one}__" for one in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")]
+    made = load_inline(
+        name, cpp_sources="", cuda_sources=namespace["CUDA_SOURCE"], extra_cuda_cflags=["-O3", *half], is_python_module=False
+    )
+    return Native(Path(made), "cuda")
+"""
 THEIRS = """
 import json, sys, types
 
@@ -82,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernelbench", required=True, type=Path, help="a checkout")
     parser.add_argument("--problems", default=PROBLEMS, help="LEVEL:NUMBER, ...")
+    parser.add_argument("--headers", action="store_true", help="theirs compile through torch's headers")
     parser.add_argument("--json", type=Path, help="write every record")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="KernelBench itself knows no cpu")
     options = parser.parse_args()
@@ -94,14 +108,15 @@ def main() -> None:
         list(pool.map(lambda one: draft(titled[one].read_text(), options.device), wanted))
     records = []
     for at, one in enumerate(wanted):
-        records += both(titled[one], SPOILED[at % len(SPOILED)], options.kernelbench.resolve(), options.device)
+        records += both(titled[one], SPOILED[at % len(SPOILED)], options)
         if options.json:
             options.json.write_text(json.dumps(records, indent=1))
     show(records)
 
 
-def both(path: Path, spoil: str, checkout: Path, on: str) -> list[dict[str, Any]]:
+def both(path: Path, spoil: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The records of a problem's two candidates."""
+    on = options.device
     label, drafted = f"{path.parent.name}/{path.name}", draft(path.read_text(), on)
     if not drafted.source:
         print(f"{label}: no draft: {drafted.reason}", flush=True)
@@ -112,7 +127,7 @@ def both(path: Path, spoil: str, checkout: Path, on: str) -> list[dict[str, Any]
             "problem": label,
             "candidate": name,
             "ours": ours(path, source, on),
-            "theirs": theirs(path, source, checkout, on),
+            "theirs": theirs(path, source, options),
         }
         print(json.dumps(record), flush=True)
         records.append(record)
@@ -138,12 +153,16 @@ def ours(path: Path, source: str, on: Any) -> dict[str, Any]:
     return {**kept, "seconds": time.monotonic() - began}
 
 
-def theirs(path: Path, source: str, checkout: Path, on: str) -> dict[str, Any]:
+def theirs(path: Path, source: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         candidate, out = Path(folder) / "candidate.py", Path(folder) / "out.json"
-        candidate.write_text(standalone(source))
-        command = [sys.executable, "-c", THEIRS, str(checkout), str(path), str(candidate), f"{folder}/build", str(out)]
-        command += ["cuda:0" if on == "cuda" else "cpu"]
+        text = standalone(source)
+        if options.headers:
+            text = text.replace("exec(_LOADER, _found)", f"exec(_LOADER + {HEADERS!r}, _found)")
+        candidate.write_text(text)
+        checkout = str(options.kernelbench.resolve())
+        command = [sys.executable, "-c", THEIRS, checkout, str(path), str(candidate), f"{folder}/build", str(out)]
+        command += ["cuda:0" if options.device == "cuda" else "cpu"]
         began = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, timeout=THEIRS_S)
         seconds = time.monotonic() - began
