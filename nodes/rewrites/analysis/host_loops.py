@@ -12,11 +12,21 @@ overlap, and sizes are at least 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import functions, host_code, pragma_node
+from nodes.rewrites.analysis.host_source import (
+    changed_names,
+    declared_names,
+    functions,
+    host_code,
+    indentation,
+    over_lanes,
+    pragma_node,
+)
 from nodes.rewrites.analysis.kernels import Loop
-from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, upward
 
 
@@ -29,8 +39,8 @@ def canonical(source: Source, node: Node) -> Loop | None:
 
 
 def loops(source: Source, node: Node | None = None) -> list[Loop]:
-    """Every canonical loop under `node`, in source order."""
-    found = [canonical(source, here) for here in source.walk(node, "for_statement")]
+    """Every canonical loop under `node`, in source order, but for those of functions that work on lanes already."""
+    found = (canonical(source, here) for here in source.walk(node, "for_statement") if not over_lanes(source, here))
     return [loop for loop in found if loop is not None]
 
 
@@ -72,3 +82,14 @@ def counts_from_zero(source: Source, loop: Loop) -> bool:
 
 def has_pragma(source: Source, loop: Loop) -> bool:
     return pragma_node(source, loop.node) is not None
+
+
+def varying(source: Source, loop: Loop) -> set[str]:
+    """What may differ from one iteration to another: the counter, what the body declares, what it changes."""
+    return {loop.name} | declared_names(source, loop.body) | changed_names(source, loop.body)
+
+
+def put_in_front(edits: Edits, loop: Loop, lines: Iterable[str]) -> None:
+    """Lines in front of a loop and its pragma. Raises Unsupported where something else stands on the loop's line."""
+    indent, place = indentation(edits.source, loop.node), pragma_node(edits.source, loop.node) or loop.node
+    edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in lines))

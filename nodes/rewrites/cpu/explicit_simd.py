@@ -32,7 +32,6 @@ from nodes.rewrites.analysis.host_source import (
     indentation,
     is_float,
     operator,
-    over_lanes,
     pragma_node,
     vector_of,
 )
@@ -70,7 +69,7 @@ def rewrite(source: Source, facts) -> str | None:
     edits = Edits(source)
     overloads: dict[int, str] = {}
     for loop in loops(source):
-        if loop.step_node is not None or loop.inclusive or over_lanes(source, loop.node):
+        if loop.step_node is not None or loop.inclusive:
             continue
         try:
             found, carried = unordered(source, loop)

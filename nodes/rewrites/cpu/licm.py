@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import Effects, effects
-from nodes.rewrites.analysis.host_loops import loops
+from nodes.rewrites.analysis.host_loops import loops, put_in_front, varying
 from nodes.rewrites.analysis.host_source import (
     called,
     changed_names,
@@ -21,7 +21,6 @@ from nodes.rewrites.analysis.host_source import (
     indentation,
     is_float,
     operator,
-    pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
@@ -63,8 +62,7 @@ def _hoisted(source: Source, loop: Loop) -> str | None:
 class _Moves:
     def __init__(self, source: Source, loop: Loop, found: Effects) -> None:
         self.source, self.loop, self.effects = source, loop, found
-        self.variant = {loop.name} | {carried.name for carried in found.carried}
-        self.variant |= declared_names(source, loop.body) | changed_names(source, loop.body)
+        self.variant = varying(source, loop) | {carried.name for carried in found.carried}
         mentions = source.walk(enclosing_function(loop.node), "identifier")
         self.taken = {source.of(n) for n in mentions if not inside(n, loop.body)}
         self.moved: list[Node] = []
@@ -163,9 +161,7 @@ class _Moves:
         if not self.lines:
             return None
         edits, source = Edits(self.source), self.source
-        place = pragma_node(source, self.loop.node) or self.loop.node
-        indent = indentation(source, self.loop.node)
-        edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in self.lines))
+        put_in_front(edits, self.loop, self.lines)
         for node in self.moved:
             end = source.data.find(b"\n", node.end_byte) + 1
             if node.has_error or source.data[node.end_byte : end].strip():

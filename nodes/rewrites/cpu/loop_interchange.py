@@ -23,7 +23,6 @@ from nodes.rewrites.analysis.host_source import (
     declared_names,
     enclosing_function,
     identifiers,
-    over_lanes,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
@@ -59,7 +58,7 @@ def _turned(edits: Edits, source: Source, loop: Loop, form: Callable[[Source, Lo
 
 
 def _plain(source: Source, loop: Loop) -> None:
-    if not counts_from_zero(source, loop) or over_lanes(source, loop.node):
+    if not counts_from_zero(source, loop):
         raise Unsupported("a loop that does not count from 0 by 1")
     if loop.bound_node.type not in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}:
         raise Unsupported("a bound of another form")
@@ -135,7 +134,7 @@ def _kept(source: Source, statements: list[Node]) -> dict[str, tuple[str, Node |
 
 def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory."""
-    if outer.step_node is not None or over_lanes(source, outer.node) or has_pragma(source, outer):
+    if outer.step_node is not None or has_pragma(source, outer):
         raise Unsupported("a loop of another form")
     body = children_of(outer.body)
     inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
