@@ -6,8 +6,6 @@ compares the number of elements with PARALLEL_FROM, which is left open.
 
 from __future__ import annotations
 
-from tree_sitter import Node
-
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import called_in_loops, canonical, loops, put_in_front, varying
@@ -22,6 +20,7 @@ from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import inside as within
 from nodes.rewrites.syntax.tree import LOOPS, children_of, upward
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
@@ -60,29 +59,19 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def may_fork(source: Source, loop: Loop) -> bool:
-    """Whether a loop runs once for a call of the kernel, as far as the file shows."""
-    repeated = {f.node for name in called_in_loops(source) for f in functions(source)[name]}
-    return enclosing_function(loop.node) not in repeated and not _inside(source, loop.node)
-
-
-def _inside(source: Source, node: Node) -> bool:
-    """Whether the loop is shared out already, or stands in another one: a fork in there would be repeated."""
-    around = list(upward(node, enclosing_function(node)))
-    shared = any("omp parallel" in pragma_before(source, here) for here in around)
-    return shared or any(
-        here.type in LOOPS | {"lambda_expression"} for here in around[1:]
-    )  # which may be called in a loop
+    """Whether a loop runs once for a call of the kernel, as far as the file shows, and is not shared out already."""
+    function = enclosing_function(loop.node)
+    around = list(upward(loop.node, function))
+    repeated = any(f.node == function for name in called_in_loops(source) for f in functions(source)[name])
+    nested = any(here.type in LOOPS | {"lambda_expression"} for here in around[1:])  # a lambda may be called in a loop
+    return not repeated and not nested and not any("omp parallel" in pragma_before(source, here) for here in around)
 
 
 def _forks(source: Source, found: Effects) -> bool:
     """Whether a function that the loop calls shares out its own loops: inside another team those would run alone."""
-    own = functions(source)
-    return any(
-        source.of(pragma).startswith("#pragma omp parallel")
-        for name in found.calls
-        for function in own.get(name, ())
-        for pragma in source.walk(function.body, "preproc_call")
-    ) or any(source.of(p).startswith("#pragma omp parallel") for p in source.walk(found.loop.body, "preproc_call"))
+    called = (function.body for name in found.calls for function in functions(source).get(name, ()))
+    pragmas = (pragma for body in (found.loop.body, *called) for pragma in source.walk(body, "preproc_call"))
+    return any(source.of(pragma).startswith("#pragma omp parallel") for pragma in pragmas)
 
 
 def _collapses(source: Source, loop: Loop) -> bool:
@@ -105,18 +94,14 @@ def _collapses(source: Source, loop: Loop) -> bool:
 
 def _condition(source: Source, loop: Loop, found: Effects) -> str:
     """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
-    inside = varying(source, loop)
-    products: list[str] = []
-    for inner in found.inner_loops:
-        chain = [inner]
-        chain += [o for o in found.inner_loops if o.node.start_byte < inner.node.start_byte < o.node.end_byte]
-        bounds = [source.of(each.bound_node) for each in sorted(chain, key=lambda each: each.node.start_byte)]
-        if all(not identifiers(source, each.bound_node) & inside for each in chain):
-            products.append(" * ".join([factor(source.of(loop.bound_node)), *map(factor, bounds)]))
-    outer = factor(source.of(loop.bound_node))
-    for bound in found.called_loops:
-        if bound is not None and not identifiers(source, bound) & inside:
-            products.append(f"{outer} * {factor(source.of(bound))}")
+    inside, outer = varying(source, loop), factor(source.of(loop.bound_node))
+    chains = [[o for o in found.inner_loops if within(inner.node, o.node)] for inner in found.inner_loops]
+    bounds = [[each.bound_node for each in chain] for chain in chains]
+    bounds += [[bound] for bound in found.called_loops if bound is not None]
+    products = [
+        " * ".join([outer, *(factor(source.of(bound)) for bound in nest)])
+        for nest in bounds if not any(identifiers(source, bound) & inside for bound in nest)
+    ]  # fmt: skip
     if not products and (found.inner_loops or found.called_loops):
         return f"{outer} > 1"  # how long an iteration is cannot be said here
     work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)
