@@ -13,12 +13,14 @@ overlap, and sizes are at least 1.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
+    enclosing_function,
     functions,
     host_code,
     indentation,
@@ -27,7 +29,7 @@ from nodes.rewrites.analysis.host_source import (
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, upward
+from nodes.rewrites.syntax.tree import LOOPS, enclosing, upward
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
@@ -50,16 +52,22 @@ def loops_around(source: Source, node: Node) -> list[Loop | None]:
     return [canonical(source, here) for here in reversed(around)]
 
 
-def called_in_loops(source: Source) -> set[str]:
+@lru_cache(maxsize=4)
+def _called_in_loops(source: Source) -> set[Node]:
     """Functions of the file that run once per iteration of something, by way of others too."""
-    found = set[str]()
+    found = set[Node]()
     bodies = list(source.walk(None, *LOOPS))
     while bodies:
         called = {source.of(c, "function").partition("<")[0] for c in source.walk(bodies.pop(), "call_expression")}
-        new = (called & functions(source).keys()) - found
-        bodies += [function.body for name in new for function in functions(source)[name]]
+        new = {function.node for name in called for function in functions(source).get(name, ())} - found
+        bodies += new
         found |= new
     return found
+
+
+def runs_again(source: Source, node: Node) -> bool:
+    """Whether what stands there may run more than once for a call of the kernel, as far as the file shows."""
+    return enclosing(node.parent, *LOOPS) is not None or enclosing_function(node) in _called_in_loops(source)
 
 
 def loop_at(source: Source, start: int) -> Loop | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_loops import called_in_loops, canonical, loops, put_in_front, varying
+from nodes.rewrites.analysis.host_loops import canonical, loops, put_in_front, runs_again, varying
 from nodes.rewrites.analysis.host_source import (
     enclosing_function,
     functions,
@@ -21,7 +21,7 @@ from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.source import inside as within
-from nodes.rewrites.syntax.tree import LOOPS, children_of, upward
+from nodes.rewrites.syntax.tree import children_of, enclosing, upward
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
@@ -60,11 +60,10 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 def may_fork(source: Source, loop: Loop) -> bool:
     """Whether a loop runs once for a call of the kernel, as far as the file shows, and is not shared out already."""
-    function = enclosing_function(loop.node)
-    around = list(upward(loop.node, function))
-    repeated = any(f.node == function for name in called_in_loops(source) for f in functions(source)[name])
-    nested = any(here.type in LOOPS | {"lambda_expression"} for here in around[1:])  # a lambda may be called in a loop
-    return not repeated and not nested and not any("omp parallel" in pragma_before(source, here) for here in around)
+    node = loop.node
+    lent = enclosing(node, "lambda_expression") is not None  # it may be called in a loop
+    shared = any("omp parallel" in pragma_before(source, here) for here in upward(node, enclosing_function(node)))
+    return not lent and not shared and not runs_again(source, node)
 
 
 def _forks(source: Source, found: Effects) -> bool:
