@@ -12,12 +12,24 @@ overlap, and sizes are at least 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import functions, host_code, pragma_node
+from nodes.rewrites.analysis.host_source import (
+    changed_names,
+    declared_names,
+    enclosing_function,
+    functions,
+    host_code,
+    indentation,
+    over_lanes,
+    pragma_node,
+)
 from nodes.rewrites.analysis.kernels import Loop
-from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, upward
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import LOOPS, enclosing, upward
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
@@ -29,8 +41,8 @@ def canonical(source: Source, node: Node) -> Loop | None:
 
 
 def loops(source: Source, node: Node | None = None) -> list[Loop]:
-    """Every canonical loop under `node`, in source order."""
-    found = [canonical(source, here) for here in source.walk(node, "for_statement")]
+    """Every canonical loop under `node`, in source order, but for those of functions that work on lanes already."""
+    found = (canonical(source, here) for here in source.walk(node, "for_statement") if not over_lanes(source, here))
     return [loop for loop in found if loop is not None]
 
 
@@ -40,16 +52,22 @@ def loops_around(source: Source, node: Node) -> list[Loop | None]:
     return [canonical(source, here) for here in reversed(around)]
 
 
-def called_in_loops(source: Source) -> set[str]:
+@lru_cache(maxsize=4)
+def _called_in_loops(source: Source) -> set[Node]:
     """Functions of the file that run once per iteration of something, by way of others too."""
-    found = set[str]()
+    found = set[Node]()
     bodies = list(source.walk(None, *LOOPS))
     while bodies:
         called = {source.of(c, "function").partition("<")[0] for c in source.walk(bodies.pop(), "call_expression")}
-        new = (called & functions(source).keys()) - found
-        bodies += [function.body for name in new for function in functions(source)[name]]
+        new = {function.node for name in called for function in functions(source).get(name, ())} - found
+        bodies += new
         found |= new
     return found
+
+
+def runs_again(source: Source, node: Node) -> bool:
+    """Whether what stands there may run more than once for a call of the kernel, as far as the file shows."""
+    return enclosing(node.parent, *LOOPS) is not None or enclosing_function(node) in _called_in_loops(source)
 
 
 def loop_at(source: Source, start: int) -> Loop | None:
@@ -72,3 +90,14 @@ def counts_from_zero(source: Source, loop: Loop) -> bool:
 
 def has_pragma(source: Source, loop: Loop) -> bool:
     return pragma_node(source, loop.node) is not None
+
+
+def varying(source: Source, loop: Loop) -> set[str]:
+    """What may differ from one iteration to another: the counter, what the body declares, what it changes."""
+    return {loop.name} | declared_names(source, loop.body) | changed_names(source, loop.body)
+
+
+def put_in_front(edits: Edits, loop: Loop, lines: Iterable[str]) -> None:
+    """Lines in front of a loop and its pragma. Raises Unsupported where something else stands on the loop's line."""
+    indent, place = indentation(edits.source, loop.node), pragma_node(edits.source, loop.node) or loop.node
+    edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in lines))

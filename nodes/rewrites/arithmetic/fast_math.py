@@ -6,6 +6,7 @@ rounding; where that is not enough the checks say so and the step is dropped. On
 
 from __future__ import annotations
 
+import math
 import re
 
 from tree_sitter import Node
@@ -25,20 +26,8 @@ _FLOAT_CALLS = {
     "sinf", "cosf", "__sinf", "__cosf", "log1pf", "log2f", "__fmul_rn", "__fadd_rn", "__powf", "expm1f",
 }  # fmt: skip
 _SAME_TYPE_CALLS = {
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "fabs",
-    "abs",
-    "max",
-    "min",
-    "fmax",
-    "fmin",
-    "std::exp",
-    "std::log",
-}
+    "exp", "log", "sqrt", "rsqrt", "tanh", "fabs", "abs", "max", "min", "fmax", "fmin", "std::exp", "std::log",
+}  # fmt: skip
 _VECTORS = {"float2", "float3", "float4"}
 
 
@@ -89,22 +78,14 @@ def _faster(code: Code, node: Node) -> str | None:
     if source.of(node, "operator") != "/" or kind(code, node) != "float":
         return None
     left, right = field_of(node, "left"), field_of(node, "right")
-    if right.type == "number_literal" and _power_of_two(source.of(right)):
-        return None  # the compiler multiplies
+    if re.fullmatch(r"[\d.]+[fF]?", source.of(right)) and math.frexp(float(source.of(right).rstrip("fF")))[0] == 0.5:
+        return None  # by a power of two: the compiler multiplies
     right_text, left_text = source.of(bare(right)), source.of(bare(left))
     if re.fullmatch(r"1(\.0*)?f?", left_text) and bare(right).type == "call_expression":
         call = bare(right)
         if source.of(call, "function") in {"sqrtf", "sqrt", "std::sqrt"}:
             return "rsqrtf" + source.of(call, "arguments")
     return f"__fdividef({left_text}, {right_text})"
-
-
-def _power_of_two(text: str) -> bool:
-    try:
-        value = abs(float(text.rstrip("fF")))
-    except ValueError:
-        return False
-    return value > 0 and value.hex().split("p")[0] == "0x1.0000000000000"
 
 
 def _literal(text: str) -> str:
@@ -139,38 +120,32 @@ def _constant(code: Code, node: Node) -> bool:
 
 def kind(code: Code, node: Node | None, depth: int = 0) -> str | None:
     """`float`, `double`, `int`, or None where the type is not known."""
-    source = code.source
     if node is None or depth > 12:
         return None
-    if node.type == "number_literal":
-        return _literal(source.of(node))
-    if node.type in {"parenthesized_expression", "unary_expression"}:
-        return kind(code, node.named_children[-1], depth + 1)
-    if node.type == "identifier":
-        return _kind_of_name(code, node, depth)
-    if node.type == "subscript_expression":
-        element = _element(code, node)
-        return _named(code, element) if element else None
-    if node.type == "field_expression":
-        head = source.of(node).split(".")[0]
-        if head in {"threadIdx", "blockIdx", "blockDim", "gridDim"}:
-            return "int"
-        argument = field_of(node, "argument")
-        if argument is not None and argument.type == "identifier":
-            found = code.definition(argument)
-            if found is not None and source.of(found.declaration, "type") in _VECTORS:
-                return "float"
-        return None
-    if node.type == "cast_expression":
-        return _named(code, source.of(node, "type"))
-    if node.type == "conditional_expression":
-        a, b = (kind(code, field_of(node, f), depth + 1) for f in ("consequence", "alternative"))
-        return _joined(a, b)
-    if node.type == "binary_expression":
-        if source.of(node, "operator") not in {"+", "-", "*", "/"}:
-            return None
-        return _joined(*(kind(code, field_of(node, f), depth + 1) for f in ("left", "right")))
-    return _kind_of_call(code, node, depth) if node.type == "call_expression" else None
+    source, text = code.source, code.source.of(node)
+    match node.type:
+        case "number_literal":
+            return _literal(text)
+        case "parenthesized_expression" | "unary_expression":
+            return kind(code, node.named_children[-1], depth + 1)
+        case "identifier":
+            return _kind_of_name(code, node, depth)
+        case "subscript_expression":
+            return _kind_of_elements(code, field_of(node, "argument"))
+        case "field_expression":
+            found = code.variable(field_of(node, "argument"))
+            if text.split(".")[0] in {"threadIdx", "blockIdx", "blockDim", "gridDim"}:
+                return "int"
+            return "float" if found is not None and source.of(found.declaration, "type") in _VECTORS else None
+        case "cast_expression":
+            return _named(code, source.of(node, "type"))
+        case "conditional_expression":
+            return _joined(*(kind(code, field_of(node, f), depth + 1) for f in ("consequence", "alternative")))
+        case "binary_expression" if source.of(node, "operator") in {"+", "-", "*", "/"}:
+            return _joined(*(kind(code, field_of(node, f), depth + 1) for f in ("left", "right")))
+        case "call_expression":
+            return _kind_of_call(code, node, depth)
+    return None
 
 
 def _kind_of_name(code: Code, node: Node, depth: int) -> str | None:
@@ -193,20 +168,16 @@ def _kind_of_call(code: Code, node: Node, depth: int) -> str | None:
         return _named(code, name[12:-1].strip())
     inner = children_of(node, "arguments")
     if name in _SAME_TYPE_CALLS and inner:
-        found = kind(code, inner[0], depth + 1)
-        for argument in inner[1:]:
-            found = _joined(found, kind(code, argument, depth + 1))
-        return found
+        return _joined(*(kind(code, argument, depth + 1) for argument in inner))
     if name == "__ldg" and inner:
-        base = code.pointer_base(code.polynomial(inner[0]))
-        return _named(code, code.element_of(base)) if base is not None else None
+        return _kind_of_elements(code, inner[0])
     function = code.functions.get(name.split("<")[0])
     return _named(code, source.of(function, "type")) if function is not None else None
 
 
-def _element(code: Code, node: Node) -> str:
-    found = code.variable(field_of(node, "argument"))
-    return code.source.of(found.declaration, "type") if found is not None and found.declarator is not None else ""
+def _kind_of_elements(code: Code, pointer: Node | None) -> str | None:
+    base = code.pointer_base(code.polynomial(pointer)) if pointer is not None else None
+    return _named(code, code.element_of(base)) if base is not None else None
 
 
 def _named(code: Code, name: str) -> str | None:
@@ -216,7 +187,6 @@ def _named(code: Code, name: str) -> str | None:
     return "int" if is_integer(name) or name.split()[-1:] in (["char"], ["bool"]) else None
 
 
-def _joined(a: str | None, b: str | None) -> str | None:
-    if a is None or b is None:
-        return None
-    return "double" if "double" in (a, b) else "float" if "float" in (a, b) else "int"
+def _joined(*kinds: str | None) -> str | None:
+    """The common type."""
+    return None if None in kinds else next(found for found in ("double", "float", "int") if found in kinds)

@@ -23,7 +23,6 @@ from nodes.rewrites.analysis.host_source import (
     INTEGERS,
     aliases,
     arguments,
-    called,
     declared_type,
     enclosing_function,
     fields,
@@ -32,7 +31,6 @@ from nodes.rewrites.analysis.host_source import (
     indentation,
     is_float,
     operator,
-    over_lanes,
     pragma_node,
     vector_of,
 )
@@ -45,12 +43,17 @@ from nodes.rewrites.syntax.insert import after_definitions, include
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 
-_FUNCTIONS = {name: f"{name.removesuffix('f')}_lanes" for name in VECTOR_FUNCTIONS} | {
-    "sqrtf": "sqrt_lanes", "fabsf": "abs_lanes", "rintf": "rint_lanes", "nearbyintf": "rint_lanes", "floorf": "floor_lanes",
-    "ceilf": "ceil_lanes", "truncf": "trunc_lanes", "roundf": "round_lanes", "simd_max": "max_number_lanes",
-    "simd_min": "min_number_lanes", "fmaxf": "max_number_lanes", "fminf": "min_number_lanes",
-    "std::max": "max_lanes", "std::min": "min_lanes", "std::clamp": "clamp_lanes", "std::abs": "abs_lanes",
+_FUNCTIONS = {name: (f"{name.removesuffix('f')}_lanes", count) for name, count in VECTOR_FUNCTIONS.items()} | {
+    "sqrtf": ("sqrt_lanes", 1), "fabsf": ("abs_lanes", 1), "rintf": ("rint_lanes", 1), "nearbyintf": ("rint_lanes", 1),
+    "floorf": ("floor_lanes", 1), "ceilf": ("ceil_lanes", 1), "truncf": ("trunc_lanes", 1), "roundf": ("round_lanes", 1),
+    "fmaxf": ("max_number_lanes", 2), "fminf": ("min_number_lanes", 2),
 }  # fmt: skip
+_FUNCTIONS |= {f"std::{name.removesuffix('f')}": form for name, form in _FUNCTIONS.items()} | {
+    "simd_max": ("max_number_lanes", 2), "simd_min": ("min_number_lanes", 2), "std::max": ("max_lanes", 2),
+    "std::min": ("min_lanes", 2), "std::clamp": ("clamp_lanes", 3), "std::abs": ("abs_lanes", 1),
+}  # fmt: skip
+"""What a function is over lanes, and how many arguments it takes."""
+_ENDS = {"max": "= largest_of", "min": "= smallest_of", "+": "+= sum_of"}
 
 
 @rule(
@@ -70,17 +73,15 @@ def rewrite(source: Source, facts) -> str | None:
     edits = Edits(source)
     overloads: dict[int, str] = {}
     for loop in loops(source):
-        if loop.step_node is not None or loop.inclusive or over_lanes(source, loop.node):
+        if loop.step_node is not None or loop.inclusive:
             continue
-        try:
+        with edits.attempt():
             found, carried = unordered(source, loop)
             if found.inner_loops or found.called_loops:
                 continue
             translation = _Translation(source, loop, found, carried, conversions)
             edits.changes.extend(translation.changes())
             overloads |= translation.overloads
-        except Unsupported:
-            continue
     if not edits.changes:
         return None
     for end, overload in overloads.items():
@@ -94,6 +95,15 @@ def rewrite(source: Source, facts) -> str | None:
 
 def _refused(node: Node, why: str) -> Unsupported:
     return Unsupported(f"line {node.start_point[0] + 1}: {why}")
+
+
+def _cast(source: Source, node: Node) -> tuple[str, Node]:
+    """What an expression is cast to, and what is cast, of `(T)x`, `T(x)`, `static_cast<T>(x)`; a call of one argument reads alike."""
+    if node.type == "cast_expression":
+        return source.of(node, "type"), node.child_by_field_name("value")
+    if node.type != "call_expression" or len(given := arguments(node)) != 1:
+        return "", node
+    return source.of(node, "function").removeprefix("static_cast<").removesuffix(">").strip("()"), given[0]
 
 
 class _Expressions:
@@ -120,6 +130,9 @@ class _Expressions:
             raise _refused(node, f"{text} as a number")
         if not self.variant(node):
             return "uniform", text
+        to, value = _cast(source, node)
+        if to == "float":
+            return "lanes", self.to_float(value)
         match node.type:
             case "identifier":
                 return "lanes", text
@@ -135,8 +148,6 @@ class _Expressions:
                 return "lanes", self.load(node, direct=True)
             case "call_expression":
                 return "lanes", self.call(node)
-            case "cast_expression" if source.of(node, "type") == "float":
-                return "lanes", self.to_float(node.child_by_field_name("value"))
             case "binary_expression":
                 return self.binary(node)
             case "conditional_expression":
@@ -185,17 +196,10 @@ class _Expressions:
         base = name.partition("<")[0]
         if base in self.conversions.widening and len(given) == 1:
             return self.load(given[0])
-        if name in {"static_cast<float>", "float"}:
-            return self.to_float(*given)
-        arity = {"max_lanes": 2, "min_lanes": 2, "max_number_lanes": 2, "min_number_lanes": 2, "clamp_lanes": 3}
-        own = base in self.own and base not in _FUNCTIONS
-        function = base if own and self.own_function(base) else ""
-        if not own:
-            plain = base.removeprefix("std::")
-            function = _FUNCTIONS.get(base) or _FUNCTIONS.get(plain if plain == base else f"{plain}f", "")
-            if arity.get(function, VECTOR_FUNCTIONS.get(f"{function.removesuffix('_lanes')}f", 1)) != len(given):
-                function = ""
-        if not function:
+        function, count = _FUNCTIONS.get(base, ("", 0))
+        if base in self.own and not function:
+            function, count = base, len(given) if self.own_function(base) else -1
+        if not function or count != len(given):
             raise _refused(node, f"{name} has no lane form")
         values = [self.widened(argument) for argument in given]
         if "_number_" in function and given[1].type == "number_literal":  # which is no NaN
@@ -214,19 +218,11 @@ class _Expressions:
 
     def own_function(self, name: str) -> bool:
         """Whether a function of the file has a form over lanes; notes the text of that overload."""
-        source, group = self.source, self.own[name]
-        function = group[0]
+        source, (function, *others) = self.source, self.own[name]
         kind, declarator = fields(function.node, "type", "declarator")
-        plain = (
-            all(each.type == "float" and not each.pointer for each in function.parameters)
-            and source.of(kind) == "float"
-        )
-        if (
-            len(group) != 1
-            or function.node.parent.type == "template_declaration"
-            or name.startswith("simd_")
-            or not plain
-        ):
+        plain = all(each.type == "float" and not each.pointer for each in function.parameters)
+        template = function.node.parent.type == "template_declaration"
+        if others or template or name.startswith("simd_") or not plain or source.of(kind) != "float":
             return False
         inner = copy.copy(self)
         inner.lanes, inner.numbers = {each.name for each in function.parameters}, set()
@@ -352,16 +348,10 @@ class _Translation(_Expressions):
             edits.changes.insert(0, (body.prev_sibling.end_byte, body.start_byte, f" {{\n{inner}{line}\n{inner}"))
             edits.insert(body.end_byte, f"\n{indent}}}")
         for name, kind in self.carried.items():
-            double = name in self.doubles
-            vector, lanes = self.vector(name), "doubles" if double else "lanes"
+            lanes, wide = ("doubles", "_doubles") if name in self.doubles else ("lanes", "")
             start = f"{lanes}{{}}" if kind == "+" else f"{name} + lanes{{}}"
-            total = {
-                "+": f"{name} += {'sum_of_doubles' if double else 'sum_of'}({vector});",
-                "max": f"{name} = largest_of({vector});",
-                "min": f"{name} = smallest_of({vector});",
-            }
-            edits.insert(loop.node.start_byte, f"{lanes} {vector} = {start};\n{indent}")
-            edits.insert(loop.node.end_byte, f"\n{indent}{total[kind]}")
+            edits.insert(loop.node.start_byte, f"{lanes} {self.vector(name)} = {start};\n{indent}")
+            edits.insert(loop.node.end_byte, f"\n{indent}{name} {_ENDS[kind]}{wide}({self.vector(name)});")
         return edits.changes
 
     def _pragma(self, edits: Edits) -> None:
@@ -421,14 +411,9 @@ class _Translation(_Expressions):
 
     def narrowed(self, node: Node) -> Node:
         """The float inside a conversion to the storage type."""
-        if node.type == "call_expression" and len(arguments(node)) == 1:
-            name, function = called(self.source, node), self.source.of(node, "function")
-            kind = function.partition("<")[2].rstrip(">") if name == "static_cast" else function.strip("()")
-            if name in self.conversions.narrowing or kind in self.conversions.storage:
-                return arguments(node)[0]
-        if node.type == "cast_expression" and self.source.of(node, "type") in self.conversions.storage:
-            return node.child_by_field_name("value")
-        return node
+        kind, inner = _cast(self.source, node)
+        converts = kind.removeprefix("std::").partition("<")[0] in self.conversions.narrowing
+        return inner if converts or kind in self.conversions.storage else node
 
     def stored(self, node: Node) -> str:
         """`store(p + i, value)`, where the file's own function converts."""
@@ -450,25 +435,13 @@ class _Translation(_Expressions):
             raise _refused(found.statement, "a sum of another form")
         if found.kind != "+":
             return f"{vector} = {found.kind}_lanes({vector}, {self.kept(value, name)})"
-        double = name in self.doubles
-        if double:
-            value = self._of_a_double(value)
-            if not is_float(self.source, value):
-                raise _refused(found.statement, "terms that are computed in double")
-        kept = self.kept(value, "0.0f")
-        return f"{vector} += {f'in_doubles({kept})' if double else kept}"
-
-    def _of_a_double(self, value: Node) -> Node:
-        """The float that is made a double of as a whole."""
-        source, value = self.source, bare(value)
-        if value.type == "cast_expression":
-            kind, inner = source.of(value, "type"), value.child_by_field_name("value")
-        elif value.type == "call_expression" and len(arguments(value)) == 1:
-            kind = source.of(value, "function")
-            kind, inner = kind.removeprefix("static_cast<").removesuffix(">").strip("()"), arguments(value)[0]
-        else:
-            return value
-        return inner if aliases(source).get(kind, kind) == "double" else value
+        if name not in self.doubles:
+            return f"{vector} += {self.kept(value, '0.0f')}"
+        kind, inner = _cast(self.source, bare(value))  # the float that is made a double of as a whole
+        value = inner if aliases(self.source).get(kind, kind) == "double" else bare(value)
+        if not is_float(self.source, value):
+            raise _refused(found.statement, "terms that are computed in double")
+        return f"{vector} += in_doubles({self.kept(value, '0.0f')})"
 
     def kept(self, value: Node, neutral: str) -> str:
         kind, text = self.expression(value)

@@ -20,6 +20,7 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
+from nodes.rewrites.syntax.tree import field_of
 
 _PLAIN = frozenset({
     "float", "double", "int", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "size_t", "_Float16",
@@ -44,7 +45,7 @@ def _write(edits: Edits, source: Source, call: Node) -> None:
     if source.of(value) != "0" or array.type != "identifier" or not _is_pointer(source, array):
         raise Unsupported("bytes of another value, or not the start of an array")
     count, statement, taken = _elements(source, size, array), call.parent, identifiers(source, enclosing_function(call))
-    counter = next((each for each in ("i", "j", "k") if each not in taken), None) or free("i", taken)
+    counter = next((each for each in "ijk" if each not in taken), None) or free("i", taken)
     header = f"for (int64_t {counter} = 0; {counter} < {count}; ++{counter}) {{"
     edits.write(statement, [header, [f"{source.of(array)}[{counter}] = 0;"], "}"])
 
@@ -67,6 +68,6 @@ def _elements(source: Source, size: Node, array: Node) -> str:
 def _is_pointer(source: Source, node: Node) -> bool:
     """Whether the name's declaration before it makes it a pointer to one element after another."""
     found = host_code(source).definition(node)
-    declarator = found.form if found is not None else None
-    depth = sum(1 for _ in source.walk(declarator, "pointer_declarator")) if declarator is not None else 2
-    return depth <= 1 and declarator.type in {"pointer_declarator", "array_declarator"}
+    form = found.form if found is not None else None
+    arrays = form is not None and form.type in {"pointer_declarator", "array_declarator"}
+    return arrays and field_of(form, "declarator").type == "identifier"

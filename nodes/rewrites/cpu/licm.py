@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import Effects, effects
-from nodes.rewrites.analysis.host_loops import loops
+from nodes.rewrites.analysis.host_loops import loops, put_in_front, varying
 from nodes.rewrites.analysis.host_source import (
     called,
     changed_names,
@@ -21,12 +21,12 @@ from nodes.rewrites.analysis.host_source import (
     indentation,
     is_float,
     operator,
-    pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, repeated
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.source import Edits, Source, inside, lifted, one_by_one
 from nodes.rewrites.syntax.tree import one_variable
 
 _SOMETIMES = frozenset({"for_statement", "if_statement", "conditional_expression", "while_statement", "preproc_call"})
@@ -41,30 +41,22 @@ _SOMETIMES = frozenset({"for_statement", "if_statement", "conditional_expression
 )
 def rewrite(source: Source, facts: object) -> str | None:
     """From the innermost loops outwards, until nothing moves any more."""
-    return repeated(
-        source,
-        lambda current: next(filter(None, (_hoisted(current, loop) for loop in reversed(loops(current)))), None),
-        8,
-    )
+    return one_by_one(source, _hoist, lambda left: ((left, loop) for loop in reversed(loops(left))), 8)
 
 
-def _hoisted(source: Source, loop: Loop) -> str | None:
-    if loop.body.type != "compound_statement":
-        return None
-    try:
-        moves = _Moves(source, loop, effects(source, loop))
+def _hoist(edits: Edits, source: Source, loop: Loop) -> bool:
+    moves = _Moves(source, loop, effects(source, loop))
+    if loop.body.type == "compound_statement":
         moves.statements()
         moves.expressions()
-        return moves.apply()
-    except Unsupported:
-        return None
+        moves.write(edits)
+    return bool(moves.lines)
 
 
 class _Moves:
     def __init__(self, source: Source, loop: Loop, found: Effects) -> None:
         self.source, self.loop, self.effects = source, loop, found
-        self.variant = {loop.name} | {carried.name for carried in found.carried}
-        self.variant |= declared_names(source, loop.body) | changed_names(source, loop.body)
+        self.variant = varying(source, loop) | {carried.name for carried in found.carried}
         mentions = source.walk(enclosing_function(loop.node), "identifier")
         self.taken = {source.of(n) for n in mentions if not inside(n, loop.body)}
         self.moved: list[Node] = []
@@ -82,29 +74,20 @@ class _Moves:
                 self._first_iteration(child)
 
     def _declaration(self, node: Node) -> None:
-        source = self.source
-        variable = one_variable(node)
-        if variable is None:
+        source, variable = self.source, one_variable(node)
+        name = source.of(variable[0]) if variable is not None else ""
+        if not name or name in self.taken | changed_names(source, self.loop.body) or not self.invariant(variable[1]):
             return
-        name, value = variable
-        if source.of(name) in self.taken | changed_names(source, self.loop.body):
-            return
-        if self.invariant(value):
-            self.variant.discard(source.of(name))
-            self.taken.add(source.of(name))
-            self.moved.append(node)
-            self.lines.extend(self._dedented(node))
+        self.variant.discard(name)
+        self.taken.add(name)
+        self._move(node, [node])
 
     def _first_iteration(self, node: Node) -> None:
         """`if (i == 0) { ... }` whose block does not depend on the rest of the iteration."""
-        source, loop = self.source, self.loop
-        clause, block, alternative = fields(node, "condition", "consequence", "alternative")
-        condition = clause.child_by_field_name("value")
-        if alternative is not None or condition is None or condition.type != "binary_expression":
+        source, loop, found = self.source, self.loop, match(self.source, node, "if ($a == $b) $block;")
+        if found is None or {source.of(found["a"]), source.of(found["b"])} != {loop.name, source.of(loop.start_node)}:
             return
-        sides = {source.of(side) for side in fields(condition, "left", "right")}
-        if operator(source, condition) != "==" or sides != {loop.name, source.of(loop.start_node)}:
-            return
+        block = found["block"]
         if (
             block.type != "compound_statement"
             or declared_names(source, block)
@@ -116,8 +99,14 @@ class _Moves:
         clash = {a.root for a in mine if a.writes} & {a.root for a in others}
         clash |= {a.root for a in mine} & {a.root for a in others if a.writes}
         if not clash and not any(inside(carried.node, node) for carried in self.effects.carried):
-            self.moved.append(node)
-            self.lines += [line for child in block.named_children for line in self._dedented(child)]
+            self._move(node, block.named_children)
+
+    def _move(self, node: Node, written: list[Node]) -> None:
+        """A statement to what stands in front of the loop, as these statements."""
+        self.moved.append(node)
+        for statement in written:
+            indentation(self.source, statement)  # nothing else stands in front of it
+            self.lines += lifted(self.source, statement, self.source.of(statement)).split("\n")
 
     def expressions(self) -> None:
         """The largest invariant floats that cost a division or a call, where every iteration evaluates them."""
@@ -154,23 +143,9 @@ class _Moves:
         self.taken.add(name)
         return name
 
-    def _dedented(self, node: Node) -> list[str]:
-        """The lines of a statement with the indentation of its first line removed."""
-        indentation(self.source, node)  # nothing else stands in front of it
-        return lifted(self.source, node, self.source.of(node)).split("\n")
-
-    def apply(self) -> str | None:
-        if not self.lines:
-            return None
-        edits, source = Edits(self.source), self.source
-        place = pragma_node(source, self.loop.node) or self.loop.node
-        indent = indentation(source, self.loop.node)
-        edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in self.lines))
+    def write(self, edits: Edits) -> None:
+        put_in_front(edits, self.loop, self.lines)
         for node in self.moved:
-            end = source.data.find(b"\n", node.end_byte) + 1
-            if node.has_error or source.data[node.end_byte : end].strip():
-                raise Unsupported("something else stands on the line, or the parser did not understand it")
             edits.remove(node)
         for node, name in self.replaced:
             edits.replace(node.parent if node.parent.type == "parenthesized_expression" else node, name)
-        return edits.apply()

@@ -17,17 +17,14 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import canonical, has_pragma, header, loops
+from nodes.rewrites.analysis.host_loops import canonical, has_pragma, header, loops, put_in_front, varying
 from nodes.rewrites.analysis.host_source import (
     called,
     calls_below,
     changed_names,
-    declared_names,
     enclosing_function,
     identifiers,
-    indentation,
     is_float,
-    over_lanes,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
@@ -57,7 +54,7 @@ def _nests(source: Source) -> Iterator[tuple[Source, Loop, Loop]]:
     for inner in loops(source):
         if inner.step_node is not None and not source.of(inner.step_node).isdigit():
             continue
-        if inner.inclusive or source.of(inner.start_node) != "0" or over_lanes(source, inner.node):
+        if inner.inclusive or source.of(inner.start_node) != "0":
             continue
         if inner.body.type != "compound_statement" or has_pragma(source, inner):
             continue
@@ -83,7 +80,6 @@ def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     if not values:
         raise Unsupported("nothing to put into a table")
     taken = identifiers(source, enclosing_function(inner.node))
-    indent, unit = indentation(source, outer.node), source.unit(outer.node)
     tables: dict[str, str] = {}
     for value in values:
         text = moved.written_out(value)
@@ -93,9 +89,8 @@ def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
         edits.replace(value, f"{tables[text]}[{inner.name}]")
     lines = [f"std::vector<float> {name}({source.of(inner.bound_node)});" for name in tables.values()]
     lines.append(f"{header(source, inner)} {{")
-    lines += [f"{unit}{name}[{inner.name}] = {text};" for text, name in tables.items()]
-    lines.append("}")
-    edits.insert(outer.node.start_byte, "".join(f"{line}\n{indent}" for line in lines))
+    lines += [f"{source.unit(outer.node)}{name}[{inner.name}] = {text};" for text, name in tables.items()]
+    put_in_front(edits, outer, [*lines, "}"])
     for declaration in unread:
         edits.remove(declaration)
     include(source, edits, "vector")
@@ -115,9 +110,7 @@ class _Independent:
     def __init__(self, source: Source, outer: Loop, inner: Loop) -> None:
         self.source, self.outer, self.inner = source, outer, inner
         self.effects = found = effects(source, outer)
-        changed = changed_names(source, outer.body) | declared_names(source, outer.body)
-        self.variant = (changed | {outer.name}) - {inner.name}
-        self.variant |= {carried.name for carried in found.carried}
+        self.variant = (varying(source, outer) - {inner.name}) | {carried.name for carried in found.carried}
         ends = (inner.bound_node, inner.node.child_by_field_name("initializer"))
         if any(identifiers(source, node) & self.variant for node in ends):
             raise Unsupported("a length that changes")

@@ -19,18 +19,17 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.host_dependence import unordered
 from nodes.rewrites.analysis.host_loops import canonical, counts_from_zero, has_pragma, header, loop_at, loops
 from nodes.rewrites.analysis.host_source import (
-    changed_names,
     declared_names,
     enclosing_function,
+    host_code,
     identifiers,
-    over_lanes,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define, free, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted, one_by_one
-from nodes.rewrites.syntax.tree import children_of
+from nodes.rewrites.syntax.tree import LOOPS, children_of
 
 _DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
 _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
@@ -58,27 +57,23 @@ def _turned(edits: Edits, source: Source, loop: Loop, form: Callable[[Source, Lo
         define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
 
 
-def _plain(source: Source, loop: Loop) -> None:
-    if not counts_from_zero(source, loop) or over_lanes(source, loop.node):
-        raise Unsupported("a loop that does not count from 0 by 1")
-    if loop.bound_node.type not in {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}:
-        raise Unsupported("a bound of another form")
+def _inner(source: Source, outer: Loop) -> tuple[Loop, list[Node], list[Node]]:
+    """The one loop in a loop, and what stands in front of it and behind. Raises Unsupported where there is none, or one that depends
+    on the loop around it."""
+    body, found = children_of(outer.body), list(source.walk(outer.body, *LOOPS))
+    inner = canonical(source, found[0]) if len(found) == 1 and found[0] in body else None
+    if inner is None or inner.step_node is not None or has_pragma(source, inner):
+        raise Unsupported("not one loop in it")
+    if source.has(outer.body, "break_statement", "continue_statement", "return_statement", "preproc_call"):
+        raise Unsupported("an iteration that may end early")
+    if outer.name in identifiers(source, inner.bound_node) | identifiers(source, inner.start_node):
+        raise Unsupported("a loop that depends on the one around it")
+    return inner, body[: body.index(inner.node)], body[body.index(inner.node) + 1 :]
 
 
 def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
     """A loop over columns that keeps something of each, over all rows."""
-    _plain(source, outer)
-    if outer.body.type != "compound_statement":
-        raise Unsupported("no block")
-    body = children_of(outer.body)
-    at = [place for place, node in enumerate(body) if node.type == "for_statement"]
-    inner = canonical(source, body[at[0]]) if len(at) == 1 else None
-    if inner is None or inner.step_node is not None or any(source.walk(inner.body, "for_statement", "while_statement")):
-        raise Unsupported("not one loop over rows in it")
-    if has_pragma(source, inner) or inner.body.type != "compound_statement":
-        raise Unsupported("a loop of another form")
-    if any(source.walk(outer.body, "break_statement", "continue_statement", "while_statement", "preproc_call")):
-        raise Unsupported("an iteration that may end early")
+    inner, first, last = _inner(source, outer)
     whole, carried = unordered(source, outer)
     if carried or whole.called_loops:
         raise Unsupported("a reduction over the columns")
@@ -92,64 +87,32 @@ def _column_by_column(source: Source, outer: Loop, edits: Edits) -> None:
         raise Unsupported("nothing walks down a column")
     if any(down.value == 1 and along.value not in {0, 1} for down, along in steps):
         raise Unsupported("something walks along a row")
-    local = declared_names(source, inner.body) | {inner.name}
-    if outer.name in identifiers(source, inner.bound_node) | identifiers(source, inner.start_node):
-        raise Unsupported("rows that depend on the column")
-    first, last = body[: at[0]], body[at[0] + 1 :]
     kept = _kept(source, first)
-    behind = {name for node in last for name in declared_names(source, node)}
-    if (set(kept) & (behind | local)) or (
-        identifiers(source, inner.bound_node) | identifiers(source, inner.start_node)
-    ) & set(kept):
+    others = set().union(*(declared_names(source, node) for node in (inner.node, *last)))
+    if kept.keys() & (others | identifiers(source, inner.bound_node) | identifiers(source, inner.start_node)):
         raise Unsupported("a name for two things")
-    names = _Names(source, outer)
-    starts = [
-        f"{names.of(name)} = {names.within(value, kept)};" for name, (_, value) in kept.items() if value is not None
-    ]
-    starts += [names.within(node, kept) for node in first if node.type != "declaration"]
-    rows = names.along([names.within(node, kept) for node in inner.body.named_children])
-    lines = [f"const {names.kind} {names.end} = {names.limit};"]
-    lines += [f"{kind} {name}[COLUMNS];" for name, (kind, _) in kept.items()]
-    lines += names.along(starts)
-    lines += [f"{header(source, inner)} {{", rows, "}"]
-    lines += names.along([names.within(node, kept) for node in last])
-    edits.write(outer.node, [names.header, lines, "}"])
+    edits.write(outer.node, _blocks(source, outer, inner, inner.body, kept, first, last))
 
 
-def _kept(source: Source, statements: list[Node]) -> dict[str, tuple[str, Node | None]]:
+def _kept(source: Source, first: list[Node]) -> dict[str, tuple[str, Node | None]]:
     """name -> (type, first value) of the variables that each column has."""
     found: dict[str, tuple[str, Node | None]] = {}
-    for node in statements:
-        if node.type == "expression_statement":
-            continue
+    for node in first:
         kind = source.of(node, "type") if node.type == "declaration" else ""
-        if kind not in _SCALARS:
+        if kind not in _SCALARS and node.type != "expression_statement":
             raise Unsupported("something else before the loop over rows")
-        for declarator in node.children_by_field_name("declarator"):
-            name = declarator.child_by_field_name("declarator") if declarator.type == "init_declarator" else declarator
-            if name.type != "identifier":
+        for variable in host_code(source).declared(node):
+            if variable.form.type != "identifier":
                 raise Unsupported("not a plain variable")
-            found[source.of(name)] = (kind, declarator.child_by_field_name("value"))
+            found[variable.name] = (kind, variable.value)
     return found
 
 
 def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory."""
-    if outer.step_node is not None or over_lanes(source, outer.node) or has_pragma(source, outer):
-        raise Unsupported("a loop of another form")
-    body = children_of(outer.body)
-    inner = canonical(source, body[0]) if len(body) == 1 and body[0].type == "for_statement" else None
-    if inner is None or not may_fork(source, outer):
+    inner, first, last = _inner(source, outer)
+    if first or last or outer.step_node is not None or has_pragma(source, outer) or not may_fork(source, outer):
         raise Unsupported("not two loops and nothing between them")
-    _plain(source, inner)
-    if has_pragma(source, inner) or any(source.walk(inner.body, "for_statement", "while_statement")):
-        raise Unsupported("a loop of another form")
-    if outer.name in identifiers(source, inner.bound_node) or changed_names(source, outer.body) & (
-        identifiers(source, outer.bound_node) | identifiers(source, inner.bound_node)
-    ):
-        raise Unsupported("columns that depend on the row")
-    if any(source.walk(inner.body, "break_statement", "return_statement")):
-        raise Unsupported("an iteration that may end early")
     try:
         unordered(source, outer)
     except Unsupported:
@@ -157,23 +120,9 @@ def _row_by_row(source: Source, outer: Loop, edits: Edits) -> None:
     else:
         raise Unsupported("rows that can be shared out")
     _exchanged(source, outer, inner)
-    names = _Names(source, inner)
-    own = inner.body.named_children if inner.body.type == "compound_statement" else [inner.body]
     work = f"int64_t{{1}} * {factor(source.of(outer.bound_node))} * {factor(source.of(inner.bound_node))}"
-    edits.write(
-        outer.node,
-        [
-            f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM)",
-            names.header,
-            [
-                f"const {names.kind} {names.end} = {names.limit};",
-                f"{header(source, outer)} {{",
-                names.along([names.within(node, {}) for node in own]),
-                "}",
-            ],
-            "}",
-        ],
-    )
+    pragma = f"#pragma omp parallel for schedule(static) if ({work} >= PARALLEL_FROM)"
+    edits.write(outer.node, [pragma, *_blocks(source, inner, outer, inner.body, {}, [], [])])
 
 
 def _exchanged(source: Source, outer: Loop, inner: Loop) -> None:
@@ -187,30 +136,39 @@ def _exchanged(source: Source, outer: Loop, inner: Loop) -> None:
         raise Unsupported("columns that depend on each other")
 
 
-class _Names:
-    """The loop over blocks of what was a loop over columns."""
+def _blocks(
+    source: Source,
+    columns: Loop,
+    rows: Loop,
+    body: Node,
+    kept: dict[str, tuple[str, Node | None]],
+    first: list[Node],
+    last: list[Node],
+) -> list:
+    """The loop over blocks of what was a loop over columns: what is `kept` of each column stands in an array. Raises Unsupported for
+    columns that are not counted from 0 by 1."""
+    name, kind, bound = columns.name, columns.type, source.of(columns.bound_node)
+    taken = identifiers(source, enclosing_function(columns.node))
+    begin, end = (free(f"{name}_{word}", taken) for word in ("block", "end"))
+    plain = {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}
+    if not counts_from_zero(source, columns) or columns.bound_node.type not in plain:
+        raise Unsupported("a loop that does not count from 0 by 1, or a bound of another form")
 
-    def __init__(self, source: Source, loop: Loop) -> None:
-        self.source, self.variable = source, loop.name
-        taken = identifiers(source, enclosing_function(loop.node))
-        self.kind = loop.type
-        self.begin, self.end = (free(f"{loop.name}_{word}", taken) for word in ("block", "end"))
-        bound = source.of(loop.bound_node)
-        self.header = f"for ({self.kind} {self.begin} = 0; {self.begin} < {bound}; {self.begin} += COLUMNS) {{"
-        # The distance is what is compared: begin + COLUMNS may be more than the type holds.
-        self.limit = f"{self.begin} + std::min<{self.kind}>(COLUMNS, {bound} - {self.begin})"
+    def within(node: Node) -> str:
+        uses = [n for n in source.walk(node, "identifier") if source.of(n) in kept]
+        return lifted(source, node, source.render(node, [(n, f"{source.of(n)}[{name} - {begin}]") for n in uses]))
 
-    def of(self, name: str) -> str:
-        return f"{name}[{self.variable} - {self.begin}]"
-
-    def within(self, node: Node, kept: dict[str, tuple[str, Node | None]]) -> str:
-        uses = [n for n in self.source.walk(node, "identifier") if self.source.of(n) in kept]
-        return lifted(
-            self.source, node, self.source.render(node, [(use, self.of(self.source.of(use))) for use in uses])
-        )
-
-    def along(self, statements: list[str]) -> list:
+    def along(statements: list[str]) -> list:
         """A loop over the columns of a block; nothing around nothing."""
-        head = f"for ({self.kind} {self.variable} = {self.begin}; {self.variable} < {self.end}; ++{self.variable}) {{"
         lines = [line for statement in statements for line in statement.split("\n")]
-        return [head, lines, "}"] if lines else []
+        return [f"for ({kind} {name} = {begin}; {name} < {end}; ++{name}) {{", lines, "}"] if lines else []
+
+    starts = [f"{each}[{name} - {begin}] = {within(value)};" for each, (_, value) in kept.items() if value is not None]
+    starts += [within(node) for node in first if node.type != "declaration"]
+    # The distance is what is compared: begin + COLUMNS may be more than the type holds.
+    lines = [f"const {kind} {end} = {begin} + std::min<{kind}>(COLUMNS, {bound} - {begin});"]
+    lines += [f"{type_} {each}[COLUMNS];" for each, (type_, _) in kept.items()] + along(starts)
+    own = body.named_children if body.type == "compound_statement" else [body]
+    lines += [f"{header(source, rows)} {{", along([within(node) for node in own]), "}"]
+    lines += along([within(node) for node in last])
+    return [f"for ({kind} {begin} = 0; {begin} < {bound}; {begin} += COLUMNS) {{", lines, "}"]

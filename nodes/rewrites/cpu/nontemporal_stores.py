@@ -10,14 +10,12 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from kernels.spec import Workload
-from nodes.rewrites.analysis.host_loops import loops_around
+from nodes.rewrites.analysis.host_loops import loops_around, put_in_front, varying
 from nodes.rewrites.analysis.host_source import (
     arguments,
     enclosing_function,
     function_of,
     identifiers,
-    indentation,
-    pragma_node,
     root_name,
 )
 from nodes.rewrites.analysis.kernels import Loop
@@ -41,30 +39,25 @@ _DEFINE = "#define STREAM_FROM_MB {threshold}  // tune: {threshold} {large}"
 def rewrite(source: Source, facts: Facts) -> str | None:
     if not _beyond_cache(facts):
         return None
-    edits, kinds = Edits(source), False
-    declared: set[int] = set()
+    edits, declared = Edits(source), set[int]()
     for call in source.walk(None, "call_expression"):
         if source.of(call, "function") != "store_lanes":
             continue
         function = enclosing_function(call)
         if function is None or "store_lanes" in source.of(function, "declarator"):
             continue
-        try:
+        with edits.attempt():
             nest = _nest(source, call)
             target = _output(source, call, function, facts)
             size = " * ".join(factor(source.of(loop.bound_node)) for loop in nest)
-            place = pragma_node(source, nest[0].node) or nest[0].node
-            if place.start_byte not in declared:
-                declared.add(place.start_byte)
-                indent = indentation(source, nest[0].node)
+            if nest[0].node.start_byte not in declared:
+                declared.add(nest[0].node.start_byte)
                 bytes_written = f"{size} * static_cast<int64_t>(sizeof(*{target}))"
-                line = f"const bool streams = {bytes_written} >= STREAM_FROM_MB * int64_t{{1 << 20}};"
-                edits.insert(place.start_byte, f"{line}\n{indent}")
+                put_in_front(
+                    edits, nest[0], [f"const bool streams = {bytes_written} >= STREAM_FROM_MB * int64_t{{1 << 20}};"]
+                )
             edits.insert(call.child_by_field_name("arguments").end_byte - 1, ", streams")
-            kinds = True
-        except Unsupported:
-            continue
-    if not kinds:
+    if not edits.changes:
         return None
     threshold = _threshold_mb(facts)
     line = _DEFINE.format(threshold=threshold, large=4 * threshold)
@@ -100,13 +93,7 @@ def _nest(source: Source, call: Node) -> list[Loop]:
         raise Unsupported("a loop whose extent is not known")
     if not found:
         raise Unsupported("no loop around the store")
-    variables = {loop.name for loop in found}
-    inside = {
-        name
-        for node in source.walk(found[0].body, "init_declarator")
-        for name in identifiers(source, node.child_by_field_name("declarator"))
-    }
-    if any(identifiers(source, loop.bound_node) & (variables | inside) for loop in found):
+    if any(identifiers(source, loop.bound_node) & varying(source, found[0]) for loop in found):
         raise Unsupported("an extent that changes")
     return found
 
@@ -117,12 +104,9 @@ def _output(source: Source, call: Node, function: Node, facts: Facts) -> str:
     name = root_name(source, address)
     if all(parameter.name != name for parameter in function_of(source, function).parameters):
         raise Unsupported("a store to something that is no parameter")
-    for other in source.walk(function, "call_expression"):
-        if source.of(other, "function") == "load_lanes":
-            loaded = root_name(source, arguments(other)[0])
-            if loaded == name:
-                raise Unsupported("the output is read again")
-    for read in source.walk(function, "subscript_expression"):
-        if root_name(source, read.child_by_field_name("argument")) == name:
-            raise Unsupported("the output is used otherwise")
+    calls = source.walk(function, "call_expression")
+    read = [arguments(other)[0] for other in calls if source.of(other, "function") == "load_lanes"]
+    read += [node.child_by_field_name("argument") for node in source.walk(function, "subscript_expression")]
+    if any(root_name(source, each) == name for each in read):
+        raise Unsupported("the output is read again, or used otherwise")
     return name

@@ -6,18 +6,13 @@ compares the number of elements with PARALLEL_FROM, which is left open.
 
 from __future__ import annotations
 
-from tree_sitter import Node
-
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_loops import called_in_loops, canonical, loops
+from nodes.rewrites.analysis.host_loops import canonical, loops, put_in_front, runs_again, varying
 from nodes.rewrites.analysis.host_source import (
-    changed_names,
-    declared_names,
+    enclosing_function,
     functions,
     identifiers,
-    indentation,
-    over_lanes,
     pragma_before,
     pragma_node,
 )
@@ -25,7 +20,8 @@ from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of
+from nodes.rewrites.syntax.source import inside as within
+from nodes.rewrites.syntax.tree import children_of, enclosing, upward
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
@@ -39,32 +35,23 @@ PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 )
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
-    repeated = called_in_loops(source)
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
-        if over_lanes(source, loop.node) or _inside(source, loop.node) or loop.step_node is not None:
+        if loop.step_node is not None or (pragma and not pragma.startswith("#pragma omp simd")):
             continue
         if loop.start_node.type != "number_literal":  # the remainder of a loop before it: a few elements
             continue
-        if pragma and not pragma.startswith("#pragma omp simd"):
-            continue
-        try:
+        with edits.attempt():
             found, carried = unordered(source, loop)
-            if any(loop.node in _nodes(source, name) for name in repeated) or _forks(source, found):
+            if not may_fork(source, loop) or _forks(source, found):
                 continue
-            clauses = reduction_clauses(carried)
-            indent = indentation(source, loop.node)
+            clauses = (" collapse(2)" if _collapses(source, loop) else "") + reduction_clauses(carried)
             condition = _condition(source, loop, found)
-        except Unsupported:
-            continue
-        if _collapses(source, loop):
-            clauses = f" collapse(2){clauses}"
-        if pragma:
-            line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
-            edits.replace(pragma_node(source, loop.node), line)
-            continue
-        line = f"#pragma omp parallel for schedule(static) if ({condition}){clauses}\n{indent}"
-        edits.insert(loop.node.start_byte, line)
+            if pragma:
+                line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
+                edits.replace(pragma_node(source, loop.node), line)
+            else:
+                put_in_front(edits, loop, [f"#pragma omp parallel for schedule(static) if ({condition}){clauses}"])
     if not edits.changes:
         return None
     define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
@@ -72,32 +59,18 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def may_fork(source: Source, loop: Loop) -> bool:
-    """Whether a loop runs once for a call of the kernel, as far as the file shows."""
-    repeated = any(loop.node in _nodes(source, name) for name in called_in_loops(source))
-    return not repeated and not _inside(source, loop.node)
-
-
-def _inside(source: Source, node: Node) -> bool:
-    """Whether the loop is shared out already, or stands in another one: a fork in there would be repeated."""
-    here: Node | None = node
-    while here is not None and here.type != "function_definition":
-        if "omp parallel" in pragma_before(source, here):
-            return True
-        here = here.parent
-        if here is not None and here.type in {"for_statement", "while_statement", "do_statement", "lambda_expression"}:
-            return True  # a lambda may be called in a loop
-    return False
+    """Whether a loop runs once for a call of the kernel, as far as the file shows, and is not shared out already."""
+    node = loop.node
+    lent = enclosing(node, "lambda_expression") is not None  # it may be called in a loop
+    shared = any("omp parallel" in pragma_before(source, here) for here in upward(node, enclosing_function(node)))
+    return not lent and not shared and not runs_again(source, node)
 
 
 def _forks(source: Source, found: Effects) -> bool:
     """Whether a function that the loop calls shares out its own loops: inside another team those would run alone."""
-    own = functions(source)
-    return any(
-        source.of(pragma).startswith("#pragma omp parallel")
-        for name in found.calls
-        for function in own.get(name, ())
-        for pragma in source.walk(function.body, "preproc_call")
-    ) or any(source.of(p).startswith("#pragma omp parallel") for p in source.walk(found.loop.body, "preproc_call"))
+    called = (function.body for name in found.calls for function in functions(source).get(name, ()))
+    pragmas = (pragma for body in (found.loop.body, *called) for pragma in source.walk(body, "preproc_call"))
+    return any(source.of(pragma).startswith("#pragma omp parallel") for pragma in pragmas)
 
 
 def _collapses(source: Source, loop: Loop) -> bool:
@@ -118,24 +91,16 @@ def _collapses(source: Source, loop: Loop) -> bool:
         return False
 
 
-def _nodes(source: Source, name: str) -> set:
-    return {loop.node for function in functions(source)[name] for loop in loops(source, function.body)}
-
-
 def _condition(source: Source, loop: Loop, found: Effects) -> str:
     """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
-    inside = changed_names(source, loop.body) | declared_names(source, loop.body) | {loop.name}
-    products: list[str] = []
-    for inner in found.inner_loops:
-        chain = [inner]
-        chain += [o for o in found.inner_loops if o.node.start_byte < inner.node.start_byte < o.node.end_byte]
-        bounds = [source.of(each.bound_node) for each in sorted(chain, key=lambda each: each.node.start_byte)]
-        if all(not identifiers(source, each.bound_node) & inside for each in chain):
-            products.append(" * ".join([factor(source.of(loop.bound_node)), *map(factor, bounds)]))
-    outer = factor(source.of(loop.bound_node))
-    for bound in found.called_loops:
-        if bound is not None and not identifiers(source, bound) & inside:
-            products.append(f"{outer} * {factor(source.of(bound))}")
+    inside, outer = varying(source, loop), factor(source.of(loop.bound_node))
+    chains = [[o for o in found.inner_loops if within(inner.node, o.node)] for inner in found.inner_loops]
+    bounds = [[each.bound_node for each in chain] for chain in chains]
+    bounds += [[bound] for bound in found.called_loops if bound is not None]
+    products = [
+        " * ".join([outer, *(factor(source.of(bound)) for bound in nest)])
+        for nest in bounds if not any(identifiers(source, bound) & inside for bound in nest)
+    ]  # fmt: skip
     if not products and (found.inner_loops or found.called_loops):
         return f"{outer} > 1"  # how long an iteration is cannot be said here
     work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)

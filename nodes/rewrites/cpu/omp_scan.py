@@ -10,7 +10,7 @@ from __future__ import annotations
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import independent
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import has_pragma, loops
+from nodes.rewrites.analysis.host_loops import has_pragma, loops, put_in_front
 from nodes.rewrites.analysis.host_source import (
     declared_names,
     declared_type,
@@ -18,7 +18,6 @@ from nodes.rewrites.analysis.host_source import (
     identifiers,
     indentation,
     operator,
-    over_lanes,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_simd import vectorizes
@@ -44,7 +43,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _scan(source: Source, loop: Loop, edits: Edits) -> None:
-    if loop.step_node is not None or loop.body.type != "compound_statement" or over_lanes(source, loop.node):
+    if loop.step_node is not None or loop.body.type != "compound_statement":
         raise Unsupported("a loop of another form")
     if has_pragma(source, loop) or any(source.walk(loop.body, "preproc_call")):
         raise Unsupported("a loop with a pragma")
@@ -73,6 +72,5 @@ def _scan(source: Source, loop: Loop, edits: Edits) -> None:
     declared = {name for each in first for name in declared_names(source, each)}
     if any(identifiers(source, each) & declared for each in second):
         raise Unsupported("a value that both sides need")
-    indent, inner = indentation(source, loop.node), indentation(source, place)
-    edits.insert(loop.node.start_byte, f"#pragma omp simd reduction(inscan, +:{name})\n{indent}")
-    edits.insert(place.start_byte, f"#pragma omp scan {kind}({name})\n{inner}")
+    put_in_front(edits, loop, [f"#pragma omp simd reduction(inscan, +:{name})"])
+    edits.insert(place.start_byte, f"#pragma omp scan {kind}({name})\n{indentation(source, place)}")

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_loops import loops
+from nodes.rewrites.analysis.host_loops import loops, put_in_front
 from nodes.rewrites.analysis.host_source import (
     functions,
-    indentation,
-    over_lanes,
     pragma_before,
     pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.vector_math import declared
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 
 # What g++ 12 turns into vector instructions by itself; any other call keeps the loop scalar.
 _VECTOR_CALLS = frozenset({
@@ -44,24 +42,21 @@ def rewrite(source: Source, facts: object) -> str | None:
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or over_lanes(source, loop.node) or _short(loop):
+        if (pragma and not shared) or _short(loop):
             continue
         if loop.step_node is not None and not (
             source.of(loop.step_node).isdigit() and int(source.of(loop.step_node)) <= SHORT
         ):
             continue
-        try:
+        with edits.attempt():
             found, carried = unordered(source, loop)
             if found.inner_loops or not vectorizes(source, found):
                 continue
-            line = f"#pragma omp simd{reduction_clauses(carried)}\n{indentation(source, loop.node)}"
-        except Unsupported:
-            continue
-        if shared:
-            combined = pragma.replace(" for ", " for simd ", 1).replace(" if (", " if (parallel: ")
-            edits.replace(pragma_node(source, loop.node), f"{combined}\n")
-        else:
-            edits.insert(loop.node.start_byte, line)
+            if shared:
+                combined = pragma.replace(" for ", " for simd ", 1).replace(" if (", " if (parallel: ")
+                edits.replace(pragma_node(source, loop.node), f"{combined}\n")
+            else:
+                put_in_front(edits, loop, [f"#pragma omp simd{reduction_clauses(carried)}"])
     return edits.apply() if edits.changes else None
 
 

@@ -6,20 +6,17 @@ bit, so loops whose values are rounded to integers are left alone.
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.host_loops import loops
+from nodes.rewrites.analysis.host_loops import loops, put_in_front, varying
 from nodes.rewrites.analysis.host_source import (
-    changed_names,
     declared_type,
     enclosing_function,
     fields,
     identifiers,
-    indentation,
     operator,
-    pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.source import Edits, Source, inside
 
 _ROUNDING = ("round", "rint", "nearbyint", "floor", "ceil", "trunc", "int")
 
@@ -32,14 +29,11 @@ _ROUNDING = ("round", "rint", "nearbyint", "floor", "ceil", "trunc", "int")
     after=("vector_math",),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    edits = Edits(source)
-    done: list[Loop] = []
-    for loop in reversed(loops(source)):  # innermost first
-        if any(loop.node.start_byte <= other.node.start_byte < loop.node.end_byte for other in done):
-            continue
-        done.append(loop)
-        with edits.attempt():
-            _divisions(source, loop, edits)
+    edits, found = Edits(source), loops(source)
+    for loop in found:
+        if not any(other is not loop and inside(other.node, loop.node) for other in found):  # innermost
+            with edits.attempt():
+                _divisions(source, loop, edits)
     return edits.apply() if edits.changes else None
 
 
@@ -48,12 +42,8 @@ def _divisions(source: Source, loop: Loop, edits: Edits) -> None:
         called = source.of(call, "function").removeprefix("std::").removeprefix("static_cast<")
         if called.removeprefix("l").startswith(_ROUNDING) or "int" in called:
             return
-    variant = {loop.name} | changed_names(source, loop.body)
-    for node in source.walk(loop.body, "init_declarator"):
-        variant |= identifiers(source, node.child_by_field_name("declarator"))
+    variant, taken = varying(source, loop), identifiers(source, enclosing_function(loop.node))
     names: dict[str, str] = {}
-    taken = identifiers(source, enclosing_function(loop.node))
-    indent = indentation(source, loop.node)
     for node in source.walk(loop.body, "binary_expression"):
         divisor, dividend = fields(node, "right", "left")
         if operator(source, node) != "/" or divisor.type != "identifier":
@@ -69,6 +59,4 @@ def _divisions(source: Source, loop: Loop, edits: Edits) -> None:
         edits.replace(node.child_by_field_name("operator"), "*")
         edits.replace(divisor, names[name])
     if names:
-        place = pragma_node(source, loop.node) or loop.node
-        lines = "".join(f"const float {new} = 1.0f / {name};\n{indent}" for name, new in names.items())
-        edits.insert(place.start_byte, lines)
+        put_in_front(edits, loop, [f"const float {new} = 1.0f / {name};" for name, new in names.items()])

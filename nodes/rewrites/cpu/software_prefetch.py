@@ -17,7 +17,6 @@ from nodes.rewrites.analysis.host_source import (
     declared_names,
     enclosing_function,
     identifiers,
-    over_lanes,
     root_name,
 )
 from nodes.rewrites.analysis.kernels import Loop
@@ -40,7 +39,7 @@ _LONG = frozenset({"exp_lanes", "tanh_lanes", "erf_lanes", "log_lanes", "log1p_l
 def rewrite(source: Source, facts: Facts) -> str | None:
     edits, read = Edits(source), dict[int, set[str]]()
     for loop in loops(source):
-        if loop.step_node is None or source.of(loop.step_node) != "LANES" or over_lanes(source, loop.node):
+        if loop.step_node is None or source.of(loop.step_node) != "LANES":
             continue
         seen = read.setdefault(enclosing_function(loop.node).start_byte, set())
         loads = [arguments(call)[0] for call in _calls(source, loop, "load_lanes")]

@@ -16,11 +16,11 @@ from nodes.rewrites.analysis.host_source import (
     host_code,
     identifiers,
     indentation,
-    operator,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import names_declared
 
@@ -85,13 +85,10 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
 
 def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
     """`counter / n` or `counter % n` of the body, n being a name."""
-    return [
-        node
-        for node in source.walk(loop.body, "binary_expression")
-        if operator(source, node) == sign
-        and source.of(node, "left") == loop.name
-        and node.child_by_field_name("right").type == "identifier"
-    ]
+    found = (
+        (node, match(source, node, f"{loop.name} {sign} $n")) for node in source.walk(loop.body, "binary_expression")
+    )
+    return [node for node, parts in found if parts is not None and parts["n"].type == "identifier"]
 
 
 def _is_declared(source: Source, loop: Loop, node: Node) -> bool:

@@ -17,12 +17,11 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_loops import called_in_loops
-from nodes.rewrites.analysis.host_source import arguments, enclosing_function, functions, is_float, operator, overloaded
+from nodes.rewrites.analysis.host_loops import runs_again
+from nodes.rewrites.analysis.host_source import arguments, functions, is_float, operator, overloaded
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_includes, include
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import LOOPS, enclosing
 
 VECTOR_FUNCTIONS = {
     **dict.fromkeys((
@@ -75,14 +74,9 @@ _TEXTS = {
 )
 def rewrite(source: Source, facts: object) -> str | None:
     own, edits, used = functions(source), Edits(source), set()
-    repeated = {f.node for name in called_in_loops(source) for f in own[name]}
     for call in source.walk(None, "call_expression"):
         name = _float_function(source, call)
-        if (
-            (name in VECTOR_FUNCTIONS or name in _EXTREMES)
-            and name not in own
-            and (enclosing(call.parent, *LOOPS) is not None or enclosing_function(call) in repeated)
-        ):
+        if name in {*VECTOR_FUNCTIONS, *_EXTREMES} - own.keys() and runs_again(source, call):
             name = _EXTREMES.get(name, name)
             if source.of(call, "function") != name:
                 edits.replace(call.child_by_field_name("function"), name)

@@ -16,8 +16,9 @@ from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Symbol
-from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.source import Edits, Source, inside
+from nodes.rewrites.syntax.tree import enclosing, field_of, is_integer, same, statements
 
 
 @rule(
@@ -40,23 +41,20 @@ def _settle_or_part(edits: Edits, code: Code, kernel: Kernel, declaration: Node)
 
 
 def _settle(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
-    source, text = code.source, code.source.of
-    kind, around = text(field_of(declaration, "type")), declaration.parent
-    declarators = declaration.children_by_field_name("declarator")
-    if around is None or around.type != "compound_statement" or not is_integer(kind):
+    around, kind = declaration.parent, code.source.of(declaration, "type")
+    declared = code.declared(declaration)
+    plain = all(found.declarator.type == "identifier" for found in declared)
+    qualified = any(c.type in {"type_qualifier", "storage_class_specifier"} for c in declaration.children)
+    if around.type != "compound_statement" or not is_integer(kind) or qualified or not plain:
         return False
-    if any(c.type in {"type_qualifier", "storage_class_specifier"} for c in declaration.children):
-        return False
-    if any(d.type != "identifier" for d in declarators):
-        return False
-    for declarator in declarators:
-        uses = [n for n in source.walk(around, "identifier") if text(n) == text(declarator) and not same(n, declarator)]
-        assignment = _first_set(code, around, uses)
-        assigned = [t for t in code.assigned(around) if text(t) == text(declarator)]
-        if assignment is None or len(assigned) != 1 or not _is_index(code, kernel, text(declarator)):
+    for found in declared:
+        uses = [n for n in code.uses(found, around) if not same(n, found.declarator)]
+        set_by = _first_set(code, around, found.name, uses)
+        indexes = any(enclosing(use, "subscript_argument_list", "argument_list") is not None for use in uses)
+        if set_by is None or len(code.set_at(found, around)) != 1 or not indexes:
             continue
-        edits.insert(assignment.start_byte, f"{kind} ")
-        rest = [text(d) for d in declarators if not same(d, declarator)]
+        edits.insert(set_by.start_byte, f"{kind} ")
+        rest = [other.name for other in declared if other is not found]
         if rest:
             edits.replace(declaration, f"{kind} {', '.join(rest)};")
         else:
@@ -84,25 +82,8 @@ def _part(edits: Edits, code: Code, kernel: Kernel, declaration: Node) -> bool:
     return True
 
 
-def _first_set(code: Code, around: Node, uses: list[Node]) -> Node | None:
+def _first_set(code: Code, around: Node, name: str, uses: list[Node]) -> Node | None:
     """The statement of the block that sets the variable, where it is the first to name it and names it once."""
-    if not uses:
-        return None
-    (first, *_) = uses
-    assignment = first.parent
-    if assignment is None or assignment.type != "assignment_expression" or assignment.parent is None:
-        return None
-    statement = assignment.parent
-    if not same(field_of(assignment, "left"), first) or not any(same(s, statement) for s in statements(around)):
-        return None
-    operator = code.source.of(assignment, "operator")
-    inner = [n for n in uses if statement.start_byte <= n.start_byte < statement.end_byte]
-    return statement if operator == "=" and len(inner) == 1 else None
-
-
-def _is_index(code: Code, kernel: Kernel, name: str) -> bool:
-    """Whether the variable is part of an element's place."""
-    source = code.source
-    places = list(source.walk(kernel.body, "subscript_argument_list"))
-    places += [a for n in source.walk(kernel.body, "call_expression") if (a := field_of(n, "arguments")) is not None]
-    return any(source.of(n) == name for place in places for n in source.walk(place, "identifier"))
+    first = next((s for s in statements(around) if any(inside(use, s) for use in uses)), None)
+    once = sum(inside(use, first) for use in uses) == 1 if first is not None else False
+    return first if once and match(code.source, first, f"{name} = $value;") is not None else None

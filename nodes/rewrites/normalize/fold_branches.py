@@ -15,7 +15,8 @@ from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.match import bare
+from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of, statements
 
 
@@ -35,57 +36,35 @@ def _branches(code: Code) -> Iterator[tuple[Kernel, Node]]:
 
 
 def _decide(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
-    condition = field_of(node, "condition")
-    if condition is not None and condition.type == "condition_clause":
-        condition = field_of(condition, "value")
-    if condition is None or not kernel.launches or not _names_template(code, condition):
+    condition = bare(field_of(node, "condition"))
+    if not kernel.launches or not _names_template(code, condition):
         return False
-    values = {_truth(value_in(code, kernel, launch, condition)) for launch in kernel.launches}
-    if len(values) != 1 or None in values:
+    values = {value_in(code, kernel, launch, condition) for launch in kernel.launches}
+    sides = {"alternative" if value == 0 else "consequence" for value in values}
+    taken = field_of(node, *sides) if len(sides) == 1 and None not in values else None
+    if len(sides) != 1 or None in values or (taken is None and node.type == "conditional_expression"):
         return False
-    taken = field_of(node, "consequence" if True in values else "alternative")
+    taken = taken.named_children[-1] if taken is not None and taken.type == "else_clause" else taken
+    text = code.source.of(taken)
     if node.type == "conditional_expression":
-        if taken is None:
-            return False
-        plain = taken.type in {
-            "identifier",
-            "number_literal",
-            "field_expression",
-            "call_expression",
-            "subscript_expression",
-        }
-        edits.replace(node, code.source.of(taken) if plain else f"({code.source.of(taken)})")
-        return True
-    if taken is not None and taken.type == "else_clause":
-        taken = taken.named_children[-1]
-    if node.parent is not None and node.parent.type == "else_clause":
-        if taken is None:
-            raise Unsupported("an else without anything behind it")
-        edits.replace(node, code.source.of(taken))
-    elif taken is None:
+        plain = {"identifier", "number_literal", "field_expression", "call_expression", "subscript_expression"}
+        edits.replace(node, text if taken.type in plain else f"({text})")
+    elif node.parent.type != "compound_statement":
+        edits.replace(node, text or ";")
+    elif taken is None or (taken.type == "compound_statement" and not taken.named_children):
         edits.remove(node, instead=";")
     elif taken.type == "compound_statement" and not any(s.type == "declaration" for s in statements(taken)):
         inner = taken.named_children
-        if not inner:
-            edits.remove(node, instead=";")
-        else:
-            text = code.source.data[inner[0].start_byte : inner[-1].end_byte].decode()
-            deeper, here = code.source.indent(inner[0]), code.source.indent(node)
-            edits.replace(
-                node, "\n".join(here + x.removeprefix(deeper) if n else x for n, x in enumerate(text.split("\n")))
-            )
+        text = code.source.data[inner[0].start_byte : inner[-1].end_byte].decode()
+        deeper, here = code.source.indent(inner[0]), code.source.indent(node)
+        lines = (line if n == 0 else here + line.removeprefix(deeper) for n, line in enumerate(text.split("\n")))
+        edits.replace(node, "\n".join(lines))
     else:
-        edits.replace(node, code.source.of(taken))
+        edits.replace(node, text)
     return True
 
 
 def _names_template(code: Code, condition: Node) -> bool:
-    for identifier in code.source.walk(condition, "identifier"):
-        found = code.definition(identifier)
-        if found is not None and found.kind == "template":
-            return True
-    return condition.type in {"true", "false"}  # inline_device_functions leaves what a call named
-
-
-def _truth(value: int | None) -> bool | None:
-    return None if value is None else bool(value)
+    found = [code.definition(name) for name in code.source.walk(condition, "identifier")]
+    of_template = any(each is not None and each.kind == "template" for each in found)
+    return of_template or condition.type in {"true", "false"}  # inline_device_functions leaves what a call named

@@ -11,12 +11,14 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.indices import is_pure
 from nodes.rewrites.analysis.kernels import Kernel, template_name
-from nodes.rewrites.analysis.structs import called_object, is_made, is_steady, object_of, structs
+from nodes.rewrites.analysis.structs import called_object, is_made, is_steady, object_of, structs, substituted
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Unsupported, inside
 from nodes.rewrites.syntax.tree import (
     LOOPS,
     children_of,
     declared_name,
+    enclosing,
     field_of,
     names_declared,
     same,
@@ -28,9 +30,10 @@ LONGEST = 60
 """Lines of a function: what is longer is no helper."""
 _REFUSED = (
     "goto_statement", "labeled_statement", "lambda_expression", "asm_statement", "gnu_asm_expression", "try_statement",
-    "static_assert_declaration", "this",
+    "static_assert_declaration", "this", "alias_declaration", "type_definition", "struct_specifier", "using_declaration",
 )  # fmt: skip
 _TALKS = re.compile(r"__(sync|shfl|ballot|any|all|reduce|match|activemask)|sync$|cooperative|^shfl")
+_CHANGES = ("assignment_expression", "update_expression")
 
 
 @dataclass
@@ -39,8 +42,13 @@ class _Parameter:
     node: Node
     declarator: Node
     argument: Node
-    spelt: str = ""
-    """What stands for it in the statements; "" for a variable of its own name."""
+    found: Definition | None
+    """The variable that the argument is."""
+    uses: list[Node]
+    mutated: bool
+    called: bool
+    """Or a method of its, which may change it."""
+    const: bool
 
     @property
     def array(self) -> Node | None:
@@ -52,6 +60,10 @@ class _Parameter:
     @property
     def reference(self) -> bool:
         return self.declarator.type == "reference_declarator" or self.array is not None
+
+    @property
+    def pointer(self) -> bool:
+        return self.declarator.type == "pointer_declarator"
 
 
 @dataclass
@@ -84,12 +96,15 @@ class Inlined:
         self.alone = self.result is not None and len(statements(body)) == 1
         """Whether there is nothing but a value, which may stand wherever the call does."""
         self.statement = self.call if self.alone else self._statement()
-        self.template = self._template()
         self.parameters = self._parameters()
         self.types = {**self.types, **self._types()}
-        hidden = {*self._declared_inside(), *(p.name for p in self.parameters)}
+        own = list(self._declared_inside())
+        hidden = {*own, *(p.name for p in self.parameters)}
         self.members = {member: text for member, text in self.members.items() if member not in hidden}
-        self.renamed = self._renamed()
+        place = self._in_place if self.alone else self._named
+        self.spelt = {p.name: place(p) for p in self.parameters}
+        """What stands for a parameter wherever the function names it; "" for a variable of its own name."""
+        self.renamed = self._renamed(own)
 
     def _find_method(self, found: Definition) -> None:
         """Of a struct, or the lambda that a variable is. Raises Unsupported where it is not known, or captures what may change."""
@@ -99,8 +114,8 @@ class Inlined:
             self.function = self.lambda_ = found.value
             captured = code.source.of(found.value, "captures").replace(" ", "")
             captured += " mutable" if "mutable" in code.source.of(found.value, "declarator") else ""
-            free = [code.definition(n) for n in code.source.walk(field_of(found.value, "body"), "identifier")]
-            kept = all(is_steady(code, d) for d in free if d is not None and d.where < found.value.start_byte)
+            outer = [code.definition(n) for n in code.source.walk(field_of(found.value, "body"), "identifier")]
+            kept = all(is_steady(code, d) for d in outer if d is not None and d.where < found.value.start_byte)
             if code.mutated(found) or captured not in {"[&]", "[=]"} or (captured == "[=]" and not kept):
                 raise Unsupported("a lambda with values of its own")
             return
@@ -112,48 +127,45 @@ class Inlined:
         hidden = self._declared_between(found.declaration)
         made = {member: text for member, text in object_.made.items() if text not in hidden}
         self.members = {member: made.get(member, f"{found.name}.{member}") for member in object_.struct.members}
-        named = {code.source.of(n) for n in code.source.walk(field_of(self.function, "body"), "identifier")}
-        if named & object_.struct.methods.keys():
+        if self._words(field_of(self.function, "body")) & object_.struct.methods.keys():
             raise Unsupported("a method that calls another one")
 
     def _find_function(self) -> None:
         source, code = self.code.source, self.code
         given = field_of(self.call, "function")
         plain = field_of(given, "name") if given is not None and given.type == "template_function" else given
-        if given is None or plain is None or plain.type != "identifier":
-            raise Unsupported("a method, or a name in another scope")
         self.name = source.of(plain)
         known = code.overloads.get(self.name, [])
-        if len(known) != 1 or code.definition(plain) is not None or self.name in code.macros:
-            raise Unsupported("not one function of the file")
+        if plain is None or plain.type != "identifier" or len(known) != 1 or code.definition(plain) is not None:
+            raise Unsupported("not one function of the file")  # a macro of that name is a definition
         (self.function,) = known
+
+    def _words(self, node: Node | None) -> set[str]:
+        return {self.code.source.of(n) for n in self.code.source.walk(node, "identifier", "type_identifier")}
 
     # What must hold.
 
     def _statement(self) -> Node:
         """What is reached or not as a whole: the call as a statement or, of a function with a result, all that a variable is set to."""
         node = self.call.parent
-        if self.result is not None and node is not None and node.type in {"init_declarator", "assignment_expression"}:
-            if not same(field_of(node, "value") or field_of(node, "right"), self.call):
+        if self.result is not None:
+            value = field_of(node, "value") if node.type == "init_declarator" else field_of(node, "right")
+            if node.type not in {"init_declarator", "assignment_expression"} or not same(value, self.call):
                 raise Unsupported("a call in an expression")
             node = node.parent
-        elif self.result is not None:
+        if node.type not in {"expression_statement", "declaration"} or node.parent is None:
             raise Unsupported("a call in an expression")
-        if node is None or node.type not in {"expression_statement", "declaration"} or node.parent is None:
-            raise Unsupported("a call in an expression")
-        if len(node.children_by_field_name("declarator")) > 1:
-            raise Unsupported("a declaration of several variables")
-        if node.parent.type not in {"compound_statement", "for_statement", "if_statement", "else_clause"}:
-            raise Unsupported("a statement in an unusual place")
-        if node.parent.type == "for_statement" and not same(field_of(node.parent, "body"), node):
-            raise Unsupported("the head of a loop")
+        around = node.parent
+        head = around.type == "for_statement" and not same(field_of(around, "body"), node)
+        known = around.type in {"compound_statement", "for_statement", "if_statement", "else_clause"}
+        if len(node.children_by_field_name("declarator")) > 1 or head or not known:
+            raise Unsupported("a declaration of several variables, or a statement in an unusual place")
         return node
 
     def _result(self) -> Node | None:
         """What the last statement returns. Raises Unsupported for a return before the end, and for pointers and references."""
         source = self.code.source
-        returns = list(source.walk(self.body, "return_statement"))
-        inner = statements(self.body)
+        returns, inner = list(source.walk(self.body, "return_statement")), statements(self.body)
         void = source.of(self.function, "type") == "void" or (self.lambda_ is not None and not returns)
         if void and not returns:
             return None
@@ -166,30 +178,26 @@ class Inlined:
         return returns[0].named_children[0]
 
     def _check_function(self) -> None:
-        source, body = self.code.source, self.body
-        heads = [
-            source.of(c) for c in self.function.children if c.type in {"attribute_declaration", "attribute_specifier"}
-        ]
-        kinds = {c.type for c in self.function.children}
-        if self.lambda_ is None and ("__device__" not in kinds or "__noinline__" in source.of(self.function)):
+        source, body, function = self.code.source, self.body, self.function
+        kinds = {c.type for c in function.children}
+        if self.lambda_ is None and ("__device__" not in kinds or "__noinline__" in source.of(function)):
             raise Unsupported("no device function")
-        if heads or "__global__" in kinds:
+        if kinds & {"attribute_declaration", "attribute_specifier", "__global__"}:
             raise Unsupported("a function of another kind")
-        scope = self._scope(self.function)[0 if self.object is None else 1 :]
+        scope = self._scope(function)[0 if self.object is None else 1 :]
         if self.lambda_ is None and scope != self._scope(self.kernel.node):
             raise Unsupported("a function of another scope")
         if body.end_point[0] - body.start_point[0] > LONGEST or source.has(body, *_REFUSED):
             raise Unsupported("a function that is no small helper")
-        for node in source.walk(body, "type_qualifier", "storage_class_specifier"):
-            if source.of(node) in {"__shared__", "static", "volatile", "extern"}:
-                raise Unsupported("memory of its own")
-        if any(source.of(n) == "volatile" for n in source.walk(self.function, "type_qualifier")):
-            raise Unsupported("accesses that happen in the order in which they stand")
+        words = {source.of(n) for n in source.walk(function, "type_qualifier", "storage_class_specifier")}
+        inner = {source.of(n) for n in source.walk(body, "type_qualifier", "storage_class_specifier")}
+        if inner & {"__shared__", "static", "extern"} or "volatile" in words:
+            raise Unsupported("memory of its own, or accesses that happen in the order in which they stand")
         if any(n.type.startswith("preproc_") and n.type != "preproc_call" for n in source.walk(body)):
             raise Unsupported("a directive")
         for call in source.walk(body, "call_expression"):
             called = source.called(call).split(".")[-1]
-            if _TALKS.search(called) or any(same(self.function, f) for f in self.code.reached(called)):
+            if _TALKS.search(called) or any(same(function, f) for f in self.code.reached(called)):
                 raise Unsupported("a function that talks to other threads, or calls itself")
 
     def _scope(self, node: Node) -> list[str]:
@@ -201,158 +209,120 @@ class Inlined:
                 names.append(f"{here.type} {here.start_byte}")
         return names
 
-    def _template(self) -> list[Node]:
-        outer = self.function.parent
-        if outer is None or outer.type != "template_declaration":
-            return []
-        found = children_of(outer, "parameters")
-        kinds = {"type_parameter_declaration", "parameter_declaration", "optional_parameter_declaration",
-                 "optional_type_parameter_declaration", "template_template_parameter_declaration"}  # fmt: skip
-        if any(p.type not in kinds for p in found) or any(c.type == "requires_clause" for c in outer.children):
-            raise Unsupported("a template of another form")
-        return found
-
     def _parameters(self) -> list[_Parameter]:
-        given = children_of(self.call, "arguments")
-        wanted = children_of(self.listed)
+        code, source = self.code, self.code.source
+        given, wanted = children_of(self.call, "arguments"), children_of(self.listed)
         if len(given) != len(wanted):
             raise Unsupported("arguments that are left out")
+        called = [field_of(call, "function") for call in source.walk(self.body, "call_expression")]
+        holders = [field_of(f, "argument") if f.type == "field_expression" else f for f in called]
         found = []
-        for parameter, argument in zip(wanted, given, strict=True):
-            declarator = field_of(parameter, "declarator")
-            name = declared_name(declarator)
-            if declarator is None and is_pure(self.code.source, argument):
+        for node, argument in zip(wanted, given, strict=True):
+            declarator = field_of(node, "declarator")
+            named = declared_name(declarator)
+            if declarator is None and is_pure(source, argument):
                 continue  # without a name, for a caller that has more to say
-            if declarator is None or name is None or parameter.type != "parameter_declaration":
+            if declarator is None or named is None or node.type != "parameter_declaration":
                 raise Unsupported("a parameter without a name")
-            found.append(_Parameter(self.code.source.of(name), parameter, declarator, argument))
+            name = source.of(named)
+            uses = [n for n in source.walk(self.body, "identifier") if source.of(n) == name]
+            mutated = code.mutated(Definition(name, "parameter", node, declarator, None))
+            const = any(source.of(c) == "const" for c in node.children if c.type == "type_qualifier")
+            calls = any(source.of(holder) == name for holder in holders)
+            found.append(
+                _Parameter(name, node, declarator, argument, code.variable(argument), uses, mutated, calls, const)
+            )
+        if len({p.name for p in found}) != len(found):
+            raise Unsupported("two parameters of one name")
         return found
 
     # What its types and names become.
 
     def _types(self) -> dict[str, str]:
         """Template parameters as the call has them: given, by the arguments' types, or by default."""
-        source = self.code.source
+        source, outer = self.code.source, self.function.parent
+        template = (
+            children_of(outer, "parameters") if outer is not None and outer.type == "template_declaration" else []
+        )
+        if template and any(p.type.startswith(("variadic", "requires")) for p in [*template, *outer.children]):
+            raise Unsupported("a template of another form")
         called = field_of(self.call, "function")
-        listed = field_of(called, "arguments") if called.type == "template_function" else None
-        given = [source.of(c) for c in children_of(listed)]
+        given = [source.of(c) for c in children_of(called, "arguments")] if called.type == "template_function" else []
         types: dict[str, str] = {}
-        for at, parameter in enumerate(self.template):
+        for at, parameter in enumerate(template):
             name = template_name(source, parameter)
             value = field_of(parameter, "default_value") or field_of(parameter, "default_type")
+            mine = [p for p in self.parameters if source.of(p.node, "type") == name]
             if at < len(given):
                 types[name] = given[at]
-            elif (deduced := self._deduced(name)) or value is not None:
-                types[name] = deduced or self._with(source.of(value), types)
-            elif any(
-                p.argument.type == "lambda_expression" and source.of(p.node, "type") == name for p in self.parameters
-            ):
-                if any(source.of(n) == name for n in source.walk(self.body, "type_identifier", "identifier")):
-                    raise Unsupported("a lambda's type, which has no name")
-            else:
-                raise Unsupported(f"{name} is deduced in a way that is not understood")
+            elif len(kinds := {self._type_of(p.argument, pointer=p.pointer) for p in mine} - {""}) == 1:
+                types[name] = kinds.pop()
+            elif value is not None:
+                types[name] = substituted(source.of(value), types)
+            elif not any(p.argument.type == "lambda_expression" for p in mine) or name in self._words(self.body):
+                raise Unsupported(
+                    f"{name} is deduced in a way that is not understood, or a lambda's type, which has no name"
+                )
         for name, text in types.items():
-            if not re.fullmatch(r"[\w:]+(<[\w:, ]+>)?|\(.*\)", text):
-                types[name] = f"({text})" if not re.search(r"[*&]|\bunsigned\b", text) else ""
-            if not types[name]:
+            plain = re.fullmatch(r"[\w:]+(<[\w:, ]+>)?|\(.*\)", text)
+            if not plain and re.search(r"[*&]|\bunsigned\b", text):
                 raise Unsupported("a type of several words")
+            types[name] = text if plain else f"({text})"
         return types
 
-    def _deduced(self, name: str) -> str:
-        """What the arguments say that a template parameter is, "" where they do not, or not alike."""
-        source, found = self.code.source, set[str]()
-        for parameter in self.parameters:
-            kind, declarator = source.of(parameter.node, "type"), parameter.declarator
-            if kind == name:
-                found.add(self._type_of(parameter.argument, pointer=declarator.type == "pointer_declarator"))
-        return found.pop() if len(found) == 1 else ""
-
-    def _found(self, argument: Node) -> Definition | None:
-        return self.code.variable(argument)
-
-    def _type_of(self, argument: Node, *, pointer: bool) -> str:
-        """The element's type behind a pointer, the type of a plain variable; "" for what would have to be worked out."""
+    def _type_of(self, argument: Node, *, pointer: bool = False) -> str:
+        """The type of a plain variable or of an element, that of the elements behind a `pointer`; "" for what would have to be worked
+        out."""
+        if argument.type == "subscript_expression" and not pointer:
+            return self._type_of(field_of(argument, "argument"), pointer=True)
         if pointer:
             base = self.code.pointer_base(self.code.polynomial(argument))
             return self.code.element_of(base) if base is not None else ""
-        found = self._found(argument)
+        found = self.code.variable(argument)
         if found is None or found.declarator is None or found.kind not in {"local", "loop", "parameter"}:
             return ""
         kind = self.code.source.of(found.declaration, "type")
         plain = found.form.type in {"identifier", "array_declarator"}
         return kind if plain and kind != "auto" else ""
 
-    def _with(self, text: str, types: dict[str, str]) -> str:
-        return re.sub(r"[A-Za-z_]\w*", lambda word: types.get(word[0], word[0]), text)
+    def _kind(self, node: Node) -> str:
+        """The type that a parameter or the function says, as it is here."""
+        return substituted(self.code.source.of(node, "type"), self.types)
 
-    def _renamed(self) -> dict[str, str]:
+    def _renamed(self, own: list[str]) -> dict[str, str]:
         """New names for variables of the function, by their old ones, where the kernel means something else by these."""
-        source, code = self.code.source, self.code
-        names = [p.name for p in self.parameters]
-        own = list(self._declared_inside())
-        if set(own) & {*names, *self.types} or len(set(names)) != len(names):
-            raise Unsupported("a name that hides a parameter")
+        source, code, names = self.code.source, self.code, [p.name for p in self.parameters]
         called = {source.of(c, "function") for c in source.walk(self.body, "call_expression")}
-        if called & {*own}:
-            raise Unsupported("a variable that is called")
-        block = self.statement
-        while block.parent is not None and block.type != "compound_statement":
-            block = block.parent
-        met = source.walk(block, "identifier", "type_identifier")
+        if set(own) & {*names, *self.types, *called}:
+            raise Unsupported("a name that hides a parameter, or is called")
+        met = source.walk(enclosing(self.statement, "compound_statement"), "identifier", "type_identifier")
         near = {source.of(n) for n in met if self.lambda_ is None or not inside(n, self.lambda_)}
         near |= {p.name for p in self.kernel.parameters}
         local = {source.of(n) for n in self._declared_in_kernel()} | set(self.kernel.template_names)
-        free = {source.of(n) for n in source.walk(self.body, "identifier", "type_identifier")}
-        free |= {source.of(n) for n in source.walk(field_of(self.function, "type"), "type_identifier")}
         if self.lambda_ is not None:  # in which the kernel's names mean what they mean in the kernel
             local = self._declared_between(self.lambda_)
-        if (free - {*own, *names, *self.types, *self.members}) & local or self._macro_words() & {
-            *own,
-            *names,
-            *self.types,
-            *local,
-        }:
+        mine = {*own, *names, *self.types}
+        words = self._words(self.body)
+        hidden = code.words_of_macros if words & code.macros.keys() else set()
+        free_ = words | {source.of(n) for n in source.walk(field_of(self.function, "type"), "type_identifier")}
+        if (free_ - mine - self.members.keys()) & local or hidden & (mine | local):
             raise Unsupported("a name that means something else in the kernel")
-        words = {w for t in (*self.types.values(), *self.members.values()) for w in re.findall(r"\w+", t)}
-        renamed, taken = {}, code.names()
-        for name in dict.fromkeys([*own, *(p.name for p in self.parameters if not self._spelt(p))]):
-            if name in near | words or name in code.macros or name in self.kernel.template_names:
-                new = next(f"{name}_{n}" for n in range(2, 1000) if f"{name}_{n}" not in taken)
-                renamed[name] = new
-                taken.add(new)
+        near |= {w for t in (*self.types.values(), *self.members.values()) for w in re.findall(r"\w+", t)}
+        near |= {*code.macros, *self.kernel.template_names}
+        renamed, taken = dict[str, str](), code.names()
+        for name in dict.fromkeys([*own, *(name for name in names if not self.spelt[name])]):
+            if name in near:
+                renamed[name] = free(name, taken)
+                taken.add(renamed[name])
         return renamed
 
-    def _macro_words(self) -> set[str]:
-        """What the macros in the function say beside their arguments."""
-        source, macros = self.code.source, self.code.macros
-        stack = [
-            source.of(n) for n in source.walk(self.body, "identifier", "type_identifier") if source.of(n) in macros
-        ]
-        seen, words = set[str](), set[str]()
-        while stack:
-            name = stack.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            given = field_of(macros[name], "parameters")
-            mine = {source.of(n) for n in given.named_children} if given is not None else set()
-            said = set(re.findall(r"[A-Za-z_]\w*", source.of(macros[name], "value"))) - mine
-            words |= said
-            stack += [word for word in said if word in macros]
-        return words
-
     def _declared_inside(self) -> Iterator[str]:
-        source = self.code.source
-        for node in source.walk(self.body, "declaration", "for_range_loop"):
+        for node in self.code.source.walk(self.body, "declaration", "for_range_loop"):
             for declarator in node.children_by_field_name("declarator"):
                 name = declared_name(declarator)
                 if name is None:
                     raise Unsupported("a declaration of another form")
-                yield source.of(name)
-        for node in source.walk(
-            self.body, "alias_declaration", "type_definition", "struct_specifier", "using_declaration"
-        ):
-            raise Unsupported(f"a {node.type} in the function")
+                yield self.code.source.of(name)
 
     def _declared_in_kernel(self) -> Iterator[Node]:
         for node in self.code.source.walk(self.kernel.node, "declaration", "for_range_loop", "parameter_declaration"):
@@ -362,115 +332,75 @@ class Inlined:
 
     def _declared_between(self, before: Node) -> set[str]:
         """Names that may have another meaning at the call than at a node in front of it."""
-        return {
-            self.code.source.of(n)
-            for n in self._declared_in_kernel()
-            if before.end_byte <= n.start_byte < self.call.start_byte
-        }
+        declared = self._declared_in_kernel()
+        return {self.code.source.of(n) for n in declared if before.end_byte <= n.start_byte < self.call.start_byte}
 
-    def _spelt(self, parameter: _Parameter) -> str:
-        """What may stand for a parameter wherever the function names it; "" where it must be a variable of its own."""
-        if parameter.spelt:
-            return parameter.spelt
-        source, argument = self.code.source, parameter.argument
-        if self.alone:
-            parameter.spelt = self._in_place(parameter)
-            return parameter.spelt
+    def _named(self, parameter: _Parameter) -> str:
+        """The variable that may stand for a parameter in the function's statements; "" where it must be one of its own."""
+        source, argument, found = self.code.source, parameter.argument, parameter.found
         if argument.type == "lambda_expression" or is_made(self.code, argument):
             return ""
-        kind = self._with(source.of(parameter.node, "type"), self.types)
-        found = self._found(argument)
-        qualifiers = {source.of(c) for c in parameter.node.children if c.type == "type_qualifier"}
+        kind = self._kind(parameter.node)
         if parameter.reference:
-            array = parameter.array
-            if (
-                found is None
-                or found.kind not in {"local", "loop", "parameter"}
-                or self._type_of(argument, pointer=False) != kind
-            ):
-                value = argument.type in {"binary_expression", "number_literal", "unary_expression", "cast_expression"}
-                if "const" in qualifiers and array is None and (value or self._read_before_stores(parameter)):
-                    return ""
-                raise Unsupported("a reference to something that has no plain name")
-            size = field_of(found.declarator, "size")
-            wanted = field_of(array, "size")
-            if (size is None) != (wanted is None) or self._with(source.of(wanted), self.types) != source.of(size):
-                raise Unsupported("a reference to something else")
-            parameter.spelt = source.of(argument)
-            return parameter.spelt
-        if self._mutated(parameter) or found is None or self._is_lent(argument):
+            return self._bound(parameter, kind)
+        if parameter.mutated or parameter.called or found is None or self._is_lent(argument):
             return ""
         if self.lambda_ is not None and source.of(argument) in map(source.of, self.code.assigned(self.body)):
             return ""
-        if self._is_called(parameter):
-            return ""  # which may change an object
-        if parameter.declarator.type == "identifier" and self._type_of(argument, pointer=False) == kind:
-            parameter.spelt = source.of(argument)
-        elif parameter.declarator.type == "pointer_declarator" and found.declarator is not None:
-            same_kind = source.of(found.declaration, "type") == kind
-            if found.form.type in {"pointer_declarator", "array_declarator"} and same_kind:
-                parameter.spelt = source.of(argument)
-        return parameter.spelt
+        if parameter.pointer and found.declarator is not None:
+            alike = found.form.type in {"pointer_declarator", "array_declarator"}
+            return source.of(argument) if alike and source.of(found.declaration, "type") == kind else ""
+        alike = parameter.declarator.type == "identifier" and self._type_of(argument) == kind
+        return source.of(argument) if alike else ""
+
+    def _bound(self, parameter: _Parameter, kind: str) -> str:
+        """As `_named`, of a reference. Raises Unsupported where it is one to something without a name, which changes."""
+        source, argument, array, found = self.code.source, parameter.argument, parameter.array, parameter.found
+        if found is None or self._type_of(argument) != kind:
+            value = argument.type in {"binary_expression", "number_literal", "unary_expression", "cast_expression"}
+            if parameter.const and array is None and (value or self._read_before_stores(parameter)):
+                return ""
+            raise Unsupported("a reference to something that has no plain name")
+        size, wanted = field_of(found.declarator, "size"), field_of(array, "size")
+        if (size is None) != (wanted is None) or substituted(source.of(wanted), self.types) != source.of(size):
+            raise Unsupported("a reference to something else")
+        return source.of(argument)
 
     def _in_place(self, parameter: _Parameter) -> str:
         """The argument as an operand of what a function returns. Raises Unsupported where it would be computed more or less than once,
         and that made a difference."""
-        source, argument, text = self.code.source, parameter.argument, self.code.source.of(parameter.argument)
-        uses = [n for n in source.walk(self.result, "identifier") if source.of(n) == parameter.name]
-        once = len(uses) == 1 and all(is_pure(source, p.argument) for p in self.parameters if p is not parameter)
+        source, argument = self.code.source, parameter.argument
+        once = len(parameter.uses) == 1 and all(
+            is_pure(source, p.argument) for p in self.parameters if p is not parameter
+        )
         if once:
-            around = upward(uses[0], self.body)
+            around = upward(parameter.uses[0], self.body)
             once = not any(
                 n.type == "conditional_expression" or source.of(n, "operator") in {"&&", "||"} for n in around
             )
-        if self._mutated(parameter) or parameter.array is not None or not (once or is_pure(source, argument)):
+        if parameter.mutated or parameter.array is not None or not (once or is_pure(source, argument)):
             raise Unsupported("an argument that is not a value alone")
-        if self._is_called(parameter) and not parameter.reference:
+        if parameter.called and not parameter.reference:
             raise Unsupported("an object that is copied")
-        kind = self._with(source.of(parameter.node, "type"), self.types)
-        bare = argument.type in {
-            "identifier",
-            "number_literal",
-            "subscript_expression",
-            "call_expression",
-            "field_expression",
-        }
-        constant = any(source.of(c) == "const" for c in parameter.node.children if c.type == "type_qualifier")
-        if parameter.declarator.type == "pointer_declarator" or self._kind_of(argument) == kind or kind == "auto":
-            return text if bare else f"({text})"
-        if parameter.reference and not constant:
+        kind, text = self._kind(parameter.node), source.of(argument)
+        plain = {"identifier", "number_literal", "subscript_expression", "call_expression", "field_expression"}
+        if parameter.pointer or kind in {self._type_of(argument), "auto"}:
+            return text if argument.type in plain else f"({text})"
+        if parameter.reference and not parameter.const:
             raise Unsupported("a reference to something of another type")
         return f"static_cast<{kind}>({text})"
 
-    def _kind_of(self, argument: Node) -> str:
-        """The type of a plain variable or of an element behind a pointer, "" for what would have to be worked out."""
-        if argument.type == "subscript_expression":
-            return self._type_of(field_of(argument, "argument"), pointer=True)
-        return self._type_of(argument, pointer=False)
-
     def _read_before_stores(self, parameter: _Parameter) -> bool:
         """Whether an element that a reference is bound to could as well be copied when the function begins."""
-        source = self.code.source
+        source, code = self.code.source, self.code
         if not is_pure(source, parameter.argument) or source.has(self.body, *LOOPS, "pointer_expression"):
             return False
-        stores = [n for n in source.walk(self.body, "assignment_expression", "update_expression")
+        stores = [n for n in source.walk(self.body, *_CHANGES)
                   if (field_of(n, "left") or field_of(n, "argument")).type != "identifier" or self.lambda_ is not None]  # fmt: skip
         calls = source.walk(self.body, "call_expression")
-        effects = [
-            e for c in calls for e in self.code.pointer_effects(source.called(c), len(children_of(c, "arguments")))
-        ]
-        uses = [n for n in source.walk(self.body, "identifier") if source.of(n) == parameter.name]
-        known = not any(effect for effect in effects)
-        return known and (not stores or all(n.end_byte <= stores[0].end_byte for n in uses))
-
-    def _is_called(self, parameter: _Parameter) -> bool:
-        """Whether the parameter, or a method of its, is called."""
-        for call in self.code.source.walk(self.body, "call_expression"):
-            function = field_of(call, "function")
-            holder = field_of(function, "argument") if function.type == "field_expression" else function
-            if self.code.source.of(holder) == parameter.name:
-                return True
-        return False
+        if any(any(code.pointer_effects(source.called(c), len(children_of(c, "arguments")))) for c in calls):
+            return False
+        return not stores or all(n.end_byte <= stores[0].end_byte for n in parameter.uses)
 
     def _is_lent(self, argument: Node) -> bool:
         """Whether another parameter is a second name of the same variable, through which it may change."""
@@ -478,17 +408,12 @@ class Inlined:
         if any(p.reference and source.of(p.argument) == name for p in self.parameters):
             return True
         for node in source.walk(self.kernel.body, "pointer_expression", "init_declarator"):
-            value = field_of(node, "argument") or field_of(node, "value")
             taken = node.type == "pointer_expression" and source.of(node.children[0]) == "&"
             bound = field_of(node, "declarator")
             bound = bound is not None and bound.type == "reference_declarator"
-            if (taken or bound) and source.of(value) == name:
+            if (taken or bound) and source.of(field_of(node, "argument") or field_of(node, "value")) == name:
                 return True
         return False
-
-    def _mutated(self, parameter: _Parameter) -> bool:
-        found = Definition(parameter.name, "parameter", parameter.node, parameter.declarator, None)
-        return self.code.mutated(found)
 
     # What is written.
 
@@ -498,9 +423,9 @@ class Inlined:
             edits.replace(self.call, self._value())
             return
         indent, unit = source.indent(self.statement), source.unit(self.statement)
-        braces = self.statement.parent is not None and self.statement.parent.type != "compound_statement"
-        inner = indent + unit if braces and source.data[
-            source.line_start(self.statement) : self.statement.start_byte].strip() else indent  # fmt: skip
+        braces = self.statement.parent.type != "compound_statement"
+        before = source.data[source.line_start(self.statement) : self.statement.start_byte].strip()
+        inner = indent + unit if braces and before else indent
         lines = [f"{text};" for text in self._set_parameters()] + self._statements()
         if self.result is not None:
             lines.append(source.render(self.statement, [(self.call, self._value())]))
@@ -508,71 +433,46 @@ class Inlined:
         text = "\n".join(part if n == 0 or not part or part[0] == "#" else inner + part for n, part in enumerate(parts))
         if braces:
             text = f"{{\n{inner}{text}\n{indent}}}"
-        end = source.data.find(b"\n", self.statement.end_byte)
-        if "//" in text.rpartition("\n")[2] and source.data[self.statement.end_byte : end].strip():
+        behind = source.data[self.statement.end_byte : source.line_end(self.statement)].strip()
+        if "//" in text.rpartition("\n")[2] and behind:
             text += f"\n{indent}"  # what follows on the line is no part of the comment
-        if not lines:
-            text = ";"
-        edits.replace(self.statement, text)
+        edits.replace(self.statement, text if lines else ";")
 
     def _set_parameters(self) -> Iterator[str]:
         source = self.code.source
-        used = {source.of(n) for n in source.walk(self.body, "identifier")}
         for parameter in self.parameters:
-            if self._spelt(parameter):
+            argument, declarator = parameter.argument, parameter.declarator
+            acts = source.has(argument, "call_expression", *_CHANGES)
+            if self.spelt[parameter.name] or not (parameter.uses or acts):
                 continue
-            simple = not any(
-                True
-                for _ in source.walk(
-                    parameter.argument, "call_expression", "assignment_expression", "update_expression"
-                )
-            )
-            if parameter.name not in used and simple:
+            name = self.renamed.get(parameter.name, parameter.name)
+            if argument.type == "lambda_expression":
+                yield f"const auto {name} = {source.of(argument)}"
                 continue
-            if parameter.argument.type == "lambda_expression":
-                yield f"const auto {self.renamed.get(parameter.name, parameter.name)} = {source.of(parameter.argument)}"
-                continue
-            qualifiers = [source.of(c) for c in parameter.node.children if c.type == "type_qualifier"]
-            kind = self._with(source.of(parameter.node, "type"), self.types)
-            declarator, name = parameter.declarator, self.renamed.get(parameter.name, parameter.name)
-            if declarator.type in {"identifier", "reference_declarator"}:
-                constant = not self._mutated(parameter) and ("const" in qualifiers or not self._is_called(parameter))
-                star = ""
-            elif declarator.type == "pointer_declarator":
-                inner = next(
-                    (c for c in declarator.named_children if c.type not in {"type_qualifier", "ms_pointer_modifier"}),
-                    None,
-                )
-                if inner is None or inner.type != "identifier":
-                    raise Unsupported("a pointer to a pointer")
-                constant, star = "const" in qualifiers, "*"
-            else:
-                raise Unsupported("a parameter of another form")
-            yield f"{'const ' if constant else ''}{kind}{star} {name} = {source.of(parameter.argument)}"
-
-    def _names(self) -> dict[str, str]:
-        spelt = {p.name: self._spelt(p) for p in self.parameters if self._spelt(p)}
-        return {**self.types, **self.members, **self.renamed, **spelt}
+            inner = field_of(declarator, "declarator") if parameter.pointer else None
+            if declarator.type not in {"identifier", "reference_declarator"} and source.of(inner) != parameter.name:
+                raise Unsupported("a pointer to a pointer, or a parameter of another form")
+            kept = not parameter.mutated and (parameter.const or not parameter.called)
+            constant = "const " if (parameter.const if parameter.pointer else kept) else ""
+            star = "*" if parameter.pointer else ""
+            yield f"{constant}{self._kind(parameter.node)}{star} {name} = {source.of(argument)}"
 
     def _value(self) -> str:
         """What stands in the place of a call that has a result."""
-        source = self.code.source
-        kind, value = (
-            self._with(source.of(self.function, "type"), self.types),
-            source.render(self.result, self._replacements()),
-        )
+        source, kind = self.code.source, self._kind(self.function)
+        value = source.render(self.result, self._replacements())
         declared = self.call.parent.parent if self.call.parent.type == "init_declarator" else None
         if source.of(declared, "type") == kind or value.startswith(f"static_cast<{kind}>("):
             return value
         return f"({value})" if kind in {"auto", ""} else f"static_cast<{kind}>({value})"
 
     def _replacements(self) -> list[tuple[Node, str]]:
-        names = self._names()
-        found = []
+        spelt = {name: text for name, text in self.spelt.items() if text}
+        names, found = {**self.types, **self.members, **self.renamed, **spelt}, []
         for node in self.code.source.walk(self.body, "identifier", "type_identifier"):
             word, scope = self.code.source.of(node), node.parent
-            scoped = scope is not None and scope.type == "qualified_identifier" and same(field_of(scope, "name"), node)
-            if word in names and names[word] != word and not scoped:
+            scoped = scope.type == "qualified_identifier" and same(field_of(scope, "name"), node)
+            if names.get(word, word) != word and not scoped:
                 found.append((node, names[word]))
         return found
 
@@ -583,9 +483,5 @@ class Inlined:
         end = [(inner[-1], "")] if self.result is not None else []
         lines = source.render(self.body, [*self._replacements(), *end])[1:-1].split("\n")
         own = source.indent(inner[0]) if inner else ""
-        lines = [lines[0].strip(), *(line.removeprefix(own).rstrip() for line in lines[1:])]
-        while lines and not lines[0]:
-            lines.pop(0)
-        while lines and not lines[-1]:
-            lines.pop()
-        return ["\n".join(lines)] if lines else []
+        text = "\n".join([lines[0].strip(), *(line.removeprefix(own).rstrip() for line in lines[1:])]).strip("\n")
+        return [text] if text else []

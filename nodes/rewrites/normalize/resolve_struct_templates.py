@@ -32,7 +32,7 @@ MOST = 16
     "cuda",
     expected="nothing by itself: later steps see which methods a kernel calls",
     normalizes=True,
-    after=("explicit_template_arguments",),
+    after=("resolve_kernel_variables",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _resolve, _parameters, MOST)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.source import Edits, Source, inside
+from nodes.rewrites.syntax.tree import enclosing, field_of, same, upward
 
 
 @rule(
@@ -27,11 +27,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     edits = Edits(source)
     for kernel in code.kernels:
-        try:
+        with edits.attempt():
             for node in _constants(code, kernel):
                 edits.replace(node, "blockDim.x")
-        except Unsupported:
-            continue
     return edits.apply()
 
 
@@ -56,21 +54,21 @@ def _constants(code: Code, kernel: Kernel) -> list[Node]:
 
 def _widths(code: Code, kernel: Kernel) -> tuple[set[str], set[str]]:
     """Names and numbers that are the block's width in every launch; of a block of two dimensions the one along x."""
-    names: set[str] | None = None
-    literals: set[str] | None = None
+    found: list[set[str]] = []
     for launch in kernel.launches:
         x, _, z = launch.extents(launch.block)
         if z != "1":
             return set(), set()
         pairs = zip(kernel.template_names, launch.template_arguments, strict=False)
-        mine = {name for name, argument in pairs if argument == x}
-        if x in code.macros or _is_global(code, enclosing(launch.node, "function_definition"), x):
-            mine.add(x)
         passed = zip([p.name for p in kernel.parameters], launch.arguments, strict=False)
+        mine = {name for name, argument in pairs if argument == x}
         mine |= {name for name, argument in passed if _is_width(code, kernel, name, argument, x)}
-        names = mine if names is None else names & mine
-        literals = {x} if x.isdigit() and literals is None else (literals or set()) & {x}
-    return names or set(), literals or set()
+        if x.isdigit() or x in code.macros or _is_global(code, enclosing(launch.node, "function_definition"), x):
+            mine.add(x)
+        found.append(mine)
+    names = set.intersection(*found) if found else set()
+    literals = {name for name in names if name.isdigit()}
+    return names - literals, literals
 
 
 def _is_width(code: Code, kernel: Kernel, name: str, argument: Node, width: str) -> bool:
@@ -93,49 +91,39 @@ def _is_constant(code: Code, kernel: Kernel, node: Node, depth: int = 0) -> bool
     """Whether the compiler must know the value here, or where a variable is used that is made of it."""
     if _is_type_level(node):
         return True
-    here: Node | None = node
-    while here is not None and here.type != "init_declarator" and not here.type.endswith("statement"):
-        here = here.parent
-    name = field_of(here, "declarator") if here is not None and here.type == "init_declarator" else None
-    if here is None or name is None or name.type != "identifier" or depth > 4:
+    here = next((n for n in upward(node) if n.type == "init_declarator" or n.type.endswith("statement")), None)
+    name = field_of(here, "declarator")
+    if here is None or here.type != "init_declarator" or name.type != "identifier" or depth > 4:
         return False
-    for use in code.source.walk(kernel.body, "identifier"):
-        found = code.definition(use) if code.source.of(use) == code.source.of(name) else None
-        if found is not None and found.where == here.start_byte and _is_constant(code, kernel, use, depth + 1):
-            return True
-    return False
+    made = next((d for d in code.declared(here.parent) if d.where == here.start_byte), None)
+    return made is not None and any(
+        _is_constant(code, kernel, use, depth + 1) for use in code.uses(made, kernel.body) if not same(use, name)
+    )
 
 
 def _is_type_level(node: Node) -> bool:
     """In an array's size, a template's argument, `if constexpr`, or a constant that the compiler must know."""
-    here: Node | None = node
-    while here is not None and not here.type.endswith("statement"):
+    for here in upward(node):
         holder = here.parent
-        if here.type == "condition_clause" and any(c.type == "constexpr" for c in holder.children if holder):
-            return True
-        if holder is not None and holder.type == "case_statement" and field_of(holder, "value") == here:
-            return True
+        if holder is None or here.type.endswith("statement"):
+            return False
         if here.type in {"template_argument_list", "launch_bounds", "alignas_qualifier", "static_assert_declaration"}:
             return True
-        if here.type == "array_declarator":
-            size = field_of(here, "size")
-            if size is not None and inside(node, size):
-                return True
-        if here.type == "declaration" and any(
-            c.type == "type_qualifier" and c.text == b"constexpr" for c in here.children
-        ):
+        if holder.type == "case_statement" and same(field_of(holder, "value"), here):
             return True
-        here = here.parent
+        if holder.type == "array_declarator" and same(field_of(holder, "size"), here):
+            return True
+        words = holder if here.type == "condition_clause" else here if here.type == "declaration" else None
+        if words is not None and any(c.text == b"constexpr" for c in words.children):
+            return True
     return False
 
 
 def _is_step(node: Node) -> bool:
-    parent = node.parent
-    while parent is not None and parent.type in {"binary_expression", "parenthesized_expression"}:
-        node, parent = parent, parent.parent
-    if parent is None or parent.type != "assignment_expression" or parent.parent is None:
-        return False
-    return parent.parent.type == "for_statement" and field_of(parent, "right") == node
+    around = (here for here in upward(node) if here.type not in {"binary_expression", "parenthesized_expression"})
+    step = next((here for here in around if not same(here, node)), None)
+    loop = step.parent if step is not None and step.type == "assignment_expression" else None
+    return loop is not None and loop.type == "for_statement" and inside(node, field_of(step, "right"))
 
 
 def _starts_with_thread(kernel: Kernel, step: Node) -> bool:

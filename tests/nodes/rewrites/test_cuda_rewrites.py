@@ -367,7 +367,7 @@ EXPECTED = {
         "cache_row_in_registers",
     },
     "row_softmax": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
-    "scaled_rms_norm/vectors": {"standard_alignas", "resolve_kernel_variables", "inline_vector_methods"},
+    "scaled_rms_norm/vectors": {"standard_alignas", "resolve_kernel_variables"},
     "scaled_rms_norm/warps": {"lower_cooperative_groups", "vectorize", "warp_per_row"},
     "scaled_rms_norm": {
         "fill_default_arguments",

@@ -1,4 +1,4 @@
-"""Forms of serving engines' and llm.c's kernels: cooperative groups, vectors with methods, launches through a variable, CUDA's
+"""Forms of serving engines' and llm.c's kernels: cooperative groups, launches through a variable, CUDA's
 word for alignment, arguments by default."""
 
 from __future__ import annotations
@@ -43,50 +43,6 @@ __global__ void norm_kernel(float* out, const float* inp, const float* weight, i
 
 extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
   norm_kernel<<<(N + 7) / 8, 256, 0, 0>>>(out, inp, weight, N, C);
-}
-"""
-METHODS = """\
-#include <math.h>
-
-template <typename T, int N>
-struct alignas(sizeof(T) * N) vec_t {
-  T data[N];
-  __device__ T& operator[](int i) { return data[i]; }
-  __device__ void load(const T* ptr) { *this = *reinterpret_cast<const vec_t*>(ptr); }
-  __device__ void store(T* ptr) { *reinterpret_cast<vec_t*>(ptr) = *this; }
-};
-
-template <int N>
-__global__ void norm_kernel(float* out, const float* inp, const float* weight, int C) {
-  using vec = vec_t<float, N>;
-  float sum = 0.0f;
-  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
-    vec x;
-    x.load(inp + blockIdx.x * C + i * N);
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum += x[k] * x[k];
-  }
-  __shared__ float sdata[256];
-  sdata[threadIdx.x] = sum;
-  __syncthreads();
-  for (int d = 128; d > 0; d >>= 1) {
-    if (threadIdx.x < d) sdata[threadIdx.x] += sdata[threadIdx.x + d];
-    __syncthreads();
-  }
-  const float scale = rsqrtf(sdata[0] / C + 1e-5f);
-  for (int i = threadIdx.x; i < C / N; i += blockDim.x) {
-    vec x, w;
-    x.load(inp + blockIdx.x * C + i * N);
-    w.load(weight + i * N);
-#pragma unroll
-    for (int k = 0; k < N; ++k) x[k] = x[k] * scale * w[k];
-    x.store(out + blockIdx.x * C + i * N);
-  }
-}
-
-extern "C" void norm(float* out, const float* inp, const float* weight, long rows, long C) {
-  if (C % 4 == 0) norm_kernel<4><<<rows, 256, 0, 0>>>(out, inp, weight, C);
-  else norm_kernel<1><<<rows, 256, 0, 0>>>(out, inp, weight, C);
 }
 """
 
@@ -144,21 +100,6 @@ def test_alignment_of_other_things_stays() -> None:
     assert applied_step("standard_alignas", text, ROWS) is None
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr + 1); }"),
-        ("= *reinterpret_cast<const vec_t*>(ptr); }", "= *reinterpret_cast<const vec_t*>(ptr); ++count; }"),
-        ("  T data[N];", "  T data[N];\n  __device__ void load(const double* ptr) { data[0] = ptr[0]; }"),
-        ("struct alignas", "struct vec_t<float, 1> { float v; };\ntemplate <typename T, int N>\nstruct alignas"),
-    ],
-)
-def test_methods_that_do_more_stay(old: str, new: str) -> None:
-    assert old in METHODS
-    text = applied_step("inline_vector_methods", METHODS.replace(old, new), ROWS)
-    assert text is None or "x.load(" in text
-
-
 def test_a_launch_through_a_variable_names_its_kernel() -> None:
     launch = "  norm_kernel<256><<<N, 256, 0, 0>>>(out, inp, weight, N, C);"
     through = "  auto kernel = norm_kernel<256>;\n  cudaFuncSetAttribute(kernel, Most, 7);\n" + launch.replace(
@@ -189,13 +130,6 @@ def test_defaults_are_written_out() -> None:
     assert refused(text.replace("bool kBias = false", "bool kBias = W == 4"), "fill_default_arguments")
 
 
-@pytest.mark.parametrize(
-    ("text", "steps", "centred"),
-    [
-        (GROUPS, ("lower_cooperative_groups",), True),
-        (GROUPS, ("lower_cooperative_groups", "vectorize", "warp_per_row"), True),
-        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("inline_vector_methods", "warp_shuffle_reduction", "cache_row_in_registers"), False),
-    ],
-)  # fmt: skip
-def test_they_compute_the_same(text: str, steps: tuple[str, ...], centred: bool, tmp_path: Path) -> None:
-    computes_the_norm(after(text, *steps), centred, tmp_path)
+@pytest.mark.parametrize("steps", [(), ("vectorize", "warp_per_row")])
+def test_groups_compute_the_same(steps: tuple[str, ...], tmp_path: Path) -> None:
+    computes_the_norm(after(GROUPS, "lower_cooperative_groups", *steps), True, tmp_path)

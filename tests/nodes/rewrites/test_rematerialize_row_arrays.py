@@ -58,11 +58,6 @@ def test_what_was_kept_is_read_again() -> None:
 
 OTHERS = {
     "a row that is longer than the arrays": BODY,
-    "a branch for each side": BODY.replace(
-        "kept[k] = i < n ? row[i] * 2 : -INFINITY;", "if (i < n) {\n kept[k] = row[i] * 2;\n } else {\n kept[k] = -INFINITY;\n }"),
-    "the last of a row ends it": BODY.replace("kept[k] / sum;", "kept[k] / sum;\n    else break;"),
-    "an element that is scaled": BODY.replace("sum += kept[k];\n  }", "sum += kept[k];\n  }\n  for (int k = 0; k < 4; ++k) {"
-        "\n    if (lane + k * 32 < n) kept[k] *= 0.5f;\n  }\n"),
     "rounds of the block": """
   float kept[16];
   float sum = 0.0f;

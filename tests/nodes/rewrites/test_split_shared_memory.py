@@ -48,29 +48,8 @@ def test_other_pointers_stay(old: str, new: str) -> None:
     assert stays("split_shared_memory", SETTLED, old, new)
 
 
-def test_a_launch_names_the_type_that_was_deduced() -> None:
-    new = after(LOG_SOFTMAX, "explicit_template_arguments")
-    assert "log_softmax_forward_kernel<floatX><<<N, block_size," in new
-    assert refused(new, "explicit_template_arguments")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (
-            "floatX* out, const floatX* inp, int N, int C, cudaStream_t",
-            "floatX*& out, floatX** inp, int N, int C, cudaStream_t",
-        ),
-        ("shared_mem_size, stream>>>(out, inp, N, C)", "shared_mem_size, stream>>>(out + 0, &inp[0], N, C)"),
-    ],
-)
-def test_types_of_other_arguments_stay_deduced(old: str, new: str) -> None:
-    assert stays("explicit_template_arguments", LOG_SOFTMAX, old, new)
-
-
 def test_it_computes_what_the_reference_says(tmp_path: Path) -> None:
     steps = (
-        "explicit_template_arguments",
         "canonicalize_reductions",
         "split_shared_memory",
         "redundant_broadcast",
