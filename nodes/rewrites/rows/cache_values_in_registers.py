@@ -18,12 +18,13 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.kernels import Kernel, Loop
+from nodes.rewrites.arithmetic.fast_math import kind
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Computed, Passes, arguments, called
+from nodes.rewrites.rows.passes import DIVISIONS, EXPENSIVE, Computed, Passes, called, root_of
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, same, statement_around
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statement_around
 
 
 @rule(
@@ -51,14 +52,13 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 class _Value:
     first: Computed
     """Where it is computed."""
-    loop: Loop
-    """The pass around that."""
-    again: list[tuple[Computed, Loop]] = field(default_factory=list)
-    """Where it is computed once more, and the pass around that."""
+    again: list[Computed] = field(default_factory=list)
+    """Where it is computed once more."""
     name: str = ""
 
-    def slot(self, loop: Loop, computed: Computed) -> str:
-        return f"{self.name}[{loop.name}]" + "".join(f"[{computed.lanes[lane].name}]" for lane in self.first.lanes)
+    def slot(self, computed: Computed) -> str:
+        lanes = "".join(f"[{computed.lanes[lane].name}]" for lane in self.first.lanes)
+        return f"{self.name}[{computed.loop.name}]{lanes}"
 
 
 class _Keeper:
@@ -68,8 +68,11 @@ class _Keeper:
         self.code, self.kernel, self.source = code, kernel, code.source
         self.passes = Passes(code, kernel)
         self.values: list[_Value] = []
-        for number, loop in enumerate(self.passes.loops[1:], 1):
-            self._find(loop, self.passes.loops[:number])
+        before: list[Computed] = []
+        for loop in self.passes.loops:
+            here = list(self._computations(loop))
+            self._find(here, before)
+            before += here
         if not self.values:
             raise Unsupported("nothing is computed twice")
 
@@ -78,66 +81,57 @@ class _Keeper:
     def _computations(self, loop: Loop) -> Iterator[Computed]:
         """Of a pass, what is worth a register, outer expressions first."""
         for node in self.source.walk(loop.body, "call_expression", "binary_expression"):
-            computed = self.passes.computed.get(node.id)
-            if computed is not None and computed.value.type == "float" and self._is_worth_it(node):
-                yield computed
+            if kind(self.code, node) == "float" and self._is_worth_it(node, loop):
+                computed = self.passes.computed(node, loop)
+                if computed is not None:
+                    yield computed
 
-    def _find(self, loop: Loop, before: list[Loop]) -> None:
-        """Add what the pass computes, of expressions within each other the outer one, that one of those before has."""
+    def _find(self, here: list[Computed], before: list[Computed]) -> None:
+        """Add what a pass computes, of expressions within each other the outer one, that one of those before has."""
         taken: Node | None = None
-        for computed in self._computations(loop):
+        for computed in here:
             if taken is not None and inside(computed.node, taken):
                 continue
-            for earlier in before:
-                first = next((one for one in self._computations(earlier) if one.serves(computed)), None)
-                value = self._value(first, earlier) if first is not None else None
-                if value is not None:
-                    value.again.append((computed, loop))
-                    taken = computed.node
-                    break
+            firsts = (one for one in before if self.passes.serves(one, computed))
+            value = next((value for one in firsts if (value := self._value(one)) is not None), None)
+            if value is not None:
+                value.again.append(computed)
+                taken = computed.node
 
-    def _is_worth_it(self, node: Node) -> bool:
+    def _is_worth_it(self, node: Node, loop: Loop) -> bool:
         """Whether something expensive in it differs from element to element."""
         for inner in self.source.walk(node, "call_expression", "binary_expression"):
-            if not self._is_expensive(inner):
-                continue
-            # The compiler takes the reciprocal of a divisor that all elements share once.
-            shared = inner.type == "call_expression" and called(self.source, inner) in DIVISIONS
-            if self._computed(arguments(inner)[-1] if shared else inner).value.by_item:
-                return True
+            if self._is_expensive(inner):
+                # The compiler takes the reciprocal of a divisor that all elements share once.
+                shared = inner.type == "call_expression" and called(self.source, inner) in DIVISIONS
+                computed = self.passes.computed(children_of(inner, "arguments")[-1] if shared else inner, loop)
+                if computed is not None and computed.by_item:
+                    return True
         return False
-
-    def _computed(self, node: Node) -> Computed:
-        return self.passes.computed[node.id]
 
     def _is_expensive(self, node: Node) -> bool:
         """By itself, whatever its operands are."""
-        if node.type == "call_expression":
-            name = called(self.source, node)
-            return self._helper_is_expensive(name, set()) if name in self.code.overloads else name in EXPENSIVE
-        divides = self.source.of(node, "operator") == "/" and field_of(node, "right").type != "number_literal"
-        return divides and self._computed(node).value.type == "float"
+        source, code = self.source, self.code
+        if node.type != "call_expression":
+            divides = source.of(node, "operator") == "/" and field_of(node, "right").type != "number_literal"
+            return divides and kind(code, node) == "float"
+        name = called(source, node)
+        if name not in code.overloads:
+            return name in EXPENSIVE
+        functions = code.reached(name)
+        calls = (called(source, call) for f in functions for call in source.walk(f, "call_expression"))
+        return any(source.has(f, "gnu_asm_expression") for f in functions) or any(
+            inner in EXPENSIVE and inner not in code.overloads for inner in calls
+        )
 
-    def _helper_is_expensive(self, name: str, seen: set[str]) -> bool:
-        seen.add(name)
-        for function in self.code.overloads[name]:
-            for call in self.source.walk(function, "call_expression", "gnu_asm_expression"):
-                inner = called(self.source, call)
-                ours = inner in self.code.overloads
-                if call.type == "gnu_asm_expression" or (inner in EXPENSIVE and not ours):
-                    return True
-                if ours and inner not in seen and self._helper_is_expensive(inner, seen):
-                    return True
-        return False
-
-    def _value(self, first: Computed, loop: Loop) -> _Value | None:
+    def _value(self, first: Computed) -> _Value | None:
         """The value that is computed there; None where that is a part of another value, or has one inside."""
         for value in self.values:
             if same(value.first.node, first.node):
                 return value
             if inside(value.first.node, first.node) or inside(first.node, value.first.node):
                 return None
-        self.values.append(_Value(first, loop))
+        self.values.append(_Value(first))
         return self.values[-1]
 
     # What is written.
@@ -146,15 +140,15 @@ class _Keeper:
         source, items = self.source, self.passes.items
         self._name_values()
         kept, freed = self.code.fresh("kKept", "kValuesKept"), self._freed()
-        top = min((value.loop.node for value in self.values), key=lambda node: node.start_byte)
+        top = min((value.first.loop.node for value in self.values), key=lambda node: node.start_byte)
         lines = []
         for value in self.values:
             lanes = "".join(f"[{source.of(lane.bound_node)}]" for lane in value.first.lanes.values())
             lines.append(f"float {value.name}[{items}]{lanes};")
             self._write_first(edits, value)
-            for computed, loop in value.again:
+            for computed in value.again:
                 node = computed.node
-                again = f"{kept} ? {value.slot(loop, computed)} : {source.of(node)}"
+                again = f"{kept} ? {value.slot(computed)} : {source.of(node)}"
                 edits.replace(node, again if _stands_alone(node) else f"({again})")
         steps = (list(freed), [value.name for value in self.values])
         sizes = [" + ".join(f"sizeof({name}[0])" for name in names) or "0" for names in steps]
@@ -187,7 +181,7 @@ class _Keeper:
 
     def _write_first(self, edits: Edits, value: _Value) -> None:
         source, first, statement = self.source, value.first.node, statement_around(value.first.node)
-        slot, declared, parent = value.slot(value.loop, value.first), self._declared(value), statement.parent
+        slot, declared, parent = value.slot(value.first), self._declared(value), statement.parent
         indent = source.indent(statement)
         if declared:
             edits.insert(statement.end_byte, f"\n{indent}{slot} = {declared};")
@@ -208,7 +202,7 @@ class _Keeper:
         freed: dict[str, list[Node]] = {}
         rows = {name: row for name, row in self.passes.variables.items() if self._is_row(row)}
         for name, row in rows.items():
-            made = [value.loop.node.end_byte for value in self.values if name in value.first.value.origins]
+            made = [one.first.loop.node.end_byte for one in self.values if name in map(root_of, one.first.reads)]
             if not made:
                 continue
             behind = max(made)
@@ -231,7 +225,7 @@ class _Keeper:
 
     def _is_spent(self, use: Node) -> bool:
         """Whether a name only stands where a value that is kept is computed again, in the end."""
-        if any(inside(use, again.node) for value in self.values for again, _ in value.again):
+        if any(inside(use, again.node) for value in self.values for again in value.again):
             return True
         statement = statement_around(use)
         if statement.type != "declaration":

@@ -106,7 +106,7 @@ def test_fields_of_a_vector_are_values_of_their_own() -> None:
         ("expf((float)x_pack.at[k] - top)", "expf(static_cast<float>(x_pack.at[k]) - top)"),
         ("exp(static_cast<float>(x_pack.at[k]) - top)", "exp((float)x_pack.at[k] - top)"),
         ("__fdividef(1.0f, 1.0f + x_pack.at[k])", "__fdividef(1.0f, 1.0f + x_pack.at[k])"),
-        ("(x_pack.at[k] / (top + 1.0f))", "(x_pack.at[k] / (top + 1.0f))"),
+        ("((float)x_pack.at[k] / (top + 1.0f))", "(static_cast<float>(x_pack.at[k]) / (top + 1.0f))"),
         ("tanhf(x_pack.at[k] * VEC)", "tanhf(x_pack.at[k] * VEC)"),
         ("expf(fmaxf(x_pack.at[k], -INFINITY))", "expf(fmaxf(x_pack.at[k], -INFINITY))"),
         ("softer(x_pack.at[k], top)", "softer(x_pack.at[k], top)"),
