@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, inside
-from nodes.rewrites.analysis.regions import carries_state, check_coordinates, only_returns, waits
+from nodes.rewrites.analysis.regions import check_coordinates, is_return, waits
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import bare, match
-from nodes.rewrites.syntax.source import Source, Unsupported, operands
-from nodes.rewrites.syntax.tree import field_of, is_integer, left_by, one_variable, same, statements
+from nodes.rewrites.syntax.source import Unsupported, operands
+from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, same, statements
 
 OUTER, INNER = Symbol("the outer row"), Symbol("the inner row")
 STRIDE_AT_LEAST = 8
@@ -41,13 +41,13 @@ class DividedRows:
         kernel = self.kernel
         if kernel.synchronises or kernel.has_defaults or not kernel.launches:
             raise Unsupported("threads that talk to each other")
-        self.by_row = bool(self._uses("threadIdx.y"))
+        self.by_row = any(self.source.of(n) == "threadIdx.y" for n in self.source.walk(kernel.body, "field_expression"))
         """Threads are laid out in rows, as spread does; else each has one element of a flat order."""
         self.anchor = self._anchor()
-        self.scopes = [kernel.body]
-        self._check_coordinates()
-        if self.anchor.node.type == "for_statement":
-            self._check_loop()
+        # Which thread does what is decided at the anchor alone; in a row, spread's strides work for any width.
+        cuts = SIDE_BY_SIDE.cuts
+        steps = {"threadIdx.x", "blockDim.x", f"blockIdx.{cuts}", f"gridDim.{cuts}"} if self.by_row else set()
+        check_coordinates(kernel, [self.anchor.value], steps)
         for split in self._splits():
             self.inner_rows, self.columns, self.lanes = split
             if any(self._is_side_by_side(access.offset) for access in kernel.global_accesses()):
@@ -57,26 +57,14 @@ class DividedRows:
         self.guard = self._guard()
         self.names = self._names()
 
-    def _uses(self, *names: str) -> list[Node]:
-        return [n for n in self.source.walk(self.kernel.body, "field_expression") if self.source.of(n) in names]
-
     def _anchor(self) -> Anchor:
-        kernel, code, text = self.kernel, self.code, self.source.of
-        axis = "y" if self.by_row else "x"
-        width = f"blockDim.{axis}"
-        block, blocks = (ROW_BLOCK, ROW_BLOCKS) if self.by_row else (product_of("blockIdx.x"), product_of("gridDim.x"))
-        start = block * product_of(width) + product_of(f"threadIdx.{axis}")
-        for loop in kernel.loops:
-            if loop.start == start and same(loop.node.parent, kernel.body) and self._is_integer(loop.type):
-                if loop.step != blocks * product_of(width) or loop.step_node is None:
-                    raise Unsupported("a loop that does not stride by the grid")
-                index = Polynomial.symbol(loop.symbol)
-                return Anchor(loop.node, (loop.start_node, loop.step_node), loop.name, loop.type, index)
-        for statement in statements(kernel.body):
+        axis, block = ("y", ROW_BLOCK) if self.by_row else ("x", product_of("blockIdx.x"))
+        start = block * product_of(f"blockDim.{axis}") + product_of(f"threadIdx.{axis}")
+        for statement in statements(self.kernel.body):
             declared = self._declared(statement)
-            if declared is not None and code.polynomial(declared[1]) == start:
+            if declared is not None and self.code.polynomial(declared[1]) == start:
                 name, value = declared
-                return Anchor(statement, (value,), text(name), self._type(statement), start)
+                return Anchor(statement, value, self.source.of(name), self._type(statement), start)
         raise Unsupported("no thread an element and no row a thread")
 
     def _declared(self, statement: Node) -> tuple[Node, Node] | None:
@@ -92,32 +80,6 @@ class DividedRows:
 
     def _is_integer(self, kind: str) -> bool:
         return is_integer(kind) or kind in self.code.integers
-
-    def _check_coordinates(self) -> None:
-        """Which thread does what is decided at the anchor alone; in a row, spread's strides work for any width."""
-        cuts = SIDE_BY_SIDE.cuts
-        steps = {"threadIdx.x", "blockDim.x", f"blockIdx.{cuts}", f"gridDim.{cuts}"} if self.by_row else set()
-        check_coordinates(self.kernel, self.anchor.header, steps)
-
-    def _check_loop(self) -> None:
-        """One step of the loop becomes all that a thread does, in any order."""
-        loop, source = self.anchor.node, self.source
-        body = field_of(loop, "body")
-        before = loop.prev_named_sibling
-        if body is None or not same(statements(self.kernel.body)[-1], loop):
-            raise Unsupported("work behind the rows")
-        if before is not None and before.type == "preproc_call":
-            raise Unsupported("a pragma for the loop")
-        if carries_state(self.kernel, statements(body)):
-            raise Unsupported("rows that depend on each other")
-        for target in self.code.assigned(body):
-            found = self.code.definition(target)
-            if found is None or not inside(found.declaration, body):
-                raise Unsupported("a variable that outlives its row")
-        for jump in source.walk(body, "break_statement", "continue_statement", "return_statement", "goto_statement"):
-            if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop):
-                raise Unsupported("a row that is left early")
-        self.scopes.append(body)
 
     def _splits(self) -> list[tuple[Divisor, Divisor | None, Divisor | None]]:
         """What rows may be split by, with how many elements a row has, and how many of them a thread has where these are
@@ -231,31 +193,17 @@ class DividedRows:
         return not any(s.depends_on(OUTER) or s.depends_on(INNER) for s in place.symbols - {OUTER, INNER})
 
     def _guard(self) -> RowGuard:
-        anchor = self.anchor.node
-        if anchor.type == "for_statement":
-            comparison = field_of(anchor, "condition")
-            return self._comparison(comparison, "<")
-        behind = [s for s in statements(self.kernel.body) if s.start_byte >= anchor.end_byte]
-        for number, statement in enumerate(behind):
-            if statement.type == "if_statement":
-                holder, body = (field_of(statement, f) for f in ("condition", "consequence"))
-                condition = field_of(holder, "value")
-                if condition is None or body is None or field_of(statement, "alternative") is not None:
-                    break
-                if only_returns(self.source, body):
-                    return self._comparison(condition, ">=")
-                if number == len(behind) - 1:
-                    self.scopes.append(body)
-                    return self._comparison(condition, "<")
-                break
+        for statement in (s for s in statements(self.kernel.body) if s.start_byte >= self.anchor.node.end_byte):
+            if is_return(self.source, statement):
+                return self._comparison(field_of(statement, "condition", "value"))
             touches = [a.node for a in self.kernel.accesses] + [call for call, _ in self.kernel.escapes]
             passes = statement.type == "declaration" or waits(self.source, statement)
             if not passes or any(inside(node, statement) for node in touches):
                 break
         raise Unsupported("no guard before memory is touched")
 
-    def _comparison(self, condition: Node | None, operator: str) -> RowGuard:
-        asked = match(self.source, condition, f"$index {operator} $bound")
+    def _comparison(self, condition: Node) -> RowGuard:
+        asked = match(self.source, condition, "$index >= $bound")
         if asked is None:
             raise Unsupported("a guard that compares otherwise")
         level, bound = self._kind(self.code.polynomial(asked["index"])), asked["bound"]
@@ -274,19 +222,16 @@ class DividedRows:
         return [part for part in parts if part is not None]
 
     def _outer_rows(self) -> list[Node]:
-        """The factors of the guard's bound that are the number of outer rows; none where it is not written as a product,
-        of what is known before the rows are."""
-        found = self._left(operands(self.source, self.guard.bound, "*"), [part.value for part in self._divided()])
-        known = all(self._is_known(name) for factor in found for name in self.source.walk(factor, "identifier"))
-        return found if known else []
-
-    def _left(self, factors: list[Node], divisors: list[Polynomial]) -> list[Node]:
-        """The factors without those that are divided by; none where one of these is not among them."""
-        for divisor in divisors:
-            match = next((factor for factor in factors if self.code.polynomial(factor) == divisor), None)
-            if match is None:
-                return []
-            factors.remove(match)
+        """The factors of the guard's bound that are the number of outer rows, of what is known before the rows are."""
+        factors = operands(self.source, self.guard.bound, "*")
+        for divisor in self._divided():
+            factor = next((one for one in factors if self.code.polynomial(one) == divisor.value), None)
+            if factor is None:
+                raise Unsupported("a bound that is no product of what a row is divided by")
+            factors.remove(factor)
+        for factor in factors:
+            for name in self.source.walk(factor, "identifier"):
+                self._check_known(name)
         return factors
 
 
@@ -294,13 +239,6 @@ def symbol_of(polynomial: Polynomial) -> Symbol | None:
     """The division that the polynomial is, where it is one."""
     only = next(iter(polynomial.symbols), None)
     return only if only is not None and only.operator and polynomial == Polynomial.symbol(only) else None
-
-
-def uncast(source: Source, node: Node) -> Node:
-    """What a `static_cast` is given."""
-    listed = field_of(node, "arguments") if node.type == "call_expression" else None
-    cast = source.of(node, "function").startswith("static_cast<")
-    return listed.named_children[0] if cast and listed is not None and listed.named_child_count == 1 else node
 
 
 @dataclass(frozen=True)
@@ -314,12 +252,11 @@ class Divisor:
 
 @dataclass(frozen=True)
 class Anchor:
-    """Where a thread learns what is its own: `const int i = blockIdx.x * blockDim.x + threadIdx.x;`, or a loop from there."""
+    """Where a thread learns what is its own: `const int i = blockIdx.x * blockDim.x + threadIdx.x;`."""
 
     node: Node
-    """The declaration, or the for statement."""
-    header: tuple[Node, ...]
-    """The only places that may ask which thread and block it is."""
+    value: Node
+    """The only place that may ask which thread and block it is."""
     name: str
     type: str
     index: Polynomial

@@ -14,26 +14,24 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import code_of
+from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.regions import carries_state
 from nodes.rewrites.launch.drop_grid_stride_loop import declared_names, in_place
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.divided_rows import DividedRows, Divisor, product_of, uncast
-from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.rows.divided_rows import ROW_BLOCKS, DividedRows, Divisor, product_of
 from nodes.rewrites.syntax.insert import renamed
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, same, statements
+from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, only_argument
+from nodes.rewrites.syntax.tree import JUMPS, children_of, field_of, is_integer, left_by, same, statements
 
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows ({outer}) of one {inner} a block, a thread a step: what is read by row lies
 // side by side, and no index is divided.
 """
 BOUNDS = "__launch_bounds__(1024)"
-
-_WIDE = {"int64_t", "uint64_t", "size_t", "long", "long long", "unsigned long long", "unsigned long"}
 
 
 @rule(
@@ -49,11 +47,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            found = _Rows(code_of(source, _integers(kernel)), kernel.name)
+            found = _Rows(code_of(_one_row_a_thread(kernel), _integers(kernel)), kernel.name)
             name = code.fresh(f"{kernel.name}_neighbours")
             edits.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
-            for launch in found.kernel.launches:
-                found.write_launch(edits, launch, name)
+            for launch, place in zip(found.kernel.launches, kernel.launches, strict=True):
+                edits.write(place.statement, found.choice(launch, name))
     if not edits.changes:
         return None
     require(edits, code, "neighbours", includes=("cstdint",))
@@ -70,31 +68,31 @@ def _integers(kernel: Kernel) -> frozenset[str]:
     )
 
 
+def _one_row_a_thread(kernel: Kernel) -> Source:
+    """The source with a return behind the last row in place of a loop over rows, as spread leaves it, at the kernel's end."""
+    source, code = kernel.source, kernel.code
+    body = statements(kernel.body)
+    loop = next((o for o in kernel.loops if body and same(o.node, body[-1])), None)
+    if loop is None or loop.step != ROW_BLOCKS * product_of("blockDim.y"):
+        return source
+    if loop.node.prev_named_sibling is not None and loop.node.prev_named_sibling.type == "preproc_call":
+        raise Unsupported("a pragma for the loop")
+    if carries_state(kernel, statements(loop.body)):
+        raise Unsupported("rows that depend on each other")
+    for target in code.assigned(loop.body):
+        found = code.definition(target)
+        if found is None or not inside(found.declaration, loop.body):
+            raise Unsupported("a variable that outlives its row")
+    for jump in source.walk(loop.body, *JUMPS):
+        if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop.node):
+            raise Unsupported("a row that is left early")
+    start, bound = source.of(loop.start_node), source.of(loop.bound_node)
+    first = [f"const {loop.type} {loop.name} = {start};", f"if ({loop.name} >= {bound}) return;"]
+    return source.reparsed(in_place(source, kernel, loop.node, loop.body, first, loop.name))
+
+
 class _Rows(DividedRows):
     """A kernel that this rewrite fits. Raises Unsupported for any other."""
-
-    # How many rows there are.
-
-    def _host_rows(self, launch: Launch) -> list[Node]:
-        """The same of what the launch passes for the bound."""
-        arguments = dict(zip((p.name for p in self.kernel.parameters), launch.arguments, strict=True))
-        passed = arguments.get(self.source.of(self.guard.bound))
-        known = [part.value if part.node is None else self._passed(arguments, part.node) for part in self._divided()]
-        if passed is None or any(value is None for value in known):
-            return []
-        passed = uncast(self.source, passed)
-        found = self.code.variable(passed)
-        if found is not None and found.kind == "local" and found.value is not None and not self.code.mutated(found):
-            passed = found.value
-        for name in self.source.walk(passed, "identifier"):
-            here = self.code.definition(name)
-            if here is None or self.code.mutated(here):
-                return []
-        return self._left(operands(self.source, passed, "*"), [value for value in known if value is not None])
-
-    def _passed(self, arguments: dict[str, Node], node: Node) -> Polynomial | None:
-        argument = arguments.get(self.source.of(node))
-        return None if argument is None else self.code.polynomial(argument)
 
     # What it becomes.
 
@@ -103,14 +101,13 @@ class _Rows(DividedRows):
         found: dict[str, tuple[str, str, Node | None]] = {}
         holders = self.source.walk(self.kernel.node, "declaration", "parameter_declaration")
         declared = declared_names(self.source, holders)
-        for scope in self.scopes:
-            for statement in statements(scope):
-                pair = self._declared(statement)
-                if pair is None or same(statement, self.anchor.node):
-                    continue
-                kind, name = self._kind(self.code.polynomial(pair[1])), self.source.of(pair[0])
-                if kind in {"outer", "inner", "row", "column"} - set(found) and declared.count(name) == 1:
-                    found[kind] = (name, self._type(statement), statement)
+        for statement in statements(self.kernel.body):
+            pair = self._declared(statement)
+            if pair is None or same(statement, self.anchor.node):
+                continue
+            kind, name = self._kind(self.code.polynomial(pair[1])), self.source.of(pair[0])
+            if kind in {"outer", "inner", "row", "column"} - set(found) and declared.count(name) == 1:
+                found[kind] = (name, self._type(statement), statement)
         kind = self._kind(self.anchor.index)
         found[kind] = (self.anchor.name, self.anchor.type, None)
         for kind in ("outer", "inner"):
@@ -157,33 +154,18 @@ class _Rows(DividedRows):
         anchor = self.anchor.node
         indent = source.indent(anchor)
         text = f"\n{indent}".join(self._definitions())
-        if anchor.type == "for_statement":
-            body = field_of(anchor, "body")
-            edits.changes.append((anchor.start_byte, body.start_byte, f"{text}\n{indent}if ({self._guarded('<')}) "))
-        else:
-            edits.replace(anchor, text)
-            operator = source.of(self.guard.comparison, "operator")
-            edits.replace(self.guard.comparison, self._guarded(operator))
+        edits.replace(anchor, text)
+        left = " * ".join(map(source.of, self._outer_rows()))
+        edits.replace(self.guard.comparison, f"{self.names['outer'][0]} >= {left}")
         for node, text in self._undivided():
             edits.replace(node, text)
         comment = COMMENT.format(outer=self.names["outer"][0], inner=self.names["inner"][0])
         data, end = source.data, kernel.outer.end_byte
         changed = edits.apply().encode()
         text = changed[kernel.outer.start_byte : len(changed) - (len(data) - end)].decode()
-        if anchor.type == "for_statement":
-            text = self._without_branch(text)
         for _ in self.kernel.loops if self.by_row else ():
             text = self._without_loop(text)
         return comment + text
-
-    def _without_branch(self, text: str) -> str:
-        """The kernel's text with a return in front of what stands in the branch at its end."""
-        code = code_of(self.source.reparsed(text))
-        (kernel,) = code.kernels
-        branch = statements(kernel.body)[-1]
-        body = field_of(branch, "consequence")
-        assert branch.type == "if_statement" and body is not None
-        return in_place(code.source, kernel, branch, body, [f"if ({self._guarded('>=')}) return;"])
 
     def _without_loop(self, text: str) -> str:
         """The kernel's text with one of its loops over the steps of a row less: the block has a thread for each of them."""
@@ -211,21 +193,6 @@ class _Rows(DividedRows):
         except Unsupported:
             return False
 
-    def _guarded(self, operator: str) -> str:
-        """The guard, of outer rows where their number is in sight."""
-        factors, text = self._outer_rows(), self.source.of
-        if factors:
-            return f"{self.names['outer'][0]} {operator} {' * '.join(text(factor) for factor in factors)}"
-        left, right = (field_of(self.guard.comparison, side) for side in ("left", "right"))
-        return f"{text(left)} {operator} {text(right)}"
-
-    def _is_known(self, name: Node) -> bool:
-        try:
-            self._check_known(name)
-        except Unsupported:
-            return False
-        return True
-
     def _undivided(self) -> list[tuple[Node, str]]:
         """Divisions in what stays, with what takes their place: values of declarations, and `i % columns == 0`."""
         source, found = self.source, []
@@ -250,13 +217,11 @@ class _Rows(DividedRows):
 
     # Where it is launched.
 
-    def write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
+    def choice(self, launch: Launch, name: str) -> Lines:
         """The launch, in a choice between the new kernel and the old one."""
-        source = self.source
+        source, conditions = self.source, []
         if launch.node.start_byte < self.kernel.outer.end_byte:
             raise Unsupported("a launch in front of the kernel")
-        statement = launch.statement
-        conditions = []
         if self.columns is None:
             steps = self._steps_of_rows(launch)
         else:
@@ -268,28 +233,15 @@ class _Rows(DividedRows):
                 conditions.append(f"{steps} % {lanes} == 0")
                 steps = f"{steps} / {lanes}"
         inner = self._host_factor(launch, self.inner_rows)
-        divisors = [self._host_factor(launch, part) for part in self._divided()]
-        apart = f", {' * '.join(divisors)}" if self.anchor.type not in _WIDE and not self._outer_rows() else ""
-        passed = self._host_rows(launch)
-        if self._outer_rows():
-            count = " * ".join(self._host(launch, factor) for factor in self._outer_rows())
-        elif passed:
-            count = " * ".join(source.of(factor) for factor in passed)
-        else:
-            total = self._host(launch, self.guard.bound)
-            divisor = f"({' * '.join(divisors)})" if len(divisors) > 1 else divisors[0]
-            count = f"{total} / {divisor}"
-            conditions += [f"{total} > 0", f"{total} % {divisor} == 0"]
-        conditions.append(f"neighbours_fit({steps}, {count}{apart})")
+        count = " * ".join(self._host(launch, factor) for factor in self._outer_rows())
+        conditions.append(f"neighbours_fit({steps}, {count})")
         groups = f"neighbour_groups({count})"
         call = launch.rendered(
             function=renamed(source.of(launch.function), self.kernel.name, name),
             grid=f"dim3({inner}, 1, {groups})" if self.by_row else f"dim3({inner}, {groups})",
             block=f"dim3({steps}, NEIGHBOUR_ROWS)",
         )
-        edits.write(
-            statement, [f"if ({' && '.join(conditions)}) {{", [f"{call};"], "} else {", [source.of(statement)], "}"]
-        )
+        return [f"if ({' && '.join(conditions)}) {{", [f"{call};"], "} else {", [source.of(launch.statement)], "}"]
 
     def _steps_of_rows(self, launch: Launch) -> str:
         """The second argument of spread's `row_shape(rows, steps)`, which the block is taken from."""
@@ -307,8 +259,9 @@ class _Rows(DividedRows):
         text = host_text(self.kernel, launch, node)
         names = [p.name for p in self.kernel.parameters]
         if node.type == "identifier" and self.source.of(node) in names:
-            inner = uncast(self.source, launch.arguments[names.index(self.source.of(node))])
-            found = self.code.variable(inner)
+            given = launch.arguments[names.index(self.source.of(node))]
+            cast = self.source.of(given, "function").startswith("static_cast<")
+            found = self.code.variable(only_argument(given) if cast else given)
             if found is not None and is_integer(self._type(found.declaration)):
                 return found.name
         return text if re.fullmatch(r"[\w.]+|(\w|[<>])+\([^()]*\)|\([^()]*\)", text) else f"({text})"
