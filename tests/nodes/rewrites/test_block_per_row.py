@@ -142,7 +142,7 @@ def test_extremes_by_comparison() -> None:
     )
     assert "top = fmaxf(top, v); bottom = fminf(bottom, v); }" in new
     assert "const float top_of_row = block_max<0>(top); const float bottom_of_row = block_min<1>(bottom);" in new
-    assert new.endswith("if (threadIdx.x == 0) y[row] = top_of_row; if (threadIdx.x == 0) z[row] = bottom_of_row; }")
+    assert new.endswith("if (threadIdx.x == 0) y[row] = top_of_row; if (threadIdx.x == 0) z[row] = bottom_of_row;")
 
 
 def test_totals_that_go_on_changing_keep_their_name() -> None:

@@ -265,7 +265,6 @@ SHORT, LONG = {"SHORT_ROWS_FROM": 1}, {"SHORT_ROWS_FROM": 10**6}
 CLUSTERS = {"CLUSTER_STEPS": 128}
 """Rows are long enough for clusters."""
 REGISTERS, DEPENDENT = "cache_row_in_registers", "programmatic_dependent_launch"
-KEPT = (REGISTERS, "cache_values_in_registers")
 STEPS = [
     "float32:rows=2,columns=7",
     "float16:rows=5,columns=64",
@@ -300,10 +299,10 @@ def slow(*row: object) -> object:
         ("tests/inputs/thread_layer_norm/plain", ("fast_math",), {}, ["float32:rows=3,columns=300"], {"EMULATE_BACKWARDS": "1"}),
         slow("tests/inputs/thread_layer_norm/plain", (REGISTERS, "cluster_split"), CLUSTERS,
              ["float32:rows=3,columns=1028"], {"EMULATE_BACKWARDS": "1"}),
-        ("tests/inputs/row_softmax/plain", ("fast_math", *KEPT, DEPENDENT), {}, STEPS, {"EMULATE_BACKWARDS": "1"}),
-        slow("tests/inputs/row_softmax/plain", KEPT, {}, STEPS, {"EMULATE_MULTIPROCESSORS": "1"}),
-        slow("tests/inputs/row_softmax/plain", (*KEPT, "several_rows_per_block"), SHORT, STEPS, {}),
-        slow("tests/inputs/row_softmax/plain", (*KEPT, DEPENDENT, "cluster_split"), {"CLUSTER_STEPS": 1}, STEPS, {}),
+        ("tests/inputs/row_softmax/plain", ("fast_math", REGISTERS, DEPENDENT), {}, STEPS, {"EMULATE_BACKWARDS": "1"}),
+        slow("tests/inputs/row_softmax/plain", (REGISTERS,), {}, STEPS, {"EMULATE_MULTIPROCESSORS": "1"}),
+        slow("tests/inputs/row_softmax/plain", (REGISTERS, "several_rows_per_block"), SHORT, STEPS, {}),
+        slow("tests/inputs/row_softmax/plain", (REGISTERS, DEPENDENT, "cluster_split"), {"CLUSTER_STEPS": 1}, STEPS, {}),
     ],
     ids=lambda value: value.split("/")[-2] if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
