@@ -72,13 +72,11 @@ class RowKeeper(RowReader):
     # What is written.
 
     def write(self, edits: Edits) -> None:
-        kernel, source = self.kernel, self.source
+        kernel = self.kernel
         name = self.code.fresh(f"{kernel.name}_{self.suffix}")
         edits.insert(kernel.outer.end_byte, "\n\n" + self._new_kernel(name))
         for launch in kernel.launches:
             self._write_launch(edits, launch, name)
-        if not source.of(kernel.node).strip():
-            raise Unsupported("an empty kernel")
 
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
@@ -86,11 +84,7 @@ class RowKeeper(RowReader):
         if bounds := self._bounds():
             replaced.append(kernel.bounded(bounds))
         replaced += [(node, "") for node in [*(row.declaration for row in self.rows), *self.moved]]
-        slots = [
-            (node, f"{row.name}_kept[{self.item}]" + (f"[{index}]" if index else ""))
-            for row in self.rows
-            for node, index in row.uses
-        ]
+        slots = [(node, f"{row.name}_kept[{self.item}][{index}]") for row in self.rows for node, index in row.uses]
         for number, loop in enumerate(self.loops):
             replaced.append((loop.node, self._loop_text(number, loop, slots)))
         for pragma in source.walk(kernel.body, "preproc_call"):
@@ -174,11 +168,9 @@ class RowKeeper(RowReader):
             kind = self._spelled(spelt_out(self.kernel, short))
             counts[f"sizeof({kind})"] = counts.get(f"sizeof({kind})", 0) + 1
         for row in self.rows:
-            size = f"sizeof({row.element})"
-            if row.width:
-                width = self._spelled(row.width)
-                whole = re.fullmatch(r"[\w.]+|[(].*[)]", width)
-                size = f"{width} * {size}" if whole else f"({width}) * {size}"
+            width = self._spelled(row.width)
+            whole = re.fullmatch(r"[\w.]+|[(].*[)]", width)
+            size = f"{width if whole else f'({width})'} * sizeof({row.element})"
             counts[size] = counts.get(size, 0) + 1
         text = " + ".join(size if n == 1 else f"{n} * {size}" for size, n in counts.items())
         if launch is not None:
@@ -213,24 +205,20 @@ class RowKeeper(RowReader):
                 by_type[value.type].append(f"{name}[{self.count}]")
         lines = [f"{kind} {', '.join(names)};" for kind, names in by_type.items() if names]
         for row in self.rows:
-            lines.append(f"{row.element} {row.name}_kept[{self.count}]" + (f"[{row.width}];" if row.width else ";"))
+            lines.append(f"{row.element} {row.name}_kept[{self.count}][{row.width}];")
         return lines
 
     def _front(self, loop: Loop, first: list[Value]) -> list[str]:
         """All loads, with the index declarations that they need."""
         lines = []
-        waiting = self._waiting()
-        for statement in statements(loop.body):
+        for statement in self._leading():
             value = next((v for v in first if same(v.statement, statement)), None)
-            if value is None and any(same(statement, other) for other in waiting):
-                continue
             if value is not None:
                 lines.append(f"{self.names[value.address]}[{self.item}] = {self._loaded(statement)};")
-            elif statement.type == "declaration" and not self._has_access(statement):
-                if all(d.type == "init_declarator" for d in statement.children_by_field_name("declarator")):
-                    lines.append(lifted(self.source, statement, self.source.of(statement)))
-            else:
-                break
+            elif self._load_at(0, statement) is None and all(
+                d.type == "init_declarator" for d in statement.children_by_field_name("declarator")
+            ):
+                lines.append(lifted(self.source, statement, self.source.of(statement)))
         lines += [
             f"{self.names[value.address]}[{self.item}] = {self._loaded(value.statement)};" for value in self.early
         ]

@@ -214,26 +214,14 @@ class RowReader:
         return found
 
     def _slot(self, access: Access, loop: Loop) -> tuple[str, str]:
-        """Elements for each step and the index among them, of `row[i * width + index]`."""
+        """Elements for each step and the index among them, of `row[i * width + k]` in a loop over `k < width`."""
         width = access.offset.coefficient(loop.symbol)
         rest = access.offset.without(loop.symbol)
-        if rest.depends_on(loop.symbol) or any(m.count(loop.symbol) > 1 for m, _ in access.offset.terms):
-            raise Unsupported("an index that is not linear")
-        if width.value == 1 and not rest.terms:
-            return "", ""
-        if width.value is not None and rest.value is not None and 0 <= rest.value < width.value:
-            return str(width.value), str(rest.value)
-        if len(rest.terms) == 1 and len(rest.symbols) == 1:
-            (symbol,) = rest.symbols
-            inner = next((o for o in self.kernel.loops if o.symbol == symbol and inside(o.node, loop.body)), None)
-            whole = inner is not None and inner.start.value == 0 and inner.bound == width and inner.step.value == 1
-            if (
-                inner is not None
-                and whole
-                and rest == Polynomial.symbol(symbol)
-                and self.code.is_constant(inner.bound_node, self.loops[0].node)
-            ):
-                return self.source.of(inner.bound_node), symbol.text
+        for inner in self.kernel.loops:
+            if inside(inner.node, loop.body) and rest == Polynomial.symbol(inner.symbol):
+                whole = inner.start.value == 0 and inner.bound == width and inner.step.value == 1
+                if whole and self.code.is_constant(inner.bound_node, self.loops[0].node):
+                    return self.source.of(inner.bound_node), inner.name
         raise Unsupported("an index that other threads may use")
 
     def _check_block(self) -> None:
@@ -270,31 +258,29 @@ class RowReader:
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
         found = []
-        waiting = self._waiting()
-        for statement in statements(self.loops[0].body):
-            value = next((v for v in self.values if v.loads and v.loop == 0 and same(v.statement, statement)), None)
-            if value is not None and any(same(statement, other) for other in waiting):
-                break
+        for statement in self._leading():
+            value = self._load_at(0, statement)
             if value is not None:
                 # A name of its own is only safe where no store of another variable claims the address.
                 same_address = {v.variable for v in self.values if v.address == value.address and v.loop == 0}
                 if len(same_address) == 1 or value.address not in self.kept:
                     found.append(value)
-            elif statement.type != "declaration" or self._has_access(statement):
-                break
         return found
 
-    def _waiting(self) -> list[Node]:
-        """Declarations of the first loop that name what it has loaded before."""
-        names = {v.variable for v in self.values if v.loads and v.loop == 0}
-        found = []
+    def _load_at(self, number: int, statement: Node) -> Value | None:
+        return next((v for v in self.values if v.loads and v.loop == number and same(v.statement, statement)), None)
+
+    def _leading(self) -> list[Node]:
+        """The declarations that the first loop begins with, as far as none needs what one before it loads."""
+        found, loaded = list[Node](), set[str]()
         for statement in statements(self.loops[0].body):
-            if statement.type != "declaration":
-                continue
-            declared = {self.source.of(name) for name in names_declared(statement)}
-            if (names - declared) & {self.source.of(n) for n in self.source.walk(statement, "identifier")}:
-                found.append(statement)
-                names |= declared
+            value = self._load_at(0, statement)
+            names = {self.source.of(n) for n in self.source.walk(statement, "identifier")}
+            plain = statement.type == "declaration" and (value is not None or not self._has_access(statement))
+            if not plain or names & loaded:
+                break
+            found.append(statement)
+            loaded |= {value.variable} if value is not None else set()
         return found
 
     def _has_access(self, statement: Node) -> bool:
@@ -374,9 +360,7 @@ class RowReader:
         loop, first = self.loops[value.loop], self.loops[0]
         if loop.name != first.name:
             return False
-        waiting = self._waiting()
-        ready = [s for s in statements(first.body) if not any(same(s, other) for other in waiting)]
-        declared = {self.source.of(s).strip() for s in ready if s.type == "declaration"}
+        declared = {self.source.of(statement).strip() for statement in self._leading()}
         for identifier in self.source.walk(value.statement, "identifier"):
             found = self.code.definition(identifier)
             if found is None or not inside(found.declaration, loop.body) or same(found.declaration, value.statement):
@@ -408,7 +392,7 @@ class Row:
     name: str
     element: str
     width: str
-    """Elements for each step, "" for one."""
+    """Elements for each step."""
     uses: list[tuple[Node, str]]
     """Accesses, each with its index within the step."""
     declaration: Node
