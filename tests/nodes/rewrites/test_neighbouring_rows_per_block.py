@@ -59,10 +59,11 @@ def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
         kernel(new)
         == """\
 {
-  const int64_t token = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y;
-  const int64_t group = blockIdx.x;
-  const int64_t i = (token * groups + group) * size + threadIdx.x;
-  if (token >= tokens) return;
+  const int64_t outer_row = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y, inner_row = blockIdx.x;
+  const int64_t i = (outer_row * groups + inner_row) * size + threadIdx.x;
+  if (outer_row >= tokens) return;
+  const int64_t token = outer_row;
+  const int64_t group = inner_row;
   out[i] = static_cast<T>(static_cast<float>(x[i]) * scale[group * tokens + token]);"""
     )
     host = " ".join(new[new.index("void rescale(") : new.index('extern "C"')].split())
@@ -145,6 +146,6 @@ def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Pa
     assert "cudaGridDependencySynchronize" in kernel(early)
     for text in (early, late):
         idle = kernel(text)[: kernel(text).index("return;")]
-        assert "if (token >= tokens)" in idle, idle
+        assert "if (outer_row >= tokens)" in idle, idle
         assert "cudaGridDependencySynchronize" in idle or "wait_for_predecessor(" in idle, "every thread waits"
         check(text, tmp_path, MERGE, "0", "1", *MERGED)
