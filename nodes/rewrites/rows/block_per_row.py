@@ -45,6 +45,7 @@ from nodes.rewrites.analysis.regions import (
 from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.rows.row_kernels import ELEMENT
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -65,7 +66,6 @@ SHORTEST = 64
 """Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""
 FARTHEST = 16
 """Elements from one step of a loop to the next, at most, for which neighbouring threads still share cache lines."""
-ELEMENT = Symbol("element of the row")
 TOTALS = frozenset({
     "float", "double", "int", "unsigned", "unsigned int", "long", "long long", "int32_t", "uint32_t", "int64_t", "uint64_t",
     "unsigned long", "unsigned long long", "size_t",

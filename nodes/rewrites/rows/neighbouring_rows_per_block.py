@@ -23,6 +23,7 @@ from nodes.rewrites.analysis.regions import carries_state, check_coordinates, is
 from nodes.rewrites.launch.drop_grid_stride_loop import in_place
 from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.rows.row_kernels import edited
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.match import bare, match
@@ -355,8 +356,7 @@ class _Rows:
         column = "threadIdx.x" if self.lanes is None else f"threadIdx.x * {self.lanes.text}"
         for node, text in self._undivided({"outer": outer, "inner": inner, "row": row, "column": column}):
             edits.replace(node, text)
-        changed, behind = edits.apply().encode(), len(source.data) - kernel.outer.end_byte
-        text = changed[kernel.outer.start_byte : len(changed) - behind].decode()
+        text = edited(kernel, edits)
         for _ in self.kernel.loops if self.by_row else ():
             text = self._without_loop(text)
         return COMMENT + text

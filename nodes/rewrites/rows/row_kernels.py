@@ -59,7 +59,7 @@ class RowKernel:
         self._check_talk()
         self._check_threads()
         check_blocks(kernel, self.rows)
-        self._check_memory()
+        check_own(kernel, self._place)
         check_block_shares(code, kernel)
 
     def _reductions(self) -> list[Node]:
@@ -119,22 +119,6 @@ class RowKernel:
                 polynomial = polynomial - factor * (thread + item * width) + factor * Polynomial.symbol(ELEMENT)
         return polynomial
 
-    def _check_memory(self) -> None:
-        """What a thread reads of an array that the kernel writes, it wrote itself: nothing waits for other threads."""
-        kernel = self.kernel
-        if any(root for _, root in kernel.escapes):
-            raise Unsupported("a helper that may write anywhere")
-        written = {a.root for a in kernel.accesses if a.writes and a.root}
-        if "?" in written or (written and any(a.root == "?" for a in kernel.accesses)):
-            raise Unsupported("a pointer of unknown origin")
-        for root in written:
-            accesses = [a for a in kernel.accesses if a.root == root]
-            if not any(a.reads for a in accesses):
-                continue
-            places = {self._place(a) for a in accesses}
-            if len(places) != 1 or not next(iter(places)).depends_on(ELEMENT):
-                raise Unsupported("a read of what other threads may have written")
-
     def _place(self, access: Access) -> Polynomial:
         return self._by_element(access.node, access.offset + Polynomial.symbol(access.base))
 
@@ -178,11 +162,28 @@ class RowKernel:
         around = (self.source.of(here, "condition") for here in upward(node) if here.type == "switch_statement")
         return any("row_items(" in condition for condition in around)
 
-    def edited(self, edits: Edits) -> str:
-        """The kernel's text, template and all, after edits that lie inside of it."""
-        data, outer = self.source.data, self.kernel.outer
-        changed = edits.apply().encode()
-        return changed[outer.start_byte : len(changed) - (len(data) - outer.end_byte)].decode()
+
+def check_own(kernel: Kernel, place: Callable[[Access], Polynomial]) -> None:
+    """What a thread reads or writes of an array that the kernel writes is its own element's, or written by one thread and read by
+    none: nothing waits for other threads. `place` names a row's elements ELEMENT. Raises Unsupported."""
+    if any(root for _, root in kernel.escapes):
+        raise Unsupported("a helper that may write anywhere")
+    written = {a.root for a in kernel.accesses if a.writes and a.root}
+    if "?" in written or (written and any(a.root == "?" for a in kernel.accesses)):
+        raise Unsupported("a pointer of unknown origin")
+    for root in written:
+        accesses = [a for a in kernel.accesses if a.root == root]
+        places = {place(access) for access in accesses}
+        own = [p.depends_on(ELEMENT) for p in places]
+        if len(accesses) > 1 and (len(own) > 1 if any(own) else any(a.reads for a in accesses)):
+            raise Unsupported("a read or write of what is another thread's")
+
+
+def edited(kernel: Kernel, edits: Edits) -> str:
+    """The kernel's text, template and all, after edits that lie inside of it."""
+    data, outer = kernel.source.data, kernel.outer
+    changed = edits.apply().encode()
+    return changed[outer.start_byte : len(changed) - (len(data) - outer.end_byte)].decode()
 
 
 def by_items(run: str, items: str, body: Lines, chosen: str, otherwise: str) -> Lines:

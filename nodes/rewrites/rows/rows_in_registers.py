@@ -15,12 +15,20 @@ from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
 from nodes.rewrites.analysis.vectors import seen_through
 from nodes.rewrites.reductions.shares import check_block_shares
+from nodes.rewrites.rows.row_kernels import ELEMENT
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, one_variable, same, statements
-
-CANONICAL = Symbol("element")
+from nodes.rewrites.syntax.tree import (
+    JUMPS,
+    children_of,
+    field_of,
+    left_by,
+    names_declared,
+    one_variable,
+    same,
+    statements,
+)
 
 
 class RowReader:
@@ -32,8 +40,8 @@ class RowReader:
             raise Unsupported("a kernel that is not launched here")
         self._check_talk()
         self.loops = self._group()
-        if any(carries_state(kernel, statements(o.body)) and not sums_up(kernel, o) for o in self.loops):
-            raise Unsupported("elements that depend on each other")
+        for loop in self._shared_out():
+            self._check_loop(loop)
         self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
         self.kept = self._kept()
         self.rows = self._rows()
@@ -72,6 +80,14 @@ class RowReader:
             if loop.start == Polynomial.symbol(THREAD) and loop.step == Polynomial.symbol(BLOCK_DIM)
         ]  # fmt: skip
 
+    def _check_loop(self, loop: Loop) -> None:
+        """Its elements may be anybody's, and all of them are visited."""
+        if carries_state(self.kernel, statements(loop.body)) and not sums_up(self.kernel, loop):
+            raise Unsupported("elements that depend on each other")
+        for jump in self.source.walk(loop.body, *JUMPS):
+            if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop.node):
+                raise Unsupported("a loop that is left")
+
     def _group(self) -> list[Loop]:
         """The loops over the same range, neighbours in one list of statements."""
         loops = self._shared_out()
@@ -102,7 +118,7 @@ class RowReader:
             s.parts and s.depends_on(loop.symbol) for s in access.offset.symbols
         ):
             raise Unsupported("an address through a cast")
-        return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(CANONICAL))
+        return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(ELEMENT))
 
     def _values(self, number: int, loop: Loop) -> Iterator[Value]:
         """Declarations that only load, and statements that only store a variable, directly in the loop's body."""

@@ -26,17 +26,17 @@ from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops, waiting_return, waits
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import RowKeeper
-from nodes.rewrites.rows.row_kernels import unless_single
+from nodes.rewrites.rows.row_kernels import check_own, unless_single
 from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, field_of, left_by, same, statements, upward
+from nodes.rewrites.syntax.tree import LOOPS, field_of, same, statements, upward
 
 TUNABLES = """\
 #define TEAM_ITEMS {items}  // tune: 1 2 4
@@ -295,36 +295,21 @@ class TeamKeeper(RowKeeper):
         return None
 
     def _check_loops(self) -> None:
-        kernel, source = self.kernel, self.source
+        kernel = self.kernel
         own = [node for node, _ in self.replaced] + [node for r in self.reductions for node in r.nodes]
         for loop in self.warp_loops:
             grouped = any(same(loop.node, other.node) for other in self.loops)
             if any(inside(node, loop.body) for node in own) or (grouped and inside_any(own, loop.bound_node)):
                 raise Unsupported("a team's place within the row's elements")
-            if carries_state(kernel, statements(loop.body)):
-                raise Unsupported("elements that depend on each other")
-            if source.has(loop.body, "return_statement", "goto_statement") or any(
-                same(left_by(jump), loop.node)
-                for jump in source.walk(loop.body, "break_statement", "continue_statement")
-            ):
-                raise Unsupported("a loop that is left")
         for loop in self.warp_loops:
             for target in self.code.assigned(loop.body):
                 self._check_share(target, loop)
-        moved: dict[str, list[tuple[Access, Loop]]] = {}
-        for access in kernel.global_accesses():
-            loop = next((o for o in self.loops if inside(access.node, o.body)), None)
-            if loop is not None:
-                moved.setdefault(access.root, []).append((access, loop))
-        for root, found in moved.items():
-            everywhere = [a for a in kernel.accesses if a.root == root]
-            if len(everywhere) == 1 or not any(a.writes for a in everywhere):
-                continue
-            places = {(*self._canonical(access, loop), access.element) for access, loop in found}
-            if len(places) != 1 or any(not any(a is m for m, _ in found) for a in everywhere):
-                raise Unsupported("elements that are written and read at several places")
-        if any(a.root == "?" for a in kernel.accesses) or kernel.escapes:
-            raise Unsupported("a pointer of unknown origin")
+        check_own(kernel, self._place)
+
+    def _place(self, access: Access) -> Polynomial:
+        loop = next((o for o in self.warp_loops if inside(access.node, o.body)), None)
+        base, offset = (access.base, access.offset) if loop is None else self._canonical(access, loop)
+        return offset + Polynomial.symbol(base)
 
     def _check_share(self, target: Node, loop: Loop) -> None:
         """What a lane made of its own elements is reduced before anything else asks for it."""
