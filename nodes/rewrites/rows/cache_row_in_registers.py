@@ -16,19 +16,18 @@ from itertools import chain, repeat
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import code_of, inside
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
-from nodes.rewrites.analysis.kernels import Loop
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import row_loop
+from nodes.rewrites.analysis.regions import row_loop, thread_loops
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
 from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import by_items, unless_single
+from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
-from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import children_of, field_of, one_variable, same, statements
+from nodes.rewrites.syntax.tree import field_of, one_variable, same, statements
 
 ONE_REGISTER_EACH = frozenset(
     {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
@@ -50,7 +49,7 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     edits, holds = Edits(source), False
     for kernel in code.kernels:
         with edits.attempt():
-            keeper = RowKeeper(code, kernel, early=argument != "late")
+            keeper = _BlockKeeper(code, kernel, early=argument != "late")
             keeper.write(edits)
             holds = holds or keeper.holds
     if not edits.changes:
@@ -62,12 +61,10 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
 
 
 class RowKeeper(RowReader):
-    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it.
+    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it, whoever shares a row: the
+    threads of a block, or those of a warp (warp_per_row.py)."""
 
-    The threads that share a row are those of the block; see warp_per_row.py for those of a warp.
-    """
-
-    suffix = "in_registers"
+    suffix: str
 
     # What is written.
 
@@ -83,7 +80,7 @@ class RowKeeper(RowReader):
         replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
         if bounds := self._bounds():
             replaced.append(kernel.bounded(bounds))
-        replaced += [(node, "") for node in [*(row.declaration for row in self.rows), *self.moved]]
+        replaced += [(node, "") for node in [*self.gone, *self.moved]]
         slots = [(node, f"{row.name}_kept[{self.item}][{index}]") for row in self.rows for node, index in row.uses]
         for number, loop in enumerate(self.loops):
             replaced.append((loop.node, self._loop_text(number, loop, slots)))
@@ -100,11 +97,12 @@ class RowKeeper(RowReader):
         return re.sub(r"\n[ \t]*\n[ \t]*\n", "\n\n", head + text)
 
     def _bounds(self) -> str:
-        return f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
+        """The new kernel's launch bounds, "" for none."""
+        raise NotImplementedError
 
     def _numbers(self) -> str:
-        """The new kernel's own template parameters."""
-        return f"int {self.count}"
+        """Its own template parameters."""
+        raise NotImplementedError
 
     def _elsewhere(self) -> list[tuple[Node, str]]:
         """What else of the kernel reads otherwise."""
@@ -112,7 +110,11 @@ class RowKeeper(RowReader):
 
     def _element(self, loop: Loop) -> str:
         """Which element of the row a thread's item is."""
-        return f"threadIdx.x + {self.item} * blockDim.x"
+        raise NotImplementedError
+
+    def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
+        """The launch, in a choice between the new kernel and the old one."""
+        raise NotImplementedError
 
     def _loop_text(self, number: int, loop: Loop, slots: list[tuple[Node, str]]) -> str:
         source, unit = self.source, self.source.unit(loop.node)
@@ -257,10 +259,32 @@ class RowKeeper(RowReader):
             "}",
         ]
 
+
+class _BlockKeeper(RowKeeper):
+    """Of a row that a block's threads share."""
+
+    suffix = "in_registers"
+
+    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
+        super().__init__(code, kernel, thread_loops(kernel), early=early)
+        self.gone = self._unused_shared()
+        RowKernel(code, kernel, self.gone)  # there may be more threads a row than the source has, or fewer
+
+    def _bounds(self) -> str:
+        return f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
+
+    def _numbers(self) -> str:
+        return f"int {self.count}"
+
+    def _element(self, loop: Loop) -> str:
+        return f"threadIdx.x + {self.item} * blockDim.x"
+
     def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
         source, kernel = self.source, self.kernel
         statement = launch.statement
         rows = row_loop(kernel)
+        if launch.extents(launch.block)[1:] != ("1", "1") or (self._is_wide(launch) and rows is not None):
+            raise Unsupported("a launch of more than one dimension")
         count = host_text(kernel, launch, rows.bound_node) if rows is not None else self._blocks(launch)
         steps = host_text(kernel, launch, self.loops[0].bound_node)
         items, run, length = (
@@ -274,9 +298,7 @@ class RowKeeper(RowReader):
         grid = source.of(launch.grid)
         if rows is not None and all(any(inside(use, h) for h in headers([rows])) for use in kernel.block_indices()):
             grid = f"static_cast<unsigned>({count})"
-        call = launch.rendered(
-            function=function, grid=grid, block=f"row_threads({length}, {inner})", shared=self._shared_bytes(launch)
-        )
+        call = launch.rendered(function=function, grid=grid, block=f"row_threads({length}, {inner})", shared="0")
         chosen = f"row_items({count}, {length}, {self._bytes(launch)}, {ask})"
         lines = [
             f"const int64_t {length} = {steps};",
@@ -298,35 +320,3 @@ class RowKeeper(RowReader):
             return extents[0]
         plain = [e if e.isidentifier() or e.isdigit() else f"({e})" for e in extents if e != "1"]
         return " * ".join(["int64_t{1}", *plain])
-
-    def _shared_bytes(self, launch: Launch) -> str:
-        """Dynamic shared memory of the new kernel: what lies before the row that is gone."""
-        text = launch.shared_text
-        if not self.rows or text == "0":
-            return text
-        dynamic = [node for node in self.kernel.shared if self.kernel.is_dynamic(node)]
-        gone = {row.declaration.id for row in self.rows}
-        if all(node.id in gone for node in dynamic):
-            return "0"
-        shared = self._shared_names()
-        into = [
-            name for name, node in shared.items() if node.id not in gone and not any(same(node, d) for d in dynamic)
-        ]
-        if len(self.rows) != 1 or len(into) > 1 or len(dynamic) != 1:
-            return text
-        before = self._bytes_before(launch, self.rows[0].declaration)
-        return before if before is not None else text
-
-    def _bytes_before(self, launch: Launch, declaration: Node) -> str | None:
-        """Of what lies before the row, `reinterpret_cast<T*>(slots + count)`; None where it begins otherwise."""
-        given = children_of(declaration, "declarator", "value", "arguments")
-        added = match(self.source, given[0], "$base + $count") if given else None
-        base = self.code.variable(added["base"]) if added is not None else None
-        if base is None or base.value is None:
-            return None
-        try:
-            return (
-                f"{host_text(self.kernel, launch, added['count'])} * sizeof({self.source.of(base.declaration, 'type')})"
-            )
-        except Unsupported:
-            return None

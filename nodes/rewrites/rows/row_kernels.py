@@ -48,7 +48,8 @@ class RowLaunch:
 class RowKernel:
     """Raises Unsupported for a kernel of any other kind."""
 
-    def __init__(self, code: Code, kernel: Kernel) -> None:
+    def __init__(self, code: Code, kernel: Kernel, unused: list[Node] | None = None) -> None:
+        """`unused`: declarations in shared memory, and pointers there, that go."""
         self.code, self.kernel, self.source = code, kernel, code.source
         self.rows = row_loop(kernel)
         self.loops = thread_loops(kernel)
@@ -56,10 +57,8 @@ class RowKernel:
             raise Unsupported("a loop that does not stride by the block")
         self.reductions = self._reductions()
         self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]
-        self._check_talk()
+        self._check_talk(unused or [])
         self._check_threads()
-        check_blocks(kernel, self.rows)
-        check_own(kernel, self._place)
         check_block_shares(code, kernel)
 
     def _reductions(self) -> list[Node]:
@@ -70,13 +69,14 @@ class RowKernel:
             raise Unsupported("a reduction that is somebody else's")
         return calls
 
-    def _check_talk(self) -> None:
+    def _check_talk(self, unused: list[Node]) -> None:
         ours = set(NAMES)
         mine = map(self.source.called, self.source.walk(self.kernel.node, "call_expression"))
         helpers = self.code.reached(*mine, beside=ours)
         for function in (self.kernel.node, *helpers):
-            if any(self.source.of(word) == "__shared__" for word in self.source.walk(function, "type_qualifier")):
-                raise Unsupported("shared memory beside the reductions")
+            for word in self.source.walk(function, "type_qualifier"):
+                if self.source.of(word) == "__shared__" and not any(inside(word, gone) for gone in unused):
+                    raise Unsupported("shared memory beside the reductions")
             for call in self.source.walk(function, "call_expression"):
                 name = self.source.called(call)
                 if (
@@ -89,7 +89,7 @@ class RowKernel:
             if any(self.source.of(n).startswith(COORDINATES) for n in self.source.walk(helper, "field_expression")):
                 raise Unsupported("a helper that asks which thread it is")
         for axis in ("y", "z"):
-            for where in COORDINATES:
+            for where in ("threadIdx", "blockDim"):
                 if self.uses(f"{where}.{axis}"):
                     raise Unsupported(f"{where}.{axis} is in use")
 
@@ -127,6 +127,10 @@ class RowKernel:
     def launches(self) -> list[RowLaunch]:
         """Every launch whose shape may be chosen anew; those of rows too long for registers are left out."""
         found = []
+        check_own(self.kernel, self._place)
+        check_blocks(self.kernel, self.rows)
+        if any(self.kernel.block_indices(axis) for axis in "yz"):
+            raise Unsupported("a grid of more than one dimension")
         for launch in self.kernel.launches:
             if launch.extents(launch.grid)[1:] != ("1", "1") or launch.extents(launch.block)[1:] != ("1", "1"):
                 raise Unsupported("a launch of more than one dimension")

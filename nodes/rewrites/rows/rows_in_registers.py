@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_shape import names_width
-from nodes.rewrites.analysis.block_values import WARP
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
-from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
+from nodes.rewrites.analysis.regions import carries_state, sums_up
 from nodes.rewrites.analysis.vectors import seen_through
-from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.rows.row_kernels import ELEMENT
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
@@ -34,21 +31,19 @@ from nodes.rewrites.syntax.tree import (
 class RowReader:
     """What is read of a kernel and its row loops. Raises Unsupported where a row is not the threads' own."""
 
-    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
+    def __init__(self, code: Code, kernel: Kernel, shared_out: list[Loop], *, early: bool) -> None:
+        """`shared_out`: the loops that those who share a row stride through together."""
         self.code, self.kernel, self.source = code, kernel, code.source
         if not kernel.launches:
             raise Unsupported("a kernel that is not launched here")
-        self._check_talk()
-        self.loops = self._group()
-        for loop in self._shared_out():
+        self.loops = self._group(shared_out)
+        for loop in shared_out:
             self._check_loop(loop)
         self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
         self.kept = self._kept()
         self.rows = self._rows()
         if not self.kept and not self.rows:
             raise Unsupported("nothing is read twice")
-        self._check_block()
-        self._check_shares()
         self.moved: list[Node] = []
         """Declarations from between the loops that early loads need: they go in front of these."""
         self.early = self._early() if early else []
@@ -60,25 +55,12 @@ class RowReader:
                 name = free(f"{stem}_row", taken)
                 taken.add(name)
                 self.names[value.address] = name
+        self.gone: list[Node] = []
+        """Declarations that the new kernel does not need."""
         self.holds = False
         """Whether packs are held in whole registers, see hold_packed.cuh."""
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")
-
-    def _check_shares(self) -> None:
-        """There may be more threads a row than the source has, or fewer: what one brings that has no element must be nothing."""
-        check_block_shares(self.code, self.kernel)
-
-    def _check_talk(self) -> None:
-        if self.kernel.synchronises and not self.kernel.has_barrier:
-            raise Unsupported("a kernel whose warps work alone: the block must stay as it is")
-
-    def _shared_out(self) -> list[Loop]:
-        """Loops that those who share a row stride through together."""
-        return [
-            loop for loop in thread_loops(self.kernel)
-            if loop.start == Polynomial.symbol(THREAD) and loop.step == Polynomial.symbol(BLOCK_DIM)
-        ]  # fmt: skip
 
     def _check_loop(self, loop: Loop) -> None:
         """Its elements may be anybody's, and all of them are visited."""
@@ -88,9 +70,8 @@ class RowReader:
             if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop.node):
                 raise Unsupported("a loop that is left")
 
-    def _group(self) -> list[Loop]:
+    def _group(self, loops: list[Loop]) -> list[Loop]:
         """The loops over the same range, neighbours in one list of statements."""
-        loops = self._shared_out()
         for first in loops:
             group = [o for o in loops if o.bound == first.bound and same(o.node.parent, first.node.parent)]
             if len(group) >= 2:
@@ -240,36 +221,14 @@ class RowReader:
                     return self.source.of(inner.bound_node), inner.name
         raise Unsupported("an index that other threads may use")
 
-    def _check_block(self) -> None:
-        """The block's width must be free: nothing in the kernel or its helpers may count on the launch's number."""
-        kernel, code = self.kernel, self.code
-        if kernel.counts_warps:
-            raise Unsupported("shared memory of which a fixed number of warps is read")
-        for launch in kernel.launches:
-            if launch.extents(launch.block)[1:] != ("1", "1") or (self._is_wide(launch) and row_loop(kernel)):
-                raise Unsupported("a launch of more than one dimension")
-            if names_width(code, kernel, launch):
-                raise Unsupported("a kernel that names the width of its block")
-        self._check_axes()
-        gone = {row.declaration.id for row in self.rows}
-        for function in [kernel.node, *kernel.helpers]:
-            for declaration in self.source.walk(function, "declaration"):
-                size = field_of(declaration, "declarator", "size")
-                ours = not self.source.says(declaration, "__shared__") or declaration.id in gone
-                if not ours and size is not None and (code.polynomial(size).value or 0) < WARP:
-                    raise Unsupported("shared memory for a fixed number of warps")
-        for access in kernel.accesses:
-            found = code.variable(access.base.node)
-            own = access.root or (found is not None and found.declaration.id in gone)
-            if own or not access.offset.depends_on(THREAD):
-                continue
-            if found is None or self.source.says(found.declaration, "__shared__"):
-                raise Unsupported("shared memory for a fixed number of threads")
-
-    def _check_axes(self) -> None:
-        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
-            if any(self.source.of(n) == name for n in self.source.walk(self.kernel.body, "field_expression")):
-                raise Unsupported(f"{name} is in use")
+    def _unused_shared(self) -> list[Node]:
+        """The declarations of shared memory and of pointers there. Raises Unsupported where more than the rows are kept there."""
+        shared, source = self._shared_names(), self.source
+        mine = [node for row in self.rows for node, _ in row.uses] + list(shared.values())
+        for node in source.walk(self.kernel.body, "identifier"):
+            if source.of(node) in shared and not any(inside(node, part) for part in mine):
+                raise Unsupported("shared memory for more than the rows")
+        return list(shared.values())
 
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""

@@ -32,7 +32,6 @@ from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import RowKeeper
 from nodes.rewrites.rows.row_kernels import check_own, unless_single
-from nodes.rewrites.rows.rows_in_registers import Row
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
@@ -100,9 +99,13 @@ class TeamKeeper(RowKeeper):
         """Whether blocks are 32 by so many threads."""
         if any((loop.start == Polynomial.symbol(THREAD)) != self.planar for loop in self.warp_loops):
             raise Unsupported("loops of several kinds")
-        super().__init__(code, kernel, early=early)
+        super().__init__(code, kernel, self.warp_loops, early=early)
+        self._check_talk()
         self.widths = [0 if self.planar else self._width(launch) for launch in kernel.launches]
         self.reductions = reductions(code, kernel, self.size)
+        for reduction in self.reductions:
+            if reduction.kind == "sum":
+                check_share(code, kernel, reduction.argument, reduction.nodes[0])
         self.replaced = self._coordinates()
         self.flat = not self.planar and self._counts_teams()
         self._check_loops()
@@ -116,24 +119,10 @@ class TeamKeeper(RowKeeper):
                 if node.type != "type_qualifier" or self.source.of(node) in {"__shared__", "volatile"}:
                     raise Unsupported("warps that talk to each other")
 
-    def _shared_out(self) -> list[Loop]:
-        return self.warp_loops
-
     def _within(self) -> list[Node]:
         first, last = self.loops[0].node, self.loops[-1].node
         around = [c for c in first.parent.named_children if c.start_byte >= first.start_byte] if first.parent else []
         return [c for c in around if c.end_byte <= last.end_byte]
-
-    def _rows(self) -> list[Row]:
-        return []
-
-    def _check_block(self) -> None:
-        return
-
-    def _check_shares(self) -> None:
-        for reduction in reductions(self.code, self.kernel, self.size):
-            if reduction.kind == "sum":
-                check_share(self.code, self.kernel, reduction.argument, reduction.nodes[0])
 
     def _bounds(self) -> str:
         if self.flat:
@@ -224,7 +213,6 @@ class TeamKeeper(RowKeeper):
         if self.planar:
             self._check_plane()
             return []
-        self._check_axes()
         code, source, found = self.code, self.source, list[tuple[Node, str]]()
         for node in source.walk(self.kernel.body, "binary_expression"):
             if any(inside(node, outer) for outer, _ in found):
