@@ -267,7 +267,6 @@ class _BlockKeeper(RowKeeper):
 
     def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
         super().__init__(code, kernel, thread_loops(kernel), early=early)
-        self.gone = self._unused_shared()
         RowKernel(code, kernel, self.gone)  # there may be more threads a row than the source has, or fewer
 
     def _bounds(self) -> str:

@@ -41,6 +41,8 @@ class RowReader:
             self._check_loop(loop)
         self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
         self.kept = self._kept()
+        self.gone: list[Node] = []
+        """Declarations that the new kernel does not need: of shared memory, and of pointers there."""
         self.rows = self._rows()
         if not self.kept and not self.rows:
             raise Unsupported("nothing is read twice")
@@ -55,8 +57,6 @@ class RowReader:
                 name = free(f"{stem}_row", taken)
                 taken.add(name)
                 self.names[value.address] = name
-        self.gone: list[Node] = []
-        """Declarations that the new kernel does not need."""
         self.holds = False
         """Whether packs are held in whole registers, see hold_packed.cuh."""
         self.item = code.fresh("item")
@@ -168,32 +168,24 @@ class RowReader:
         return mine[0].address == store.address and (mine[0].loads or store.bare)
 
     def _rows(self) -> list[Row]:
+        """All that is kept in shared memory. Raises Unsupported where that is more than rows, or not the thread's own elements."""
         found: dict[str, Row] = {}
-        refused: set[str] = set()
-        shared = self._shared_names()
+        shared, source = self._shared_names(), self.source
         for access in self.kernel.accesses:
-            argument = field_of(access.node, "argument")
-            name = self.source.of(argument) if argument is not None else ""
-            if access.root or name not in shared or access.address:
-                continue
+            name = source.of(access.node, "argument")
             loop = next((o for o in self.loops if inside(access.node, o.body)), None)
-            try:
-                if loop is None:
-                    raise Unsupported("a row that is used outside the loops")
+            if name in shared and loop is not None:
                 width, index = self._slot(access, loop)
-            except Unsupported:
-                refused.add(name)
-                continue
-            row = found.setdefault(name, Row(name, access.element, width, [], shared[name]))
-            if row.width != width:
-                refused.add(name)
-            row.uses.append((access.node, index))
-        rows = []
-        for name, row in found.items():
-            mentions = sum(self.source.of(n) == name for n in self.source.walk(self.kernel.body, "identifier"))
-            if name not in refused and mentions == len(row.uses) + 1:
-                rows.append(row)
-        return rows
+                row = found.setdefault(name, Row(name, access.element, width, []))
+                if row.width != width:
+                    raise Unsupported("a row of several widths")
+                row.uses.append((access.node, index))
+        known = [*shared.values(), *(node for row in found.values() for node, _ in row.uses)]
+        for node in source.walk(self.kernel.body, "identifier"):
+            if source.of(node) in shared and not any(inside(node, part) for part in known):
+                raise Unsupported("shared memory for more than the rows")
+        self.gone = list(shared.values())
+        return list(found.values())
 
     def _shared_names(self) -> dict[str, Node]:
         """Arrays in shared memory and pointers into it, by name, with their declarations."""
@@ -220,15 +212,6 @@ class RowReader:
                 if whole and self.code.is_constant(inner.bound_node, self.loops[0].node):
                     return self.source.of(inner.bound_node), inner.name
         raise Unsupported("an index that other threads may use")
-
-    def _unused_shared(self) -> list[Node]:
-        """The declarations of shared memory and of pointers there. Raises Unsupported where more than the rows are kept there."""
-        shared, source = self._shared_names(), self.source
-        mine = [node for row in self.rows for node, _ in row.uses] + list(shared.values())
-        for node in source.walk(self.kernel.body, "identifier"):
-            if source.of(node) in shared and not any(inside(node, part) for part in mine):
-                raise Unsupported("shared memory for more than the rows")
-        return list(shared.values())
 
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
@@ -370,4 +353,3 @@ class Row:
     """Elements for each step."""
     uses: list[tuple[Node, str]]
     """Accesses, each with its index within the step."""
-    declaration: Node

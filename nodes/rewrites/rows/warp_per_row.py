@@ -181,19 +181,6 @@ class TeamKeeper(RowKeeper):
             and _number(self.code, self.kernel, only.operands[1]) == self.size
         )  # fmt: skip
 
-    def _check_plane(self) -> None:
-        """Of a block of 32 by so many threads: `threadIdx.x` is the lane, and its width is asked for by loops alone."""
-        for node in self.source.walk(self.kernel.body, "identifier", "field_expression"):
-            value = self.code.polynomial(node)
-            if value == Polynomial.symbol(THREAD):
-                self._check_lane(node)
-            elif value == Polynomial.symbol(BLOCK_DIM):
-                steps = [loop.step_node for loop in self.warp_loops if loop.step_node is not None]
-                if not any(inside(node, step) for step in steps):
-                    raise Unsupported("the block's width")
-            elif self.source.of(node) in {"threadIdx.z", "blockDim.z"}:
-                raise Unsupported("a block of three dimensions")
-
     def _check_helpers(self) -> None:
         source = self.source
         for helper in self.kernel.helpers:
@@ -210,11 +197,8 @@ class TeamKeeper(RowKeeper):
         Raises Unsupported where it asks for anything else that differs from thread to thread.
         """
         self._check_helpers()
-        if self.planar:
-            self._check_plane()
-            return []
         code, source, found = self.code, self.source, list[tuple[Node, str]]()
-        for node in source.walk(self.kernel.body, "binary_expression"):
+        for node in source.walk(self.kernel.body, "binary_expression") if not self.planar else ():
             if any(inside(node, outer) for outer, _ in found):
                 continue
             counted = code.polynomial(field_of(node, "left"))
@@ -226,11 +210,19 @@ class TeamKeeper(RowKeeper):
             around = [outer for outer, _ in found if inside(node, outer)]
             value = code.polynomial(node)
             raw = value in (Polynomial.symbol(THREAD), Polynomial.symbol(BLOCK_DIM))
-            if raw and not around and not self._is_alias(node):
+            if self._is_lane(value):
+                if all(same(node, outer) for outer in around):
+                    self._check_lane(node)
+            elif raw and not around and not self._is_alias(node) and not inside_any([node], *self._steps()):
                 raise Unsupported("the thread's place in its block")
-            if self._means(value, "%", THREAD) and all(same(node, outer) for outer in around):
-                self._check_lane(node)
         return found
+
+    def _is_lane(self, value: Polynomial) -> bool:
+        return value == Polynomial.symbol(THREAD) if self.planar else self._means(value, "%", THREAD)
+
+    def _steps(self) -> list[Node]:
+        """Where loops ask for the block's width, which is a warp's."""
+        return [loop.step_node for loop in self.warp_loops if self.planar and loop.step_node is not None]
 
     def _is_alias(self, node: Node) -> bool:
         """`const int tid = threadIdx.x;`: whether the node only gives the coordinate a name."""
@@ -349,8 +341,7 @@ class TeamKeeper(RowKeeper):
         else:
             block = f"{width // self.size} * {of_team}"
             if self.planar:
-                extents = [of_team, *launch.extents(launch.block)[1:]]
-                block = f"dim3({', '.join(extents[:2] if extents[2] == '1' else extents)})"
+                block = f"dim3({of_team}, {launch.extents(launch.block)[1]})"
             call = launch.rendered(function=function, block=block)
         lines += [
             [f"{call};"],
@@ -367,8 +358,8 @@ def _outermost(node: Node) -> Node:
     return next(here for here in upward(node) if here.parent is None or here.parent.type not in _AROUND)
 
 
-def inside_any(nodes: list[Node], outer: Node) -> bool:
-    return any(inside(node, outer) for node in nodes)
+def inside_any(nodes: list[Node], *outer: Node) -> bool:
+    return any(inside(node, part) for node in nodes for part in outer)
 
 
 def _function_name(function: Node) -> Node | None:
@@ -407,7 +398,8 @@ def _size(code: Code, kernel: Kernel, loop: Loop) -> int | None:
 
 
 def _along_x(code: Code, kernel: Kernel, launch: Launch) -> int | None:
-    """How wide a launch's blocks are, where they have a second dimension and it is known."""
-    if launch.extents(launch.block)[1] == "1":
+    """How wide a launch's blocks are, where they have a second dimension, no third, and it is known."""
+    _, y, z = launch.extents(launch.block)
+    if y == "1" or z != "1":
         return None
     return extent_of(code, kernel, launch.along_x(launch.block))

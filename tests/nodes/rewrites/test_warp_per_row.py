@@ -172,7 +172,7 @@ def test_warps_along_the_second_dimension() -> None:
         ("blockIdx.x * blockDim.y + threadIdx.y", "blockIdx.x * blockDim.x + threadIdx.y"),
         ("threadIdx.x == 0", "threadIdx.x < 2"),
         ("top[row]", "top[row + threadIdx.x]"),
-        ("+ threadIdx.y", "+ threadIdx.y + threadIdx.z"),
+        ("dim3(32, 4)", "dim3(32, 4, 2)"),
     ],
 )
 def test_other_planes_are_left_alone(old: str, new: str) -> None:
