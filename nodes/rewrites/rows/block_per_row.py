@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import combinations_with_replacement
 
 from tree_sitter import Node
 
@@ -45,7 +44,7 @@ from nodes.rewrites.analysis.regions import (
 from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import ELEMENT
+from nodes.rewrites.rows.row_kernels import ELEMENT, check_own
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -283,46 +282,31 @@ class _Rows:
     def _check_memory(self) -> None:
         """What is written is written by the element's own thread, or by the first, and nobody else asks for it."""
         kernel = self.kernel
-        if any(True for _ in kernel.escapes):
+        if kernel.escapes:
             raise Unsupported("a helper that may write anywhere")
+        check_own(kernel, self._place)
         written = {a.root for a in kernel.accesses if a.writes}
-        if "?" in written or (written - {""} and any(a.root == "?" for a in kernel.accesses)):
-            raise Unsupported("a pointer of unknown origin")
         for access in kernel.accesses:
             loop = self.loop_of(access.node)
-            if not access.root:
+            if not access.writes or not access.root:
                 if access.writes:
                     raise Unsupported("an array of the thread's own")
-            elif loop is None and access.root in written:
-                shared = access.reads and not access.writes
-                if shared or any(self.loop_of(a.node) for a in kernel.accesses if a.root == access.root):
-                    raise Unsupported("a read of what other threads may have written")
+            elif loop is None:
                 if not self.region.holds(access.node):
                     raise Unsupported("a write beside the rows")
-        for root in written - {""}:
-            accesses = [a for a in kernel.accesses if a.root == root and self.loop_of(a.node) is not None]
-            for a, b in combinations_with_replacement(accesses, 2):
-                if (a.writes or b.writes) and not self._are_apart(a, b, written):
+            else:
+                step, rest = access.offset.coefficient(loop.symbol), access.offset.without(loop.symbol)
+                known = not any(variable.text in written for variable in rest.variables())
+                if access.wide or not step.value or rest.depends_on(loop.symbol) or not known:
                     raise Unsupported("an element of several steps")
 
-    def _are_apart(self, a: Access, b: Access, written: set[str]) -> bool:
-        """Whether two accesses mean the same element only in the same step, which is one thread's, or never."""
-        first, second = self.loop_of(a.node), self.loop_of(b.node)
-        step, rests = a.offset.coefficient(first.symbol).value, []
-        if a.wide or b.wide or first.start != second.start or not step:
-            return False
-        for access, loop in ((a, first), (b, second)):
-            rest = access.offset - Polynomial.symbol(loop.symbol) * Polynomial.constant(step)
-            base = Polynomial.symbol(access.base)
-            if rest.depends_on(loop.symbol) or base.depends_on(loop.symbol):
-                return False
-            if any(self._changes(variable, loop) for variable in (rest + base).variables() - {self.row}):
-                return False
-            if any(variable.text in written for variable in rest.variables()):
-                return False
-            rests.append(rest + base)
-        away = rests[1] - rests[0]
-        return away.value is not None and (away.value == 0 or away.value % step != 0)
+    def _place(self, access: Access) -> Polynomial:
+        loop, place = self.loop_of(access.node), Polynomial.symbol(access.base) + access.offset
+        if loop is None:
+            return place
+        if any(self._changes(variable, loop) for variable in place.variables() - {self.row, loop.symbol}):
+            raise Unsupported("a place that moves")
+        return place.substitute(loop.symbol, loop.start + Polynomial.symbol(ELEMENT))
 
     def _changes(self, variable: Symbol, loop: Loop) -> bool:
         """Whether a variable may have several values in a row, as one that belongs to an element has."""
