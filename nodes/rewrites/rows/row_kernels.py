@@ -42,7 +42,7 @@ class RowLaunch:
     items: str = ""
     """The parameter of cache_row_in_registers's lambda around the launch, "" where there is none."""
     size: str = ""
-    """keep_row: the bytes of a step in registers."""
+    """There: the bytes of a step in registers."""
 
 
 class RowKernel:

@@ -120,7 +120,10 @@ def test_short_rows_share_a_block_and_wait_for_nobody() -> None:
 
 
 ROW_TRAPS = [
-    ("float v = 0.0f;", "float v = 0.0f; if (threadIdx.x == 0) y[blockIdx.x * n] = 0.0f;"),  # what another thread writes, too
+    (
+        "float v = 0.0f;",
+        "float v = 0.0f; if (threadIdx.x == 0) y[blockIdx.x * n] = 0.0f;",
+    ),  # what another thread writes, too
     ("v += x", "__syncwarp(); v += x"),  # threads that talk in another way
     ("float v = 0.0f;", "float v = 0.0f; __shared__ float mine; mine = 1.0f;"),
     ("float v = 0.0f;", "float v = 0.0f; if (threadIdx.x % 32 == 0) v = 1.0f;"),  # who is who in a warp
@@ -140,18 +143,23 @@ def test_rows_that_need_their_own_block_keep_it(step: str, old: str, new: str) -
 # One row over a cluster.
 
 
+def order(kernel: str, *more: str) -> list[str]:
+    words = {"barrier_arrive", "barrier_wait", "cluster_sum", *more}
+    return [part for part in re.split(r"\W+", kernel) if part in words]
+
+
 def test_few_long_rows_are_shared_by_a_cluster() -> None:
     new = after(NORMALISE, "warp_shuffle_reduction", "vectorize", REGISTERS, DEPENDENT, "cluster_split")
     kernel = body(new, "normalise_rows_in_registers_over_cluster")
     assert "row = blockIdx.x / row_blocks;" in kernel and "cluster_sum<0>(v)" in kernel
     assert "pack = thread_of_row + item * threads_of_row;" in kernel
-    begins, arrives, waits = (
-        kernel.index(part) for part in ("row_blocks * blockDim.x;", ".barrier_arrive();", ".barrier_wait();")
-    )
-    assert begins < arrives < kernel.index("wait_for_predecessor") < waits < kernel.index("cluster_sum<0>(v)")
-    assert kernel.count("barrier_arrive") == kernel.count("barrier_wait") == 1
+    assert order(kernel, "wait_for_predecessor", "load_lanes")[:3] == [
+        "barrier_arrive",
+        "wait_for_predecessor",
+        "load_lanes",
+    ]
+    assert order(kernel) == ["barrier_arrive", "barrier_wait", "cluster_sum"]
     assert {t.name: t.choices for t in tunables(new)}["TRIGGER_WHEN"] == (1, 2)
-    assert kernel.index("wait_for_predecessor") < kernel.index("load_lanes")
     assert new.index("V block_sum(V value)") < new.index("V cluster_sum(V value)")
 
     host = " ".join(new[new.index('extern "C"') :].split())
@@ -172,12 +180,8 @@ def test_a_cluster_that_takes_row_after_row_waits_until_its_parts_are_read() -> 
         after(text, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers", "cluster_split"),
         "in_registers_over_cluster",
     )
-    order = [
-        part for part in re.split(r"\W+", kernel) if part in {"barrier_arrive", "barrier_wait", "cluster_sum", "for"}
-    ]
-    reduced = order.index("cluster_sum")
-    assert order[:2] == ["barrier_arrive", "for"] and order[-1] == "barrier_wait"
-    assert order[reduced - 1 : reduced + 2] == ["barrier_wait", "cluster_sum", "barrier_arrive"]
+    assert order(kernel, "for")[:2] == ["barrier_arrive", "for"]
+    assert order(kernel) == ["barrier_arrive", "barrier_wait", "cluster_sum", "barrier_arrive", "barrier_wait"]
 
 
 def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:
@@ -300,7 +304,6 @@ def slow(*row: object) -> object:
              ["float32:rows=3,columns=1028"], {"EMULATE_BACKWARDS": "1"}),
         ("tests/inputs/row_softmax/plain", ("fast_math", REGISTERS, DEPENDENT), {}, STEPS, {"EMULATE_BACKWARDS": "1"}),
         slow("tests/inputs/row_softmax/plain", (REGISTERS,), {}, STEPS, {"EMULATE_MULTIPROCESSORS": "1"}),
-        slow("tests/inputs/row_softmax/plain", (REGISTERS, "several_rows_per_block"), SHORT, STEPS, {}),
         slow("tests/inputs/row_softmax/plain", (REGISTERS, DEPENDENT, "cluster_split"), {"CLUSTER_STEPS": 1}, STEPS, {}),
     ],
     ids=lambda value: value.split("/")[-2] if isinstance(value, str) else "+".join(value) if isinstance(value, tuple) else "",
