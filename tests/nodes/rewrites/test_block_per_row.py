@@ -68,21 +68,6 @@ def test_a_thread_a_row_becomes_a_block_a_row() -> None:
     assert applied(new) is None
 
 
-def test_the_catalogue_goes_on_from_there() -> None:
-    new = after(
-        kernel(SOFTMAX),
-        "block_per_row",
-        "fast_math",
-        "vectorize",
-        "cache_row_in_registers",
-        "programmatic_dependent_launch",
-        "cluster_split",
-    )
-    assert "row_items(rows, steps," in new
-    plain = after(kernel("  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i] * w[row];\n"), "block_per_row")
-    assert "block_sum" not in plain and "row_shape(rows" in after(plain, "vectorize", "grid_stride")
-
-
 @pytest.mark.parametrize(
     ("row", "grid", "block"),
     [
@@ -162,7 +147,6 @@ def test_totals_that_go_on_changing_keep_their_name() -> None:
 LOOP = "  for (int i = 0; i < n; ++i) "
 REFUSED = {
     "index of the largest": "  int at = 0;\n" + LOOP + "if (x[row * n + i] > x[row * n + at]) at = i;\n  q[row] = at;\n",
-    "running maximum": "  float m = -1, s = 0;\n" + LOOP + "{ float o = m; m = fmaxf(m, x[row * n + i]); s = s * (o - m); }\n  y[row] = s;\n",
     "running sum": "  float s = 0;\n" + LOOP + "{ s += x[row * n + i]; y[row * n + i] = s; }\n",
     "product": "  float s = 1;\n" + LOOP + "s *= x[row * n + i];\n  y[row] = s;\n",
     "sum from one": "  float s = 1;\n" + LOOP + "s += x[row * n + i];\n  y[row] = s;\n",

@@ -15,7 +15,7 @@ from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites import catalog as rewrites
 from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused, where_they_apply
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused, stays, where_they_apply
 
 TREE = """\
   partial[threadIdx.x] = v;
@@ -102,6 +102,18 @@ def test_packs_of_halves_are_held_in_whole_registers() -> None:
     halves = "#include <cuda_fp16.h>\n" + halves
     new = after(halves, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
     assert "hold_packed(x_row[item]); const Lanes<__half, VEC>& x_pack = x_row[item];" in body(new, "_in_registers")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float v = 0.0f;", "float v = 0.0f; __shared__ float mine[1]; mine[0] = n;"),
+        ("float v = 0.0f;", "float v = 0.0f; if (threadIdx.x < 7) v = n;"),
+        ("const int first", "if (n > 9) break;\n    const int first"),  # what is not loaded is missing later on
+    ],
+)
+def test_threads_that_do_more_than_their_share_keep_no_rows(old: str, new: str) -> None:
+    assert stays("cache_row_in_registers", after(NORMALISE, "warp_shuffle_reduction", "vectorize"), old, new)
 
 
 # Several short rows a block.
