@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodes.policies.rules import applied_step
-from tests.nodes.rewrites.steps import FACTS, after, body
+from tests.nodes.rewrites.steps import FACTS, body
 
 ROW = """\
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
