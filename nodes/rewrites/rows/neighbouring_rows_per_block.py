@@ -352,7 +352,8 @@ class _Rows:
             f"const {anchor.type} {anchor.name} = {own};",
         ]
         edits.replace(anchor.node, f"\n{indent}".join(lines))
-        edits.replace(self.guard.comparison, f"{outer} >= {' * '.join(map(source.of, self._outer_rows()))}")
+        factors = [source.of(f) if f.child_count == 0 else f"({source.of(f)})" for f in self._outer_rows()]
+        edits.replace(self.guard.comparison, f"{outer} >= {' * '.join(factors)}")
         column = "threadIdx.x" if self.lanes is None else f"threadIdx.x * {self.lanes.text}"
         for node, text in self._undivided({"outer": outer, "inner": inner, "row": row, "column": column}):
             edits.replace(node, text)
