@@ -38,17 +38,6 @@ def width_of(code: Code, kernel: Kernel, launch: Launch) -> int | None:
         return None
 
 
-def names_width(code: Code, kernel: Kernel, launch: Launch) -> bool:
-    """Whether the width of a launch's blocks is among the words of the kernel or its helpers: as a number, a constant, or what
-    the launch passes to the template."""
-    text = launch.extents(launch.block)[0].strip("() ")
-    words = {text} if text in code.macros else {text, str(width_of(code, kernel, launch))}
-    passed = zip(kernel.template_names, launch.template_arguments, strict=False)
-    words |= {name for name, argument in passed if argument in words}
-    said = (code.source.walk(f, "identifier", "number_literal") for f in (kernel.node, *kernel.helpers))
-    return any(code.source.of(word) in words for function in said for word in function)
-
-
 def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
     """Whether the block is known to be a multiple of 32 threads."""
     value = extent_of(code, kernel, block)

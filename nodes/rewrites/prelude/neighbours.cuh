@@ -9,9 +9,8 @@ inline unsigned neighbour_groups(int64_t count) {
 }
 
 // Whether there are neighbours enough, and blocks with a thread for each of the `steps` of their rows are neither too
-// small nor too large, nor too many. `apart`: the elements from one row to its neighbour, where 32 bits count them.
-inline bool neighbours_fit(int64_t steps, int64_t count, int64_t apart = 0) {
+// small nor too large, nor too many.
+inline bool neighbours_fit(int64_t steps, int64_t count) {
   const int64_t threads = NEIGHBOUR_ROWS * steps;
-  return threads >= 32 && threads <= 1024 && count >= NEIGHBOUR_ROWS && count <= NEIGHBOUR_ROWS * int64_t{65535} &&
-         (count + NEIGHBOUR_ROWS) * apart <= INT32_MAX;
+  return threads >= 32 && threads <= 1024 && count >= NEIGHBOUR_ROWS && count <= NEIGHBOUR_ROWS * int64_t{65535};
 }

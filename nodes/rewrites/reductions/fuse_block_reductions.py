@@ -6,7 +6,7 @@
 
 Each thread sums below the largest value that it has seen itself, and the sums are brought below the row's largest as they
 meet: exp(v - a) * exp(a - b) = exp(v - b), and a is no smaller than any v, so that nothing overflows that did not. A later
-pass over the same elements takes the thread's own exponential times one factor, which lets cache_values_in_registers keep it. Threads whose
+pass over the same elements takes the thread's own exponential times one factor, which could be kept. Threads whose
 elements are all -inf subtract the lowest finite number.
 
 Applies to neighbouring loops over the same elements, in a loop over rows only where a barrier comes before the next

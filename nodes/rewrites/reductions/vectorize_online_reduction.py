@@ -34,7 +34,7 @@ from nodes.rewrites.syntax.tree import statements, upward
     expected="one exponential an element instead of two, and no element waits for the one before",
     speedup=1.1,
     helps={"memory", "latency", "compute"},
-    after=("cache_values_in_registers",),
+    after=("cache_row_in_registers",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

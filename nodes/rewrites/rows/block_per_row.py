@@ -8,7 +8,7 @@
     total[row] = sum;                                              if (threadIdx.x == 0) total[row] = sum_of_row;
 
 Neighbouring threads then read neighbouring elements, and a row has a block's threads to itself. What comes of it is the
-form that warp_shuffle_reduction leaves, from which the other steps go on.
+form that reductions are brought to, from which the other steps go on.
 
 Applies to rows that a guard or a loop over the grid hands out one a thread, whose loops run over their elements one by one
 and leave behind sums and extremes only, and where an element is read and written by the step of its own alone. Many rows
@@ -18,28 +18,58 @@ lets such rows share a block, and what measures slower is not kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
 
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import extent_of
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
+from nodes.rewrites.analysis.kernels import Access, Loop
+from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import is_return
-from nodes.rewrites.launch.drop_grid_stride_loop import in_place
+from nodes.rewrites.analysis.regions import (
+    BLOCK,
+    BLOCK_DIM,
+    GRID_DIM,
+    THREAD,
+    Region,
+    check_coordinates,
+    fold_of,
+    is_return,
+    regions,
+)
 from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_threads import RowThreads
+from nodes.rewrites.rows.row_kernels import ELEMENT, check_own
+from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, same, statements
+from nodes.rewrites.syntax.tree import (
+    LOOPS,
+    children_of,
+    declared_name,
+    field_of,
+    left_by,
+    same,
+    statement_around,
+    statements,
+)
 
 WIDTH = 256
 """Threads of a block where the launch has fewer than four warps or its own number is not known."""
+SHORTEST = 64
+"""Shorter rows, where their length is a constant, stay with one thread: its own few elements, most likely a pack."""
+FARTHEST = 16
+"""Elements from one step of a loop to the next, at most, for which neighbouring threads still share cache lines."""
+TOTALS = frozenset({
+    "float", "double", "int", "unsigned", "unsigned int", "long", "long long", "int32_t", "uint32_t", "int64_t", "uint64_t",
+    "unsigned long", "unsigned long long", "size_t",
+})  # fmt: skip
+"""Types that shuffles take and that have a `max`; those of loops' variables among them."""
 _LARGER = ("$v > $top", "$v >= $top", "$top < $v", "$top <= $v")
 _SMALLER = ("$v < $top", "$v <= $top", "$top > $v", "$top >= $v")
 _FLOATS = {"float": "f{}f", "double": "f{}"}
@@ -70,7 +100,7 @@ def _with_compared(source: Source, number: int) -> str:
             if chosen is not None and (statement.start_byte, statement.end_byte, chosen) not in edits.changes:
                 edits.replace(statement, chosen)
     source = source.reparsed(edits.apply()) if edits.changes else source
-    return _Blocks(code_of(source), number).rewritten()
+    return _Rows(code_of(source), number).rewritten()
 
 
 def _extreme(code: Code, statement: Node) -> str | None:
@@ -90,8 +120,252 @@ def _extreme(code: Code, statement: Node) -> str | None:
     return None
 
 
-class _Blocks(RowThreads):
-    """What becomes of it."""
+class _Rows:
+    """A kernel that this rewrite fits. Raises Unsupported for any other."""
+
+    def __init__(self, code: Code, number: int) -> None:
+        self.code, self.source, self.kernel = code, code.source, code.kernels[number]
+        if self.kernel.synchronises or self.kernel.has_defaults or not self.kernel.launches:
+            raise Unsupported("threads that talk to each other")
+        self.region = self._region()
+        self.row = self.region.symbol if self.region.loop is not None else THREAD
+        self.loops = self._loops()
+        self._check_names()
+        self.folds = [fold for loop in self.loops for fold in self._folds(loop)]
+        self._check_memory()
+        self._check_neighbours()
+
+    # What the kernel is.
+
+    def _region(self) -> Region:
+        found = regions(self.kernel)
+        if len(found) != 1 or found[0].kind in {"block", "team"} or found[0].axis != "x":
+            raise Unsupported("no row a thread")
+        (region,) = found
+        if region.loop is not None:
+            header = [region.loop.start_node, region.loop.step_node]
+            if not same(region.loop.node.parent, self.kernel.body):
+                raise Unsupported("a loop over rows in another one")
+        else:
+            header = [region.definition]
+            if region.name in {self.source.of(n) for n in self.code.assigned(self.kernel.body)}:
+                raise Unsupported("a row that changes")
+        whole = Polynomial.symbol(BLOCK) * Polynomial.symbol(BLOCK_DIM) + Polynomial.symbol(THREAD)
+        stride = Polynomial.symbol(BLOCK_DIM) * Polynomial.symbol(GRID_DIM)
+        start = region.loop.start if region.loop is not None else self.code.polynomial(self.index(region))
+        if start != whole or (region.loop is not None and region.loop.step != stride):
+            raise Unsupported("a width by another name")
+        self.steps = self._steps([node for node in header if node is not None])
+        check_coordinates(self.kernel, [*(node for node in header if node is not None), *self.steps])
+        if self.kernel.changes_within(region.bound, [self.kernel.body]):
+            raise Unsupported("a number of rows that changes")
+        return region
+
+    def _steps(self, headers: list[Node]) -> list[Node]:
+        """Declarations in front of the row that nothing but its own reads: `const int tid = threadIdx.x;`."""
+        found: list[Node] = []
+        for statement in reversed(statements(self.kernel.body)):
+            declared = field_of(statement, "declarator") if statement.type == "declaration" else None
+            name = declared_name(declared)
+            alone = len(statement.children_by_field_name("declarator")) == 1
+            if name is None or not alone or any(same(statement, h) for h in headers):
+                continue
+            named = self.source.of(name)
+            uses = [n for n in self.source.walk(self.kernel.body, "identifier") if self.source.of(n) == named]
+            beside = [n for n in uses if not any(inside(n, part) for part in [*headers, *found])]
+            if len(uses) > 1 and all(same(n, name) for n in beside):
+                found.append(statement)
+        return found
+
+    def index(self, region: Region) -> Node:
+        return field_of(region.definition, "declarator", "value")
+
+    def _loops(self) -> list[Loop]:
+        """The loops over a row's elements: all that are in no other."""
+        source, rows = self.source, self.region.loop
+        found: list[Loop] = []
+        for node in source.walk(self.kernel.body, *LOOPS):
+            if (rows is not None and same(node, rows.node)) or any(inside(node, loop.node) for loop in found):
+                continue
+            loop = next((o for o in self.kernel.loops if same(o.node, node)), None)
+            plain = loop is not None and loop.step.value == 1 and loop.type in TOTALS - {"float", "double"}
+            if loop is None or not plain or not self.region.holds(node):
+                raise Unsupported("a loop of another kind")
+            if self.kernel.changes_within(loop.bound, [loop.body]) or not self._is_long(loop):
+                raise Unsupported("a loop that is not over a row")
+            for jump in source.walk(loop.body, "break_statement", "return_statement", "goto_statement"):
+                if jump.type != "break_statement" or same(left_by(jump), node):
+                    raise Unsupported("a row that is left early")
+            found.append(loop)
+        if not found:
+            raise Unsupported("nothing but single elements")
+        jumps = "break_statement", "continue_statement", "return_statement"
+        for jump in source.walk(rows.body, *jumps) if rows is not None else ():
+            if not any(inside(jump, loop.node) for loop in found):
+                raise Unsupported("a row that is left early")  # the loop over rows ends with a barrier
+        return found
+
+    def _is_long(self, loop: Loop) -> bool:
+        """Whether the bound is only known at run time, or large."""
+        lengths = [
+            loop.bound.value or value_in(self.code, self.kernel, launch, loop.bound_node)
+            for launch in self.kernel.launches
+        ]
+        found = [self.code.definition(v.node) if v.node is not None else None for v in loop.bound.variables()]
+        kinds = {definition.kind if definition is not None else "" for definition in found}
+        constant = loop.bound.value is not None or not kinds & {"parameter", "local", "loop", ""}
+        return not constant or all(length is not None and length >= SHORTEST for length in lengths)
+
+    # What a loop leaves behind.
+
+    def _folds(self, loop: Loop) -> Iterator[tuple[Loop, Definition, str]]:
+        """Each variable that the loop changes and that outlives an element, and whether it is a sum, max or min."""
+        outer: dict[int, Definition] = {}
+        for target in self.code.assigned(loop.body):
+            found = self.code.definition(target)
+            if found is not None and not inside(found.declaration, loop.body):
+                outer[found.where] = found
+        for found in outer.values():
+            kinds = {fold_of(self.kernel, use) for use in self.uses(found, loop.body)}
+            kind = kinds.pop()
+            plain = found.declarator is not None and found.declarator.type in {"identifier", "init_declarator"}
+            type_ = self.source.of(found.declaration, "type")
+            if kinds or f"block_{kind}" not in NAMES or found.kind != "local" or not plain or type_ not in TOTALS:
+                raise Unsupported("elements that depend on each other")
+            if not self.region.holds(found.declaration) and self.region.loop is not None:
+                raise Unsupported("a total of several rows")
+            if loop.node.parent is None or loop.node.parent.type != "compound_statement":
+                raise Unsupported("no place behind the loop")
+            yield loop, found, kind
+
+    def uses(self, found: Definition, within: Node) -> list[Node]:
+        """Where a variable is named, beside its declaration."""
+        itself = declared_name(found.declarator)
+        return [node for node in self.code.uses(found, within) if not same(node, itself)]
+
+    # What must hold.
+
+    def _check_names(self) -> None:
+        """A variable is the thread's own, and changes where an assignment names it and in no other way."""
+        source, code, body = self.source, self.code, self.kernel.body
+        for node in source.walk(body, "lambda_expression", "goto_statement", "pointer_expression", "init_declarator"):
+            argument, declarator = field_of(node, "argument"), field_of(node, "declarator")
+            address = node.type == "pointer_expression" and source.of(node.children[0]) == "&"
+            bound = node.type == "init_declarator" and code.binds(node.parent, declarator)
+            named = address and argument is not None and argument.type == "identifier"
+            if node.type in {"lambda_expression", "goto_statement"} or bound or named:
+                raise Unsupported("a second name for a variable")
+        accesses = {a.node.id for a in self.kernel.accesses}
+        for node in source.walk(body, "assignment_expression", "update_expression"):
+            target = field_of(node, "left") or field_of(node, "argument")
+            while target.id not in accesses and source.of(target, "operator") == ".":
+                target = field_of(target, "argument")
+            found = code.variable(target)
+            own = found is not None and found.kind in {"local", "loop", "parameter"}
+            if not own and target.id not in accesses:
+                raise Unsupported("an assignment to something of unknown origin")
+        for call in source.walk(body, "call_expression"):
+            function, listed = field_of(call, "function"), field_of(call, "arguments")
+            name = source.of(function)
+            if name in code.macros and not code.loads(name):
+                raise Unsupported("a macro that may do anything")
+            if function is not None and function.type == "field_expression":
+                raise Unsupported("an object that may keep something")
+            for argument in children_of(listed):
+                found = code.variable(argument)
+                if found is not None and found.kind in {"local", "loop"} and code.lends(call, argument)[0]:
+                    raise Unsupported("a function that may change a variable")
+
+    def loop_of(self, node: Node) -> Loop | None:
+        return next((loop for loop in self.loops if inside(node, loop.body)), None)
+
+    def _check_memory(self) -> None:
+        """What is written is written by the element's own thread, or by the first, and nobody else asks for it."""
+        kernel = self.kernel
+        if kernel.escapes:
+            raise Unsupported("a helper that may write anywhere")
+        check_own(kernel, self._place)
+        written = {a.root for a in kernel.accesses if a.writes}
+        for access in kernel.accesses:
+            loop = self.loop_of(access.node)
+            if not access.writes or not access.root:
+                if access.writes:
+                    raise Unsupported("an array of the thread's own")
+            elif loop is None:
+                if not self.region.holds(access.node):
+                    raise Unsupported("a write beside the rows")
+            else:
+                step, rest = access.offset.coefficient(loop.symbol), access.offset.without(loop.symbol)
+                known = not any(variable.text in written for variable in rest.variables())
+                if access.wide or not step.value or rest.depends_on(loop.symbol) or not known:
+                    raise Unsupported("an element of several steps")
+
+    def _place(self, access: Access) -> Polynomial:
+        loop, place = self.loop_of(access.node), Polynomial.symbol(access.base) + access.offset
+        if loop is None:
+            return place
+        if any(self._changes(variable, loop) for variable in place.variables() - {self.row, loop.symbol}):
+            raise Unsupported("a place that moves")
+        return place.substitute(loop.symbol, loop.start + Polynomial.symbol(ELEMENT))
+
+    def _changes(self, variable: Symbol, loop: Loop) -> bool:
+        """Whether a variable may have several values in a row, as one that belongs to an element has."""
+        found = self.code.definition(variable.node) if variable.node is not None else None
+        return found is not None and (self.code.mutated(found) or inside(found.declaration, loop.body))
+
+    def _check_neighbours(self) -> None:
+        """The elements of a row lie side by side, and those of neighbouring rows do not."""
+        found = False
+        for access in self.kernel.global_accesses():
+            loop = self.loop_of(access.node)
+            if loop is None or not access.offset.depends_on(loop.symbol):
+                continue
+            step = access.offset.coefficient(loop.symbol).value
+            fixed = step is not None and 0 < abs(step) <= FARTHEST
+            others = [s for s in access.offset.symbols if not s.depends_on(loop.symbol) and s != self.row]
+            beside = access.offset.coefficient(self.row).value not in {None, 0} or any(
+                s.depends_on(self.row) for s in others
+            )
+            if beside and not fixed:
+                raise Unsupported("neighbouring threads have neighbouring elements")
+            place = Polynomial.symbol(access.base) + access.offset.substitute(
+                loop.symbol, loop.start + Polynomial.symbol(ELEMENT)
+            )
+            found = found or (fixed and place.depends_on(self.row))
+        if not found:
+            raise Unsupported("no elements side by side")
+
+    # Where it is launched.
+
+    def covers(self, launch: Launch, width: int | None) -> bool:
+        """Whether the grid is the number of rows over the block's width, rounded up, or one more than rounded down."""
+        rows, one, code = self.region.bound, Polynomial.constant(1), self.code
+        for symbol in rows.symbols:
+            names = [p.name for p in self.kernel.parameters]
+            if symbol.text not in names:
+                return False
+            rows = rows.substitute(symbol, code.polynomial(launch.arguments[names.index(symbol.text)]))
+        threads = code.polynomial(launch.along_x(launch.block)) if width is None else Polynomial.constant(width)
+        grid = code.polynomial(launch.along_x(launch.grid))
+        division = next((symbol for symbol in grid.symbols if symbol.operator == "/"), None)
+        if division is None:
+            return False
+        more = grid - Polynomial.symbol(division)
+        of, by = (self._known(launch, operand, threads) for operand in division.operands)
+        up = more == Polynomial() and of == rows + by - one
+        return by == threads and (up or (more == one and of in (rows, rows - one)))
+
+    def _known(self, launch: Launch, polynomial: Polynomial, threads: Polynomial) -> Polynomial:
+        """With numbers in place of macros, and the block's width in that of `block.x` of `dim3 block(256)`."""
+        for symbol in polynomial.symbols:
+            number = value_in(self.code, self.kernel, None, symbol.node) if symbol.node is not None else None
+            if number is not None:
+                polynomial = polynomial.substitute(symbol, Polynomial.constant(number))
+            elif self.source.of(symbol.node) == f"{self.source.of(launch.block)}.x":
+                polynomial = polynomial.substitute(symbol, threads)
+        return polynomial
+
+    # What becomes of it.
 
     def rewritten(self) -> str:
         edits, rows = Edits(self.source), self.region.loop
@@ -102,8 +376,7 @@ class _Blocks(RowThreads):
             edits.replace(rows.step_node, "gridDim.x")
         for loop in self.loops:
             update = field_of(loop.node, "update")
-            first = loop.start.value == 0 or self.starts_from_first(loop)
-            edits.replace(loop.start_node, "threadIdx.x" if first else self._from(loop.start_node))
+            edits.replace(loop.start_node, "threadIdx.x" if loop.start.value == 0 else self._from(loop.start_node))
             edits.replace(update, f"{loop.name} += blockDim.x")
         self._reduce(edits)
         self._write_once(edits)
@@ -113,7 +386,10 @@ class _Blocks(RowThreads):
             require(edits, self.code, f"block_{kind}")
         for statement in self.steps:
             edits.remove(statement, comment=True)
-        text = self._without_guard(without_unused(self.code, edits.apply()))
+        asked = field_of(self.region.guard, "condition", "value")
+        if asked is not None and same(asked, self.region.condition) and is_return(self.source, self.region.guard):
+            edits.remove(self.region.guard, comment=True)  # there is a block for every row and none behind them
+        text = without_unused(self.code, edits.apply())
         code = code_of(self.source.reparsed(text))
         check_block_shares(code, next(kernel for kernel in code.kernels if kernel.name == self.kernel.name))
         return text
@@ -151,53 +427,21 @@ class _Blocks(RowThreads):
 
     def _write_once(self, edits: Edits) -> None:
         """What is written once a row is the first thread's to write."""
-        source, writing = self.source, []
+        source, written = self.source, list[Node]()
         for access in self.kernel.accesses:
             if not access.writes or not access.root or self.loop_of(access.node) is not None:
                 continue
-            here: Node | None = access.node
-            while here is not None and here.type != "expression_statement":
-                here = here.parent if not here.type.endswith(("statement", "declaration")) else None
-            changes = list(source.walk(here, "assignment_expression", "update_expression")) if here is not None else []
-            if here is None or here.parent is None or len(changes) != 1:
-                raise Unsupported("a write that is not a statement of its own")
-            if not any(same(here, other) for other in writing):
-                writing.append(here)
-        while writing:
-            group = [writing.pop(0)]
-            while writing and same(group[-1].next_named_sibling, writing[0]):
-                group.append(writing.pop(0))
-            first, last = group[0], group[-1]
-            indent, unit = source.indent(first), source.unit(first)
-            alone = first.parent.type == "compound_statement" or (
-                first.parent.type == "if_statement" and field_of(first.parent, "alternative") is None
+            here = statement_around(access.node)
+            changes = list(source.walk(here, "assignment_expression", "update_expression"))
+            holder = here.parent
+            alone = holder.type == "compound_statement" or (
+                holder.type == "if_statement" and field_of(holder, "alternative") is None
             )
-            if len(group) == 1 and alone:
-                edits.insert(first.start_byte, "if (threadIdx.x == 0) ")
-                continue
-            edits.insert(first.start_byte, f"if (threadIdx.x == 0) {{\n{indent}{unit}")
-            for before, statement in pairwise(group):
-                if "\n" in source.data[before.end_byte : statement.start_byte].decode():
-                    edits.insert(statement.start_byte, unit)
-            edits.insert(last.end_byte, f"\n{indent}}}")
-
-    def _without_guard(self, text: str) -> str:
-        """There is a block for every row and none behind them. What else a guard asks stays."""
-        if self.region.guard is None:
-            return text
-        kept = [s for s in statements(self.kernel.body) if not any(same(s, step) for step in self.steps)]
-        number = next(n for n, s in enumerate(kept) if same(s, self.region.guard))
-        code = code_of(self.source.reparsed(text))
-        source, kernel = code.source, next(k for k in code.kernels if k.name == self.kernel.name)
-        guard = statements(kernel.body)[number]
-        holder, body = field_of(guard, "condition"), field_of(guard, "consequence")
-        if source.of(holder, "value") != self.source.of(self.region.condition):
-            return text
-        if is_return(source, guard):
-            edits = Edits(source)
-            edits.remove(guard, comment=True)
-            return edits.apply()
-        return in_place(source, kernel, guard, body, [])
+            if here.type != "expression_statement" or len(changes) != 1 or not alone:
+                raise Unsupported("a write that is not a statement of its own")
+            if not any(same(here, other) for other in written):
+                edits.insert(here.start_byte, "if (threadIdx.x == 0) ")
+                written.append(here)
 
     def _launch(self, edits: Edits, launch: Launch) -> None:
         """A block for each row."""

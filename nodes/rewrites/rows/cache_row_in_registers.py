@@ -16,19 +16,18 @@ from itertools import chain, repeat
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import code_of, inside
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
-from nodes.rewrites.analysis.kernels import Loop
+from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import row_loop
+from nodes.rewrites.analysis.regions import row_loop, thread_loops
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
 from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import by_items, unless_single
+from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
-from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import children_of, field_of, one_variable, same, statements
+from nodes.rewrites.syntax.tree import field_of, one_variable, same, statements
 
 ONE_REGISTER_EACH = frozenset(
     {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
@@ -50,7 +49,7 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     edits, holds = Edits(source), False
     for kernel in code.kernels:
         with edits.attempt():
-            keeper = RowKeeper(code, kernel, early=argument != "late")
+            keeper = _BlockKeeper(code, kernel, early=argument != "late")
             keeper.write(edits)
             holds = holds or keeper.holds
     if not edits.changes:
@@ -62,35 +61,27 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
 
 
 class RowKeeper(RowReader):
-    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it.
+    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it, whoever shares a row: the
+    threads of a block, or those of a warp (warp_per_row.py)."""
 
-    The threads that share a row are those of the block; see warp_per_row.py for those of a warp.
-    """
-
-    suffix = "in_registers"
+    suffix: str
 
     # What is written.
 
     def write(self, edits: Edits) -> None:
-        kernel, source = self.kernel, self.source
+        kernel = self.kernel
         name = self.code.fresh(f"{kernel.name}_{self.suffix}")
         edits.insert(kernel.outer.end_byte, "\n\n" + self._new_kernel(name))
         for launch in kernel.launches:
             self._write_launch(edits, launch, name)
-        if not source.of(kernel.node).strip():
-            raise Unsupported("an empty kernel")
 
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
         replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
         if bounds := self._bounds():
             replaced.append(kernel.bounded(bounds))
-        replaced += [(node, "") for node in [*(row.declaration for row in self.rows), *self.moved]]
-        slots = [
-            (node, f"{row.name}_kept[{self.item}]" + (f"[{index}]" if index else ""))
-            for row in self.rows
-            for node, index in row.uses
-        ]
+        replaced += [(node, "") for node in [*self.gone, *self.moved]]
+        slots = [(node, f"{row.name}_kept[{self.item}][{index}]") for row in self.rows for node, index in row.uses]
         for number, loop in enumerate(self.loops):
             replaced.append((loop.node, self._loop_text(number, loop, slots)))
         for pragma in source.walk(kernel.body, "preproc_call"):
@@ -106,11 +97,12 @@ class RowKeeper(RowReader):
         return re.sub(r"\n[ \t]*\n[ \t]*\n", "\n\n", head + text)
 
     def _bounds(self) -> str:
-        return f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
+        """The new kernel's launch bounds, "" for none."""
+        raise NotImplementedError
 
     def _numbers(self) -> str:
-        """The new kernel's own template parameters."""
-        return f"int {self.count}"
+        """Its own template parameters."""
+        raise NotImplementedError
 
     def _elsewhere(self) -> list[tuple[Node, str]]:
         """What else of the kernel reads otherwise."""
@@ -118,7 +110,11 @@ class RowKeeper(RowReader):
 
     def _element(self, loop: Loop) -> str:
         """Which element of the row a thread's item is."""
-        return f"threadIdx.x + {self.item} * blockDim.x"
+        raise NotImplementedError
+
+    def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
+        """The launch, in a choice between the new kernel and the old one."""
+        raise NotImplementedError
 
     def _loop_text(self, number: int, loop: Loop, slots: list[tuple[Node, str]]) -> str:
         source, unit = self.source, self.source.unit(loop.node)
@@ -174,11 +170,9 @@ class RowKeeper(RowReader):
             kind = self._spelled(spelt_out(self.kernel, short))
             counts[f"sizeof({kind})"] = counts.get(f"sizeof({kind})", 0) + 1
         for row in self.rows:
-            size = f"sizeof({row.element})"
-            if row.width:
-                width = self._spelled(row.width)
-                whole = re.fullmatch(r"[\w.]+|[(].*[)]", width)
-                size = f"{width} * {size}" if whole else f"({width}) * {size}"
+            width = self._spelled(row.width)
+            whole = re.fullmatch(r"[\w.]+|[(].*[)]", width)
+            size = f"{width if whole else f'({width})'} * sizeof({row.element})"
             counts[size] = counts.get(size, 0) + 1
         text = " + ".join(size if n == 1 else f"{n} * {size}" for size, n in counts.items())
         if launch is not None:
@@ -213,24 +207,20 @@ class RowKeeper(RowReader):
                 by_type[value.type].append(f"{name}[{self.count}]")
         lines = [f"{kind} {', '.join(names)};" for kind, names in by_type.items() if names]
         for row in self.rows:
-            lines.append(f"{row.element} {row.name}_kept[{self.count}]" + (f"[{row.width}];" if row.width else ";"))
+            lines.append(f"{row.element} {row.name}_kept[{self.count}][{row.width}];")
         return lines
 
     def _front(self, loop: Loop, first: list[Value]) -> list[str]:
         """All loads, with the index declarations that they need."""
         lines = []
-        waiting = self._waiting()
-        for statement in statements(loop.body):
+        for statement in self._leading():
             value = next((v for v in first if same(v.statement, statement)), None)
-            if value is None and any(same(statement, other) for other in waiting):
-                continue
             if value is not None:
                 lines.append(f"{self.names[value.address]}[{self.item}] = {self._loaded(statement)};")
-            elif statement.type == "declaration" and not self._has_access(statement):
-                if all(d.type == "init_declarator" for d in statement.children_by_field_name("declarator")):
-                    lines.append(lifted(self.source, statement, self.source.of(statement)))
-            else:
-                break
+            elif self._load_at(0, statement) is None and all(
+                d.type == "init_declarator" for d in statement.children_by_field_name("declarator")
+            ):
+                lines.append(lifted(self.source, statement, self.source.of(statement)))
         lines += [
             f"{self.names[value.address]}[{self.item}] = {self._loaded(value.statement)};" for value in self.early
         ]
@@ -269,10 +259,31 @@ class RowKeeper(RowReader):
             "}",
         ]
 
+
+class _BlockKeeper(RowKeeper):
+    """Of a row that a block's threads share."""
+
+    suffix = "in_registers"
+
+    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
+        super().__init__(code, kernel, thread_loops(kernel), early=early)
+        RowKernel(code, kernel, self.gone)  # there may be more threads a row than the source has, or fewer
+
+    def _bounds(self) -> str:
+        return f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
+
+    def _numbers(self) -> str:
+        return f"int {self.count}"
+
+    def _element(self, loop: Loop) -> str:
+        return f"threadIdx.x + {self.item} * blockDim.x"
+
     def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
         source, kernel = self.source, self.kernel
         statement = launch.statement
         rows = row_loop(kernel)
+        if launch.extents(launch.block)[1:] != ("1", "1") or (self._is_wide(launch) and rows is not None):
+            raise Unsupported("a launch of more than one dimension")
         count = host_text(kernel, launch, rows.bound_node) if rows is not None else self._blocks(launch)
         steps = host_text(kernel, launch, self.loops[0].bound_node)
         items, run, length = (
@@ -286,9 +297,7 @@ class RowKeeper(RowReader):
         grid = source.of(launch.grid)
         if rows is not None and all(any(inside(use, h) for h in headers([rows])) for use in kernel.block_indices()):
             grid = f"static_cast<unsigned>({count})"
-        call = launch.rendered(
-            function=function, grid=grid, block=f"row_threads({length}, {inner})", shared=self._shared_bytes(launch)
-        )
+        call = launch.rendered(function=function, grid=grid, block=f"row_threads({length}, {inner})", shared="0")
         chosen = f"row_items({count}, {length}, {self._bytes(launch)}, {ask})"
         lines = [
             f"const int64_t {length} = {steps};",
@@ -310,35 +319,3 @@ class RowKeeper(RowReader):
             return extents[0]
         plain = [e if e.isidentifier() or e.isdigit() else f"({e})" for e in extents if e != "1"]
         return " * ".join(["int64_t{1}", *plain])
-
-    def _shared_bytes(self, launch: Launch) -> str:
-        """Dynamic shared memory of the new kernel: what lies before the row that is gone."""
-        text = launch.shared_text
-        if not self.rows or text == "0":
-            return text
-        dynamic = [node for node in self.kernel.shared if self.kernel.is_dynamic(node)]
-        gone = {row.declaration.id for row in self.rows}
-        if all(node.id in gone for node in dynamic):
-            return "0"
-        shared = self._shared_names()
-        into = [
-            name for name, node in shared.items() if node.id not in gone and not any(same(node, d) for d in dynamic)
-        ]
-        if len(self.rows) != 1 or len(into) > 1 or len(dynamic) != 1:
-            return text
-        before = self._bytes_before(launch, self.rows[0].declaration)
-        return before if before is not None else text
-
-    def _bytes_before(self, launch: Launch, declaration: Node) -> str | None:
-        """Of what lies before the row, `reinterpret_cast<T*>(slots + count)`; None where it begins otherwise."""
-        given = children_of(declaration, "declarator", "value", "arguments")
-        added = match(self.source, given[0], "$base + $count") if given else None
-        base = self.code.variable(added["base"]) if added is not None else None
-        if base is None or base.value is None:
-            return None
-        try:
-            return (
-                f"{host_text(self.kernel, launch, added['count'])} * sizeof({self.source.of(base.declaration, 'type')})"
-            )
-        except Unsupported:
-            return None

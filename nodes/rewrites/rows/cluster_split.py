@@ -19,7 +19,7 @@ from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, edited, with_second_form
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
@@ -106,7 +106,7 @@ def _new_kernel(found: RowKernel, name: str) -> str:
     if found.rows is not None:
         edits.insert(last.end_byte, f"\n{within}{cluster}.barrier_arrive();  // this one's parts are read")
         edits.insert(found.rows.node.end_byte, f"\n{source.indent(found.rows.node)}{cluster}.barrier_wait();")
-    return found.edited(edits)
+    return edited(kernel, edits)
 
 
 def _statement_of(body: Node, node: Node) -> Node:

@@ -42,13 +42,14 @@ class RowLaunch:
     items: str = ""
     """The parameter of cache_row_in_registers's lambda around the launch, "" where there is none."""
     size: str = ""
-    """keep_row: the bytes of a step in registers."""
+    """There: the bytes of a step in registers."""
 
 
 class RowKernel:
     """Raises Unsupported for a kernel of any other kind."""
 
-    def __init__(self, code: Code, kernel: Kernel) -> None:
+    def __init__(self, code: Code, kernel: Kernel, unused: list[Node] | None = None) -> None:
+        """`unused`: declarations in shared memory, and pointers there, that go."""
         self.code, self.kernel, self.source = code, kernel, code.source
         self.rows = row_loop(kernel)
         self.loops = thread_loops(kernel)
@@ -56,10 +57,8 @@ class RowKernel:
             raise Unsupported("a loop that does not stride by the block")
         self.reductions = self._reductions()
         self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]
-        self._check_talk()
+        self._check_talk(unused or [])
         self._check_threads()
-        check_blocks(kernel, self.rows)
-        self._check_memory()
         check_block_shares(code, kernel)
 
     def _reductions(self) -> list[Node]:
@@ -70,13 +69,14 @@ class RowKernel:
             raise Unsupported("a reduction that is somebody else's")
         return calls
 
-    def _check_talk(self) -> None:
+    def _check_talk(self, unused: list[Node]) -> None:
         ours = set(NAMES)
         mine = map(self.source.called, self.source.walk(self.kernel.node, "call_expression"))
         helpers = self.code.reached(*mine, beside=ours)
         for function in (self.kernel.node, *helpers):
-            if any(self.source.of(word) == "__shared__" for word in self.source.walk(function, "type_qualifier")):
-                raise Unsupported("shared memory beside the reductions")
+            for word in self.source.walk(function, "type_qualifier"):
+                if self.source.of(word) == "__shared__" and not any(inside(word, gone) for gone in unused):
+                    raise Unsupported("shared memory beside the reductions")
             for call in self.source.walk(function, "call_expression"):
                 name = self.source.called(call)
                 if (
@@ -89,7 +89,7 @@ class RowKernel:
             if any(self.source.of(n).startswith(COORDINATES) for n in self.source.walk(helper, "field_expression")):
                 raise Unsupported("a helper that asks which thread it is")
         for axis in ("y", "z"):
-            for where in COORDINATES:
+            for where in ("threadIdx", "blockDim"):
                 if self.uses(f"{where}.{axis}"):
                     raise Unsupported(f"{where}.{axis} is in use")
 
@@ -119,22 +119,6 @@ class RowKernel:
                 polynomial = polynomial - factor * (thread + item * width) + factor * Polynomial.symbol(ELEMENT)
         return polynomial
 
-    def _check_memory(self) -> None:
-        """What a thread reads of an array that the kernel writes, it wrote itself: nothing waits for other threads."""
-        kernel = self.kernel
-        if any(root for _, root in kernel.escapes):
-            raise Unsupported("a helper that may write anywhere")
-        written = {a.root for a in kernel.accesses if a.writes and a.root}
-        if "?" in written or (written and any(a.root == "?" for a in kernel.accesses)):
-            raise Unsupported("a pointer of unknown origin")
-        for root in written:
-            accesses = [a for a in kernel.accesses if a.root == root]
-            if not any(a.reads for a in accesses):
-                continue
-            places = {self._place(a) for a in accesses}
-            if len(places) != 1 or not next(iter(places)).depends_on(ELEMENT):
-                raise Unsupported("a read of what other threads may have written")
-
     def _place(self, access: Access) -> Polynomial:
         return self._by_element(access.node, access.offset + Polynomial.symbol(access.base))
 
@@ -143,6 +127,10 @@ class RowKernel:
     def launches(self) -> list[RowLaunch]:
         """Every launch whose shape may be chosen anew; those of rows too long for registers are left out."""
         found = []
+        check_own(self.kernel, self._place)
+        check_blocks(self.kernel, self.rows)
+        if any(self.kernel.block_indices(axis) for axis in "yz"):
+            raise Unsupported("a grid of more than one dimension")
         for launch in self.kernel.launches:
             if launch.extents(launch.grid)[1:] != ("1", "1") or launch.extents(launch.block)[1:] != ("1", "1"):
                 raise Unsupported("a launch of more than one dimension")
@@ -178,11 +166,32 @@ class RowKernel:
         around = (self.source.of(here, "condition") for here in upward(node) if here.type == "switch_statement")
         return any("row_items(" in condition for condition in around)
 
-    def edited(self, edits: Edits) -> str:
-        """The kernel's text, template and all, after edits that lie inside of it."""
-        data, outer = self.source.data, self.kernel.outer
-        changed = edits.apply().encode()
-        return changed[outer.start_byte : len(changed) - (len(data) - outer.end_byte)].decode()
+
+def check_own(kernel: Kernel, place: Callable[[Access], Polynomial]) -> None:
+    """What a thread reads or writes of an array that the kernel writes is its own element's, or written by one thread and read by
+    none: nothing waits for other threads. `place` names a row's elements ELEMENT. Raises Unsupported."""
+    if any(root for _, root in kernel.escapes):
+        raise Unsupported("a helper that may write anywhere")
+    written = {a.root for a in kernel.accesses if a.writes and a.root}
+    if "?" in written or (written and any(a.root == "?" for a in kernel.accesses)):
+        raise Unsupported("a pointer of unknown origin")
+    for root in written:
+        accesses = [a for a in kernel.accesses if a.root == root]
+        places = {place(access) for access in accesses}
+        own = [p.depends_on(ELEMENT) for p in places]
+        named = {variable.node for p in places for variable in p.variables() if variable.node is not None}
+        held = [found for name in named if (found := kernel.code.definition(name)) is not None]
+        if len(accesses) > 1 and any(found.kind == "local" and kernel.code.mutated(found) for found in held):
+            raise Unsupported("a place that moves")
+        if len(accesses) > 1 and (len(own) > 1 if any(own) else any(a.reads for a in accesses)):
+            raise Unsupported("a read or write of what is another thread's")
+
+
+def edited(kernel: Kernel, edits: Edits) -> str:
+    """The kernel's text, template and all, after edits that lie inside of it."""
+    data, outer = kernel.source.data, kernel.outer
+    changed = edits.apply().encode()
+    return changed[outer.start_byte : len(changed) - (len(data) - outer.end_byte)].decode()
 
 
 def by_items(run: str, items: str, body: Lines, chosen: str, otherwise: str) -> Lines:

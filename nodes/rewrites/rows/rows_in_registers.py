@@ -8,39 +8,44 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_shape import names_width
-from nodes.rewrites.analysis.block_values import WARP
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
-from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, carries_state, row_loop, sums_up, thread_loops
+from nodes.rewrites.analysis.regions import carries_state, sums_up
 from nodes.rewrites.analysis.vectors import seen_through
-from nodes.rewrites.reductions.shares import check_block_shares
+from nodes.rewrites.rows.row_kernels import ELEMENT
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, one_variable, same, statements
-
-CANONICAL = Symbol("element")
+from nodes.rewrites.syntax.tree import (
+    JUMPS,
+    children_of,
+    field_of,
+    left_by,
+    names_declared,
+    one_variable,
+    same,
+    statements,
+)
 
 
 class RowReader:
     """What is read of a kernel and its row loops. Raises Unsupported where a row is not the threads' own."""
 
-    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
+    def __init__(self, code: Code, kernel: Kernel, shared_out: list[Loop], *, early: bool) -> None:
+        """`shared_out`: the loops that those who share a row stride through together."""
         self.code, self.kernel, self.source = code, kernel, code.source
         if not kernel.launches:
             raise Unsupported("a kernel that is not launched here")
-        self._check_talk()
-        self.loops = self._group()
-        if any(carries_state(kernel, statements(o.body)) and not sums_up(kernel, o) for o in self.loops):
-            raise Unsupported("elements that depend on each other")
+        self.loops = self._group(shared_out)
+        for loop in shared_out:
+            self._check_loop(loop)
         self.values = [v for n, loop in enumerate(self.loops) for v in self._values(n, loop)]
         self.kept = self._kept()
+        self.gone: list[Node] = []
+        """Declarations that the new kernel does not need: of shared memory, and of pointers there."""
         self.rows = self._rows()
         if not self.kept and not self.rows:
             raise Unsupported("nothing is read twice")
-        self._check_block()
-        self._check_shares()
         self.moved: list[Node] = []
         """Declarations from between the loops that early loads need: they go in front of these."""
         self.early = self._early() if early else []
@@ -57,24 +62,16 @@ class RowReader:
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")
 
-    def _check_shares(self) -> None:
-        """There may be more threads a row than the source has, or fewer: what one brings that has no element must be nothing."""
-        check_block_shares(self.code, self.kernel)
+    def _check_loop(self, loop: Loop) -> None:
+        """Its elements may be anybody's, and all of them are visited."""
+        if carries_state(self.kernel, statements(loop.body)) and not sums_up(self.kernel, loop):
+            raise Unsupported("elements that depend on each other")
+        for jump in self.source.walk(loop.body, *JUMPS):
+            if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop.node):
+                raise Unsupported("a loop that is left")
 
-    def _check_talk(self) -> None:
-        if self.kernel.synchronises and not self.kernel.has_barrier:
-            raise Unsupported("a kernel whose warps work alone: the block must stay as it is")
-
-    def _shared_out(self) -> list[Loop]:
-        """Loops that those who share a row stride through together."""
-        return [
-            loop for loop in thread_loops(self.kernel)
-            if loop.start == Polynomial.symbol(THREAD) and loop.step == Polynomial.symbol(BLOCK_DIM)
-        ]  # fmt: skip
-
-    def _group(self) -> list[Loop]:
+    def _group(self, loops: list[Loop]) -> list[Loop]:
         """The loops over the same range, neighbours in one list of statements."""
-        loops = self._shared_out()
         for first in loops:
             group = [o for o in loops if o.bound == first.bound and same(o.node.parent, first.node.parent)]
             if len(group) >= 2:
@@ -102,7 +99,7 @@ class RowReader:
             s.parts and s.depends_on(loop.symbol) for s in access.offset.symbols
         ):
             raise Unsupported("an address through a cast")
-        return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(CANONICAL))
+        return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(ELEMENT))
 
     def _values(self, number: int, loop: Loop) -> Iterator[Value]:
         """Declarations that only load, and statements that only store a variable, directly in the loop's body."""
@@ -171,32 +168,24 @@ class RowReader:
         return mine[0].address == store.address and (mine[0].loads or store.bare)
 
     def _rows(self) -> list[Row]:
+        """All that is kept in shared memory. Raises Unsupported where that is more than rows, or not the thread's own elements."""
         found: dict[str, Row] = {}
-        refused: set[str] = set()
-        shared = self._shared_names()
+        shared, source = self._shared_names(), self.source
         for access in self.kernel.accesses:
-            argument = field_of(access.node, "argument")
-            name = self.source.of(argument) if argument is not None else ""
-            if access.root or name not in shared or access.address:
-                continue
+            name = source.of(access.node, "argument")
             loop = next((o for o in self.loops if inside(access.node, o.body)), None)
-            try:
-                if loop is None:
-                    raise Unsupported("a row that is used outside the loops")
+            if name in shared and loop is not None:
                 width, index = self._slot(access, loop)
-            except Unsupported:
-                refused.add(name)
-                continue
-            row = found.setdefault(name, Row(name, access.element, width, [], shared[name]))
-            if row.width != width:
-                refused.add(name)
-            row.uses.append((access.node, index))
-        rows = []
-        for name, row in found.items():
-            mentions = sum(self.source.of(n) == name for n in self.source.walk(self.kernel.body, "identifier"))
-            if name not in refused and mentions == len(row.uses) + 1:
-                rows.append(row)
-        return rows
+                row = found.setdefault(name, Row(name, access.element, width, []))
+                if row.width != width:
+                    raise Unsupported("a row of several widths")
+                row.uses.append((access.node, index))
+        known = [*shared.values(), *(node for row in found.values() for node, _ in row.uses)]
+        for node in source.walk(self.kernel.body, "identifier"):
+            if source.of(node) in shared and not any(inside(node, part) for part in known):
+                raise Unsupported("shared memory for more than the rows")
+        self.gone = list(shared.values())
+        return list(found.values())
 
     def _shared_names(self) -> dict[str, Node]:
         """Arrays in shared memory and pointers into it, by name, with their declarations."""
@@ -214,87 +203,42 @@ class RowReader:
         return found
 
     def _slot(self, access: Access, loop: Loop) -> tuple[str, str]:
-        """Elements for each step and the index among them, of `row[i * width + index]`."""
+        """Elements for each step and the index among them, of `row[i * width + k]` in a loop over `k < width`."""
         width = access.offset.coefficient(loop.symbol)
         rest = access.offset.without(loop.symbol)
-        if rest.depends_on(loop.symbol) or any(m.count(loop.symbol) > 1 for m, _ in access.offset.terms):
-            raise Unsupported("an index that is not linear")
-        if width.value == 1 and not rest.terms:
-            return "", ""
-        if width.value is not None and rest.value is not None and 0 <= rest.value < width.value:
-            return str(width.value), str(rest.value)
-        if len(rest.terms) == 1 and len(rest.symbols) == 1:
-            (symbol,) = rest.symbols
-            inner = next((o for o in self.kernel.loops if o.symbol == symbol and inside(o.node, loop.body)), None)
-            whole = inner is not None and inner.start.value == 0 and inner.bound == width and inner.step.value == 1
-            if (
-                inner is not None
-                and whole
-                and rest == Polynomial.symbol(symbol)
-                and self.code.is_constant(inner.bound_node, self.loops[0].node)
-            ):
-                return self.source.of(inner.bound_node), symbol.text
+        for inner in self.kernel.loops:
+            if inside(inner.node, loop.body) and rest == Polynomial.symbol(inner.symbol):
+                whole = inner.start.value == 0 and inner.bound == width and inner.step.value == 1
+                if whole and self.code.is_constant(inner.bound_node, self.loops[0].node):
+                    return self.source.of(inner.bound_node), inner.name
         raise Unsupported("an index that other threads may use")
-
-    def _check_block(self) -> None:
-        """The block's width must be free: nothing in the kernel or its helpers may count on the launch's number."""
-        kernel, code = self.kernel, self.code
-        if kernel.counts_warps:
-            raise Unsupported("shared memory of which a fixed number of warps is read")
-        for launch in kernel.launches:
-            if launch.extents(launch.block)[1:] != ("1", "1") or (self._is_wide(launch) and row_loop(kernel)):
-                raise Unsupported("a launch of more than one dimension")
-            if names_width(code, kernel, launch):
-                raise Unsupported("a kernel that names the width of its block")
-        self._check_axes()
-        gone = {row.declaration.id for row in self.rows}
-        for function in [kernel.node, *kernel.helpers]:
-            for declaration in self.source.walk(function, "declaration"):
-                size = field_of(declaration, "declarator", "size")
-                ours = not self.source.says(declaration, "__shared__") or declaration.id in gone
-                if not ours and size is not None and (code.polynomial(size).value or 0) < WARP:
-                    raise Unsupported("shared memory for a fixed number of warps")
-        for access in kernel.accesses:
-            found = code.variable(access.base.node)
-            own = access.root or (found is not None and found.declaration.id in gone)
-            if own or not access.offset.depends_on(THREAD):
-                continue
-            if found is None or self.source.says(found.declaration, "__shared__"):
-                raise Unsupported("shared memory for a fixed number of threads")
-
-    def _check_axes(self) -> None:
-        for name in ("threadIdx.y", "blockDim.y", "threadIdx.z", "blockDim.z"):
-            if any(self.source.of(n) == name for n in self.source.walk(self.kernel.body, "field_expression")):
-                raise Unsupported(f"{name} is in use")
 
     def _first_loads(self) -> list[Value]:
         """Loads of the first loop that stand before anything else happens there: they are taken out in front."""
         found = []
-        waiting = self._waiting()
-        for statement in statements(self.loops[0].body):
-            value = next((v for v in self.values if v.loads and v.loop == 0 and same(v.statement, statement)), None)
-            if value is not None and any(same(statement, other) for other in waiting):
-                break
+        for statement in self._leading():
+            value = self._load_at(0, statement)
             if value is not None:
                 # A name of its own is only safe where no store of another variable claims the address.
                 same_address = {v.variable for v in self.values if v.address == value.address and v.loop == 0}
                 if len(same_address) == 1 or value.address not in self.kept:
                     found.append(value)
-            elif statement.type != "declaration" or self._has_access(statement):
-                break
         return found
 
-    def _waiting(self) -> list[Node]:
-        """Declarations of the first loop that name what it has loaded before."""
-        names = {v.variable for v in self.values if v.loads and v.loop == 0}
-        found = []
+    def _load_at(self, number: int, statement: Node) -> Value | None:
+        return next((v for v in self.values if v.loads and v.loop == number and same(v.statement, statement)), None)
+
+    def _leading(self) -> list[Node]:
+        """The declarations that the first loop begins with, as far as none needs what one before it loads."""
+        found, loaded = list[Node](), set[str]()
         for statement in statements(self.loops[0].body):
-            if statement.type != "declaration":
-                continue
-            declared = {self.source.of(name) for name in names_declared(statement)}
-            if (names - declared) & {self.source.of(n) for n in self.source.walk(statement, "identifier")}:
-                found.append(statement)
-                names |= declared
+            value = self._load_at(0, statement)
+            names = {self.source.of(n) for n in self.source.walk(statement, "identifier")}
+            plain = statement.type == "declaration" and (value is not None or not self._has_access(statement))
+            if not plain or names & loaded:
+                break
+            found.append(statement)
+            loaded |= {value.variable} if value is not None else set()
         return found
 
     def _has_access(self, statement: Node) -> bool:
@@ -374,9 +318,7 @@ class RowReader:
         loop, first = self.loops[value.loop], self.loops[0]
         if loop.name != first.name:
             return False
-        waiting = self._waiting()
-        ready = [s for s in statements(first.body) if not any(same(s, other) for other in waiting)]
-        declared = {self.source.of(s).strip() for s in ready if s.type == "declaration"}
+        declared = {self.source.of(statement).strip() for statement in self._leading()}
         for identifier in self.source.walk(value.statement, "identifier"):
             found = self.code.definition(identifier)
             if found is None or not inside(found.declaration, loop.body) or same(found.declaration, value.statement):
@@ -408,7 +350,6 @@ class Row:
     name: str
     element: str
     width: str
-    """Elements for each step, "" for one."""
+    """Elements for each step."""
     uses: list[tuple[Node, str]]
     """Accesses, each with its index within the step."""
-    declaration: Node

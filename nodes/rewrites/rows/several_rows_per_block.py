@@ -13,7 +13,7 @@ from nodes.rewrites.analysis.insertions import insertion_point, require
 from nodes.rewrites.launch.grid_stride import share_blocks, with_rows
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, edited, with_second_form
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
@@ -70,7 +70,7 @@ def _new_kernel(found: RowKernel, name: str) -> str:
     for barrier in found.barriers:
         edits.remove(barrier, comment=True)
     share_blocks(edits, code, kernel, found.rows)
-    return found.edited(edits)
+    return edited(kernel, edits)
 
 
 def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:

@@ -26,17 +26,16 @@ from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, thread_loops, waiting_return, waits
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops, waiting_return, waits
 from nodes.rewrites.reductions.shares import check_share
 from nodes.rewrites.reductions.warp_reductions import WARP, reductions, require_team
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.cache_row_in_registers import RowKeeper
-from nodes.rewrites.rows.row_kernels import unless_single
-from nodes.rewrites.rows.rows_in_registers import Row
+from nodes.rewrites.rows.row_kernels import check_own, unless_single
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, field_of, left_by, same, statements, upward
+from nodes.rewrites.syntax.tree import LOOPS, field_of, same, statements, upward
 
 TUNABLES = """\
 #define TEAM_ITEMS {items}  // tune: 1 2 4
@@ -100,9 +99,13 @@ class TeamKeeper(RowKeeper):
         """Whether blocks are 32 by so many threads."""
         if any((loop.start == Polynomial.symbol(THREAD)) != self.planar for loop in self.warp_loops):
             raise Unsupported("loops of several kinds")
-        super().__init__(code, kernel, early=early)
+        super().__init__(code, kernel, self.warp_loops, early=early)
+        self._check_talk()
         self.widths = [0 if self.planar else self._width(launch) for launch in kernel.launches]
         self.reductions = reductions(code, kernel, self.size)
+        for reduction in self.reductions:
+            if reduction.kind == "sum":
+                check_share(code, kernel, reduction.argument, reduction.nodes[0])
         self.replaced = self._coordinates()
         self.flat = not self.planar and self._counts_teams()
         self._check_loops()
@@ -116,24 +119,10 @@ class TeamKeeper(RowKeeper):
                 if node.type != "type_qualifier" or self.source.of(node) in {"__shared__", "volatile"}:
                     raise Unsupported("warps that talk to each other")
 
-    def _shared_out(self) -> list[Loop]:
-        return self.warp_loops
-
     def _within(self) -> list[Node]:
         first, last = self.loops[0].node, self.loops[-1].node
         around = [c for c in first.parent.named_children if c.start_byte >= first.start_byte] if first.parent else []
         return [c for c in around if c.end_byte <= last.end_byte]
-
-    def _rows(self) -> list[Row]:
-        return []
-
-    def _check_block(self) -> None:
-        return
-
-    def _check_shares(self) -> None:
-        for reduction in reductions(self.code, self.kernel, self.size):
-            if reduction.kind == "sum":
-                check_share(self.code, self.kernel, reduction.argument, reduction.nodes[0])
 
     def _bounds(self) -> str:
         if self.flat:
@@ -192,19 +181,6 @@ class TeamKeeper(RowKeeper):
             and _number(self.code, self.kernel, only.operands[1]) == self.size
         )  # fmt: skip
 
-    def _check_plane(self) -> None:
-        """Of a block of 32 by so many threads: `threadIdx.x` is the lane, and its width is asked for by loops alone."""
-        for node in self.source.walk(self.kernel.body, "identifier", "field_expression"):
-            value = self.code.polynomial(node)
-            if value == Polynomial.symbol(THREAD):
-                self._check_lane(node)
-            elif value == Polynomial.symbol(BLOCK_DIM):
-                steps = [loop.step_node for loop in self.warp_loops if loop.step_node is not None]
-                if not any(inside(node, step) for step in steps):
-                    raise Unsupported("the block's width")
-            elif self.source.of(node) in {"threadIdx.z", "blockDim.z"}:
-                raise Unsupported("a block of three dimensions")
-
     def _check_helpers(self) -> None:
         source = self.source
         for helper in self.kernel.helpers:
@@ -221,12 +197,8 @@ class TeamKeeper(RowKeeper):
         Raises Unsupported where it asks for anything else that differs from thread to thread.
         """
         self._check_helpers()
-        if self.planar:
-            self._check_plane()
-            return []
-        self._check_axes()
         code, source, found = self.code, self.source, list[tuple[Node, str]]()
-        for node in source.walk(self.kernel.body, "binary_expression"):
+        for node in source.walk(self.kernel.body, "binary_expression") if not self.planar else ():
             if any(inside(node, outer) for outer, _ in found):
                 continue
             counted = code.polynomial(field_of(node, "left"))
@@ -238,11 +210,19 @@ class TeamKeeper(RowKeeper):
             around = [outer for outer, _ in found if inside(node, outer)]
             value = code.polynomial(node)
             raw = value in (Polynomial.symbol(THREAD), Polynomial.symbol(BLOCK_DIM))
-            if raw and not around and not self._is_alias(node):
+            if self._is_lane(value):
+                if all(same(node, outer) for outer in around):
+                    self._check_lane(node)
+            elif raw and not around and not self._is_alias(node) and not inside_any([node], *self._steps()):
                 raise Unsupported("the thread's place in its block")
-            if self._means(value, "%", THREAD) and all(same(node, outer) for outer in around):
-                self._check_lane(node)
         return found
+
+    def _is_lane(self, value: Polynomial) -> bool:
+        return value == Polynomial.symbol(THREAD) if self.planar else self._means(value, "%", THREAD)
+
+    def _steps(self) -> list[Node]:
+        """Where loops ask for the block's width, which is a warp's."""
+        return [loop.step_node for loop in self.warp_loops if self.planar and loop.step_node is not None]
 
     def _is_alias(self, node: Node) -> bool:
         """`const int tid = threadIdx.x;`: whether the node only gives the coordinate a name."""
@@ -295,36 +275,21 @@ class TeamKeeper(RowKeeper):
         return None
 
     def _check_loops(self) -> None:
-        kernel, source = self.kernel, self.source
+        kernel = self.kernel
         own = [node for node, _ in self.replaced] + [node for r in self.reductions for node in r.nodes]
         for loop in self.warp_loops:
             grouped = any(same(loop.node, other.node) for other in self.loops)
             if any(inside(node, loop.body) for node in own) or (grouped and inside_any(own, loop.bound_node)):
                 raise Unsupported("a team's place within the row's elements")
-            if carries_state(kernel, statements(loop.body)):
-                raise Unsupported("elements that depend on each other")
-            if source.has(loop.body, "return_statement", "goto_statement") or any(
-                same(left_by(jump), loop.node)
-                for jump in source.walk(loop.body, "break_statement", "continue_statement")
-            ):
-                raise Unsupported("a loop that is left")
         for loop in self.warp_loops:
             for target in self.code.assigned(loop.body):
                 self._check_share(target, loop)
-        moved: dict[str, list[tuple[Access, Loop]]] = {}
-        for access in kernel.global_accesses():
-            loop = next((o for o in self.loops if inside(access.node, o.body)), None)
-            if loop is not None:
-                moved.setdefault(access.root, []).append((access, loop))
-        for root, found in moved.items():
-            everywhere = [a for a in kernel.accesses if a.root == root]
-            if len(everywhere) == 1 or not any(a.writes for a in everywhere):
-                continue
-            places = {(*self._canonical(access, loop), access.element) for access, loop in found}
-            if len(places) != 1 or any(not any(a is m for m, _ in found) for a in everywhere):
-                raise Unsupported("elements that are written and read at several places")
-        if any(a.root == "?" for a in kernel.accesses) or kernel.escapes:
-            raise Unsupported("a pointer of unknown origin")
+        check_own(kernel, self._place)
+
+    def _place(self, access: Access) -> Polynomial:
+        loop = next((o for o in self.warp_loops if inside(access.node, o.body)), None)
+        base, offset = (access.base, access.offset) if loop is None else self._canonical(access, loop)
+        return offset + Polynomial.symbol(base)
 
     def _check_share(self, target: Node, loop: Loop) -> None:
         """What a lane made of its own elements is reduced before anything else asks for it."""
@@ -376,8 +341,7 @@ class TeamKeeper(RowKeeper):
         else:
             block = f"{width // self.size} * {of_team}"
             if self.planar:
-                extents = [of_team, *launch.extents(launch.block)[1:]]
-                block = f"dim3({', '.join(extents[:2] if extents[2] == '1' else extents)})"
+                block = f"dim3({of_team}, {launch.extents(launch.block)[1]})"
             call = launch.rendered(function=function, block=block)
         lines += [
             [f"{call};"],
@@ -394,8 +358,8 @@ def _outermost(node: Node) -> Node:
     return next(here for here in upward(node) if here.parent is None or here.parent.type not in _AROUND)
 
 
-def inside_any(nodes: list[Node], outer: Node) -> bool:
-    return any(inside(node, outer) for node in nodes)
+def inside_any(nodes: list[Node], *outer: Node) -> bool:
+    return any(inside(node, part) for node in nodes for part in outer)
 
 
 def _function_name(function: Node) -> Node | None:
@@ -434,7 +398,8 @@ def _size(code: Code, kernel: Kernel, loop: Loop) -> int | None:
 
 
 def _along_x(code: Code, kernel: Kernel, launch: Launch) -> int | None:
-    """How wide a launch's blocks are, where they have a second dimension and it is known."""
-    if launch.extents(launch.block)[1] == "1":
+    """How wide a launch's blocks are, where they have a second dimension, no third, and it is known."""
+    _, y, z = launch.extents(launch.block)
+    if y == "1" or z != "1":
         return None
     return extent_of(code, kernel, launch.along_x(launch.block))

@@ -16,54 +16,17 @@ MERGE = ROOT / "kernels/merge_attn_states_lse"
 FLAT = (GROUPS / "baseline.plain.cu").read_text()
 BODY = FLAT[FLAT.index("  const int64_t i =") : FLAT.index("}\n\ntemplate <typename T>\nvoid rescale")]
 LAUNCH = "rescale_groups_kernel<T><<<(n + 255) / 256, 256, 0, stream>>>(x, scale, out, tokens, groups, size);"
-PARAMETERS = "int64_t tokens, int64_t groups, int64_t size) {\n  const int64_t i"
 SCALED = "static_cast<T>(static_cast<float>(x[i]) * scale[group * tokens + token])"
 
 
-def flat(body: str, launch: str = LAUNCH, parameters: str = "int64_t tokens, int64_t groups, int64_t size") -> str:
-    """The input kernel with another body, launch and parameters."""
-    text = FLAT.replace(PARAMETERS, PARAMETERS.replace("int64_t tokens, int64_t groups, int64_t size", parameters), 1)
-    assert LAUNCH in text and BODY in text
-    return text.replace(BODY, body).replace(LAUNCH, launch)
+def flat(body: str, launch: str) -> str:
+    """The input kernel with another body and launch."""
+    assert LAUNCH in FLAT and BODY in FLAT
+    return FLAT.replace(BODY, body).replace(LAUNCH, launch)
 
 
 FORMS = {
     "packs": FLAT,
-    "a total in 32 bits": flat(
-        f"""\
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < total) {{
-    const int row = i / size, column = i - row * size;
-    const int token = row / groups;
-    const int group = row - token * groups;
-    const int64_t at = row * size + column;
-    out[at] = {SCALED.replace("x[i]", "x[at]")};
-  }}
-""",
-        LAUNCH.replace("out, tokens", "out, n, tokens"),
-        "int total, int tokens, int groups, int size",
-    ),
-    "a loop over the grid": flat(
-        f"""\
-  for (int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < tokens * groups * size; i += gridDim.x * blockDim.x) {{
-    const int64_t token = i / (size * groups), group = i / size % groups;
-    out[i] = i % size == 0 ? {SCALED} : {SCALED};
-  }}
-""",
-        LAUNCH.replace("(n + 255) / 256", "7"),
-    ),
-    "a block a row": flat(
-        f"""\
-  const int64_t token = blockIdx.x / groups;
-  const int64_t group = blockIdx.x % groups;
-  const int64_t from = blockIdx.x * size;
-  for (int64_t k = threadIdx.x; k < size; k += blockDim.x) {{
-    const int64_t i = from + k;
-    out[i] = {SCALED};
-  }}
-""",
-        LAUNCH.replace("(n + 255) / 256", "tokens * groups"),
-    ),
     "blocks over rows": flat(
         f"""\
   for (int64_t row = blockIdx.x; row < tokens * groups; row += gridDim.x) {{
@@ -77,7 +40,7 @@ FORMS = {
         LAUNCH.replace("(n + 255) / 256", "40"),
     ),
 }
-PREPARE = {"packs": ("vectorize",), "a block a row": ("grid_stride",), "blocks over rows": ("vectorize", "grid_stride")}
+PREPARE = {"packs": ("vectorize",), "blocks over rows": ("vectorize", "grid_stride")}
 SHAPES = ("float16:tokens=21,groups=3,size=64", "float16:tokens=33,groups=2,size=60", "bfloat16:tokens=17,groups=1,size=33",
           "float16:tokens=1,groups=4,size=64", "float16:tokens=19,groups=2,size=1030", "float16:tokens=4,groups=3,size=4")  # fmt: skip
 MERGED = ("float16:tokens=21,heads=3,head_dim=64", "bfloat16:tokens=37,heads=1,head_dim=60", "float32:tokens=1,heads=4,head_dim=64",
@@ -96,10 +59,11 @@ def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
         kernel(new)
         == """\
 {
-  const int64_t token = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y;
-  const int64_t group = blockIdx.x;
-  const int64_t i = (token * groups + group) * size + threadIdx.x;
-  if (token >= tokens) return;
+  const int64_t outer_row = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y, inner_row = blockIdx.x;
+  const int64_t i = (outer_row * groups + inner_row) * size + threadIdx.x;
+  if (outer_row >= tokens) return;
+  const int64_t token = outer_row;
+  const int64_t group = inner_row;
   out[i] = static_cast<T>(static_cast<float>(x[i]) * scale[group * tokens + token]);"""
     )
     host = " ".join(new[new.index("void rescale(") : new.index('extern "C"')].split())
@@ -112,20 +76,6 @@ def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
     assert refused(new, "neighbouring_rows_per_block")
 
 
-def test_elements_that_32_bits_count_are_not_counted_too_far() -> None:
-    narrow = FORMS["a total in 32 bits"]
-    new = after(narrow, "neighbouring_rows_per_block")
-    assert "if (neighbours_fit(size, tokens, groups * size)) {" in new and "if (i < total) {" in kernel(new)
-    wide = narrow.replace("const int i", "const int64_t i")
-    assert "if (neighbours_fit(size, tokens)) {" in after(wide, "neighbouring_rows_per_block")
-    unseen = narrow.replace(
-        "const int64_t n = tokens * groups * size;", "int64_t n = tokens * groups * size;\n  n += 0;"
-    )
-    new = after(unseen, "neighbouring_rows_per_block")
-    assert "if (n > 0 && n % (groups * size) == 0 && neighbours_fit(size, n / (groups * size), groups * size)) {" in new
-    assert "neighbour_groups(n / (groups * size))), dim3(size, NEIGHBOUR_ROWS)" in new
-
-
 TRAPS = [
     ("scale[group * tokens + token]", "scale[token * groups + group]"),  # neighbours in the order that they have
     ("scale[group * tokens + token]", "scale[token]"),
@@ -136,6 +86,7 @@ TRAPS = [
     ("  out[i] =", "  if (threadIdx.x == 0) atomicAdd(out, 1);\n  out[i] ="),
     ("  out[i] =", "  if (blockIdx.x == 3) return;\n  out[i] ="),  # which block has the element
     ("  if (i >= tokens * groups * size) return;\n", ""),
+    ("i >= tokens * groups * size", "i >= tokens * groups"),  # not whole rows
     ("  if (i >= tokens * groups * size) return;\n", "  const float s = scale[i];\n  if (i >= tokens) return;\n"),
     ("if (i >= tokens * groups * size) return;", "if (i >= tokens * groups * size || scale[0] > 2) return;"),
     ("if (i >= tokens * groups * size) return;", "if (i > tokens * groups * size) return;"),
@@ -153,17 +104,21 @@ def test_kernels_that_gain_nothing_or_need_their_order_keep_it(old: str, new: st
 
 
 LOOP_TRAPS = [
-    ("const int64_t token", "if (scale[i] > 1) continue;\n    const int64_t token"),
-    ("  for (", "  int seen = 0;\n  for (int64_t j = 0; j < 2; ++j) seen += j;\n  for ("),  # may stay
+    ("const int64_t token", "if (scale[row] > 1) continue;\n    const int64_t token"),
+    ("const int64_t token", "if (scale[row] > 1) return;\n    const int64_t token"),
+    (
+        "  for (int64_t row",
+        "  int seen = 0;\n  for (int64_t j = 0; j < 2; ++j) seen += j;\n  for (int64_t row",
+    ),  # may stay
     ("out[i] =", "tokens += 0; out[i] ="),
-    ("  }\n}", "  }\n  out[0] = 0;\n}"),
-    ("  for (", "#pragma unroll 4\n  for ("),
+    ("    }\n  }\n}", "    }\n  }\n  out[0] = 0;\n}"),
+    ("  for (int64_t row", "#pragma unroll 4\n  for (int64_t row"),
 ]
 
 
 @pytest.mark.parametrize(("old", "new"), LOOP_TRAPS)
-def test_loops_that_do_more_than_a_step_stay(old: str, new: str) -> None:
-    text = FORMS["a loop over the grid"]
+def test_loops_that_do_more_than_a_row_stay(old: str, new: str) -> None:
+    text = after(FORMS["blocks over rows"], "grid_stride")
     assert old in text and not refused(text, "neighbouring_rows_per_block")
     assert refused(text.replace(old, new, 1), "neighbouring_rows_per_block") == ("seen" not in new)
 
@@ -191,6 +146,6 @@ def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Pa
     assert "cudaGridDependencySynchronize" in kernel(early)
     for text in (early, late):
         idle = kernel(text)[: kernel(text).index("return;")]
-        assert "if (token >= tokens)" in idle, idle
+        assert "if (outer_row >= tokens)" in idle, idle
         assert "cudaGridDependencySynchronize" in idle or "wait_for_predecessor(" in idle, "every thread waits"
         check(text, tmp_path, MERGE, "0", "1", *MERGED)

@@ -143,7 +143,11 @@ def test_arrays_that_stay(old: str, new: str) -> None:
     ("folder", "variant", "steps"),
     [
         ("short_softmax", "warp", ("symbolic_block_size", "vectorize", "warp_per_row")),
-        ("short_softmax", "block", ("canonicalize_reductions", "vectorize", "cache_row_in_registers")),
+        (
+            "short_softmax",
+            "block",
+            ("canonicalize_reductions", "redundant_broadcast", "vectorize", "cache_row_in_registers"),
+        ),
         ("head_rms_norm", "array", ("vectorize", "warp_per_row")),
     ],
 )

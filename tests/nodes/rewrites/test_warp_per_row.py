@@ -110,21 +110,14 @@ def test_warps_stay_as_wide_as_their_sums_count(changes: list[tuple[str, str]]) 
 
 
 def test_shuffles_that_are_written_out_and_broadcast() -> None:
-    loop = (
-        "for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_down_sync(0xffffffff, most, offset));"
-    )
-    text = CENTRE.replace(
-        "  most = warp_max(most);", f"#pragma unroll\n  {loop}\n  most = __shfl_sync(0xffffffff, most, 0);"
-    )
+    shuffle = "most = fmaxf(most, __shfl_down_sync(0xffffffff, most, offset));"
+    loop = f"#pragma unroll\n  for (int offset = 16; offset > 0; offset /= 2) {shuffle}\n"
+    text = CENTRE.replace("  most = warp_max(most);", f"{loop}  most = __shfl_sync(0xffffffff, most, 0);")
     new = after(text, "warp_per_row")
     made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
     assert "\n  most = team_max<TEAM>(most);\n" in made and "shfl" not in made
     alone = text.replace("  most = __shfl_sync(0xffffffff, most, 0);", "")
     assert refused(alone, "warp_per_row"), "only the first lane has it"
-    function = CENTRE.replace("xor_sync", "down_sync").replace(
-        "most = warp_max(most);", "most = warp_max(most);\n  most = __shfl_sync(0xffffffff, most, 0);"
-    )
-    assert "most = team_max<TEAM>(most);" in after(function, "warp_per_row")
 
 
 def test_loads_of_the_second_loop_take_what_they_need_along() -> None:
@@ -172,7 +165,7 @@ def test_warps_along_the_second_dimension() -> None:
         ("blockIdx.x * blockDim.y + threadIdx.y", "blockIdx.x * blockDim.x + threadIdx.y"),
         ("threadIdx.x == 0", "threadIdx.x < 2"),
         ("top[row]", "top[row + threadIdx.x]"),
-        ("+ threadIdx.y", "+ threadIdx.y + threadIdx.z"),
+        ("dim3(32, 4)", "dim3(32, 4, 2)"),
     ],
 )
 def test_other_planes_are_left_alone(old: str, new: str) -> None:
