@@ -27,7 +27,8 @@ from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
-from nodes.rewrites.memory.packs import Group, Packed, counts_elements, multiples_of_width, packable
+from nodes.rewrites.memory.pack_common import multiples_of_width
+from nodes.rewrites.memory.packs import Group, Packed, counts_elements, packable
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -50,7 +51,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            found = [packed for region in regions(kernel) if (packed := packable(code, kernel, region)) is not None]
+            found = [packed for region in regions(kernel) if (packed := packable(kernel, region)) is not None]
             while parted := next((packed for packed in found if _parted(kernel, packed, found)), None):
                 found = [packed for packed in found if packed is not parted]
             if found:
