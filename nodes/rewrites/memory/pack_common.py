@@ -107,15 +107,16 @@ class Common:
 
     def is_asked_once(self, condition: Node) -> bool:
         """Whether a condition may be asked once a pack, in front of its loads."""
-        names = list(self.source.walk(condition, "identifier", "field_expression"))
-        macros = any(self.source.of(name) in self.code.macros for name in names)
-        calls = any(self.source.called(c) not in LOADS for c in self.source.walk(condition, "call_expression"))
-        if macros or calls or self.varies(condition):
-            return False
-        places = [self.code.polynomial(name) for name in names]
-        return not any(
-            self.region.tells_apart(p) or (self.region.kind == "grid" and p.depends_on(BLOCK)) for p in places
-        )
+        code, source = self.code, self.source
+        macros = any(source.of(name) in code.macros for name in source.walk(condition, "identifier"))
+        calls = any(source.called(call) not in LOADS for call in source.walk(condition, "call_expression"))
+        return not (macros or calls or self.varies(condition) or self.tells_apart(condition))
+
+    def tells_apart(self, node: Node) -> bool:
+        """Whether it says there which of the threads that share the elements out it is."""
+        region = self.region
+        places = [self.code.polynomial(n) for n in self.source.walk(node, "identifier", "field_expression")]
+        return any(region.tells_apart(p) or (region.kind == "grid" and p.depends_on(BLOCK)) for p in places)
 
     def check_host(self, needed: list[tuple[Polynomial, int]]) -> None:
         """Raises Unsupported where a host cannot know whether these are multiples."""

@@ -114,7 +114,7 @@ def packable(kernel: Kernel, region: Region) -> Packed | None:
     for access in accesses:
         found.add(access)
     kept = found.kept()
-    if not kept or not _may_move(kernel, region, stores=any(access.writes for access in accesses)):
+    if not kept or not _may_move(found.common):
         return None
     if not kernel.launches or all(_is_fallback(kernel.code, launch) for launch in kernel.launches):
         return None
@@ -138,12 +138,15 @@ def _asks_more(source: Source, region: Region) -> bool:
     return any(source.of(node) == region.name and not inside(node, region.condition) for node in named)
 
 
-def _may_move(kernel: Kernel, region: Region, stores: bool) -> bool:
+def _may_move(common: Common) -> bool:
     """Whether it makes no difference which thread has an element."""
+    kernel, region = common.kernel, common.region
     if region.kind == "guard" and not counts_elements(kernel, region):
         return False
-    if stores and _tells_apart(kernel.code, region):
-        return False  # what an element becomes is not to depend on who has it
+    # What an element becomes is not to depend on who has it. A team's row is asked for by right, in more ways than can be told.
+    stores = any(access.writes for access in accesses_in(kernel, region))
+    if stores and region.kind != "team" and any(common.tells_apart(statement) for statement in region.body):
+        return False
     if carries_state(kernel, list(region.body)) and not streams(kernel, region):
         return False
     # A thread's own share, written out, would become another share.
@@ -166,13 +169,9 @@ class _Found:
         """Reads that each element asks for itself."""
         self.alone: set[str] = set()
         """Arrays of which elements move by themselves."""
-        seen_as: dict[str, set[Symbol]] = {}
-        for access in accesses_in(kernel, region):
-            seen_as.setdefault(access.root, set()).add(access.base)
-        self.in_two_sizes = {
-            root for root, bases in seen_as.items()
-            if len(bases) > 1 and any(base.node is not None and base.node.type != "identifier" for base in bases)
-        }  # fmt: skip
+        accesses = accesses_in(kernel, region)
+        casts = [a for a in accesses if a.base.node is not None and a.base.node.type != "identifier"]
+        self.in_two_sizes = {a.root for a in casts for b in accesses if a.root == b.root and a.base != b.base}
 
     def add(self, access: Access) -> None:
         try:
@@ -203,8 +202,6 @@ class _Found:
         aligned = access.offset - Polynomial.constant(remainder)
         self.common.check_host(needed := [*needed, (aligned, size)])
         of_pack = {guard.condition.id for guard in guards if self.common.is_asked_once(guard.condition)}
-        if guards and not _is_sized(self.kernel, access.element):
-            raise Unsupported("elements of unknown size")
         self.shared_conditions |= of_pack
         self.multiples += needed
         key = (access.base, aligned, step)
@@ -242,14 +239,6 @@ class _Found:
         past = self.alone & self.common.stored
         kept = [group for group in self.groups.values() if group.first.root not in past]
         return [] if any(g.first.root in past and not g.writes for g in self.groups.values()) else kept
-
-
-def _tells_apart(code: Code, region: Region) -> bool:
-    """Whether the body asks which of the threads that share the elements out it is. A team's row is asked for by right, in
-    more ways than can be told from that."""
-    names = (n for s in region.body for n in code.source.walk(s, "identifier", "field_expression"))
-    asked = (n for n in names if n.type == "identifier" or code.source.of(n).startswith("threadIdx."))
-    return region.kind != "team" and any(region.tells_apart(code.polynomial(name)) for name in asked)
 
 
 def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
@@ -333,10 +322,8 @@ def array_name(source: Source, access: Access) -> str:
 
 def _leaves(jump: Node, region: Region) -> bool:
     """Whether a jump leaves the element's visit, and not only a loop inside of it or a lambda."""
-    if jump.type in {"break_statement", "continue_statement"}:
-        left = left_by(jump)
-    else:
-        left = enclosing(jump, "lambda_expression")
+    ends_round = jump.type in {"break_statement", "continue_statement"}
+    left = left_by(jump) if ends_round else enclosing(jump, "lambda_expression")
     return left is None or not region.holds(left)
 
 
@@ -351,8 +338,3 @@ def _moment(access: Access) -> int:
 def lane_of(access: Access, stride: int) -> int:
     constant = next((c for m, c in access.offset.terms if not m), 0)
     return constant % stride
-
-
-def _is_sized(kernel: Kernel, element: str) -> bool:
-    plain = kernel.code.plain_type(_vectors.spelt_out(kernel, element))
-    return element in kernel.template_names or plain in _vectors.ELEMENT_BYTES

@@ -25,7 +25,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import Region, regions
+from nodes.rewrites.analysis.regions import Guard, Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
 from nodes.rewrites.memory.pack_common import multiples_of_width
 from nodes.rewrites.memory.packs import Group, Packed, counts_elements, packable
@@ -71,23 +71,17 @@ def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
     Loops over packs of the same range give a thread the same elements.
     """
     region = packed.region
+    alike = [p.region for p in found if (p.region.bound, p.region.kind) == (region.bound, region.kind)]
     for mine in kernel.accesses:
-        if not region.holds(mine.node) or not mine.offset.depends_on(region.symbol):
+        if not region.holds(mine.node) or not mine.offset.depends_on(region.symbol) or _own(kernel, mine):
             continue
-        for call, root in kernel.escapes:
-            if mine.root and root in {mine.root, "?"} and not _barrier_between(kernel, mine.node, call):
-                return True
+        met = [call for call, root in kernel.escapes if mine.root and root in {mine.root, "?"}]
         for other in kernel.accesses:
-            shared = mine.root == other.root if mine.root else mine.base == other.base and not other.root
-            if not shared or not (mine.writes or other.writes) or region.holds(other.node):
-                continue
-            fellow = next((p for p in found if p.region.holds(other.node)), None)
-            if fellow is not None and fellow.region.bound == region.bound and fellow.region.kind == region.kind:
-                continue
-            if mine.base.node is not None and _own(kernel, mine):
-                continue
-            if not _barrier_between(kernel, mine.node, other.node):
-                return True
+            shared = mine.root == other.root and (mine.root or mine.base == other.base)
+            if shared and (mine.writes or other.writes) and not any(one.holds(other.node) for one in alike):
+                met.append(other.node)
+        if not all(_barrier_between(kernel, mine.node, node) for node in met):
+            return True
     return False
 
 
@@ -217,24 +211,18 @@ def _when(packed: Packed, group: Group, effect: str) -> str:
     source, first = packed.kernel.source, free("first", packed.kernel.identifiers())
     replaced = places_of_indices(packed, first)
     cases = group.cases([access for access in group.accesses if getattr(access, effect)])
-    written = []
-    for at, guards in enumerate(cases):
-        if not guards:
-            return ""
-        # Of `a || (!a && b)` the `!a` is said already.
-        earlier = {tuple(g.key for g in case) for case in cases[:at]}
-        keys = [(*(g.key for g in guards[:n]), (guard.key[0], True)) for n, guard in enumerate(guards)]
-        said = [not guard.holds and key in earlier for guard, key in zip(guards, keys, strict=True)]
-        asked = [guard for guard, known in zip(guards, said, strict=True) if not known] or list(guards)
-        parts = []
-        for guard in asked:
-            text, kind = source.render(guard.condition, replaced), guard.condition.type
-            compound = kind in {"binary_expression", "conditional_expression", "comma_expression"}
-            alone = len(cases) == len(asked) == 1 and guard.holds
-            text = f"({text})" if compound and not alone and not text.startswith("(") else text
-            parts.append(text if guard.holds else f"!{text}")
-        written.append(" && ".join(parts) if len(cases) == 1 or len(parts) == 1 else f"({' && '.join(parts)})")
-    return " || ".join(dict.fromkeys(written))
+    alone = len(cases) == len(cases[0]) == 1
+
+    def asked(guard: Guard) -> str:
+        text, kind = source.render(guard.condition, replaced), guard.condition.type
+        compound = kind in {"binary_expression", "conditional_expression", "comma_expression"}
+        text = f"({text})" if compound and not (alone and guard.holds) and not text.startswith("(") else text
+        return text if guard.holds else f"!{text}"
+
+    said = [" && ".join(map(asked, guards)) for guards in cases]
+    return " || ".join(
+        f"({part})" if len(cases) > 1 and len(guards) > 1 else part for guards, part in zip(cases, said, strict=True)
+    )
 
 
 def _flat(lines: list[str]) -> list[str]:
