@@ -33,9 +33,7 @@ def address_of_pack(packed: Packed, group: Group, first: str, stored: bool = Fal
     """The pack's first element, as `&base[index]`; as the kernel writes it where that is `stored`, for what it reads may go
     by another name, that of a pointer to constants."""
     begins = [a for a in group.accesses if lane_of(a, group.stride) == 0]
-    access = begins[0]
-    if stored and _is_through_constants(packed, access):
-        access = next((a for a in begins if a.writes), access)
+    access = next((a for a in begins if a.writes or not stored), begins[0])
     sign, node = addressed(access)
     return sign + packed.kernel.source.render(node, places_of_index(packed, node, first))
 
@@ -47,18 +45,6 @@ def addressed(access: Access) -> tuple[str, Node]:
     if not access.address and access.node.type == "pointer_expression":
         return "", field_of(access.node, "argument")
     return "" if access.address else "&", access.node
-
-
-def _is_through_constants(packed: Packed, access: Access) -> bool:
-    """`const T* row = x + at;` with `row[i]`"""
-    source = packed.kernel.source
-    for name in source.walk(access.node, "identifier"):
-        found = packed.kernel.code.definition(name)
-        if found is not None and found.kind == "local" and found.declaration.type == "declaration":
-            pointer = found.value is not None and source.has(found.declaration, "pointer_declarator")
-            if pointer and source.says(found.declaration, "const"):
-                return True
-    return False
 
 
 def places_of_index(packed: Packed, node: Node, first: str) -> list[tuple[Node, str]]:

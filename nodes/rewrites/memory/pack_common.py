@@ -30,31 +30,6 @@ def shared_if(region: Region, index: Polynomial) -> list[Polynomial] | None:
     return None
 
 
-def multiples_of_width(
-    kernel: Kernel, launch: Launch, region: Region, polynomial: Polynomial, times: int
-) -> list[tuple[tuple[str, ...], int]]:
-    """Products, as their factors, that must be multiples of (width * the integer) so that the polynomial is a multiple of
-    (width * times). Raises where the host cannot know."""
-    found = []
-    # In an order of its own: a set's would differ from one process to the next.
-    for monomial, coefficient in sorted(polynomial.terms, key=lambda term: [symbol.text for symbol in term[0]]):
-        if any(s == region.symbol or (s.operator == "%" and s.depends_on(region.symbol)) for s in monomial):
-            continue  # the element is the first of a pack, and its stride is the pack's
-        if coefficient % (WIDEST * times) == 0:
-            continue
-        factors = []
-        for symbol in monomial:
-            if symbol.node is None or symbol.depends_on(region.symbol):
-                continue
-            with suppress(Unsupported):
-                text = host_text(kernel, launch, symbol.node)
-                factors.append(f"({text})" if symbol.node.type == "conditional_expression" else text)
-        if not factors:
-            raise Unsupported("an offset whose alignment the host cannot know")
-        found.append((tuple(factors), times))
-    return found
-
-
 class Common:
     """What a region's elements that are one pack have in common."""
 
@@ -118,11 +93,33 @@ class Common:
         places = [self.code.polynomial(n) for n in self.source.walk(node, "identifier", "field_expression")]
         return any(region.tells_apart(p) or (region.kind == "grid" and p.depends_on(BLOCK)) for p in places)
 
+    def multiples_of_width(
+        self, launch: Launch, polynomial: Polynomial, times: int
+    ) -> list[tuple[tuple[str, ...], int]]:
+        """Products, as their factors, that must be multiples of (width * the integer) so that the polynomial is a multiple of
+        (width * times). Raises Unsupported where the host cannot know."""
+        found, element = [], self.region.symbol
+        # In an order of its own: a set's would differ from one process to the next.
+        for monomial, coefficient in sorted(polynomial.terms, key=lambda term: [symbol.text for symbol in term[0]]):
+            if any(s == element or (s.operator == "%" and s.depends_on(element)) for s in monomial):
+                continue  # the element is the first of a pack, and its stride is the pack's
+            if coefficient % (WIDEST * times) == 0:
+                continue
+            factors = []
+            for symbol in (s for s in monomial if s.node is not None and not s.depends_on(element)):
+                with suppress(Unsupported):
+                    text = host_text(self.kernel, launch, symbol.node)
+                    factors.append(f"({text})" if symbol.node.type == "conditional_expression" else text)
+            if not factors:
+                raise Unsupported("an offset whose alignment the host cannot know")
+            found.append((tuple(factors), times))
+        return found
+
     def check_host(self, needed: list[tuple[Polynomial, int]]) -> None:
         """Raises Unsupported where a host cannot know whether these are multiples."""
         for launch in self.kernel.launches:
             for polynomial, times in needed:
-                multiples_of_width(self.kernel, launch, self.region, polynomial, times)
+                self.multiples_of_width(launch, polynomial, times)
 
     def _is_whole(self, declarator: Node) -> bool:
         """Whether an index is the same for all lanes of a pack, given what the host checks."""

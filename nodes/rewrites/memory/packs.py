@@ -83,12 +83,12 @@ class Packed:
 
     kernel: Kernel
     region: Region
+    common: Common
     groups: list[Group]
     multiples: list[tuple[Polynomial, int]]
     """Each polynomial must be a multiple of (width * the integer)."""
     shared: list[Node]
     """Reads of an element that a whole pack has in common, `scale[i / columns]`."""
-    common: Common
 
     @property
     def conditions(self) -> list[Node]:
@@ -127,9 +127,8 @@ def packable(kernel: Kernel, region: Region) -> Packed | None:
     for group in kept:
         group.name = free(f"{array_name(source, group.first)}_pack", taken)
         taken.add(group.name)
-    return Packed(
-        kernel, region, kept, [*found.multiples, *found.common.multiples, (region.bound, 1)], found.shared, found.common
-    )
+    multiples = [*found.multiples, *found.common.multiples, (region.bound, 1)]
+    return Packed(kernel, region, found.common, kept, multiples, found.shared)
 
 
 def _asks_more(source: Source, region: Region) -> bool:
