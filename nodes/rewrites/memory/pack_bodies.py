@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.kernels import Access
 from nodes.rewrites.memory.packs import Group, Packed, lane_of
-from nodes.rewrites.syntax.source import lifted
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.source import Source, lifted
 from nodes.rewrites.syntax.tree import field_of, names_declared
 
 
@@ -45,6 +47,17 @@ def addressed(access: Access) -> tuple[str, Node]:
     if not access.address and access.node.type == "pointer_expression":
         return "", field_of(access.node, "argument")
     return "" if access.address else "&", access.node
+
+
+def summed(source: Source, node: Node, part: Callable[[Node], str], sign: str = "") -> str:
+    """An address as the sum of what `part` makes of its summands; without those that are "", as `x` of `&x[first]` without `first`."""
+    element, terms = match(source, node, "$x[$i]" if sign else "&$x[$i]"), match(source, node, "$a + $b")
+    if element is not None:
+        array, index = (summed(source, element[hole], part) for hole in ("x", "i"))
+        return f"&{array}[{index}]" if index else array
+    if terms is not None:
+        return " + ".join(filter(None, (summed(source, terms[hole], part) for hole in ("a", "b"))))
+    return sign + part(node)
 
 
 def places_of_index(packed: Packed, node: Node, first: str) -> list[tuple[Node, str]]:
