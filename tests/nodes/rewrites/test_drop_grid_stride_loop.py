@@ -11,7 +11,7 @@ from harness.tunables import tunables
 from kernels import catalog as kernels
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
-from tests.nodes.rewrites.steps import H200, after, check, flat, refused, where_they_apply
+from tests.nodes.rewrites.steps import H200, after, check, refused, where_they_apply
 from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
@@ -116,14 +116,6 @@ def test_a_bound_that_is_for_more_keeps_its_type() -> None:
     text = COLUMNS.replace("value + *(from + i)", "value + *(from + i) - packs")
     new = after(text, "grid_stride", "drop_grid_stride_loop")
     assert "const int64_t packs = n / 4;" in new and "i < Index(packs)" in new
-
-
-def test_rows_are_cut_along_another_axis() -> None:
-    text = COLUMNS.replace("row = blockIdx.x;", "row = blockIdx.x;\n  const int64_t batch = blockIdx.y;")
-    text = text.replace("x + row * n", "x + batch * n + row * n").replace("<<<rows, 256", "<<<dim3(rows, 8), 256")
-    new = after(text, "grid_stride", "drop_grid_stride_loop")
-    assert "for (Index i = blockIdx.z * blockDim.x" in new
-    assert "blend<true><<<dim3(shape.grid.x, 8, shape.grid.z), shape.block" in flat(new)
 
 
 @pytest.mark.parametrize(
