@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
@@ -49,15 +49,12 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         with suppress(Unsupported):
             source = _one_row(source, number)
     code, edits = code_of(source), Edits(source)
-    changed = False
     for kernel in code.kernels:
         with edits.attempt():
             _rewrite_kernel(edits, code, kernel)
-            changed = True
-    if not changed:
+    if not edits.changes:
         return None
-    if "#include <type_traits>" not in source.text:
-        edits.insert(insertion_point(source), "#include <type_traits>\n")
+    require(edits, code, includes=("type_traits",))
     return edits.apply()
 
 
@@ -218,16 +215,12 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
     """The bounds in the same type: that of a variable which is for nothing else, or a conversion."""
     source = code.source
     for loop in loops:
-        bound = loop.bound_node
-        found = code.variable(bound)
+        found = code.variable(loop.bound_node)
         kind = field_of(found.declaration, "type") if found is not None and found.kind == "local" else None
-        if found is None or kind is None or source.of(kind) not in _WIDE or code.mutated(found):
-            edits.replace(bound, f"{index}({source.of(bound)})")
-            continue
-        uses = code.uses(found, kernel.body)
-        alone = len(found.declaration.children_by_field_name("declarator")) == 1
-        if not alone or not all(any(same(use, other.bound_node) for other in loops) for use in uses):
-            edits.replace(bound, f"{index}({source.of(bound)})")
+        own = kind is not None and source.of(kind) in _WIDE and not code.mutated(found)
+        own = own and len(found.declaration.children_by_field_name("declarator")) == 1
+        if not own or not all(any(same(u, o.bound_node) for o in loops) for u in code.uses(found, kernel.body)):
+            edits.replace(loop.bound_node, f"{index}({source.of(loop.bound_node)})")
         elif (kind.start_byte, kind.end_byte, index) not in edits.changes:
             edits.replace(kind, index)
 

@@ -17,11 +17,10 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_first_thread
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import bring, insertion_point, require, without_unused
+from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
-from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
@@ -64,17 +63,12 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             _rewrite_kernel(edits, code, kernel)
     if not edits.changes:
         return None
-    divides = code.functions.get("ceil_div")
-    if divides is None:
+    if "ceil_div" not in code.functions:
         require(edits, code, "ceil_div")
     units = facts.device.units
     blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
     edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-    shape = text_of("row_shape")
-    below = divides is not None and divides.start_byte > insertion_point(source)
-    bring(edits, code, "" if below else shape, ("algorithm", "cstdint"))
-    if divides is not None and below:  # cache_row_in_registers has brought it, and what uses it must stand below it
-        edits.insert(divides.end_byte, "\n\n" + shape.rstrip("\n"))
+    require(edits, code, "row_shape", includes=("algorithm", "cstdint"))
     return without_unused(code, edits.apply())
 
 
