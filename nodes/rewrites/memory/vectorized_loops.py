@@ -86,7 +86,7 @@ class PackLoops:
         self._items: list[Node] = []
         for use in uses_of(self.source, kernel.node, self.width):
             self._note(use)
-        stores = [c for c in self.source.walk(kernel.body, "call_expression") if self._called(c) == "store_lanes"]
+        stores = [c for c in self.source.walk(kernel.body, "call_expression") if self.source.called(c) == "store_lanes"]
         for item in sorted([*self._items, *stores, *self.begins], key=lambda node: node.start_byte):
             holders = [pack for pack in self.packs if pack.holds(item)]
             if not holders:
@@ -129,8 +129,9 @@ class PackLoops:
         divided, lanes = match(source, parent, f"$n / {self.width}"), match(source, owner, _LANES.format(self.width))
         if in_lanes(source, argument):
             return
-        if argument is not None and source.called(enclosing(argument, "call_expression")) == "load_lanes":
-            self._items.append(enclosing(argument, "call_expression"))
+        call = enclosing(argument, "call_expression")
+        if source.of(call, "function") == f"load_lanes<{self.width}>":
+            self._items.append(call)
         elif divided is not None:
             self.packs.append(self._pack(parent, divided["n"]))
         elif match(source, parent, f"$n * {self.width}") is not None and same(field_of(owner, "value"), parent):
@@ -152,7 +153,8 @@ class PackLoops:
         if compared is None or not same(field_of(condition, "right"), bound) or compared["pack"].type != "identifier":
             raise Unsupported("a number of packs that is no bound")
         stays, owner = "<" in compared.pattern, condition.parent
-        while owner.type == "condition_clause" or source.of(owner, "operator") == ("&&" if stays else "||"):
+        parentheses = {"condition_clause", "parenthesized_expression"}
+        while owner.type in parentheses or source.of(owner, "operator") == ("&&" if stays else "||"):
             owner = owner.parent
         block = field_of(owner, "body") or field_of(owner, "consequence") if stays else owner.parent
         guards = owner.type == "if_statement" or (stays and owner.type == "for_statement")
@@ -176,10 +178,9 @@ class PackLoops:
         begins = [item for item in pack.items if any(same(item, begin) for begin in self.begins)]
         if len(begins) > 1 or any(not same(begin.parent, pack.block) for begin in begins):
             raise Unsupported("packs that begin in several places")
+        known = [*self.begins, *(other.condition for other in self.packs)]
         for use in uses_of(source, pack.block, pack.pack):
-            if not pack.holds(use) or any(inside(use, begin) for begin in self.begins):
-                continue
-            if not any(inside(use, other.condition) for other in self.packs):
+            if pack.holds(use) and not any(inside(use, node) for node in known):
                 raise Unsupported("a pack's number in use")
         if begins:
             self._check_places(pack, begins[0])
@@ -205,7 +206,7 @@ class PackLoops:
         """All that is made of a pack's first element are places that move along with it, for loads, stores and lanes."""
         source, code, first = self.source, self.code, self._declarator(begin)
         factor = field_of(first, "value", "left")
-        while factor is not None and factor.type == "call_expression" and self._called(factor) in _CASTS:
+        while factor is not None and factor.type == "call_expression" and self.source.called(factor) in _CASTS:
             factor = field_of(factor, "arguments").named_children[0]
         if source.of(factor) != pack.pack:
             raise Unsupported("a first element of another pack")
@@ -218,12 +219,12 @@ class PackLoops:
 
         for statement in (s for s in pack.block.named_children if s.type == "declaration" and pack.holds(s)):
             for found in code.declared(statement) if not same(statement, begin) else ():
-                loads = any(
-                    inside(found.value, i) or inside(i, found.value) for i in pack.items if found.value is not None
-                )
-                if found.value is None or loads or not code.polynomial(found.value).depends_on(symbol):
+                value = found.value
+                if value is None or any(inside(value, i) or inside(i, value) for i in pack.items):
                     continue
-                if not moves_along(found.value):
+                if not code.polynomial(value).depends_on(symbol):
+                    continue
+                if not moves_along(value):
                     raise Unsupported("a place that does not move along")
                 made[found.name] = found.declarator
         lanes, calls = ([i for i in pack.items if i.type == kind] for kind in ("for_statement", "call_expression"))
@@ -255,7 +256,7 @@ class PackLoops:
                 offset = Polynomial.of(
                     (m, c) for m, c in offset.terms if not any(s.where in self.code.pinned for s in m)
                 )
-                rows.setdefault(offset, []).append((address, root, size, self._called(call) == "store_lanes"))
+                rows.setdefault(offset, []).append((address, root, size, self.source.called(call) == "store_lanes"))
         ranked = sorted(rows.values(), key=lambda row: (any(r[3] for r in row), len({r[1] for r in row})), reverse=True)
         for row in ranked:
             narrowest = min(size for _, _, size, _ in row)
@@ -322,7 +323,7 @@ class PackLoops:
         for item in pack.items:
             if item.type == "call_expression":
                 function, listed = field_of(item, "function"), field_of(item, "arguments")
-                load = self._called(item) == "load_lanes"
+                load = self.source.called(item) == "load_lanes"
                 edits.replace(function, f"load_part<{width}, {ragged}>" if load else f"store_part<{ragged}>")
                 edits.insert(listed.end_byte - 1, f", {self.part}")
             elif item.type == "for_statement":
@@ -341,20 +342,14 @@ class PackLoops:
     def _insert_before(self, edits: Edits, statement: Node, text: str) -> None:
         """A line of its own in front of a statement and of the comments and directives on it."""
         source, first = self.source, statement
-        while first.prev_named_sibling is not None and first.prev_named_sibling.type in {"comment", "preproc_call"}:
-            before = first.prev_named_sibling
-            if before.start_point[0] == (before.prev_named_sibling or before.parent).end_point[0]:
-                break  # a comment on what stands in front of it
+        while (before := first.prev_named_sibling) is not None:
+            if before.type != "preproc_call" and not (before.type == "comment" and source.alone(before)):
+                break
             first = before
-        line = source.line_start(first)
-        edits.insert(line, f"{source.indent(statement)}{text}\n")
+        edits.insert(source.line_start(first), f"{source.indent(statement)}{text}\n")
 
     def _declarator(self, declaration: Node) -> Node:
         declarator = field_of(declaration, "declarator") if declaration.type == "declaration" else None
         if declarator is None or declared_name(declarator) is None:
             raise Unsupported("a first element that is no variable")
         return declarator
-
-    def _called(self, call: Node) -> str:
-        """The function's name, without template arguments."""
-        return self.source.of(call, "function").partition("<")[0]
