@@ -389,6 +389,13 @@ class Code(Indices):
         """The definition of an expression that is a name; None for any other one."""
         return self.definition(node) if node is not None and node.type == "identifier" else None
 
+    def settled(self, node: Node) -> Node:
+        """What a name stands for, where it never changes."""
+        found = self.variable(node)
+        if found is None or found.value is None or found.kind not in {"local", "global"} or self.mutated(found):
+            return node
+        return self.settled(found.value)
+
     def definition(self, identifier: Node) -> Definition | None:
         """The innermost definition that is in sight of the identifier."""
         if not self.source.owns(identifier):  # of a text beside it, whose nodes' ids others have once it is gone

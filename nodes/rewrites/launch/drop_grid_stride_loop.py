@@ -15,11 +15,12 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
-from nodes.rewrites.launch.grid_stride import BESIDE_OTHERS, LAYOUTS, Layout, row_shape_of, steps_text
+from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of, steps_text
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -42,26 +43,22 @@ _COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
-    layout = next((one for one in LAYOUTS if one.shape().rstrip() in source.text), None)
-    if layout is None or "kOneStep" in code.names():
+    if text_of("row_shape").rstrip() not in source.text or "kOneStep" in code.names():
         return None
     for number in range(len(code.kernels)):
         with suppress(Unsupported):
-            source = _one_row(source, number, layout)
+            source = _one_row(source, number)
     code, edits = code_of(source), Edits(source)
-    changed = False
     for kernel in code.kernels:
         with edits.attempt():
-            _rewrite_kernel(edits, code, kernel, layout)
-            changed = True
-    if not changed:
+            _rewrite_kernel(edits, code, kernel)
+    if not edits.changes:
         return None
-    if "#include <type_traits>" not in source.text:
-        edits.insert(insertion_point(source), "#include <type_traits>\n")
+    require(edits, code, includes=("type_traits",))
     return edits.apply()
 
 
-def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) -> None:
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     source = kernel.source
     mentions = sum(source.of(node) == kernel.name for node in source.walk(None, "identifier"))
     around = kernel.outer.parent
@@ -71,10 +68,10 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) ->
         raise Unsupported("a kernel that cannot be a template")
     loops = thread_loops(kernel)
     outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
-    covered = [loop for loop in outer if _is_covered(loop, outer[0], layout.cuts)]
+    covered = [loop for loop in outer if _is_covered(loop, outer[0])]
     if not covered:
         raise Unsupported("no loop that the grid covers")
-    shapes = [_shape(code, launch, layout) for launch in kernel.launches]
+    shapes = [_shape(code, launch) for launch in kernel.launches]
     for launch, (_, call) in zip(kernel.launches, shapes, strict=True):
         if _argument(source, call, 1) != "".join(steps_text(kernel, launch, outer).split()):
             raise Unsupported("a grid for other steps")
@@ -99,10 +96,10 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, layout: Layout) ->
         _choose(edits, source, launch, shape)
 
 
-def _is_covered(loop: Loop, first: Loop, axis: str) -> bool:
+def _is_covered(loop: Loop, first: Loop) -> bool:
     """Whether it strides by the whole grid over the steps that the grid was made for."""
     width, threads = loop.start.coefficient(THREAD), Polynomial.symbol(BLOCK_DIM)
-    slice_, slices = (Polynomial.symbol(Symbol(f"{name}.{axis}")) for name in ("blockIdx", "gridDim"))
+    slice_, slices = (Polynomial.symbol(Symbol(f"{name}.{SIDE_BY_SIDE.cuts}")) for name in ("blockIdx", "gridDim"))
     strided = (
         loop.start == width * (slice_ * threads + Polynomial.symbol(THREAD)) and loop.step == width * slices * threads
     )
@@ -120,11 +117,11 @@ def _is_count(symbol: Symbol) -> bool:
     return not symbol.parts or (symbol.node is not None and symbol.node.type == "sizeof_expression")
 
 
-def _one_row(source: Source, number: int, layout: Layout) -> Source:
+def _one_row(source: Source, number: int) -> Source:
     """Without the loop over rows at a kernel's end: the grid has a place for every row."""
     code = code_of(source)
     kernel = code.kernels[number]
-    start, step = f"{layout.block} * blockDim.y + threadIdx.y", f"{layout.blocks} * blockDim.y"
+    start, step = f"{SIDE_BY_SIDE.block} * blockDim.y + threadIdx.y", f"{SIDE_BY_SIDE.blocks} * blockDim.y"
     last = statements(kernel.body)[-1:]
     loop = next((loop for loop in kernel.loops if last and same(loop.node, last[0])), None)
     if loop is None or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step):
@@ -132,7 +129,7 @@ def _one_row(source: Source, number: int, layout: Layout) -> Source:
     if not kernel.launches or not statements(loop.body) or _leaves(source, loop.node):
         return source
     for launch in kernel.launches:
-        _, call = _shape(code, launch, layout)
+        _, call = _shape(code, launch)
         if _argument(source, call, 0) != "".join(host_text(kernel, launch, loop.bound_node).split()):
             return source
     plain = loop.bound_node.type in {"identifier", "binary_expression", "field_expression"}
@@ -175,13 +172,10 @@ def _argument(source: Source, call: Node, at: int) -> str:
     return "".join(source.of(given[at]).split()) if at < len(given) else ""
 
 
-def _shape(code: Code, launch: Launch, layout: Layout) -> tuple[str, Node]:
+def _shape(code: Code, launch: Launch) -> tuple[str, Node]:
     """The RowShape that a launch takes its grid, too, from, and the call that made it."""
     name, call = row_shape_of(code, launch)
-    x, _, z = launch.extents(launch.grid)
-    if code.source.of(launch.grid) != f"{name}.grid" and (layout, x, z) != (
-        BESIDE_OTHERS, f"{name}.grid.x", f"{name}.grid.z",
-    ):  # fmt: skip
+    if code.source.of(launch.grid) != f"{name}.grid":
         raise Unsupported("another grid")
     return name, call
 
@@ -221,16 +215,12 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
     """The bounds in the same type: that of a variable which is for nothing else, or a conversion."""
     source = code.source
     for loop in loops:
-        bound = loop.bound_node
-        found = code.variable(bound)
+        found = code.variable(loop.bound_node)
         kind = field_of(found.declaration, "type") if found is not None and found.kind == "local" else None
-        if found is None or kind is None or source.of(kind) not in _WIDE or code.mutated(found):
-            edits.replace(bound, f"{index}({source.of(bound)})")
-            continue
-        uses = code.uses(found, kernel.body)
-        alone = len(found.declaration.children_by_field_name("declarator")) == 1
-        if not alone or not all(any(same(use, other.bound_node) for other in loops) for use in uses):
-            edits.replace(bound, f"{index}({source.of(bound)})")
+        own = kind is not None and source.of(kind) in _WIDE and not code.mutated(found)
+        own = own and len(found.declaration.children_by_field_name("declarator")) == 1
+        if not own or not all(any(same(u, o.bound_node) for o in loops) for u in code.uses(found, kernel.body)):
+            edits.replace(loop.bound_node, f"{index}({source.of(loop.bound_node)})")
         elif (kind.start_byte, kind.end_byte, index) not in edits.changes:
             edits.replace(kind, index)
 
@@ -238,17 +228,14 @@ def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], 
 def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
     body = field_of(loop, "body")
     indent, unit = source.indent(loop), source.unit(loop)
-    line = f"{indent}{unit}{ONLY_STEP}\n{indent}"
     if body.type == "compound_statement":
-        last = source.data.rfind(b"\n", 0, body.end_byte - 1) + 1
-        alone = not source.data[last : body.end_byte - 1].strip()
-        edits.insert(last if alone else body.end_byte - 1, line.removesuffix(indent) if alone else f"\n{line}")
+        last = len(source.data[: body.end_byte - 1].rstrip())
+        alone = b"\n" in source.data[last : body.end_byte]
+        edits.insert(last, f"\n{indent}{unit}{ONLY_STEP}" + ("" if alone else f"\n{indent}"))
         return
-    if source.data[: body.start_byte].rstrip(b" ").endswith(b"\n"):
-        edits.insert(len(source.data[: body.start_byte].rstrip()), " {")
-    else:
-        edits.insert(body.start_byte, f"{{\n{indent}{unit}")
-    edits.insert(body.end_byte, f"\n{line}}}")
+    header = len(source.data[: body.start_byte].rstrip())
+    edits.changes.append((header, body.start_byte, f" {{\n{indent}{unit}"))
+    edits.insert(body.end_byte, f"\n{indent}{unit}{ONLY_STEP}\n{indent}}}")
 
 
 def _choose(edits: Edits, source: Source, launch: Launch, shape: str) -> None:

@@ -60,17 +60,12 @@ def _pairs(code: Code) -> dict[tuple[Kernel, Kernel], list[tuple[Launch, Launch]
 
 def _next_launch(code: Code, launch: Launch) -> Launch | None:
     """The launch in the next statement; only declarations without calls may stand in between."""
-    statement = launch.node.parent
-    if statement is None or statement.type != "expression_statement":
-        return None
-    if statement.parent is None or statement.parent.type != "compound_statement":
-        return None
-    after = statement.next_named_sibling
+    after = launch.node.parent.next_named_sibling
     while after is not None and (
         after.type == "comment" or (after.type == "declaration" and not code.source.has(after, "call_expression"))
     ):
         after = after.next_named_sibling
-    return next((other for other in code.launches if after is not None and same(other.node.parent, after)), None)
+    return next((other for other in code.launches if same(other.node.parent, after)), None)
 
 
 class _Fusion:
@@ -104,12 +99,10 @@ class _Fusion:
         self.barrier = self._barrier()
 
     def _check_templates(self) -> None:
-        lists = [" ".join(self.source.of(k.template, "parameters").split()) for k in (self.first, self.second)]
-        if lists[0] and lists[1] and lists[0] != lists[1]:
-            raise Unsupported("different templates")
-        for a, b in self.launches:
-            if lists[0] and lists[1] and a.template_arguments != b.template_arguments:
-                raise Unsupported("different template arguments")
+        first, second = (" ".join(self.source.of(k.template, "parameters").split()) for k in (self.first, self.second))
+        alike = first == second and all(a.template_arguments == b.template_arguments for a, b in self.launches)
+        if first and second and not alike:
+            raise Unsupported("different templates, or different arguments of them")
 
     def _same_parameters(self) -> dict[str, Parameter]:
         """The second kernel's parameters that are one of the first's, for every launch."""
@@ -130,14 +123,11 @@ class _Fusion:
             names: dict[str, str] = {}
             for kernel, launch in ((self.first, a), (self.second, b)):
                 for parameter, argument in zip(kernel.parameters, launch.arguments, strict=True):
+                    found, mine = self.code.variable(argument), self._merged(parameter.name, kernel)
                     if not parameter.pointer:
                         continue
-                    found = self.code.variable(argument)
-                    if found is None or found.kind != "parameter":
-                        raise Unsupported("a buffer that is computed")
-                    mine = self._merged(parameter.name, kernel)
-                    if names.setdefault(found.name, mine) != mine:
-                        raise Unsupported("one buffer under two names")
+                    if found is None or found.kind != "parameter" or names.setdefault(found.name, mine) != mine:
+                        raise Unsupported("a buffer that is computed, or goes by two names")
 
     def _merged(self, root: str, kernel: Kernel) -> str:
         """What tells a pointer apart in the fused kernel."""
@@ -206,14 +196,8 @@ class _Fusion:
         """("row", its stride in the host's words), or ("thread", "") for the thread's own element of the whole grid."""
         # The base may be a pointer that was moved to its row: what it was moved by is part of the offset already.
         offset = access.offset
-        if (
-            access.base.node is None
-            or self.code.definition(access.base.node) is None
-            or access.base.text != access.root
-        ):
-            raise Unsupported("an address that cannot be seen through")
-        if access.wide:
-            raise Unsupported("several elements at once")
+        if self.code.variable(access.base.node) is None or access.base.text != access.root or access.wide:
+            raise Unsupported("an address that cannot be seen through, or several elements at once")
         block, thread = Polynomial.symbol(BLOCK), Polynomial.symbol(THREAD)
         if offset == block * Polynomial.symbol(BLOCK_DIM) + thread:
             return ("thread", "")

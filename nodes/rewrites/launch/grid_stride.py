@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_first_thread
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import bring, insertion_point, require, without_unused
+from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
-from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
@@ -33,37 +32,18 @@ TUNABLES = """\
 """
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Which of the grid's axes are what."""
 
     cuts: str
-    """The axis along which long rows are cut."""
+    """The axis along which long rows are cut: blocks begin along x first."""
     block: str
-    """The number of a block's place in the order of rows, from 0."""
+    """The number of a block's place in the order of rows, from 0. y ends at 65535."""
     blocks: str
     """How many such places there are."""
-    grid: str
-    """What row_shape returns for it."""
-    deep: str = ""
-    """How it comes by a depth of the grid."""
-
-    def shape(self) -> str:
-        """row_shape, of which the file has the form for SIDE_BY_SIDE."""
-        text = text_of("row_shape")
-        for there, here in ((SIDE_BY_SIDE.grid, self.grid), (SIDE_BY_SIDE.deep, self.deep)):
-            text = text.replace(there, here)
-        return text.replace(f"blockIdx.{SIDE_BY_SIDE.cuts}", f"blockIdx.{self.cuts}")
 
 
-# Blocks begin along x first. y ends at 65535.
-SIDE_BY_SIDE = Layout(
-    "x", "(blockIdx.z * gridDim.y + blockIdx.y)", "(gridDim.z * gridDim.y)", "dim3(cuts, ceil_div(high, deep), deep)",
-    ", deep = high / 65536 + 1",
-)  # fmt: skip
-BESIDE_OTHERS = Layout("z", "blockIdx.x", "gridDim.x", "dim3(high, 1, cuts)")
-"""For kernels that have a use of their own for the grid's y."""
-LAYOUTS = (SIDE_BY_SIDE, BESIDE_OTHERS)
+SIDE_BY_SIDE = Layout("x", "(blockIdx.z * gridDim.y + blockIdx.y)", "(gridDim.z * gridDim.y)")
 
 
 @rule(
@@ -77,24 +57,18 @@ LAYOUTS = (SIDE_BY_SIDE, BESIDE_OTHERS)
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
-    edits, layouts = Edits(source), set()
+    edits = Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            layouts.add(_rewrite_kernel(edits, code, kernel))
-    if not edits.changes or len(layouts) != 1:
+            _rewrite_kernel(edits, code, kernel)
+    if not edits.changes:
         return None
-    layout = layouts.pop()
-    divides = code.functions.get("ceil_div")
-    if divides is None:
+    if "ceil_div" not in code.functions:
         require(edits, code, "ceil_div")
     units = facts.device.units
     blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
     edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-    shape = layout.shape()
-    below = divides is not None and divides.start_byte > insertion_point(source)
-    bring(edits, code, "" if below else shape, ("algorithm", "cstdint"))
-    if divides is not None and below:  # cache_row_in_registers has brought it, and what uses it must stand below it
-        edits.insert(divides.end_byte, "\n\n" + shape.rstrip("\n"))
+    require(edits, code, "row_shape", includes=("algorithm", "cstdint"))
     return without_unused(code, edits.apply())
 
 
@@ -137,14 +111,13 @@ def with_rows(launch: Launch, count: str, total: str) -> list[str]:
     return [*map(launch.code.source.of, launch.arguments), *([number] if total else [])]
 
 
-def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
+def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     source = kernel.source
     if kernel.synchronises or kernel.has_defaults or not kernel.launches:
         raise Unsupported("threads that talk to each other")
-    for name in ("threadIdx.y", "threadIdx.z", "blockDim.y", "blockIdx.z", "gridDim.y", "gridDim.z"):
-        if _uses(kernel, name):
-            raise Unsupported(f"{name} is in use")
-    layout = BESIDE_OTHERS if _uses(kernel, "blockIdx.y") else SIDE_BY_SIDE
+    taken = ("threadIdx.y", "threadIdx.z", "blockDim.y", "blockIdx.y", "blockIdx.z", "gridDim.y", "gridDim.z")
+    if any(_uses(kernel, name) for name in taken):
+        raise Unsupported("another axis in use")
     loops = thread_loops(kernel)
     rows = row_loop(kernel)
     outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
@@ -161,18 +134,17 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> Layout:
     check_threads(code, kernel, [*headers(outer), *leaders(code, kernel, outer)])
     _check_memory(code, kernel, outer)
     check_blocks(kernel, rows)
-    total = share_blocks(edits, code, kernel, rows, layout.block, layout.blocks)
+    total = share_blocks(edits, code, kernel, rows, SIDE_BY_SIDE.block, SIDE_BY_SIDE.blocks)
     for loop in outer:
         start, step = source.of(loop.start_node), source.of(loop.step_node)
         step = step if re.fullmatch(r"[\w.]+", step) else f"({step})"
-        edits.replace(loop.start_node, f"blockIdx.{layout.cuts} * {step} + {start}")
-        edits.replace(loop.step_node, f"gridDim.{layout.cuts} * {step}")
+        edits.replace(loop.start_node, f"blockIdx.{SIDE_BY_SIDE.cuts} * {step} + {start}")
+        edits.replace(loop.step_node, f"gridDim.{SIDE_BY_SIDE.cuts} * {step}")
         _keep_rolled(edits, source, loop.node)
     for condition in leaders(code, kernel, outer):
-        edits.replace(condition, f"{source.of(condition)} && blockIdx.{layout.cuts} == 0")
+        edits.replace(condition, f"{source.of(condition)} && blockIdx.{SIDE_BY_SIDE.cuts} == 0")
     for launch in kernel.launches:
-        _rewrite_launch(edits, code, kernel, launch, rows, outer, total, layout)
-    return layout
+        _rewrite_launch(edits, kernel, launch, rows, outer, total)
 
 
 def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
@@ -248,35 +220,19 @@ def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
 
 
 def _rewrite_launch(
-    edits: Edits,
-    code: Code,
-    kernel: Kernel,
-    launch: Launch,
-    rows: Loop | None,
-    loops: list[Loop],
-    total: str,
-    layout: Layout,
+    edits: Edits, kernel: Kernel, launch: Launch, rows: Loop | None, loops: list[Loop], total: str
 ) -> None:
     x, y, _ = launch.extents(launch.grid)
-    _, down, deep = launch.extents(launch.block)
-    if (down, deep) != ("1", "1") or (layout is SIDE_BY_SIDE and y != "1"):
-        raise Unsupported("a block with more than one dimension")
+    if (y, *launch.extents(launch.block)[1:]) != ("1", "1", "1"):
+        raise Unsupported("a grid or block with more than one dimension")
     count = x if rows is None else host_text(kernel, launch, rows.bound_node)
-    steps = steps_text(kernel, launch, loops)
-    others = ", " + y if layout is BESIDE_OTHERS else ""
-    shape = code.fresh("shape")
-    grid = f"{shape}.grid" if layout is SIDE_BY_SIDE else f"dim3({shape}.grid.x, {y}, {shape}.grid.z)"
-    statement = launch.statement
+    shape, around = kernel.code.fresh("shape"), launch.statement.parent
     lines: Lines = [
-        f"const RowShape {shape} = row_shape({count}, {steps}{others});",
-        launch.rendered(grid=grid, block=f"{shape}.block", arguments=with_rows(launch, count, total)) + ";",
+        f"const RowShape {shape} = row_shape({count}, {steps_text(kernel, launch, loops)});",
+        launch.rendered(grid=f"{shape}.grid", block=f"{shape}.block", arguments=with_rows(launch, count, total)) + ";",
     ]
-    alone = (
-        statement.parent is not None
-        and statement.parent.type == "compound_statement"
-        and _single_launch(kernel, statement.parent)
-    )
-    edits.write(statement, lines if alone else ["{", lines, "}"])
+    alone = sum(same(other.node.parent.parent, around) for other in kernel.code.launches) == 1
+    edits.write(launch.statement, lines if alone and around.type == "compound_statement" else ["{", lines, "}"])
 
 
 def row_shape_of(code: Code, launch: Launch) -> tuple[str, Node]:
@@ -303,7 +259,3 @@ def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:
         if loop.bound != first.bound:
             steps = f"std::max<int64_t>({steps}, ceil_div({host_text(kernel, launch, loop.bound_node)}, 16))"
     return steps
-
-
-def _single_launch(kernel: Kernel, block: Node) -> bool:
-    return sum(same(launch.statement.parent, block) for launch in kernel.code.launches) == 1

@@ -104,7 +104,7 @@ def _wait(edits: Edits, kernel: Kernel, busy: str) -> None:
             edits.replace(statement, waiting_return(condition, indent, unit))
         elif statement.type not in _DECLARATIONS or not _is_idle(kernel, statement):
             break
-        at = _line_end(source, statement)
+        at = source.line_end(statement) - 1  # a comment may follow
     edits.insert(at, f"\n{indent}wait_for_predecessor({busy});  // nothing before this may touch memory")
 
 
@@ -121,12 +121,14 @@ def _is_idle(kernel: Kernel, statement: Node) -> bool:
     if statement.type != "declaration":
         return True
     source, code = kernel.source, kernel.code
-    found = (field_of(declarator, "value") for declarator in statement.children_by_field_name("declarator"))
-    values = [value for value in found if value is not None]
-    parts = [n for v in values for n in source.walk(v, "call_expression", "field_expression", "identifier")]
-    if any(value.type in _MADE for value in values):
+    values = [
+        value for d in statement.children_by_field_name("declarator") if (value := field_of(d, "value")) is not None
+    ]
+    if any(value.type in _MADE for value in values) or any(
+        inside(access.node, statement) for access in kernel.accesses
+    ):
         return False
-    for node in parts:
+    for node in (n for v in values for n in source.walk(v, "call_expression", "field_expression", "identifier")):
         if node.type == "call_expression":
             known = source.called(node) in _CASTS
         elif node.type == "field_expression":
@@ -137,10 +139,4 @@ def _is_idle(kernel: Kernel, statement: Node) -> bool:
             known = known or source.of(node) in {*COORDINATES, *_CASTS}
         if not known:
             return False
-    return not any(inside(access.node, statement) for access in kernel.accesses)
-
-
-def _line_end(source: Source, node: Node) -> int:
-    """Of the line that the node ends on: a comment may follow it."""
-    line = source.data.find(b"\n", node.end_byte)
-    return node.end_byte if line < 0 else line
+    return True

@@ -6,6 +6,7 @@ choices. Kernels that read their width from `blockDim.x`, or from that very cons
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from tree_sitter import Node
@@ -37,31 +38,19 @@ DEFINE = "#define {name} {value}  // tune: {choices}\n"
     after=("neighbouring_rows_per_block",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code = code_of(source)
-    edits = Edits(source)
-    value = 0
-    name = code.fresh("BLOCK_THREADS")
-    done: set[int] = set()
+    code, edits, name = code_of(source), Edits(source), code_of(source).fresh("BLOCK_THREADS")
+    value, found = 0, dict[int, tuple[Node, str]]()
     for kernel in code.kernels:
         for launch in kernel.launches:
-            try:
-                if not _is_free(code, kernel):
-                    continue
-                check_block_shares(code, kernel)
-                nodes, width = _width_nodes(code, launch)
-                if value not in {0, width} or not 32 <= width <= 1024 or width % 32:
-                    continue
-                if _names_width(code, kernel, launch, width):
-                    continue
-            except Unsupported:
-                continue
-            value = width
-            for node, text in nodes:
-                if node.start_byte not in done:
-                    done.add(node.start_byte)
-                    edits.replace(node, text.format(name=name))
-    if not edits.changes:
+            with suppress(Unsupported):
+                nodes, width = _width_nodes(code, kernel, launch)
+                if value in {0, width}:
+                    value = width
+                    found |= nodes
+    if not found:
         return None
+    for node, text in found.values():
+        edits.replace(node, text.format(name=name))
     rows = brought(source) and facts.spec.inputs
     widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
     choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
@@ -74,66 +63,56 @@ def _is_few(units: int, rows: int, row_bytes: int) -> bool:
     return rows <= 4 * units and row_bytes >= 1024 * 16
 
 
-def _is_free(code: Code, kernel: Kernel) -> bool:
-    """No memory of the block's own has the width for a size, and no launch bound forbids a wider block."""
-    if kernel.launch_bounds is not None or (kernel.synchronises and not kernel.has_barrier):
-        return False
-    if kernel.shared:
-        return False
+def _check_free(code: Code, kernel: Kernel, launch: Launch, width: int) -> None:
+    """Raises Unsupported where the kernel may not work with any width: its own memory has it for a size, a bound forbids a wider
+    block, an element has to be a certain thread's, or it says the width."""
+    text, source = kernel.source.of, kernel.source
+    if kernel.launch_bounds is not None or kernel.shared or kernel.counts_warps:
+        raise Unsupported("a width that is said elsewhere")
+    if kernel.synchronises and not kernel.has_barrier:
+        raise Unsupported("warps that talk")
     if f"{kernel.name}_in_registers" in code.functions:
-        return False  # it only serves rows that are too long for registers
+        raise Unsupported("a kernel that only serves rows that are too long for registers")
     if any(carries_state(kernel, statements(loop.body)) and not sums_up(kernel, loop) for loop in thread_loops(kernel)):
-        return False
-    if kernel.counts_warps:
-        return False
-    names = ("threadIdx.y", "blockDim.y")
-    return not any(kernel.source.of(n) in names for n in kernel.source.walk(kernel.body, "field_expression"))
-
-
-def _names_width(code: Code, kernel: Kernel, launch: Launch, width: int) -> bool:
-    """Whether a template argument tells the kernel its width."""
+        raise Unsupported("elements that depend on each other")
+    if any(text(n) in {"threadIdx.y", "blockDim.y"} for n in source.walk(kernel.body, "field_expression")):
+        raise Unsupported("a block of two dimensions")
     passed = zip(kernel.template_names, launch.template_arguments, strict=False)
-    named = {name for name, argument in passed if argument == str(width)}
-    return any(code.source.of(n) in named for n in code.source.walk(kernel.node, "identifier", "type_identifier"))
+    named = {name for name, argument in passed if argument == str(width)} | {str(width)}
+    if any(text(n) in named for n in source.walk(kernel.node, "identifier", "type_identifier", "number_literal")):
+        raise Unsupported("a kernel that names the width of its block")
+    check_block_shares(code, kernel)
 
 
-def _width_nodes(code: Code, launch: Launch) -> tuple[list[tuple[Node, str]], int]:
-    """The numbers that are the width, with what takes their place. Raises Unsupported where one may be hidden."""
-    constant = _constant(code, launch)
-    if constant is None:
+def _width_nodes(code: Code, kernel: Kernel, launch: Launch) -> tuple[dict[int, tuple[Node, str]], int]:
+    """The numbers that are the width, by their place, with what takes theirs. Raises Unsupported where one may be hidden."""
+    constant = code.settled(bare(launch.along_x(launch.block)))
+    if constant.type != "number_literal" or launch.extents(launch.block)[1:] != ("1", "1"):
         raise Unsupported("a width that is computed")
     width = int(code.source.of(constant))
+    if not 32 <= width <= 1024 or width % 32:
+        raise Unsupported("no whole warps")
+    _check_free(code, kernel, launch, width)
     found = {constant.start_byte: (constant, "{name}")}
-    kernel = next(k for k in code.kernels if k.name == launch.kernel_name)
-    if str(width) in {code.source.of(n) for n in code.source.walk(kernel.node, "number_literal")}:
-        raise Unsupported("a kernel that names the width of its block")
     reached = _reached(code, launch.grid)
-    for node in reached:
+    for node in (n for n in reached if n.type != "identifier"):
         text = code.source.of(node)
-        if node.type == "identifier":
-            continue
-        if text == str(width):
-            found[node.start_byte] = (node, "{name}")
-        elif text == str(width - 1):
-            found[node.start_byte] = (node, "({name} - 1)")
+        if text in {str(width), str(width - 1)}:
+            found[node.start_byte] = (node, "{name}" if text == str(width) else "({name} - 1)")
         elif not text.isdigit() or (int(text) > LANES_AT_MOST and not _is_cap(node)):
             raise Unsupported("a grid with a number of unknown meaning")
     says = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"} | {str(width)}
     if says.isdisjoint(map(code.source.of, reached)):  # else grid and block together cover what they covered
         loops = thread_loops(kernel)
         check_threads(code, kernel, [*headers(loops), *leaders(code, kernel, loops)])
-    return list(found.values()), width
+    return found, width
 
 
 def _is_cap(node: Node) -> bool:
     """A number that bounds the grid, as in `min(n, 1024)`, `n < 1024 ? n : 1024` or `if (n > 1024) n = 1024`."""
-    parent = node.parent
-    if parent is None:
-        return False
-    if parent.type == "binary_expression":
-        operator = field_of(parent, "operator")
-        return operator is not None and operator.text in {b"<", b">", b"<=", b">="}
-    return parent.type in {"argument_list", "conditional_expression", "assignment_expression"}
+    if node.parent.type == "binary_expression":
+        return field_of(node.parent, "operator").text in {b"<", b">", b"<=", b">="}
+    return node.parent.type in {"argument_list", "conditional_expression", "assignment_expression"}
 
 
 def _reached(code: Code, node: Node) -> list[Node]:
@@ -153,15 +132,3 @@ def _reached(code: Code, node: Node) -> list[Node]:
                 if code.source.of(assignment, "left") == known.name:
                     stack.append(field_of(assignment, "right"))
     return found
-
-
-def _constant(code: Code, launch: Launch) -> Node | None:
-    """The number behind a block expression: a literal, `dim3(256)`, or a constant that holds one."""
-    if launch.extents(launch.block)[1:] != ("1", "1"):
-        return None
-    node: Node | None = launch.along_x(launch.block)
-    while node is not None and node.type != "number_literal":
-        found = code.variable(bare(node))
-        settled = found is not None and found.kind in {"local", "global"} and not code.mutated(found)
-        node = found.value if settled else None
-    return node

@@ -15,21 +15,19 @@ back to packs of one element; no tail is needed.
 
 from __future__ import annotations
 
-import re
-
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis import vectors as _vectors
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import Region, regions
+from nodes.rewrites.analysis.regions import Guard, Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
-from nodes.rewrites.memory.packs import Group, Packed, counts_elements, multiples_of_width, packable
+from nodes.rewrites.memory.packs import Group, Packed, counts_elements, packable
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
@@ -50,11 +48,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            found = [packed for region in regions(kernel) if (packed := packable(code, kernel, region)) is not None]
+            found = [packed for region in regions(kernel) if (packed := packable(kernel, region)) is not None]
             while parted := next((packed for packed in found if _parted(kernel, packed, found)), None):
                 found = [packed for packed in found if packed is not parted]
             if found:
-                _rewrite_kernel(edits, code, kernel, found)
+                _rewrite_kernel(edits, kernel, found)
     if not edits.changes:
         return None
     bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
@@ -70,23 +68,17 @@ def _parted(kernel: Kernel, packed: Packed, found: list[Packed]) -> bool:
     Loops over packs of the same range give a thread the same elements.
     """
     region = packed.region
+    alike = [p.region for p in found if (p.region.bound, p.region.kind) == (region.bound, region.kind)]
     for mine in kernel.accesses:
-        if not region.holds(mine.node) or not mine.offset.depends_on(region.symbol):
+        if not region.holds(mine.node) or not mine.offset.depends_on(region.symbol) or _own(kernel, mine):
             continue
-        for call, root in kernel.escapes:
-            if mine.root and root in {mine.root, "?"} and not _barrier_between(kernel, mine.node, call):
-                return True
+        met = [call for call, root in kernel.escapes if mine.root and root in {mine.root, "?"}]
         for other in kernel.accesses:
-            shared = mine.root == other.root if mine.root else mine.base == other.base and not other.root
-            if not shared or not (mine.writes or other.writes) or region.holds(other.node):
-                continue
-            fellow = next((p for p in found if p.region.holds(other.node)), None)
-            if fellow is not None and fellow.region.bound == region.bound and fellow.region.kind == region.kind:
-                continue
-            if mine.base.node is not None and _own(kernel, mine):
-                continue
-            if not _barrier_between(kernel, mine.node, other.node):
-                return True
+            shared = mine.root == other.root and (mine.root or mine.base == other.base)
+            if shared and (mine.writes or other.writes) and not any(one.holds(other.node) for one in alike):
+                met.append(other.node)
+        if not all(_barrier_between(kernel, mine.node, node) for node in met):
+            return True
     return False
 
 
@@ -107,21 +99,19 @@ def _implied(condition: tuple[tuple[str, ...], int], others: list[tuple[tuple[st
     return any(len(some) < len(factors) and set(some) <= set(factors) and by % times == 0 for some, by in others)
 
 
-def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel, found: list[Packed]) -> None:
-    names = code.names()
+def _rewrite_kernel(edits: Edits, kernel: Kernel, found: list[Packed]) -> None:
+    names = kernel.code.names()
     width = "VEC" if "VEC" not in names else free("LANES", names)
     element = _element(kernel, found)
     for packed in found:
-        _rewrite_region(edits, code, packed, width)
+        _rewrite_region(edits, packed, width)
     if kernel.template is None:
-        first = kernel.node.children[
-            0
-        ]  # replaced, since in a file without includes helpers are inserted at the same place
-        edits.replace(first, f"template <int {width}>\n{code.source.of(first)}")
+        first = kernel.node.children[0]  # replaced: without includes, helpers are inserted at the same place
+        edits.replace(first, f"template <int {width}>\n{edits.source.of(first)}")
     else:
         edits.insert(field_of(kernel.template, "parameters").end_byte - 1, f", int {width}")
     for launch in kernel.launches:
-        _rewrite_launch(edits, code, kernel, launch, found, element)
+        _rewrite_launch(edits, kernel, launch, found, element)
 
 
 def _element(kernel: Kernel, found: list[Packed]) -> str:
@@ -140,13 +130,13 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     return narrowest
 
 
-def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> None:
-    source, region, kernel = code.source, packed.region, packed.kernel
+def _rewrite_region(edits: Edits, packed: Packed, width: str) -> None:
+    source, region, kernel = edits.source, packed.region, packed.kernel
     taken = kernel.identifiers()
     pack, first, lane = (free(n, taken) for n in ("pack", "first", "k"))
     indices, per_pack, per_lane = split_body(packed, first, lane)
-    outer, unit = source.indent(_header(region)), source.unit(kernel.body)
-    inner = outer if _is_behind_return(region) else outer + unit
+    unit = source.unit(kernel.body)
+    inner = source.indent(_header(region)) + ("" if _is_behind_return(region) else unit)
     kind = region.type if region.type != "auto" else "int64_t"
     lines, written = [f"const {kind} {first} = {pack} * {width};"], list[str]()
     lines += indices  # loads come before what is computed once a pack: it may wait for loads of its own
@@ -182,28 +172,28 @@ def _rewrite_region(edits: Edits, code: Code, packed: Packed, width: str) -> Non
 def _put(edits: Edits, region: Region, text: str, pack: str, width: str) -> None:
     """The text in place of the region's body, and packs in place of elements in its header."""
     source = edits.source
-    bound, block = source.of(region.bound_node), "{\n" + text + "\n" + source.indent(_header(region)) + "}"
-    bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
-    edits.replace(region.bound_node, f"{bound} / {width}")
+    edits.replace(region.bound_node, f"{as_factor(source.of(region.bound_node))} / {width}")
+    named, body = (
+        [field_of(region.definition, "declarator", "declarator"), field_of(region.condition, "left")],
+        region.guard,
+    )
     if region.loop is not None:
-        for node in region.loop.name_nodes:
-            edits.replace(node, pack)
-        edits.replace(region.loop.body, block)
-        return
-    for node in (field_of(region.definition, "declarator", "declarator"), field_of(region.condition, "left")):
-        edits.replace(node, pack)
-    consequence = field_of(region.guard, "consequence")
-    for statement in region.body[:-1] if _is_behind_return(region) else region.body:
-        if not inside(statement, consequence):
-            edits.remove(statement)
-    if _is_behind_return(region):
-        edits.replace(region.body[-1], text.lstrip())
+        named, body = region.loop.name_nodes, region.loop.body
+    elif _is_behind_return(region):
+        body = region.body[-1]
     else:
-        edits.replace(consequence, block)
+        body = field_of(region.guard, "consequence")
+    for node in named:
+        edits.replace(node, pack)
+    for statement in region.body:
+        if not inside(statement, body):
+            edits.remove(statement)
+    block = "{\n" + text + "\n" + source.indent(_header(region)) + "}"
+    edits.replace(body, text.lstrip() if _is_behind_return(region) else block)
 
 
 def _header(region: Region) -> Node:
-    return region.loop.node if region.loop else region.guard or region.body[0]
+    return region.loop.node if region.loop else region.guard
 
 
 def _is_behind_return(region: Region) -> bool:
@@ -216,41 +206,30 @@ def _when(packed: Packed, group: Group, effect: str) -> str:
     source, first = packed.kernel.source, free("first", packed.kernel.identifiers())
     replaced = places_of_indices(packed, first)
     cases = group.cases([access for access in group.accesses if getattr(access, effect)])
-    written = []
-    for at, guards in enumerate(cases):
-        if not guards:
-            return ""
-        # Of `a || (!a && b)` the `!a` is said already.
-        earlier = {tuple(g.key for g in case) for case in cases[:at]}
-        keys = [(*(g.key for g in guards[:n]), (guard.key[0], True)) for n, guard in enumerate(guards)]
-        said = [not guard.holds and key in earlier for guard, key in zip(guards, keys, strict=True)]
-        asked = [guard for guard, known in zip(guards, said, strict=True) if not known] or list(guards)
-        parts = []
-        for guard in asked:
-            text, kind = source.render(guard.condition, replaced), guard.condition.type
-            compound = kind in {"binary_expression", "conditional_expression", "comma_expression"}
-            alone = len(cases) == len(asked) == 1 and guard.holds
-            text = f"({text})" if compound and not alone and not text.startswith("(") else text
-            parts.append(text if guard.holds else f"!{text}")
-        written.append(" && ".join(parts) if len(cases) == 1 or len(parts) == 1 else f"({' && '.join(parts)})")
-    return " || ".join(dict.fromkeys(written))
+    alone = len(cases) == len(cases[0]) == 1
+
+    def asked(guard: Guard) -> str:
+        text, kind = source.render(guard.condition, replaced), guard.condition.type
+        compound = kind in {"binary_expression", "conditional_expression", "comma_expression"}
+        text = f"({text})" if compound and not (alone and guard.holds) and not text.startswith("(") else text
+        return text if guard.holds else f"!{text}"
+
+    said = [" && ".join(map(asked, guards)) for guards in cases]
+    return " || ".join(
+        f"({part})" if len(cases) > 1 and len(guards) > 1 else part for guards, part in zip(cases, said, strict=True)
+    )
 
 
 def _flat(lines: list[str]) -> list[str]:
     return [part for line in lines for part in line.split("\n")]
 
 
-def _rewrite_launch(
-    edits: Edits, code: Code, kernel: Kernel, launch: Launch, found: list[Packed], element: str
-) -> None:
-    source = code.source
-    statement = launch.statement
-    required: list[tuple[tuple[str, ...], int]] = []
-    for packed in found:
-        for polynomial, times in packed.multiples:
-            for condition in multiples_of_width(packed.kernel, launch, packed.region, polynomial, times):
-                if condition not in required:
-                    required.append(condition)
+def _rewrite_launch(edits: Edits, kernel: Kernel, launch: Launch, found: list[Packed], element: str) -> None:
+    source, code = edits.source, kernel.code
+    needed = ((packed, polynomial, times) for packed in found for polynomial, times in packed.multiples)
+    required = list(
+        dict.fromkeys(c for one, p, times in needed for c in one.common.multiples_of_width(launch, p, times))
+    )
     # Names of our own must not hide a variable that the launch's arguments or sizes mention.
     count, lanes, pack, run = (code.fresh(name) for name in ("WIDTH", "lanes", "PACK", "launch_packs"))
     conditions = [
@@ -279,7 +258,7 @@ def _rewrite_launch(
         [f"{run}(std::integral_constant<int, 1>{{}});"],
         "}",
     ]
-    edits.write(statement, ["{", chosen, "}"])
+    edits.write(launch.statement, ["{", chosen, "}"])
 
 
 def _grid_of_packs(kernel: Kernel, launch: Launch, found: list[Packed], count: str) -> str:
@@ -287,8 +266,7 @@ def _grid_of_packs(kernel: Kernel, launch: Launch, found: list[Packed], count: s
     region = found[0].region
     if region.kind in {"block", "team"} or len(found) > 1 or not counts_elements(kernel, region):
         return kernel.source.of(launch.grid)
-    bound = host_text(found[0].kernel, launch, region.bound_node)
-    bound = bound if re.fullmatch(r"[\w.]+", bound) else f"({bound})"
+    bound = as_factor(host_text(found[0].kernel, launch, region.bound_node))
     width = launch.extents(launch.block)[0]
     extents = dict(zip("xyz", launch.extents(launch.grid), strict=True))
     # One more where the elements are a part of what there is, and may be none: no grid is empty.

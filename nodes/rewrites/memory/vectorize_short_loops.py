@@ -9,7 +9,7 @@ asks for every time, they still move one by one, so that the host has nothing to
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections import Counter
 
 from tree_sitter import Node
 
@@ -18,35 +18,20 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.launch_values import value_in
-from nodes.rewrites.memory.pack_bodies import addressed
+from nodes.rewrites.analysis.regions import Stride
+from nodes.rewrites.memory.pack_bodies import addressed, summed
+from nodes.rewrites.memory.packs import Group
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.insert import free
-from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, same, upward
+from nodes.rewrites.syntax.tree import JUMPS, LOOPS, same, upward
 
 _BRANCHES = {"if_statement", "switch_statement", "conditional_expression", "lambda_expression"}
 _ORDERS = re.compile(r"atomic|sync|fence|\basm\b|volatile")
 
 MOST = 32
 """Elements that are held together."""
-
-
-@dataclass
-class _Joined:
-    """Accesses to the same neighbouring elements, one a turn of the loop."""
-
-    accesses: list[Access]
-    name: str = field(default="")
-
-    @property
-    def reads(self) -> bool:
-        return any(access.reads for access in self.accesses)
-
-    @property
-    def writes(self) -> bool:
-        return any(access.writes for access in self.accesses)
 
 
 @rule(
@@ -82,60 +67,47 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
         name = source.called(call).split(".")[-1]
         if any(_ORDERS.search(said) for said in [name, *(source.of(f) for f in code.overloads.get(name, []))]):
             raise Unsupported("a loop in which the order of loads and stores may matter to others")
-    found = _groups(code, kernel, loop)
-    if not found:
-        raise Unsupported("no neighbours")
-    names = code.names()
-    for group in found:
-        stem = group.accesses[0].base.text if group.accesses[0].base.text.isidentifier() else group.accesses[0].root
-        group.name = free(f"{stem}_joined", names)
-        names.add(group.name)
-    _write(edits, code, loop, found)
+    _write(edits, code, loop, _groups(kernel, loop))
 
 
-def _groups(code: Code, kernel: Kernel, loop: Loop) -> list[_Joined]:
+def _groups(kernel: Kernel, loop: Loop) -> list[Group]:
+    """Accesses to the same neighbouring elements, one a turn of the loop. Raises Unsupported where there are none, or where elements
+    that are written are met elsewhere in the loop too."""
     mine = [a for a in kernel.accesses if inside(a.node, loop.body) and a.root]
-    written = {a.root for a in mine if a.writes}
-    if "?" in written or (written and any(a.root == "?" for a in mine)):
-        raise Unsupported("a pointer of unknown origin")
-    groups: dict[tuple[object, Polynomial], _Joined] = {}
+    groups: dict[tuple[object, Polynomial], Group] = {}
     alone: set[str] = set()
     for access in mine:
         try:
-            _check(code, kernel, loop, access)
+            _check(kernel, loop, access)
+            groups.setdefault((access.base, access.offset), Group([], 1)).accesses.append(access)
         except Unsupported:
             alone.add(access.root)
-            continue
-        groups.setdefault((access.base, access.offset), _Joined([])).accesses.append(access)
-    if written & alone:
-        raise Unsupported("a store that stays in the loop")
-    by_root: dict[str, int] = {}
-    for group in groups.values():
-        by_root[group.accesses[0].root] = by_root.get(group.accesses[0].root, 0) + 1
-    if any(by_root[root] > 1 for root in written):
-        raise Unsupported("elements that are written at one place and met at another")
-    return [g for g in groups.values() if g.accesses[0].root not in alone]
+    places, written = Counter(group.first.root for group in groups.values()), {a.root for a in mine if a.writes}
+    if written & alone or any(places[root] > 1 for root in written) or (written and any(a.root == "?" for a in mine)):
+        raise Unsupported("a store that stays in the loop, or elements that are met elsewhere or anywhere")
+    found = [group for group in groups.values() if group.first.root not in alone]
+    if not found:
+        raise Unsupported("no neighbours")
+    names = kernel.code.names()
+    for group in found:
+        group.name = free(f"{group.first.base.text}_joined", names)
+        names.add(group.name)
+    return found
 
 
-def _check(code: Code, kernel: Kernel, loop: Loop, access: Access) -> None:
-    """Whether the access is to the next element in every turn."""
-    source = code.source
-    rest = access.offset.without(loop.symbol)
-    if access.wide or access.address or access.offset.coefficient(loop.symbol) != Polynomial.constant(1):
+def _check(kernel: Kernel, loop: Loop, access: Access) -> None:
+    """Raises Unsupported where the access is not to the next element in every turn."""
+    code, source, stride = kernel.code, kernel.source, Stride(loop.symbol)
+    if access.wide or access.address or stride.of(access.offset) != 1 or stride.multiples:
         raise Unsupported("no neighbours")
-    if rest.depends_on(loop.symbol) or any(m.count(loop.symbol) > 1 for m, _ in access.offset.terms):
-        raise Unsupported("no neighbours")
-    if access.base.depends_on(loop.symbol) or access.base.node is None or access.base.node.type != "identifier":
-        raise Unsupported("elements of another type")
-    pointer = code.definition(access.base.node)
+    pointer = code.variable(access.base.node)
     if pointer is None or "volatile" in source.of(pointer.declaration).split():
-        raise Unsupported("memory that others change")
-    if kernel.changes_within(Polynomial.symbol(access.base) + rest, [loop.body]):
+        raise Unsupported("elements of another type, or memory that others change")
+    if kernel.changes_within(Polynomial.symbol(access.base) + access.offset, [loop.body]):
         raise Unsupported("a place that moves")
-    for name in source.walk(access.node, "identifier"):
-        found = code.definition(name)
-        if found is not None and inside(found.declaration, loop.body):
-            raise Unsupported("a place that the loop works out")
+    held = (code.definition(name) for name in source.walk(access.node, "identifier"))
+    if any(found is not None and inside(found.declaration, loop.body) for found in held):
+        raise Unsupported("a place that the loop works out")
     around = list(upward(access.node, loop.body))
     if any(here.type in _BRANCHES or source.of(here, "operator") in {"&&", "||"} for here in around):
         raise Unsupported("elements that may be skipped")
@@ -157,45 +129,34 @@ def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:
     return all(n is not None and fewest <= n <= MOST and n & (n - 1) == 0 for n in counts)
 
 
-def _write(edits: Edits, code: Code, loop: Loop, found: list[_Joined]) -> None:
-    source = code.source
-    count, indent = source.of(loop.bound_node), source.indent(loop.node)
-    count = count if re.fullmatch(r"\w+", count) else f"({count})"
-    around = loop.node.parent
-    before = loop.node.prev_named_sibling
-    unrolled = before is not None and before.type == "preproc_call" and "unroll" in source.of(before)
-    if around is None or around.type != "compound_statement":
+def _write(edits: Edits, code: Code, loop: Loop, found: list[Group]) -> None:
+    source, before = code.source, loop.node.prev_named_sibling
+    count, indent = as_factor(source.of(loop.bound_node)), source.indent(loop.node)
+    if loop.node.parent is None or loop.node.parent.type != "compound_statement":
         raise Unsupported("a loop that is a branch")
-    front, behind = [], []
+    front = []
     for group in found:
-        element, place = group.accesses[0].element, _place(code, loop, group.accesses[0])
+        held, place = f"Lanes<{group.first.element}, {count}> {group.name}", _place(code, loop, group.first)
         if group.reads:
-            head = "" if group.writes else "const "
-            front.append(f"{head}Lanes<{element}, {count}> {group.name} = load_joined<{count}>({place});")
-        else:
-            front.append(f"Lanes<{element}, {count}> {group.name};")
+            held = f"{'' if group.writes else 'const '}{held} = load_joined<{count}>({place})"
+        front.append(f"{held};")
         if group.writes:
-            behind.append(f"store_joined({place}, {group.name});")
+            edits.insert(loop.node.end_byte, f"\n{indent}store_joined({place}, {group.name});")
         for access in group.accesses:
             edits.replace(access.node, f"{group.name}.at[{loop.name}]")
-    if unrolled and before is not None:
-        line = source.line_start(before)
-        edits.insert(line, "".join(f"{indent}{text}\n" for text in front))
+    if before is not None and before.type == "preproc_call" and "unroll" in source.of(before):
+        edits.insert(source.line_start(before), "".join(f"{indent}{line}\n" for line in front))
     else:
         edits.insert(loop.node.start_byte, f"\n{indent}".join(front) + f"\n#pragma unroll\n{indent}")
-    edits.insert(loop.node.end_byte, "".join(f"\n{indent}{text}" for text in behind))
 
 
 def _place(code: Code, loop: Loop, access: Access) -> str:
     """Where the first element is."""
-    source, (sign, node) = code.source, addressed(access)
-    named = (n for n in source.walk(node, "identifier") if source.of(n) == loop.name)
-    uses = [n for n in named if (found := code.definition(n)) is not None and found.where == loop.symbol.where]
-    replaced = [(use, "0") for use in uses]
-    if len(uses) == 1:
-        sides = match(source, uses[0].parent, "$a + $b")
-        if sides is not None:
-            replaced = [(uses[0].parent, source.of(sides["a" if same(sides["b"], uses[0]) else "b"]))]
-        elif sign and same(uses[0].parent, field_of(node, "indices")):
-            return source.of(node, "argument")
-    return sign + source.render(node, replaced)
+    source, variable = code.source, code.definition(loop.name_nodes[-1])
+    sign, node = addressed(access)
+
+    def first(part: Node) -> str:
+        uses = code.uses(variable, part)
+        return "" if any(same(use, part) for use in uses) else source.render(part, [(use, "0") for use in uses])
+
+    return summed(source, node, first, sign)

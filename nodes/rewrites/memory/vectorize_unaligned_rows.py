@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,13 +32,13 @@ from nodes.rewrites.memory.vectorized_loops import (
     Change,
     PackLoops,
     in_lanes,
-    is_division,
     packs_in,
     template_argument,
     uses_of,
 )
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same
 
@@ -92,62 +91,45 @@ def has_ragged_rows(spec: Spec) -> bool:
 
 
 def _changes(code: Code, ragged: str) -> list[Change]:
-    """To every choice of the host whose kernels are all understood, and to these kernels; none is launched elsewhere."""
+    """To every choice of the host, and to its kernels, none of which is launched elsewhere."""
     choices = list(_choices(code))
-    kernels: dict[str, PackLoops] = {}
-    for kernel in code.kernels:
-        with suppress(Unsupported):
-            kernels[kernel.name] = PackLoops(kernel, _place(kernel.name, code, choices), ragged)
-    while True:
-        kept: list[tuple[_Choice, list[Change]]] = []
-        for choice in choices:
-            with suppress(Unsupported):
-                kept.append((choice, choice.changes(kernels, ragged)))
-        lost = {name for choice in choices if not any(choice is k for k, _ in kept) for name in choice.kernels}
-        choices = [choice for choice, _ in kept]
-        if not lost & kernels.keys():
-            break
-        kernels = {name: found for name, found in kernels.items() if name not in lost}
     names = {name for choice in choices for name in choice.kernels}
-    of_kernels = [change for name in sorted(names) for change in kernels[name].changes()]
-    return of_kernels + [change for _, changes in kept for change in changes]
+    found = [kernel for kernel in code.kernels if kernel.name in names]
+    kernels = {kernel.name: PackLoops(kernel, _place(kernel.name, code, choices), ragged) for kernel in found}
+    of_choices = [change for choice in choices for change in choice.changes(kernels, ragged)]
+    return [change for name in sorted(names) for change in kernels[name].changes()] + of_choices
 
 
 def _place(name: str, code: Code, choices: list[_Choice]) -> int:
     """The place of the pack's width among a kernel's template arguments, the same wherever it is named."""
-    source = code.source
     found = [place for choice in choices for kernel, place, _ in choice.mentions if kernel == name]
-    named = [n for n in source.walk(None, "template_function") if source.of(n, "name") == name]
-    macros = [source.of(macro, "value") for macro in code.macros.values()]
-    elsewhere = len(found) != len(named) or any(re.search(rf"\b{name}\b", text) for text in macros)
+    named = [n for n in code.source.walk(None, "template_function") if code.source.of(n, "name") == name]
+    elsewhere = len(found) != len(named) or name in code.words_of_macros
     if elsewhere or len(set(found)) != 1 or len(code.overloads.get(name, [])) != 1:
         raise Unsupported("a kernel that is launched elsewhere too")
     return found[0]
 
 
+_CHOICE = "if ($asked) { $run(std::integral_constant<int, $pack>{}); } else { $run(std::integral_constant<int, 1>{}); }"
+
+
 def _choices(code: Code) -> Iterator[_Choice]:
     source = code.source
     for branch in source.walk(None, "if_statement"):
-        packs, singles = (_only_call(field_of(branch, field)) for field in ("consequence", "alternative"))
-        found = code.variable(field_of(packs, "function"))
-        if packs is None or singles is None or found is None or found.value is None:
+        form = match(source, branch, _CHOICE)
+        run = code.variable(form["run"]) if form is not None else None
+        if run is None or run.value is None or run.value.type != "lambda_expression":
             continue
-        listed, body = (next(source.walk(found.value, kind), None) for kind in ("parameter_list", "compound_statement"))
-        first = next(iter(children_of(body)), None)
-        made = code.declared(first) if first is not None and first.type == "declaration" else []
-        lanes = [source.of(name) for parameter in children_of(listed) for name in names_declared(parameter)]
-        if found.value.type != "lambda_expression" or len(made) != 1 or len(lanes) != 1:
-            continue
-        is_width = source.of(made[0].value) == f"decltype({lanes[0]})::value"
-        if is_width and source.of(singles) == f"{found.name}(std::integral_constant<int, 1>{{}})":
-            yield _Choice(code, branch, packs, singles, found.value, listed, made[0].name, first)
+        first = next(iter(children_of(run.value, "body")), None)
+        made, parameters = match(source, first, _WIDTH), field_of(run.value, "declarator", "parameters")
+        if made is not None and source.of(parameters) == f"(auto {source.of(made['lanes'])})":
+            calls = [named.parent for named in form.every["run"]]
+            yield _Choice(
+                code, branch, calls, source.of(form["pack"]), run.value, parameters, source.of(made["width"]), first
+            )
 
 
-def _only_call(branch: Node | None) -> Node | None:
-    """`f(...)` of `{ f(...); }` and `else { f(...); }`."""
-    while branch is not None and branch.type in {"else_clause", "compound_statement", "expression_statement"}:
-        branch = branch.named_children[0] if branch.named_child_count == 1 else None
-    return branch if branch is not None and branch.type == "call_expression" else None
+_WIDTH = "constexpr int $width = decltype($lanes)::value;"
 
 
 @dataclass(frozen=True)
@@ -157,13 +139,14 @@ class _Choice:
     code: Code
     branch: Node
     """`if (...) { run(PACK); } else { run(1); }`"""
-    packs: Node
-    singles: Node
+    calls: list[Node]
+    pack: str
+    """What the first one calls the number of elements of a pack."""
     run: Node
     """The lambda that launches."""
     parameters: Node
     width: str
-    """What it calls the number of elements of a pack."""
+    """What it calls that number."""
     declaration: Node
     """`constexpr int WIDTH = decltype(lanes)::value;`"""
 
@@ -173,12 +156,11 @@ class _Choice:
         found = []
         for use in uses_of(self.code.source, self.run, self.width):
             argument = template_argument(use)
-            owner = argument.parent.parent if argument is not None and argument.parent is not None else None
-            if argument is None or owner is None or in_lanes(self.code.source, argument):
+            if argument is None or in_lanes(self.code.source, argument):
                 continue
-            if owner.type == "template_function":
+            if argument.parent.parent.type == "template_function":
                 place = [c.id for c in argument.parent.named_children].index(argument.id)
-                found.append((self.code.source.of(owner, "name"), place, argument))
+                found.append((self.code.source.of(argument.parent.parent, "name"), place, argument))
         return found
 
     @property
@@ -194,19 +176,18 @@ class _Choice:
         lengths = {_bare(length) for length in self._lengths(kernels)}
         counted = False
         for use in uses_of(source, self.run, self.width):
-            argument, parent = template_argument(use), use.parent
-            if argument is not None:
-                if any(same(argument, mentioned) for _, _, mentioned in self.mentions):
-                    edits.insert(argument.end_byte, f", {ragged}")
-                elif not in_lanes(source, argument):
-                    raise Unsupported("a type that depends on the width")
-            elif parent is not None and is_division(source, parent, use):
-                if _bare(source.of(parent, "left")) not in lengths:
-                    raise Unsupported("another number that the width divides")
-                edits.replace(parent, packs_in(source, parent, self.width, ragged))
+            argument, divided = template_argument(use), match(source, use.parent, f"$n / {self.width}")
+            if any(same(argument, mentioned) for _, _, mentioned in self.mentions):
+                edits.insert(argument.end_byte, f", {ragged}")
+            elif divided is not None and _bare(source.of(divided["n"])) in lengths:
+                edits.replace(use.parent, packs_in(source, divided["n"], self.width, ragged))
                 counted = True
-            elif not inside(use, self.declaration) and source.of(parent) != f"{self.width} == 1":
-                raise Unsupported(f"a use of {self.width}")
+            elif not (
+                inside(use, self.declaration)
+                or in_lanes(source, argument)
+                or source.of(use.parent) == f"{self.width} == 1"
+            ):
+                raise Unsupported("another number that the width divides, or a type that depends on it")
         if not counted and any(kernels[name].guards for name in self.kernels):
             raise Unsupported("a launch that may not reach the last pack")
         parameter = code.fresh("ragged")
@@ -219,9 +200,9 @@ class _Choice:
     def _choose(self, edits: Edits, kernels: dict[str, PackLoops]) -> None:
         source, otherwise = self.code.source, field_of(self.branch, "alternative")
         indent, unit = source.indent(self.branch), source.unit(self.branch)
-        for call in (self.packs, self.singles):
+        for call in self.calls:
             edits.insert(call.end_byte - 1, ", std::false_type{}")
-        call = source.of(self.packs).removesuffix(")")
+        call = source.of(self.calls[0]).removesuffix(")")
         condition = " && ".join(self._conditions(kernels))
         lines = [f"else if ({condition}) {{", f"{unit}{call}, std::true_type{{}});", "} "]
         edits.insert(otherwise.start_byte, f"\n{indent}".join(lines))
@@ -229,8 +210,7 @@ class _Choice:
     def _conditions(self, kernels: dict[str, PackLoops]) -> list[str]:
         """What makes packs worth it for ragged rows, in the words of the function around the choice."""
         source = self.code.source
-        pack = source.of(self.packs).partition("<int, ")[2].partition(">")[0]
-        found = {f"{length} >= {FEWEST_PACKS} * {pack}": None for length in self._lengths(kernels)}
+        found = {f"{length} >= {FEWEST_PACKS} * {self.pack}": None for length in self._lengths(kernels)}
         for kernel, launch in self._launches(kernels):
             found.update(dict.fromkeys(kernel.alike(launch)))
         own = {source.of(name) for node in source.walk(self.run, "declaration") for name in names_declared(node)}

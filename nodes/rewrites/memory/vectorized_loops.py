@@ -6,8 +6,6 @@ packs a row has, where a pack begins, which of its lanes there are.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
@@ -16,14 +14,15 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
+from nodes.rewrites.memory.pack_bodies import summed
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, left_by, same, upward
 
 Change = tuple[int, int, str]
-_LANES = "for (int $lane = 0; $lane < $width; ++$lane) $body;"
+_LANES = "for (int $lane = 0; $lane < {}; ++$lane) $body;"
 _CASTS = {"int", "int64_t", "unsigned", "size_t", "static_cast", "reinterpret_cast", "const_cast"}
 
 
@@ -38,36 +37,16 @@ def template_argument(use: Node) -> Node | None:
     return argument if argument.parent is not None and argument.parent.type == "template_argument_list" else None
 
 
-def in_lanes(source: Source, argument: Node) -> bool:
+def in_lanes(source: Source, argument: Node | None) -> bool:
     """Whether it is the length of a `Lanes<T, N>`, of elements that begin on a multiple of it."""
-    listed = argument.parent
-    owner = listed.parent if listed is not None else None
-    return (
-        owner is not None
-        and listed is not None
-        and source.of(owner, "name") == "Lanes"
-        and [same(c, argument) for c in listed.named_children] == [False, True]
-    )
+    listed = argument.parent if argument is not None else None
+    owner = source.of(listed.parent, "name") if listed is not None else ""
+    return owner == "Lanes" and [same(c, argument) for c in listed.named_children] == [False, True]
 
 
-def is_binary(source: Source, node: Node, *operators: str) -> bool:
-    return node.type == "binary_expression" and source.of(node, "operator") in operators
-
-
-def is_division(source: Source, node: Node, by: Node) -> bool:
-    return is_binary(source, node, "/") and same(field_of(node, "right"), by)
-
-
-def around(source: Source, node: Node, types: Collection[str], joint: str = "") -> Node:
-    """The outermost of these types, or of what an operator joins, that has nothing else between it and the node."""
-    while node.parent is not None and (node.parent.type in types or (joint and is_binary(source, node.parent, joint))):
-        node = node.parent
-    return node
-
-
-def packs_in(source: Source, division: Node, width: str, ragged: str) -> str:
+def packs_in(source: Source, length: Node, width: str, ragged: str) -> str:
     """`n / VEC` as the number of packs."""
-    return f"packs_in<{width}, {ragged}>({source.of(bare(field_of(division, 'left')))})"
+    return f"packs_in<{width}, {ragged}>({source.of(length)})"
 
 
 @dataclass
@@ -78,6 +57,7 @@ class _Pack:
     condition: Node
     division: Node
     """`n / VEC`"""
+    length: Node
     block: Node
     start: int
     """Where in the block the statements begin."""
@@ -106,7 +86,7 @@ class PackLoops:
         self._items: list[Node] = []
         for use in uses_of(self.source, kernel.node, self.width):
             self._note(use)
-        stores = [c for c in self.source.walk(kernel.body, "call_expression") if self._called(c) == "store_lanes"]
+        stores = [c for c in self.source.walk(kernel.body, "call_expression") if self.source.called(c) == "store_lanes"]
         for item in sorted([*self._items, *stores, *self.begins], key=lambda node: node.start_byte):
             holders = [pack for pack in self.packs if pack.holds(item)]
             if not holders:
@@ -128,7 +108,7 @@ class PackLoops:
             edits, self._skew_at, f"const int {self.skew} = {self.ragged} ? past_pack<{self.width}>({self.row}) : 0;"
         )
         for pack in self.packs:
-            edits.replace(pack.division, packs_in(source, pack.division, self.width, self.ragged))
+            edits.replace(pack.division, packs_in(source, bare(pack.length), self.width, self.ragged))
             if pack.items:
                 self._change(edits, pack)
         return edits.changes
@@ -145,55 +125,46 @@ class PackLoops:
     def _note(self, use: Node) -> None:
         """What the width means there."""
         source, parent, argument = self.source, use.parent, template_argument(use)
-        if argument is not None:
-            call = enclosing(argument, "call_expression")
-            if source.of(call, "function") == f"load_lanes<{self.width}>":
-                self._items.append(call)
-            elif not in_lanes(source, argument):
-                raise Unsupported("packs that begin elsewhere")
+        owner = parent.parent
+        divided, lanes = match(source, parent, f"$n / {self.width}"), match(source, owner, _LANES.format(self.width))
+        if in_lanes(source, argument):
             return
-        owner = parent.parent if parent is not None else None
-        if parent is None or owner is None:
-            raise Unsupported("a width by itself")
-        lanes, block = match(source, owner, _LANES), field_of(owner, "body")
-        if is_division(source, parent, use):
-            self.packs.append(self._pack(parent))
-        elif is_binary(source, parent, "*") and same(field_of(owner, "value"), parent):
+        call = enclosing(argument, "call_expression")
+        if source.of(call, "function") == f"load_lanes<{self.width}>":
+            self._items.append(call)
+        elif divided is not None:
+            self.packs.append(self._pack(parent, divided["n"]))
+        elif match(source, parent, f"$n * {self.width}") is not None and same(field_of(owner, "value"), parent):
             self.begins.append(owner.parent)
-        elif (
-            lanes is not None
-            and same(lanes["width"], use)
-            and block.type == "compound_statement"
-            and children_of(block)
-        ):
+        elif lanes is not None and lanes["body"].type == "compound_statement" and children_of(lanes["body"]):
             self._items.append(owner)
-        elif parent.type != "array_declarator" and match(source, parent, f"{self.width} > 1") is None:
+        elif argument is not None or (
+            parent.type != "array_declarator" and match(source, parent, f"{self.width} > 1") is None
+        ):
             raise Unsupported(f"a use of {self.width}")  # a part of a pack answers `VEC > 1` as the whole one does
 
-    def _pack(self, division: Node) -> _Pack:
+    def _pack(self, division: Node, length: Node) -> _Pack:
         """What the comparison with the number of packs is for."""
-        source = self.source
-        bound = around(source, division, {"argument_list", "call_expression", "parenthesized_expression"})
+        source, bound = self.source, division
+        while bound.parent.type in {"argument_list", "call_expression", "parenthesized_expression"}:
+            bound = bound.parent
         condition = bound.parent
         compared = match(source, condition, "$pack < $bound", "$pack >= $bound")
-        if condition is None or compared is None or not same(field_of(condition, "right"), bound):
+        if compared is None or not same(field_of(condition, "right"), bound) or compared["pack"].type != "identifier":
             raise Unsupported("a number of packs that is no bound")
-        stays = "<" in compared.pattern
-        parentheses = {"parenthesized_expression", "condition_clause"}
-        owner = around(source, condition, parentheses, "&&" if stays else "||").parent
-        if owner is None or compared["pack"].type != "identifier":
-            raise Unsupported("a bound of something else")
+        stays, owner = "<" in compared.pattern, condition.parent
+        parentheses = {"condition_clause", "parenthesized_expression"}
+        while owner.type in parentheses or source.of(owner, "operator") == ("&&" if stays else "||"):
+            owner = owner.parent
         block = field_of(owner, "body") or field_of(owner, "consequence") if stays else owner.parent
         guards = owner.type == "if_statement" or (stays and owner.type == "for_statement")
-        if not guards or block is None or block.type != "compound_statement":
-            raise Unsupported("a bound that does not guard")
-        if stays and field_of(owner, "alternative") is not None:
-            raise Unsupported("something for the thread behind the last pack")
+        if not guards or block.type != "compound_statement" or (stays and field_of(owner, "alternative") is not None):
+            raise Unsupported("a bound that does not guard, or something for the thread behind the last pack")
         start = block.start_byte if stays else owner.end_byte
-        return _Pack(source.of(compared["pack"]), condition, division, block, start)
+        return _Pack(source.of(compared["pack"]), condition, division, length, block, start)
 
     def _row_length(self) -> Node:
-        lengths = [field_of(pack.division, "left") for pack in self.packs]
+        lengths = [pack.length for pack in self.packs]
         if not lengths or not self._items:
             raise Unsupported("no packs of a row")
         first, *others = [self.code.polynomial(length) for length in lengths]
@@ -203,17 +174,13 @@ class PackLoops:
 
     def _check(self, pack: _Pack) -> None:
         """The pack's number means nothing but its first element, and this nothing but places that move along with it."""
-        source, names = self.source, {other.pack for other in self.packs}
+        source = self.source
         begins = [item for item in pack.items if any(same(item, begin) for begin in self.begins)]
         if len(begins) > 1 or any(not same(begin.parent, pack.block) for begin in begins):
             raise Unsupported("packs that begin in several places")
+        known = [*self.begins, *(other.condition for other in self.packs)]
         for use in uses_of(source, pack.block, pack.pack):
-            if not pack.holds(use) or any(inside(use, begin) for begin in self.begins):
-                continue
-            declared = next((d for d in source.walk(pack.block, "init_declarator") if inside(use, d)), None)
-            if declared is not None and source.of(declared, "declarator") in names:
-                continue
-            if not any(inside(use, other.condition) for other in self.packs):
+            if pack.holds(use) and not any(inside(use, node) for node in known):
                 raise Unsupported("a pack's number in use")
         if begins:
             self._check_places(pack, begins[0])
@@ -239,7 +206,7 @@ class PackLoops:
         """All that is made of a pack's first element are places that move along with it, for loads, stores and lanes."""
         source, code, first = self.source, self.code, self._declarator(begin)
         factor = field_of(first, "value", "left")
-        while factor is not None and factor.type == "call_expression" and self._called(factor) in _CASTS:
+        while factor is not None and factor.type == "call_expression" and self.source.called(factor) in _CASTS:
             factor = field_of(factor, "arguments").named_children[0]
         if source.of(factor) != pack.pack:
             raise Unsupported("a first element of another pack")
@@ -252,18 +219,18 @@ class PackLoops:
 
         for statement in (s for s in pack.block.named_children if s.type == "declaration" and pack.holds(s)):
             for found in code.declared(statement) if not same(statement, begin) else ():
-                loads = any(
-                    inside(found.value, i) or inside(i, found.value) for i in pack.items if found.value is not None
-                )
-                if found.value is None or loads or not code.polynomial(found.value).depends_on(symbol):
+                value = found.value
+                if value is None or any(inside(value, i) or inside(i, value) for i in pack.items):
                     continue
-                if not moves_along(found.value):
+                if not code.polynomial(value).depends_on(symbol):
+                    continue
+                if not moves_along(value):
                     raise Unsupported("a place that does not move along")
                 made[found.name] = found.declarator
         lanes, calls = ([i for i in pack.items if i.type == kind] for kind in ("for_statement", "call_expression"))
         for use in (u for other in made for u in uses_of(source, pack.block, other) if pack.holds(u)):
             if any(inside(use, loop) for loop in lanes):
-                if source.of(use) == name and not is_binary(source, use.parent, "+"):
+                if source.of(use) == name and match(source, use.parent, "$a + $b") is None:
                     raise Unsupported(
                         "something that a whole pack has in common, where packs may reach into another row"
                     )
@@ -289,7 +256,7 @@ class PackLoops:
                 offset = Polynomial.of(
                     (m, c) for m, c in offset.terms if not any(s.where in self.code.pinned for s in m)
                 )
-                rows.setdefault(offset, []).append((address, root, size, self._called(call) == "store_lanes"))
+                rows.setdefault(offset, []).append((address, root, size, self.source.called(call) == "store_lanes"))
         ranked = sorted(rows.values(), key=lambda row: (any(r[3] for r in row), len({r[1] for r in row})), reverse=True)
         for row in ranked:
             narrowest = min(size for _, _, size, _ in row)
@@ -305,10 +272,7 @@ class PackLoops:
         packs = [pack for pack in self.packs if pack.items]
         earliest = min((pack.items[0] for pack in packs), key=lambda item: item.start_byte)
         mentioned: list[Node] = []
-        try:
-            text = self._without_begin(address, mentioned)
-        except Unsupported:
-            return None
+        text = self._without_begin(address, mentioned)
         blocks = [b for b in upward(earliest.parent) if b.type == "compound_statement" and inside(b, self.kernel.body)]
         for block in reversed(blocks):
             at = next(child for child in block.named_children if inside(earliest, child))
@@ -319,52 +283,30 @@ class PackLoops:
                 return None if self.kernel.changes_within(self.code.polynomial(address), [block]) else (text, at)
         return None
 
-    def _without_begin(self, node: Node, mentioned: list[Node]) -> str:
+    def _without_begin(self, address: Node, mentioned: list[Node]) -> str:
         """An address of which the pack's first element is left away, "" where nothing else is in it."""
         source, code = self.source, self.code
-        if node.type == "identifier":
-            found = code.definition(node)
+
+        def part(node: Node) -> str:
+            found = code.variable(node)
             if found is not None and found.where in code.pinned:
                 return ""
             if found is not None and found.value is not None and self._is_of_pack(found):
                 text = self._without_begin(found.value, mentioned)
-                return text if re.fullmatch(r"[\w.]*|\(.*\)", text) else f"({text})"
-            mentioned.append(node)
-            return source.of(node)
-        if not self._depends(node):
-            if source.has(node, "subscript_expression", "pointer_expression"):
-                raise Unsupported("a row that is looked up there and then")
-            names = [(name, self._without_begin(name, mentioned)) for name in source.walk(node, "identifier")]
-            return source.render(node, names)
-        if node.type == "pointer_expression" and source.of(node.children[0]) == "&":
-            element = field_of(node, "argument")
-            if element is not None and element.type == "subscript_expression":
-                base, indices = field_of(element, "argument"), field_of(element, "indices")
-                index = self._without_begin(indices.named_children[0], mentioned)
-                array = self._without_begin(base, mentioned)
-                return f"&{array}[{index}]" if index else array
-        if is_binary(source, node, "+"):
-            parts = [self._without_begin(field_of(node, side), mentioned) for side in ("left", "right")]
-            return " + ".join(part for part in parts if part)
-        if is_binary(source, node, "*"):
-            return ""
-        inner = field_of(node, "value") if node.type == "cast_expression" else None
-        if node.type == "parenthesized_expression":
-            inner = node.named_children[0]
-        if node.type == "call_expression":
-            inner = field_of(node, "arguments").named_children[0]
-        if inner is None:
-            raise Unsupported("an address of another form")
-        text = self._without_begin(inner, mentioned)
-        return source.render(node, [(inner, text)]) if text else ""
+                return as_factor(text) if text else ""
+            if node.type == "identifier":
+                mentioned.append(node)
+                return source.of(node)
+            begins = any(symbol.where in code.pinned for symbol in code.polynomial(node).variables())
+            if begins or source.has(node, "subscript_expression", "pointer_expression"):
+                raise Unsupported("a row that is looked up there and then, or an address of another form")
+            return source.render(node, [(name, part(name)) for name in source.walk(node, "identifier")])
+
+        return summed(source, address, part)
 
     def _is_of_pack(self, found: Definition) -> bool:
         """Whether the variable is declared for each pack anew, and stays as it is."""
         return not self.code.mutated(found) and any(pack.holds(found.declaration) for pack in self.packs if pack.items)
-
-    def _depends(self, node: Node) -> bool:
-        """Whether a pack's first element is in it, seen through variables."""
-        return any(symbol.where in self.code.pinned for symbol in self.code.polynomial(node).variables())
 
     def _change(self, edits: Edits, pack: _Pack) -> None:
         source, width, ragged = self.source, self.width, self.ragged
@@ -381,7 +323,7 @@ class PackLoops:
         for item in pack.items:
             if item.type == "call_expression":
                 function, listed = field_of(item, "function"), field_of(item, "arguments")
-                load = self._called(item) == "load_lanes"
+                load = self.source.called(item) == "load_lanes"
                 edits.replace(function, f"load_part<{width}, {ragged}>" if load else f"store_part<{ragged}>")
                 edits.insert(listed.end_byte - 1, f", {self.part}")
             elif item.type == "for_statement":
@@ -400,20 +342,14 @@ class PackLoops:
     def _insert_before(self, edits: Edits, statement: Node, text: str) -> None:
         """A line of its own in front of a statement and of the comments and directives on it."""
         source, first = self.source, statement
-        while first.prev_named_sibling is not None and first.prev_named_sibling.type in {"comment", "preproc_call"}:
-            before = first.prev_named_sibling
-            if before.start_point[0] == (before.prev_named_sibling or before.parent).end_point[0]:
-                break  # a comment on what stands in front of it
+        while (before := first.prev_named_sibling) is not None:
+            if before.type != "preproc_call" and not (before.type == "comment" and source.alone(before)):
+                break
             first = before
-        line = source.line_start(first)
-        edits.insert(line, f"{source.indent(statement)}{text}\n")
+        edits.insert(source.line_start(first), f"{source.indent(statement)}{text}\n")
 
     def _declarator(self, declaration: Node) -> Node:
         declarator = field_of(declaration, "declarator") if declaration.type == "declaration" else None
         if declarator is None or declared_name(declarator) is None:
             raise Unsupported("a first element that is no variable")
         return declarator
-
-    def _called(self, call: Node) -> str:
-        """The function's name, without template arguments."""
-        return self.source.of(call, "function").partition("<")[0]

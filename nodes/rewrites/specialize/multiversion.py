@@ -28,13 +28,13 @@ from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.entry import has_c_linkage, named, parameters
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.tree import declared_name, field_of, upward
 
 _TYPES = {"class_specifier", "concept_definition", "enum_specifier", "struct_specifier", "union_specifier"}
 _DEFINES = {"preproc_def", "preproc_function_def"}
 _CONDITIONS = {"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif"}
 _UNNAMED = {
-    *_DEFINES, "comment", "preproc_call", "preproc_include", "static_assert_declaration", "template_instantiation",
+    "comment", "preproc_call", "preproc_include", "static_assert_declaration", "template_instantiation",
     "identifier", "number_literal", "binary_expression", "unary_expression", "preproc_defined", "parenthesized_expression",
 }  # fmt: skip
 """At the top of a file, or of a condition of the preprocessor: what brings no name of its own beside those of macros."""
@@ -94,12 +94,12 @@ class _File:
         """The items of each name: overloads, specialisations and declarations stay together."""
         found: dict[str, list[Node]] = {}
         for item in self.items:
-            for name in self._names(item) or ([self.source.of(item, "name")] if item.type in _DEFINES else []):
+            for name in self.names_of(item):
                 found.setdefault(name, []).append(item)
         return found
 
-    def text(self, item: Node) -> str:
-        return " ".join(self.source.of(item).split())
+    def texts(self, name: str) -> list[str]:
+        return [" ".join(self.source.of(item).split()) for item in self.named.get(name, [])]
 
     def whole(self, item: Node) -> tuple[int, int]:
         """Where an item begins and ends, with the comments above it, its semicolon and the rest of its line."""
@@ -128,7 +128,7 @@ class _File:
         """Names that mean something of this file wherever they stand. Raises Unsupported where a form has none."""
         found = {*self.macros, *self._dynamic()}
         for item in self.items:
-            found.update(self._names(item))
+            found.update(self.names_of(item))
         return frozenset(found - {"", *self._promised()})
 
     def _promised(self) -> set[str]:
@@ -138,20 +138,20 @@ class _File:
             inner = item.named_children[-1] if item.type == "template_declaration" else item
             given = self.source.has(field_of(inner, "declarator"), "function_declarator")
             if inner.type in found and given and field_of(inner, "declarator", "value") is None:
-                found[inner.type].update(self._names(inner))
+                found[inner.type].update(self.names_of(inner))
         return found["declaration"] - found["function_definition"]
 
-    def entry(self, dtype: str) -> Node | None:
-        """The definition of the entry point for a data type, None where no such function can be seen."""
-        for name in self.spec.entry_names(dtype):
-            for item in self.declared(name):
-                if field_of(item, "body") is not None and has_c_linkage(item):
-                    return item
-        return None
+    def entry(self, dtype: str) -> Node:
+        """The definition of the entry point for a data type. Raises Unsupported where no such function can be seen."""
+        found = (item for name in self.spec.entry_names(dtype) for item in self.declared(name))
+        defined = next((item for item in found if field_of(item, "body") is not None and has_c_linkage(item)), None)
+        if defined is None:
+            raise Unsupported(f"no entry point for {dtype} is written out")
+        return defined
 
     def declared(self, name: str) -> list[Node]:
         """Functions of that name, declared or defined."""
-        return [i for i in self.items if i.type in {"declaration", "function_definition"} and name in self._names(i)]
+        return [i for i in self.items if i.type in {"declaration", "function_definition"} and name in self.names_of(i)]
 
     def _dynamic(self) -> Iterator[str]:
         """Dynamic shared memory: one name has one type in all of a file."""
@@ -159,7 +159,7 @@ class _File:
             if self.source.says(node, "extern") and self.source.says(node, "__shared__"):
                 yield from map(self._last, node.children_by_field_name("declarator"))
 
-    def _names(self, node: Node) -> list[str]:
+    def names_of(self, node: Node) -> list[str]:
         while node.type == "template_declaration":
             node = node.named_children[-1]
         of = self.source.of
@@ -170,11 +170,11 @@ class _File:
         if node.type in _TYPES:
             inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
             return [self._last(field_of(one, "name")) for one in (node, *inside)]
-        if node.type == "alias_declaration":
+        if node.type in {"alias_declaration", *_DEFINES}:
             return [of(node, "name")]
         if node.type in {"declaration", "function_definition", "type_definition"}:
             kind = field_of(node, "type")
-            names = self._names(kind) if kind is not None and kind.type in _TYPES else []
+            names = self.names_of(kind) if kind is not None and kind.type in _TYPES else []
             return names + [name for one in node.children_by_field_name("declarator") for name in self._declared(one)]
         if node.type == "preproc_call" and of(node, "directive").endswith("undef"):
             return [of(node, "argument").strip()]
@@ -192,12 +192,8 @@ class _File:
 
     def _last(self, node: Node | None) -> str:
         """The name that a declarator ends in, "" where it has none of its own."""
-        while node is not None and node.type not in {"identifier", "type_identifier"}:
-            inner = field_of(node, "declarator") or field_of(node, "name")
-            if inner is None and node.type in {"reference_declarator", "parenthesized_declarator"}:
-                inner = next(iter(reversed(node.named_children)), None)
-            node = inner
-        return self.source.of(node)
+        found, inner = declared_name(node), field_of(node, "declarator") or field_of(node, "name")
+        return self._last(inner) if found is None and inner is not None else self.source.of(found)
 
 
 def _named(name: str, suffix: str) -> str:
@@ -239,7 +235,7 @@ def _is_anothers(before: list[str], names: dict[str, str]) -> bool:
 class _Joined:
     def __init__(self, first: _File, second: _File, version: Version, called: str) -> None:
         self.first, self.second, self.spec, self.version = first, second, first.spec, version
-        entries = [self._entries(dtype) for dtype in version.dtypes]
+        entries = [(first.entry(dtype), second.entry(dtype)) for dtype in version.dtypes]
         self.entries = list({mine.start_byte: (mine, theirs) for mine, theirs in entries}.values())
         """Once where one serves several data types."""
         self.place = self._place()
@@ -253,7 +249,7 @@ class _Joined:
             raise Unsupported(f"{min(taken)} means two things")
         edits.insert(self.place, f"{copy}\n")
         for mine, theirs in self.entries:
-            self._enter(edits, mine, self.names[self.second._names(theirs)[0]])
+            self._enter(edits, mine, self.names[self.second.names_of(theirs)[0]])
         text = re.sub(r"\n{3,}", "\n\n", edits.apply())
         for node in self.second.source.walk(None, "preproc_include"):
             path, source = self.second.source.of(node, "path"), self.first.source.reparsed(text)
@@ -267,9 +263,9 @@ class _Joined:
     def _differing(self) -> frozenset[str]:
         """Names that this file has otherwise, or not above the copy, those that build on them, and the entry points. Raises
         Unsupported where no entry point is otherwise."""
-        entries = {self.second._names(theirs)[0] for _, theirs in self.entries}
+        entries = {self.second.names_of(theirs)[0] for _, theirs in self.entries}
         own = {name for name in self.second.own - entries if not self._is_shared(name)}
-        own |= {name for name in entries if self._texts(self.first, name) != self._texts(self.second, name)}
+        own |= {name for name in entries if self.first.texts(name) != self.second.texts(name)}
         words = {name: self._words(name) for name in self.second.own}
         while more := {name for name in self.second.own - own if words[name] & own}:
             own |= more
@@ -280,13 +276,9 @@ class _Joined:
     def _is_shared(self, name: str) -> bool:
         """Whether this file has the same definitions of a name, above the copy, and nothing that they keep."""
         mine, theirs = self.first.named.get(name, []), self.second.named.get(name, [])
-        alike = bool(theirs) and self._texts(self.first, name) == self._texts(self.second, name)
+        alike = bool(theirs) and self.first.texts(name) == self.second.texts(name)
         above = all(item.end_byte <= self.place for item in mine)
         return alike and above and not any(self.second.keeps_state(item) for item in theirs)
-
-    @staticmethod
-    def _texts(file: _File, name: str) -> list[str]:
-        return [file.text(item) for item in file.named.get(name, [])]
 
     def _words(self, name: str) -> frozenset[str]:
         """What the items of a name, and the conditions of the preprocessor around them, are made of."""
@@ -304,10 +296,10 @@ class _Joined:
             edits.remove(node)
         for name, items in self.second.named.items():
             for item in items if name in self.second.own - self.own else ():
-                if not self.own & set(self.second._names(item)):
+                if not self.own & set(self.second.names_of(item)):
                     gone.add((*self.second.whole(item), ""))
         edits.changes += gone
-        wanted = {self.second._names(theirs)[0] for _, theirs in self.entries}
+        wanted = {self.second.names_of(theirs)[0] for _, theirs in self.entries}
         for name in {name for dtype in self.spec.dtypes for name in self.spec.entry_names(dtype)}:
             items = self.second.declared(name)
             unused = name not in wanted and len(re.findall(rf"\b{name}\b", source.text)) == len(items)
@@ -325,12 +317,6 @@ class _Joined:
         if self.version.measure is not None:
             head += f"{self._threshold()}\n"
         return head + _renamed(text, self.names).strip("\n") + "\n"
-
-    def _entries(self, dtype: str) -> tuple[Node, Node]:
-        mine, theirs = self.first.entry(dtype), self.second.entry(dtype)
-        if mine is None or theirs is None:
-            raise Unsupported(f"no entry point for {dtype} is written out")
-        return mine, theirs
 
     def _place(self) -> int:
         """In front of the first entry point, and of the comments above it."""

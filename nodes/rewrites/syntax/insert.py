@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from nodes.rewrites.syntax.source import Edits, Source
@@ -77,3 +78,8 @@ def renamed(function: str, old: str, new: str) -> str:
     """`old<arguments>` as `new<arguments>`."""
     head, bracket, rest = function.partition("<")
     return head.replace(old, new) + bracket + rest
+
+
+def as_factor(text: str) -> str:
+    """An expression as it may stand beside any operator."""
+    return text if re.fullmatch(r"[\w.]+", text) else f"({text})"

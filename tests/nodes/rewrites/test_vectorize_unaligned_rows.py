@@ -14,6 +14,7 @@ from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, ordered
 from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
+from nodes.rewrites.specialize.uneven import row_axis
 from tests.nodes.rewrites.emulate.emulation import library
 from tests.nodes.rewrites.steps import H200, INPUTS, after, check
 from tests.nodes.rewrites.test_cuda_rewrites import _bundle
@@ -76,14 +77,6 @@ def always(text: str) -> str:
     return text.replace(">= 4 * PACK", ">= 0 * PACK")
 
 
-def test_a_grid_has_threads_for_the_last_elements() -> None:
-    new = ragged(after(FLAT, "vectorize"))
-    assert new is not None and "ceil_div((packs_in<WIDTH, RAGGED>(n)), 256)" in new.replace(
-        "packs_in<WIDTH, RAGGED>(n)", "(packs_in<WIDTH, RAGGED>(n))"
-    )
-    assert "if (pack < packs_in<VEC, RAGGED>(n)) {" in new
-
-
 @pytest.mark.parametrize(
     ("workloads", "expected"),
     [
@@ -136,7 +129,9 @@ def test_what_is_not_understood_stays(old: str, new: str) -> None:
 
 def test_a_guard_needs_a_grid_that_counts_packs() -> None:
     packed = after(FLAT, "vectorize")
-    assert ragged(packed) is not None
+    new = ragged(packed)
+    assert new is not None and "if (pack < packs_in<VEC, RAGGED>(n)) {" in new
+    assert "ceil_div(packs_in<WIDTH, RAGGED>(n), 256)" in new
     assert ragged(packed.replace("ceil_div(n / WIDTH, 256)", "ceil_div(n, 256)")) is None
 
 
@@ -160,16 +155,6 @@ def test_plain_files_and_files_that_have_it_stay() -> None:
     assert ragged(ROWS) is None
     new = ragged(after(ROWS, "vectorize"))
     assert new is not None and ragged(new) is None
-
-
-@pytest.mark.slow  # the planner's whole search
-def test_first_plan_of_a_vocabulary() -> None:
-    steps, text = _bundle(INPUTS / "log_softmax/baseline.plain.cu")
-    assert {"vectorize", "vectorize_unaligned_rows"} <= set(steps) and "past_pack<VEC>(x)" in text
-    assert (
-        "vectorize_unaligned_rows" in _bundle(INPUTS / "relu_squared/baseline.plain.cu")[0]
-    )  # only checked at such a size
-    assert "vectorize_unaligned_rows" not in _bundle(INPUTS / "head_rms_norm/baseline.plain.cu")[0]
 
 
 def packed_twice(tmp_path: Path, text: str) -> ctypes.CDLL:
@@ -211,22 +196,10 @@ def test_every_pack_but_the_ends_moves_in_one_piece(tmp_path: Path) -> None:
 
 
 WIDTHS = (1, 7, 8, 9, 15, 16, 17, 33, 129, 1021)
-BUNDLES = {
-    "log_softmax": "vocabulary",
-    "cross_entropy": "vocab",
-    "row_entropy": "vocab",
-    "online_softmax": "columns",
-    "row_softmax": "columns",
-    "layer_norm": "columns",
-    "head_rms_norm": "head_dim",
-    "quick_gelu": "d",
-    "relu_squared": "elements",
-    "residual_then_norm": "columns",
-    "quantize_rows": "columns",
-    "masked_softmax": "columns",
-    "row_logsumexp": "columns",
-    "thread_softmax": "n",
-}
+BUNDLES = (
+    "log_softmax", "cross_entropy", "row_entropy", "online_softmax", "row_softmax", "layer_norm", "head_rms_norm", "quick_gelu",
+    "relu_squared", "residual_then_norm", "quantize_rows", "masked_softmax", "row_logsumexp", "thread_softmax",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -245,6 +218,7 @@ def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
             text = applied_step(step, text, RAGGED) or text
     assert "past_pack" in text
     known = kernels.load(str(folder)).spec
-    others = "".join(f"{axis}=3," for axis in known.axes if axis != BUNDLES[name])
-    named = [f"{dtype}:{others}{BUNDLES[name]}={width}" for dtype in known.dtypes for width in WIDTHS]
+    along = row_axis(known, known.workloads[0])
+    others = "".join(f"{axis}=3," for axis in known.axes if axis != along)
+    named = [f"{dtype}:{others}{along}={width}" for dtype in known.dtypes for width in WIDTHS]
     check(always(text), tmp_path, folder, "0", "1", "3", *named)
