@@ -9,7 +9,6 @@ The file's name is the rewrite's name, its folder is its phase. Nothing else nam
 
 from __future__ import annotations
 
-import heapq
 import importlib
 import math
 import pkgutil
@@ -17,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 
 from harness.records import Bound, DeviceFacts, Outcome
 from kernels.spec import DTYPE_BYTES, Device, Frozen, Spec, Workload
@@ -152,20 +152,14 @@ def catalog() -> dict[str, Rewrite]:
 def ordered(language: Device) -> tuple[Rewrite, ...]:
     """Those of a language in the order in which they are applied. Raises ValueError where `after` goes in a circle."""
     mine = {name: made for name, made in catalog().items() if language in made.languages}
-    waits = {name: {other for other in made.after if other in mine} for name, made in mine.items()}
-    place = {name: (PHASES.index(made.phase), name) for name, made in mine.items()}
-    ready = [place[name] for name, others in waits.items() if not others]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        found.append(mine[name])
-        for other, others in waits.items():
-            if name in others:
-                others.remove(name)
-                if not others:
-                    heapq.heappush(ready, place[other])
-    if len(found) < len(mine):
-        circle = sorted(mine.keys() - {made.name for made in found})
-        raise ValueError(f"{', '.join(circle)} come after each other")
+    waits = TopologicalSorter({name: mine.keys() & set(made.after) for name, made in mine.items()})
+    try:
+        waits.prepare()
+    except CycleError as error:
+        raise ValueError(f"{', '.join(sorted(set(error.args[1])))} come after each other") from error
+    found, ready = list[Rewrite](), list[str]()
+    while waits.is_active():
+        ready = sorted([*ready, *waits.get_ready()], key=lambda name: (PHASES.index(mine[name].phase), name))
+        found.append(mine[ready.pop(0)])
+        waits.done(found[-1].name)
     return tuple(found)

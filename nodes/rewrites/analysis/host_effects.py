@@ -43,8 +43,10 @@ _WITHOUT_EFFECT = frozenset({
 _ALL_PARTS = frozenset({
     "initializer_list", "argument_list", "condition_clause", "comma_expression", "expression_statement", "compound_statement",
     "if_statement", "else_clause", "parenthesized_expression", "cast_expression", "unary_expression", "binary_expression",
-    "conditional_expression", "subscript_argument_list",
+    "conditional_expression", "subscript_argument_list", "return_statement", "subscript_expression", "pointer_expression",
+    "field_expression", "assignment_expression", "update_expression",
 })  # fmt: skip
+"""What has no effect but its parts', and perhaps one of its own behind them."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,6 @@ class _Reader:
             return start._replace(offset=start.offset + offset if known else None)
         (only, *more) = value.symbols or {Symbol("")}
         target = field_of(only.node, "argument") if not more and is_address(self.source, only.node) else None
-        while target is not None and target.type == "field_expression" and target.children[1].type == ".":
-            target = field_of(target, "argument")
         own = self.code.variable(target)
         if own is None or own.declarator is None or own.kind == "global" or self.code.element_of(_symbol(target)):
             raise _refused(node, f"{self.source.of(node)} is not a pointer to an array that is known")
@@ -249,14 +249,14 @@ class _Reader:
     def read(self, node: Node) -> None:
         if node.type in _WITHOUT_EFFECT:
             return
-        if node.type not in _ALL_PARTS:
-            handler = getattr(self, f"_{node.type}", None)
-            if handler is None:
-                raise _refused(node, f"a {node.type.replace('_', ' ')} is not understood")
-            handler(node)
-            return
-        for child in node.named_children:
-            self.read(child)
+        own = getattr(self, f"_{node.type}", None)
+        if node.type in _ALL_PARTS:
+            for child in node.named_children:
+                self.read(child)
+        elif own is None:
+            raise _refused(node, f"a {node.type.replace('_', ' ')} is not understood")
+        if own is not None:
+            own(node)
 
     def _preproc_call(self, node: Node) -> None:
         if "#pragma" not in self.source.of(node):
@@ -278,9 +278,7 @@ class _Reader:
                 declarator = field_of(declarator, "declarator")
             for given in (value, *value.named_children) if vector and value is not None else ():
                 if self.code.pointer_base(self.code.polynomial(given)) is not None:
-                    # Another array's elements, which ones is not said.
-                    pointer = self.pointer(given, self.code.polynomial(given))
-                    self.touch(given, pointer._replace(offset=None), False)
+                    raise _refused(node, "a vector of another array's elements")
             if vector and declarator.type == "function_declarator":  # `std::vector<float> v(n);` reads like one
                 continue
             while declarator.type in {"array_declarator", "pointer_declarator"}:
@@ -291,8 +289,6 @@ class _Reader:
     def _return_statement(self, node: Node) -> None:
         if len(self.frames) == 1:
             raise _refused(node, "leaves the loop")
-        for child in node.named_children:
-            self.read(child)
 
     def _for_statement(self, node: Node) -> None:
         loop = canonical(self.source, node)
@@ -326,18 +322,10 @@ class _Reader:
         return Iteration(Symbol(loop.name, loop.symbol.where), low, high, max(1, size or 1))
 
     def _subscript_expression(self, node: Node) -> None:
-        self.read(field_of(node, "argument"))
-        self.read(field_of(node, "indices"))
-        self._element(node)
-
-    def _pointer_expression(self, node: Node) -> None:
-        self.read(field_of(node, "argument"))
-        if self.source.of(node.children[0]) == "*":
-            self._element(node)
-
-    def _element(self, node: Node) -> None:
         """`p[i]` or `*p`."""
         place, use = place_of(self.code, node), use_of(self.code, node)
+        if place is None and is_address(self.source, node):
+            return
         if place is None:
             raise _refused(node, "a subscript of several")
         pointer = self.pointer(node, place)
@@ -345,9 +333,10 @@ class _Reader:
             reads, writes, _ = use
             self.touch(node, pointer, *[False] * reads, *[True] * writes)
 
+    _pointer_expression = _subscript_expression
+
     def _field_expression(self, node: Node) -> None:
         holder = field_of(node, "argument")
-        self.read(holder)
         written = self.source.set_by(node) != ""
         if node.children[1].type == "->":
             self.touch(node, self.pointer(holder, self.code.polynomial(holder)), False, *[True] * written)
@@ -355,19 +344,12 @@ class _Reader:
             self._assigned(holder, node.parent)
 
     def _assignment_expression(self, node: Node) -> None:
-        left = field_of(node, "left")
-        self.read(field_of(node, "right"))
-        if left.type == "identifier":
-            self._assigned(left, node)
-        else:
-            self.read(left)
+        """`v = e`, or `++v`."""
+        target = field_of(node, "left") or field_of(node, "argument")
+        if target.type == "identifier":
+            self._assigned(target, node)
 
-    def _update_expression(self, node: Node) -> None:
-        argument = field_of(node, "argument")
-        if argument.type == "identifier":
-            self._assigned(argument, node)
-        else:
-            self.read(argument)
+    _update_expression = _assignment_expression
 
     def _assigned(self, name: Node, node: Node) -> None:
         text, found = self.source.of(name), self.code.definition(name)
