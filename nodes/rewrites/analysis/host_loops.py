@@ -16,16 +16,13 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_source import functions, host_code, pragma_node
 from nodes.rewrites.analysis.kernels import Loop
-from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, upward
+from nodes.rewrites.syntax.source import Source
+from nodes.rewrites.syntax.tree import LOOPS, enclosing, upward
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
     """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
-    try:
-        return host_code(source).loop(node)
-    except Unsupported:
-        return None
+    return host_code(source).loop(node)
 
 
 def loops(source: Source, node: Node | None = None) -> list[Loop]:
@@ -42,21 +39,14 @@ def loops_around(source: Source, node: Node) -> list[Loop | None]:
 
 def called_in_loops(source: Source) -> set[str]:
     """Functions of the file that run once per iteration of something, by way of others too."""
-    found = set[str]()
-    bodies = list(source.walk(None, *LOOPS))
-    while bodies:
-        called = {source.of(c, "function").partition("<")[0] for c in source.walk(bodies.pop(), "call_expression")}
-        new = (called & functions(source).keys()) - found
-        bodies += [function.body for name in new for function in functions(source)[name]]
-        found |= new
-    return found
+    names = {source.called(c) for loop in source.walk(None, *LOOPS) for c in source.walk(loop, "call_expression")}
+    reached = host_code(source).reached(*names)
+    return {name for name, group in functions(source).items() if any(function.node in reached for function in group)}
 
 
 def loop_at(source: Source, start: int) -> Loop | None:
     """The canonical loop that starts at a byte."""
-    node = source.root.descendant_for_byte_range(start, start + 3)
-    while node is not None and node.type != "for_statement":
-        node = node.parent
+    node = enclosing(source.root.descendant_for_byte_range(start, start + 3), "for_statement")
     return canonical(source, node) if node is not None else None
 
 

@@ -20,7 +20,6 @@ from nodes.rewrites.analysis.host_dependence import Reduction, reduction, unorde
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
-    INTEGERS,
     aliases,
     arguments,
     called,
@@ -44,6 +43,7 @@ from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_definitions, include
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import is_integer
 
 _FUNCTIONS = {name: f"{name.removesuffix('f')}_lanes" for name in VECTOR_FUNCTIONS} | {
     "sqrtf": "sqrt_lanes", "fabsf": "abs_lanes", "rintf": "rint_lanes", "nearbyintf": "rint_lanes", "floorf": "floor_lanes",
@@ -252,7 +252,7 @@ class _Expressions:
             name, value = fields(declarator, "declarator", "value")
             if declarator.type != "init_declarator" or (name.type != "identifier" and self.variant(value)):
                 raise _refused(node, "a variable of another form, or without a value")
-            integer = set(source.of(kind).replace("std::", "").split()) <= INTEGERS - {"auto"}
+            integer = is_integer(source.of(kind))
             if not self.variant(value) or integer:
                 self.numbers |= {source.of(name)} if self.variant(value) else set()
                 continue

@@ -12,7 +12,7 @@ LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_rang
 JUMPS = ("continue_statement", "return_statement", "break_statement", "goto_statement")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
 _DECLARES = _DECLARATORS | {"function_declarator", "parenthesized_declarator"}
-_INTEGER = re.compile(r"((unsigned|signed|long|int|short|size_t|ptrdiff_t|u?int\d+_t)\s*)+")
+_INTEGER = re.compile(r"((unsigned|signed|long|int|short|(std::)?(s?size_t|ptrdiff_t|u?int\d+_t))\s*)+")
 
 
 def is_integer(kind: str) -> bool:
