@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_arithmetic import NUMBERS
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.tree import field_of
-
-OPERATORS: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
-    ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-}  # fmt: skip
 
 
 def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, depth: int = 0) -> int | None:
@@ -38,9 +31,7 @@ def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, dept
     joint = code.source.of(node, "operator")
     if joint == "&&":
         return 0 if 0 in (left, right) else None if None in (left, right) else 1
-    if joint == "||":
-        return 1 if left or right else None if None in (left, right) else 0
-    return None if left is None or right is None or joint not in OPERATORS else int(OPERATORS[joint](left, right))
+    return None if left is None or right is None or joint not in NUMBERS else int(NUMBERS[joint](left, right))
 
 
 def _of_name(code: Code, kernel: Kernel, launch: Launch | None, name: Node, depth: int) -> int | None:
