@@ -16,7 +16,7 @@ from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported, inside, repeated
 from nodes.rewrites.syntax.source import one_by_one as by_source
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
 """Host functions that take a kernel and do not launch it."""
@@ -24,6 +24,7 @@ ABOUT_GRIDS = {"wait_for_predecessor", "is_among_last_blocks"}
 """What programmatic_dependent_launch writes."""
 GRID_CALLS = ("wait_for_predecessor", "cudaGridDependencySynchronize", "cudaTriggerProgrammaticLaunchCompletion")
 """A kernel waits for the grid before its own, or lets the next one begin to."""
+_SCOPES = {"compound_statement", "translation_unit", "declaration_list", "preproc_if", "preproc_ifdef"}
 
 
 @dataclass(frozen=True)
@@ -77,20 +78,15 @@ class Code(Indices):
     def launches_of(self, name: str) -> list[Launch]:
         """Every launch of the kernel, or none where there may be others: from a macro, through a pointer, of another
         kernel of the same name."""
-        if len(self.overloads.get(name, [])) > 1:
-            return []
-        if name in self.words_of_macros:
+        if len(self.overloads.get(name, [])) > 1 or name in self.words_of_macros:
             return []
         mine = [launch for launch in self.launches if launch.kernel_name == name]
         for node in self._mentions.get(name, []):
             if not any(inside(node, launch.function) for launch in mine):
-                around = node.parent
-                while around is not None and around.type in {"template_function", "qualified_identifier"}:
-                    around = around.parent
-                asks = around is not None and around.type == "argument_list" and around.parent is not None
-                asked = self.source.of(around.parent, "function") if asks else ""
-                declared = around is not None and around.type == "function_declarator"
-                if not declared and asked not in ATTRIBUTES:
+                outer = (n for n in upward(node.parent) if n.type not in {"template_function", "qualified_identifier"})
+                around = next(outer)
+                asked = self.source.of(around.parent, "function") if around.type == "argument_list" else ""
+                if around.type != "function_declarator" and asked not in ATTRIBUTES:
                     return []
         return mine
 
@@ -135,12 +131,7 @@ class Code(Indices):
     @cached_property
     def functions(self) -> dict[str, Node]:
         """Functions with a body, by name; the last of an overload set."""
-        found = {}
-        for node in self.source.walk(None, "function_definition"):
-            name = declared_name(field_of(node, "declarator"))
-            if name is not None:
-                found[self.source.of(name)] = node
-        return found
+        return {name: group[-1] for name, group in self.overloads.items()}
 
     @cached_property
     def overloads(self) -> dict[str, list[Node]]:
@@ -208,20 +199,10 @@ class Code(Indices):
 
     def loads(self, name: str) -> bool:
         """Whether `name(p)` reads `*p` and nothing else: an intrinsic, or a macro that stands for one."""
-        if name in LOADS:
-            return True
         macro = self.macros.get(name)
-        if macro is None or macro.type != "preproc_function_def":
-            return False
-        value = self.source.reparsed(f"auto value = {self.source.of(macro, 'value')};")
-        called = next(value.walk(None, "call_expression"), None)
-        listed = field_of(called, "arguments")
-        return called is not None and listed is not None and (
-            value.of(called, "function") in LOADS
-            and [value.of(c) for c in listed.named_children]
-            == [self.source.of(c) for c in field_of(macro, "parameters").named_children]
-            and called.end_byte == value.root.end_byte - 1
-        )  # fmt: skip
+        form = re.fullmatch(r"\s*(\w+)\((\w+)\)\s*", self.source.of(macro, "value"))
+        taken = [self.source.of(c) for c in children_of(macro, "parameters")]
+        return name in LOADS or (form is not None and form[1] in LOADS and [form[2]] == taken)
 
     def _effects_of(self, function: Node, count: int) -> list[str | None]:
         body, parameters = field_of(function, "body"), children_of(function, "declarator", "parameters")
@@ -399,68 +380,46 @@ class Code(Indices):
 
     def _definition(self, identifier: Node) -> Definition | None:
         name, here = self.source.of(identifier), identifier
-        while here.parent is not None:
-            parent = here.parent
-            if parent.type in {
-                "compound_statement",
-                "translation_unit",
-                "declaration_list",
-                "preproc_if",
-                "preproc_ifdef",
-            }:
-                for sibling in reversed([c for c in parent.named_children if c.end_byte <= here.start_byte]):
-                    found = self._declared(sibling, name, "local" if parent.type == "compound_statement" else "global")
-                    if found is not None:
-                        return found
-            elif parent.type == "declaration":
-                before = [d for d in parent.children_by_field_name("declarator") if d.end_byte <= here.start_byte]
-                found = self._among(parent, before, name, "local")
-                if found is not None:
+        for around in upward(identifier.parent):
+            for found in self._in_front(around, here):
+                if found.name == name:
                     return found
-            elif parent.type in {"for_statement", "if_statement", "while_statement", "for_range_loop"}:
-                start = field_of(parent, "initializer") or field_of(parent, "declarator")
-                if start is not None and not inside(identifier, start):
-                    found = self._declared(start, name, "loop")
-                    if found is not None:
-                        return found
-            elif parent.type in {"function_definition", "lambda_expression"}:
-                declared = field_of(parent, "declarator")
-                if declared is not None and declared.type == "pointer_declarator":  # what it returns
-                    declared = field_of(declared, "declarator")
-                for parameter in children_of(declared, "parameters"):
-                    inner = field_of(parameter, "declarator")
-                    found_name = declared_name(inner)
-                    if found_name is not None and self.source.of(found_name) == name:
-                        return Definition(name, "parameter", parameter, inner, None)
-            elif parent.type == "template_declaration":
-                listed = field_of(parent, "parameters")
-                for parameter in children_of(listed):
-                    if template_name(self.source, parameter) == name:
-                        return Definition(name, "template", parameter, None, None)
-            here = parent
-        if name in self.macros:
-            macro = self.macros[name]
-            return Definition(name, "macro", macro, None, None)
-        return None
+            here = around
+        macro = self.macros.get(name)
+        return Definition(name, "macro", macro, None, None) if macro is not None else None
 
-    def _declared(self, node: Node, name: str, kind: str) -> Definition | None:
-        if node.type != "declaration":
-            return None
-        return self._among(node, node.children_by_field_name("declarator"), name, kind)
+    def _in_front(self, around: Node, here: Node) -> Iterator[Definition]:
+        """What a node declares in front of one right below it, the last first."""
+        if around.type in _SCOPES:
+            kind = "local" if around.type == "compound_statement" else "global"
+            for sibling in reversed(around.named_children):
+                if sibling.type == "declaration" and sibling.end_byte <= here.start_byte:
+                    yield from reversed(self.declared(sibling, kind))
+        elif around.type == "declaration":
+            before = (found for found in self.declared(around) if found.declarator.end_byte <= here.start_byte)
+            yield from reversed(list(before))
+        elif around.type in {"for_statement", "if_statement", "while_statement"}:
+            start = field_of(around, "initializer")
+            if start is not None and start.type == "declaration" and not same(here, start):
+                yield from reversed(self.declared(start, "loop"))
+        elif around.type in {"function_definition", "lambda_expression"}:
+            declared = field_of(around, "declarator")
+            if declared is not None and declared.type == "pointer_declarator":  # what it returns
+                declared = field_of(declared, "declarator")
+            for parameter in children_of(declared, "parameters"):
+                yield from self.declared(parameter, "parameter")
+        elif around.type == "template_declaration":
+            for parameter in children_of(around, "parameters"):
+                yield Definition(template_name(self.source, parameter), "template", parameter, None, None)
 
-    def _among(self, declaration: Node, declarators: list[Node], name: str, kind: str) -> Definition | None:
-        made = (self._made(declaration, declarator, kind) for declarator in reversed(declarators))
-        return next((found for found in made if found is not None and found.name == name), None)
-
-    def declared(self, declaration: Node) -> list[Definition]:
-        """The local variables that a declaration makes."""
-        made = (self._made(declaration, d, "local") for d in declaration.children_by_field_name("declarator"))
-        return [found for found in made if found is not None]
-
-    def _made(self, declaration: Node, declarator: Node, kind: str) -> Definition | None:
-        name = declared_name(declarator)
-        value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
-        return Definition(self.source.of(name), kind, declaration, declarator, value) if name is not None else None
+    def declared(self, declaration: Node, kind: str = "local") -> list[Definition]:
+        """The variables that a declaration makes."""
+        found = []
+        for declarator in declaration.children_by_field_name("declarator"):
+            if (name := declared_name(declarator)) is not None:
+                value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
+                found.append(Definition(self.source.of(name), kind, declaration, declarator, value))
+        return found
 
 
 @lru_cache(maxsize=16)
