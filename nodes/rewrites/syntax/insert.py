@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
@@ -57,7 +58,7 @@ def include(source: Source, edits: Edits, header: str) -> None:
     """Adds `#include <header>` unless it is there, after the last include."""
     path = f"<{header}>"
     includes = list(source.walk(None, "preproc_include"))
-    if any(source.of(node, "path") == path for node in includes):
+    if any(source.of(node, "path") == path for node in includes) or any(path in text for _, _, text in edits.changes):
         return
     top = [node for node in includes if node.parent == source.root]
     at = top[-1].end_byte if top else 0
@@ -71,6 +72,11 @@ def _follows_define(source: Source, at: int) -> bool:
 def free(name: str, taken: Collection[str]) -> str:
     """The name, or one like it that nothing has."""
     return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)
+
+
+def substituted(text: str, names: Mapping[str, str]) -> str:
+    """The text with whole words replaced."""
+    return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
 
 
 def renamed(function: str, old: str, new: str) -> str:
