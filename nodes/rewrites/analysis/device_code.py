@@ -10,13 +10,13 @@ from functools import cached_property, lru_cache
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.indices import LOADS, Indices
-from nodes.rewrites.analysis.kernels import Kernel, template_name
+from nodes.rewrites.analysis.kernels import Kernel, template_name, use_of
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported, inside, repeated
 from nodes.rewrites.syntax.source import one_by_one as by_source
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward, whole_of
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
 """Host functions that take a kernel and do not launch it."""
@@ -227,9 +227,8 @@ class Code(Indices):
         place = target.parent
         if place.type != "pointer_expression" or self.source.of(place.children[0]) != "*":
             return None
-        if place.parent.type in {"update_expression", "field_expression", "subscript_expression"}:
-            return None
-        effect = {"": "r", "=": "w"}.get(self.source.set_by(place))
+        used = use_of(self, place)
+        effect = "r" * used[0] + "w" * used[1] if used is not None else None
         return effect.upper() if effect is not None and target is call else effect
 
     def root_of(self, base: Symbol, depth: int = 0) -> str:
@@ -270,16 +269,10 @@ class Code(Indices):
             address = (listed or address).named_children[-1]
         if address.type != "pointer_expression" or self.source.of(address.children[0]) != "&":
             return None
-        target = field_of(address, "argument")
-        while target is not None and target.type in {"parenthesized_expression", "field_expression"}:
-            if target.type == "field_expression" and target.children[1].type == "->":
-                return None
-            target = field_of(target, "argument") or target.named_children[0]
-        found = self.variable(target)
-        declarator = found.form if found is not None and found.kind == "local" else None
-        if found is None or declarator is None or declarator.type != "identifier":
+        found = self.variable(whole_of(field_of(address, "argument")))
+        if found is None or found.kind != "local" or found.form.type != "identifier":
             return None
-        return None if "__shared__" in self.source.of(found.declaration) else found
+        return None if self.source.says(found.declaration, "__shared__") else found
 
     @cached_property
     def kernels(self) -> list[Kernel]:
@@ -318,10 +311,7 @@ class Code(Indices):
                 target = field_of(here, "argument")
             else:
                 continue
-            while target is not None and target.type in {"field_expression", "parenthesized_expression"}:
-                if target.type == "field_expression" and target.children[1].type == "->":
-                    break
-                target = field_of(target, "argument") or target.named_children[0]
+            target = whole_of(target)
             if target is not None and target.type == "identifier":
                 yield target
 

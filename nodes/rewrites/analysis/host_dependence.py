@@ -138,9 +138,6 @@ def _without_quotients(value: Polynomial) -> Polynomial:
 def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial, Polynomial] | None:
     """Smallest and largest value over the loops inside, None where that is not known."""
     ends = [(each.symbol, each.low, each.high) for each in reversed(inner) if value.depends_on(each.symbol)]
-    for symbol in value.symbols:
-        if symbol.operator == "%" and any(symbol.depends_on(each.symbol) for each in inner):
-            ends.append((symbol, Polynomial(), symbol.operands[1] - _ONE))
     low = high = value
     for symbol, first, last in ends:
         if first is None or last is None or not all(_not_negative(end.coefficient(symbol)) for end in (low, high)):

@@ -68,6 +68,15 @@ def declared_name(declarator: Node | None) -> Node | None:
     return declarator if named else None
 
 
+def whole_of(place: Node | None) -> Node | None:
+    """What a place is, or is a field of: `v` for `v`, `v.x` and `(v).x.y`, `p->x` for itself."""
+    while place is not None and place.type in {"field_expression", "parenthesized_expression"}:
+        if place.type == "field_expression" and place.children[1].type == "->":
+            break
+        place = field_of(place, "argument") or place.named_children[0]
+    return place
+
+
 def names_declared(node: Node) -> list[Node]:
     """The names of a declaration, or of a parameter's."""
     names = (declared_name(declarator) for declarator in node.children_by_field_name("declarator"))
