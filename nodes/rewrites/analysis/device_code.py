@@ -229,7 +229,7 @@ class Code(Indices):
             return None
         used = use_of(self, place)
         effect = "r" * used[0] + "w" * used[1] if used is not None else None
-        return effect.upper() if effect is not None and target is call else effect
+        return effect.upper() if effect is not None and (target is call or used[2]) else effect
 
     def root_of(self, base: Symbol, depth: int = 0) -> str:
         """The parameter that a pointer comes from; "" for an array of the thread or block; "?" where unknown."""

@@ -425,17 +425,7 @@ class _Reader:
             return
         if len(pointers) != 1 or reads == writes:
             raise _refused(node, f"calls {name}, whose effects are unknown")
-        (pointer,) = pointers
-        widths = {"mm": 128, "mm256": 256, "mm512": 512}
-        sizes = {"ps": 32, "pd": 64, "ss": 0, "sd": 0}  # of one element
-        if pointer.offset is None or words[-1] not in sizes or words[0] not in widths or "i32gather" in words:
-            self.touch(node, pointer._replace(offset=None), writes)
-            return
-        count = widths[words[0]] // sizes[words[-1]] if sizes[words[-1]] else 1
-        lane = Iteration(Symbol("lane", node.start_byte), Polynomial(), Polynomial.constant(count - 1))
-        self.inner.append(lane)
-        self.touch(node, pointer._replace(offset=pointer.offset + Polynomial.symbol(lane.symbol)), writes)
-        self.inner.pop()
+        self.touch(node, pointers[0]._replace(offset=None), writes)
 
 
 def _symbol(name: Node) -> Symbol:
