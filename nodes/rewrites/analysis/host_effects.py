@@ -24,7 +24,7 @@ from nodes.rewrites.analysis.host_source import (
     may_be_one,
     vector_of,
 )
-from nodes.rewrites.analysis.kernels import Loop, place_of, use_of
+from nodes.rewrites.analysis.kernels import Loop, use_of
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import children_of, field_of
@@ -323,7 +323,7 @@ class _Reader:
 
     def _subscript_expression(self, node: Node) -> None:
         """`p[i]` or `*p`."""
-        place, use = place_of(self.code, node), use_of(self.code, node)
+        place, use = self.code.place_of(node), use_of(self.code, node)
         if place is None and is_address(self.source, node):
             return
         if place is None:

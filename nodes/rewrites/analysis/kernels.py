@@ -338,16 +338,6 @@ def counting_loop(code: Code, node: Node, sign: str = "<") -> Loop | None:
     )  # fmt: skip
 
 
-def place_of(code: Code, node: Node) -> Polynomial | None:
-    """The address of `p[i]` or `*p`, None for anything else."""
-    argument, indices = field_of(node, "argument"), children_of(node, "indices")
-    if argument is None:
-        return None
-    if node.type == "pointer_expression":
-        return code.polynomial(argument) if code.source.of(node.children[0]) == "*" else None
-    return code.polynomial(argument) + code.polynomial(indices[0]) if len(indices) == 1 else None
-
-
 def use_of(code: Code, node: Node) -> tuple[bool, bool, bool] | None:
     """Whether an lvalue is read, whether it is written, and whether its neighbours may be too; None where only its address is
     taken."""
@@ -377,7 +367,7 @@ def use_of(code: Code, node: Node) -> tuple[bool, bool, bool] | None:
 
 def access_at(code: Code, node: Node) -> Access | None:
     """The access that `p[i]` or `*p` is, None where it is none, or where the pointer is not known."""
-    pointer, use = place_of(code, node), use_of(code, node)
+    pointer, use = code.place_of(node), use_of(code, node)
     base = code.pointer_base(pointer) if pointer is not None else None
     if base is None or use is None:
         return None
