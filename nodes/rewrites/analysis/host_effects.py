@@ -66,8 +66,6 @@ class Pointer(NamedTuple):
     root: str
     """The array's name, "" for what an iteration has of its own."""
     offset: Polynomial | None
-    unit: str = ""
-    """The type that the start was cast to, whose size an offset counts; "" for the declared one."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,6 @@ class Access:
 
     root: str
     offset: Polynomial | None
-    unit: str
-    """As in Pointer: offsets of two units cannot be compared."""
     writes: bool
     inner: tuple[Iteration, ...]
     """The loops around it inside the analysed one, outermost first."""
@@ -220,15 +216,8 @@ class _Reader:
             if not isinstance(given, Pointer) or base.where in self.frame.changing:
                 raise _refused(node, f"{base.text} is no pointer that stays where it is")
             return given
-        if base.node.type != "identifier":  # a cast
-            inner = field_of(base.node, "value") or arguments(base.node)[0]
-            start, unit = self.pointer(inner, self.code.polynomial(inner)), self.code.element_of(base)
-            # The start of an array is its start in any unit; anything behind it would have to be counted anew.
-            at_start = start.offset is not None and start.offset.value == 0
-            return Pointer(start.root, start.offset if at_start else None, self.code.plain_type(unit))
-        found = self.code.definition(base.node)
-        declarator = field_of(found.declarator, "declarator") or found.declarator
-        if declarator.type == "pointer_declarator" or found.kind == "parameter":
+        found = self.code.variable(base.node)
+        if found is None or found.form.type == "pointer_declarator" or found.kind == "parameter":
             raise _refused(node, f"{base.text} is no pointer that stays where it is")
         return self._array(found.name, found.declaration)
 
@@ -241,7 +230,7 @@ class _Reader:
         if pointer.root:
             around = tuple(self.inner)
             self.effects.accesses += [
-                Access(pointer.root, pointer.offset, pointer.unit, each, around, node, self.call) for each in writes
+                Access(pointer.root, pointer.offset, each, around, node, self.call) for each in writes
             ]
 
     # statements and expressions

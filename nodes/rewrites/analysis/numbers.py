@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, statements
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 NEAR = 1e-9
 LN2 = math.log(2.0)
@@ -43,31 +43,8 @@ def close(a: object, b: object) -> bool:
 
 
 def base_of(code: Code, name: str) -> float:
-    """What an exponential function multiplies its argument by, 0 for other functions. One of the file's own is
-    understood where all it has is the device's instruction, `asm("ex2.approx.ftz.f32 %0, %1;" : ...)`."""
-    known = code.overloads.get(name.split("::")[-1], [])
-    if not known:
-        return BASES.get(name, 0.0)
-    if len(known) != 1:
-        return 0.0
-    declarator, body = field_of(known[0], "declarator"), field_of(known[0], "body")
-    listed = field_of(declarator, "parameters")
-    taken = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children]
-    lines = statements(body)
-    if [s.type for s in lines] != ["declaration", "expression_statement", "return_statement"] or len(taken) != 1:
-        return 0.0
-    asm, declared = lines[1].named_children[0], lines[0].children_by_field_name("declarator")
-    if asm.type != "gnu_asm_expression" or [d.type for d in declared] != ["identifier"]:
-        return 0.0
-    words = code.source.of(asm, "assembly_code").strip('"').split()
-    operands = [
-        [code.source.of(n, "value") for n in code.source.walk(asm, f"gnu_asm_{kind}_operand")]
-        for kind in ("output", "input")
-    ]
-    told = [[code.source.of(declared[0])], [code.source.of(taken[0])]]
-    returned = code.source.of(lines[2].named_children[0]) == told[0][0]
-    plain = len(words) == 3 and words[0].startswith("ex2.approx.") and words[1:] == ["%0,", "%1;"]
-    return LN2 if plain and returned and operands == told else 0.0
+    """What an exponential function multiplies its argument by, 0 for other functions."""
+    return 0.0 if name.split("::")[-1] in code.overloads else BASES.get(name, 0.0)
 
 
 def fields_of(code: Code, kind: str) -> list[str]:
