@@ -204,8 +204,6 @@ class HostCode(Code):
         found, value = self.definition(node), super()._variable(node, depth)
         if found is not None and self.source.says(found.declaration, "static", "thread_local"):
             value = Polynomial.symbol(Symbol(found.name, found.where, node=node))  # of the first call
-        if found is not None and found.kind == "macro" and (number := self._number(found.name)) is not None:
-            return Polynomial.constant(number)
         unknown = [s for s in value.symbols if not is_known(s) and not self.element_of(s)]
         if found is None or not unknown:
             return value
@@ -215,16 +213,6 @@ class HostCode(Code):
             fixed = Symbol(f"{found.name}: {symbol.text}", found.where, varies)
             value = value.substitute(symbol, Polynomial.symbol(fixed))
         return value
-
-    def _number(self, macro: str) -> int | None:
-        """What a macro always stands for, where that is a number and none to be searched."""
-        values = {
-            self.source.of(n, "value")
-            for n in self.source.walk(None, "preproc_def")
-            if self.source.of(n, "name") == macro
-        }
-        digits = values.pop().strip().rstrip("uUlL")
-        return int(digits) if not values and digits.isdigit() else None
 
     def _opaque(self, node: Node, depth: int) -> Polynomial:
         given = children_of(node, "arguments")

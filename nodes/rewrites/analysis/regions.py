@@ -238,9 +238,8 @@ def guards_of(node: Node, region: Region, kernel: Kernel) -> tuple[Guard, ...] |
                     return None
                 found.append(Guard(condition, not same(here, field_of(parent, "alternative"))))
         joint = kernel.source.of(parent, "operator") if parent.type == "binary_expression" else ""
-        left = field_of(parent, "left")
-        if joint in {"&&", "||"} and left is not None and not same(here, left):
-            found.append(Guard(left, joint == "&&"))
+        if joint in {"&&", "||"} and not same(here, field_of(parent, "left")):
+            return None
         here = parent
     return None if here.type in {*LOOPS, "switch_statement"} else tuple(reversed(found))
 

@@ -59,6 +59,10 @@ def same(a: Node | None, b: Node | None) -> bool:
     return a is not None and b is not None and a.id == b.id
 
 
+def inside(node: Node, outer: Node) -> bool:
+    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
 def declared_name(declarator: Node | None) -> Node | None:
     """The identifier in `*x`, `x[4]`, `x = 1`, `&x`."""
     while declarator is not None and declarator.type in _DECLARES:
