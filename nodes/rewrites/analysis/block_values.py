@@ -273,10 +273,9 @@ class Block(Arithmetic):
             memory, index = self._place(node, frame, active)
             return self._read(memory, index, active)
         if kind == "update_expression":
-            target = field_of(node, "argument")
+            target, sign = field_of(node, "argument"), text(node, "operator")
             old = self.value(target, frame, active)
-            step = self._each("+" if "++" in text(node) else "-", old, 1, active)
-            self._set(text(target), step, frame, active)
+            self._store(target, self._each(sign[0], old, 1, active), frame, active)
             return old
         if kind == "cast_expression":
             inner = self.value(field_of(node, "value"), frame, active)
@@ -333,12 +332,10 @@ class Block(Arithmetic):
             self._write(*self._place(target, frame, active), value, active)
         elif target.type == "identifier":
             here = self.name(target, frame, active)
-            if not isinstance(here, Memory):
-                self._set(self.source.of(target), value, frame, active)
-            elif here.scalar:
+            if isinstance(here, Memory) and here.scalar:
                 self._write(here, 0, value, active)
             else:
-                raise Unsupported("an array is assigned to")
+                self._set(self.source.of(target), value, frame, active)
         else:
             raise Unsupported("an assignment of another form")
 
@@ -420,10 +417,13 @@ class Block(Arithmetic):
     def _cub(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
         """`BlockReduce(temporary).Reduce(value, operation)`: the first thread gets what all come to."""
         name = self.source.of(arguments[-1]) if arguments else ""
-        made = (
-            field_of(function, "argument").type == "call_expression" and self.source.of(function, "field") == "Reduce"
-        )
-        if not made or name not in self.code.overloads or active != self.everyone:
+        made = field_of(function, "argument").type == "call_expression"
+        if (
+            not made
+            or self.source.of(function, "field") != "Reduce"
+            or name not in self.code.overloads
+            or active != self.everyone
+        ):
             raise Unsupported("a reduction by something else")
         distance, now = 1, self.merged(UNKNOWN, self.value(arguments[0], frame, active), active)
         while distance < self.width:
@@ -512,18 +512,15 @@ class Block(Arithmetic):
     def _take(self, parameter: Node, value: object, inner: Frame, active: list[int]) -> str:
         """Gives a function's parameter its value. Returns its name."""
         mine, kind = field_of(parameter, "declarator"), self.source.of(parameter, "type")
-        named = declared_name(mine)
-        if named is None or mine is None:
-            raise Unsupported("a parameter without a name")
+        forms = {"pointer_declarator", "array_declarator"} if isinstance(value, Memory) else _PLAIN
+        if mine is None or mine.type not in forms:
+            raise Unsupported("a parameter of another form")
         if self._has_part(value, active) and inner.types.get(kind) == kind:
             inner.types[kind] = self.element
         self._check_type(self._type(kind, inner), value, active)
-        forms = {"pointer_declarator", "array_declarator"} if isinstance(value, Memory) else _PLAIN
-        if mine.type not in forms:
-            raise Unsupported("a parameter of another form")
         if isinstance(value, Memory) and not value.element:
             value.element = self.element
-        text = self.source.of(named)
+        text = self.source.of(declared_name(mine))
         inner.scopes[0][text], inner.held[text] = value, self._type(kind, inner)
         return text
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.memory.pack_bodies import addressed
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial

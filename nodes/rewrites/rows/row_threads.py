@@ -11,9 +11,9 @@ from itertools import combinations_with_replacement
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Access, Loop
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import (
     BLOCK,
