@@ -161,9 +161,8 @@ class _Reader:
         """Where the variables are defined that a body changes, but for counters of its loops."""
         found = set()
         for target in self.code.assigned(body):
-            owner = target.parent.parent if target.parent is not None else None
-            definition = self.code.definition(target)
-            counts = owner is not None and owner.type == "for_statement" and canonical(self.source, owner) is not None
+            owner, definition = target.parent.parent, self.code.definition(target)
+            counts = owner.type == "for_statement" and canonical(self.source, owner) is not None
             if definition is not None and not counts:
                 found.add(definition.where)
         return found
@@ -171,16 +170,7 @@ class _Reader:
     def settled(self, value: Polynomial) -> Polynomial | None:
         """In words of the analysed function: parameters of those that it calls are what they are given. None where the value is
         not known, or may change within an iteration."""
-        total = Polynomial()
-        for monomial, coefficient in value.terms:
-            product = Polynomial.constant(coefficient)
-            for factor in monomial:
-                known = self._factor(factor)
-                if known is None:
-                    return None
-                product = product * known
-            total = total + product
-        return total
+        return value.replaced(self._factor)
 
     def _factor(self, symbol: Symbol) -> Polynomial | None:
         if symbol in self.frame.given:
@@ -189,8 +179,8 @@ class _Reader:
         if symbol.operator:
             operands = [self.settled(operand) for operand in symbol.operands]
             return None if None in operands else self.code.divided(None, symbol.operator, *operands)
-        counts = any(symbol == iteration.symbol for iteration in self.inner)
-        local = len(self.frames) > 1 and inside_bytes(symbol.where, self.frame.own) and not counts
+        counts, own = any(symbol == iteration.symbol for iteration in self.inner), self.frame.own
+        local = len(self.frames) > 1 and own.start_byte <= symbol.where < own.end_byte and not counts
         if local or symbol.where in self.frame.changing or not is_known(symbol):
             return None
         return Polynomial.symbol(symbol)
@@ -205,7 +195,12 @@ class _Reader:
         (only, *more) = value.symbols or {Symbol("")}
         target = field_of(only.node, "argument") if not more and is_address(self.source, only.node) else None
         own = self.code.variable(target)
-        if own is None or own.declarator is None or own.kind == "global" or self.code.element_of(_symbol(target)):
+        if (
+            own is None
+            or own.declarator is None
+            or own.kind == "global"
+            or self.code.element_of(Symbol("", node=target))
+        ):
             raise _refused(node, f"{self.source.of(node)} is not a pointer to an array that is known")
         return self._array(own.name, own.declaration)
 
@@ -252,14 +247,9 @@ class _Reader:
             raise _refused(node, "a preprocessor line inside a loop")
 
     def _declaration(self, node: Node) -> None:
-        source, text = self.source, self.source.of(node)
-        # What is set when it is first met stays at that; only where that is the same for every call is it a constant.
-        fixed = text.startswith(("static const ", "static constexpr ")) and not any(sign in text for sign in "([*&")
-        values = [declarator.child_by_field_name("value") for declarator in node.children_by_field_name("declarator")]
-        fixed = fixed and all(value is not None and self.code.is_constant(value) for value in values)
-        if text.startswith(("static ", "thread_local ")) and not fixed:
+        if self.source.says(node, "static", "thread_local"):
             raise _refused(node, "a static variable")
-        vector = vector_of(source.of(node, "type")) != ""
+        vector = vector_of(self.source.of(node, "type")) != ""
         for declarator in node.children_by_field_name("declarator"):
             value = field_of(declarator, "value")
             if value is not None:
@@ -417,14 +407,6 @@ class _Reader:
         self.touch(node, pointers[0]._replace(offset=None), writes)
 
 
-def _symbol(name: Node) -> Symbol:
-    return Symbol("", node=name)
-
-
 def is_address(source: Source, node: Node | None) -> bool:
     """Whether it is `&v`."""
     return node is not None and node.type == "pointer_expression" and source.of(node.children[0]) == "&"
-
-
-def inside_bytes(where: int, node: Node) -> bool:
-    return node.start_byte <= where < node.end_byte
