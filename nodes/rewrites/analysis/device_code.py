@@ -166,13 +166,9 @@ class Code(Indices):
         """
         if self.loads(name):
             return ["r"] + [""] * (count - 1)
-        effects: list[str | None] = [None] * count
-        for number, function in enumerate(self.overloads.get(name, [])):
-            mine = self._effects_of(function, count)
-            effects = mine if number == 0 else [
-                None if a is None or b is None else "".join(sorted(set(a + b))) for a, b in zip(effects, mine, strict=True)
-            ]  # fmt: skip
-        return effects
+        known = [self._effects_of(function, count) for function in self.overloads.get(name, [])]
+        together = [None if None in each else "".join(each) for each in zip(*known, strict=True)]
+        return together or [None] * count
 
     def binds(self, declaration: Node | None, declarator: Node | None) -> bool:
         """Whether a declaration or parameter makes a name through which its value can be changed: `float& o = out[i]`."""
@@ -236,23 +232,16 @@ class Code(Indices):
         node = base.node
         if node is None or depth > 12:
             return "?"
-        if node.type in {"call_expression", "cast_expression"}:
-            arguments = field_of(node, "arguments")
-            inner = arguments.named_children[0] if arguments is not None and arguments.named_child_count else None
-            inner = field_of(node, "value") if inner is None else inner
-        elif node.type == "identifier":
+        inner = field_of(node, "value") or next(iter(children_of(node, "arguments")), None)  # of a cast
+        if node.type == "identifier":
             found = self.definition(node)
             if found is None or found.declarator is None:
                 return "?"
             if found.kind == "parameter":
                 return self.source.of(node)
-            declarator = found.declarator
-            declarator = field_of(declarator, "declarator") if declarator.type == "init_declarator" else declarator
-            if declarator is not None and declarator.type == "array_declarator":
+            if found.form.type == "array_declarator":
                 return ""
             inner = found.value
-        else:
-            return "?"
         if inner is not None and self.own_variable(inner) is not None:
             return ""
         deeper = self.pointer_base(self.polynomial(inner)) if inner is not None else None
@@ -340,19 +329,16 @@ class Code(Indices):
     def is_constant(self, node: Node, in_front_of: Node | None = None) -> bool:
         """Whether all names of an expression are template parameters, macros and constants that are known when the file is compiled,
         and in sight in front of a statement."""
-        for name in self.source.walk(node, "identifier"):
-            found = self.definition(name)
+        for found in map(self.definition, self.source.walk(node, "identifier")):
             if found is None or found.kind not in {"template", "macro", "global", "local"}:
                 return False
             words = (
                 ("constexpr", "const") if found.kind == "global" else ("constexpr",)
-            )  # the device sees no other globals
-            settled = found.kind in {"template", "macro"} or self.source.says(found.declaration, *words)
-            if not settled or (
-                in_front_of is not None
-                and found.kind == "local"
-                and found.declaration.end_byte > in_front_of.start_byte
-            ):
+            )  # a device sees no other globals
+            if found.kind in {"global", "local"} and not self.source.says(found.declaration, *words):
+                return False
+            seen = in_front_of is None or found.declaration.end_byte <= in_front_of.start_byte
+            if found.kind == "local" and not seen:
                 return False
         return True
 
