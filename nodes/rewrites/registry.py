@@ -9,14 +9,15 @@ The file's name is the rewrite's name, its folder is its phase. Nothing else nam
 
 from __future__ import annotations
 
-import heapq
 import importlib
 import math
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from harness.records import Bound, DeviceFacts, Outcome
 from kernels.spec import DTYPE_BYTES, Device, Frozen, Spec, Workload
@@ -53,23 +54,35 @@ class Facts(Frozen):
         return sum(fits(*shape(w)) for w in timed) / max(len(timed), 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rewrite:
-    """One step. `name` is its file's, `phase` its folder's; the rest is said in `rule`."""
+    """One step."""
 
     name: str
+    """Its file's."""
     phase: str
+    """Its folder's."""
     apply: Callable[..., str | None]
+    """`rewrite(source, facts) -> str | None`: the new text, or None where it does not apply."""
     languages: frozenset[str]
+    """The backends it works on, from {"cuda", "cpu"}."""
     expected: str
+    """What it should do to which number, one sentence."""
     prior: float | Callable[[Facts], float]
-    helps: frozenset[Bound]
-    after: tuple[str, ...]
-    variants: tuple[str, ...]
-    alone: bool
-    normalizes: bool
-    risks: tuple[Outcome, ...]
-    once: str
+    helps: Collection[Bound] = EVERYTHING
+    """Which bounds of a Finding it is for."""
+    after: tuple[str, ...] = ()
+    """What it goes on from, by name, where both are applied; else phases go in order (PHASES), and names within."""
+    variants: tuple[str, ...] = ()
+    """Arguments that `rewrite` takes as a third parameter, each a form of its own, named `name:argument` in plans."""
+    alone: bool = False
+    """It goes on from what was measured, so it is planned by itself and never from the baseline."""
+    normalizes: bool = False
+    """It only brings a text into form, so every plan has it where it applies."""
+    risks: tuple[Outcome, ...] = ()
+    """How a candidate fails where it was wrong."""
+    once: str = ""
+    """A word of what it writes: a text that has it is left alone."""
 
     def speedup(self, facts: Facts) -> float:
         """What to expect where it applies, before anything was measured."""
@@ -96,38 +109,14 @@ _registered: dict[str, Rewrite] = {}
 
 
 def rule(
-    *languages: str,
-    expected: str,
-    speedup: float | Callable[[Facts], float] = FORM,
-    helps: set[Bound] | frozenset[Bound] = EVERYTHING,
-    after: tuple[str, ...] = (),
-    variants: tuple[str, ...] = (),
-    alone: bool = False,
-    normalizes: bool = False,
-    risks: tuple[Outcome, ...] = (),
-    once: str = "",
+    *languages: str, speedup: float | Callable[[Facts], float] = FORM, **said: Any
 ) -> Callable[[Callable[..., str | None]], Rewrite]:
-    """Registers `rewrite(source, facts) -> str | None`: the new text, or None where it does not apply.
-
-    - `languages`: the backends it works on, from {"cuda", "cpu"};
-    - `expected`: what it should do to which number, one sentence;
-    - `speedup`: the planner's prior, a number or a function of the facts; not above 1 for what is only worth trying once the rest
-      is done;
-    - `helps`: which bounds of a Finding it is for;
-    - `after`: what it goes on from, by name, where both are applied; else phases go in order (PHASES), and names within;
-    - `variants`: arguments that `rewrite` takes as a third parameter, each a form of its own, named `name:argument` in plans;
-    - `alone`: it goes on from what was measured, so it is planned by itself and never from the baseline;
-    - `normalizes`: it only brings a text into form, so every plan has it where it applies;
-    - `risks`: how a candidate fails where it was wrong;
-    - `once`: a word of what it writes: a text that has it is left alone.
-    """
+    """Registers a function `rewrite`, of which Rewrite's fields say the rest. `speedup`: the planner's prior, a number or a
+    function of the facts; not above 1 for what is only worth trying once the rest is done."""
 
     def register(function: Callable[..., str | None]) -> Rewrite:
         *_, phase, name = function.__module__.split(".")
-        made = Rewrite(
-            name=name, phase=phase, apply=function, languages=frozenset(languages), expected=expected, prior=speedup,
-            helps=frozenset(helps), after=after, variants=variants, alone=alone, normalizes=normalizes, risks=risks, once=once,
-        )  # fmt: skip
+        made = Rewrite(name=name, phase=phase, apply=function, languages=frozenset(languages), prior=speedup, **said)
         _registered[name] = made
         return made
 
@@ -152,20 +141,14 @@ def catalog() -> dict[str, Rewrite]:
 def ordered(language: Device) -> tuple[Rewrite, ...]:
     """Those of a language in the order in which they are applied. Raises ValueError where `after` goes in a circle."""
     mine = {name: made for name, made in catalog().items() if language in made.languages}
-    waits = {name: {other for other in made.after if other in mine} for name, made in mine.items()}
-    place = {name: (PHASES.index(made.phase), name) for name, made in mine.items()}
-    ready = [place[name] for name, others in waits.items() if not others]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        found.append(mine[name])
-        for other, others in waits.items():
-            if name in others:
-                others.remove(name)
-                if not others:
-                    heapq.heappush(ready, place[other])
-    if len(found) < len(mine):
-        circle = sorted(mine.keys() - {made.name for made in found})
-        raise ValueError(f"{', '.join(circle)} come after each other")
+    waits = TopologicalSorter({name: mine.keys() & set(made.after) for name, made in mine.items()})
+    try:
+        waits.prepare()
+    except CycleError as error:
+        raise ValueError(f"{', '.join(sorted(set(error.args[1])))} come after each other") from error
+    found, ready = list[Rewrite](), list[str]()
+    while waits.is_active():
+        ready = sorted([*ready, *waits.get_ready()], key=lambda name: (PHASES.index(mine[name].phase), name))
+        found.append(mine[ready.pop(0)])
+        waits.done(found[-1].name)
     return tuple(found)

@@ -20,7 +20,7 @@ NUMBERS: dict[str, Callable[[float, float], float]] = {
 }  # fmt: skip
 INTEGERS: dict[str, Callable[[int, int], int]] = {
     "&": operator.and_, "|": operator.or_, "^": operator.xor, "%": operator.mod, "<<": operator.lshift,
-    ">>": operator.rshift, **NUMBERS,
+    ">>": operator.rshift, "/": operator.floordiv, **NUMBERS,
 }  # fmt: skip
 COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
 
@@ -91,18 +91,19 @@ class Arithmetic:
             raise Unsupported(f"{sign} of the values")
         return (-value if sign == "-" else value) if isinstance(value, (int, float)) else UNKNOWN
 
+    def _by_thread(self, function: Callable[[int], object], active: list[int]) -> list[object]:
+        new: list[object] = [UNKNOWN] * self.width
+        for thread in active:
+            new[thread] = function(thread)
+        return new
+
     def _mapped(self, function: Callable[[object], object], value: object, active: list[int]) -> object:
         if not isinstance(value, list):
             return function(value)
-        new: list[object] = [UNKNOWN] * self.width
-        for thread in active:
-            new[thread] = function(value[thread])
-        return new
+        return self._by_thread(lambda thread: function(value[thread]), active)
 
     def _binary(self, node: Node, frame: Frame, active: list[int]) -> object:
         sign = self.source.of(node, "operator")
-        if (cast := self._negative_cast(node, sign, frame, active)) is not None:
-            return cast
         left = self.value(field_of(node, "left"), frame, active)
         if sign not in {"&&", "||"}:
             right = self.value(field_of(node, "right"), frame, active)
@@ -113,38 +114,18 @@ class Arithmetic:
             return self._each(sign, left, right, active)
         holds = [self._truth(self.of_thread(left, t)) for t in active]
         asked = [t for t, yes in zip(active, holds, strict=True) if yes == (sign == "&&")]
-        new: list[object] = [UNKNOWN] * self.width
+        new = self._by_thread(lambda _: int(sign == "||"), active)
         right = self.value(field_of(node, "right"), frame, asked) if asked else 0
-        for thread, yes in zip(active, holds, strict=True):
-            new[thread] = int(yes)
-        for thread in asked:
-            new[thread] = int(self._truth(self.of_thread(right, thread)))
-        return new
-
-    def _negative_cast(self, node: Node, sign: str, frame: Frame, active: list[int]) -> object:
-        """`(T)-1e20f`, which the grammar takes for a difference."""
-        kind, number = field_of(node, "left"), field_of(node, "right")
-        if sign != "-" or kind is None or number is None or kind.type != "parenthesized_expression":
-            return None
-        value = self.value(number, frame, active) if self.source.of(kind)[1:-1] in frame.types else None
-        if not isinstance(value, (int, float)):
-            return None
-        self.bounds.setdefault(-value, f"-{self.source.of(number)}")
-        return -value
+        return self.merged(new, self._mapped(lambda v: int(self._truth(v)), right, asked), asked)
 
     def _each(self, sign: str, left: object, right: object, active: list[int]) -> object:
         if not isinstance(left, list) and not isinstance(right, list):
             return self._two(sign, left, right)
-        new: list[object] = [UNKNOWN] * self.width
-        here, there = isinstance(left, list), isinstance(right, list)
-        for thread in active:
-            new[thread] = self._two(sign, left[thread] if here else left, right[thread] if there else right)
-        return new
+        here, there = (side if isinstance(side, list) else [side] * self.width for side in (left, right))
+        return self._by_thread(lambda thread: self._two(sign, here[thread], there[thread]), active)
 
     def _two(self, sign: str, a: object, b: object) -> object:
         """One operation of one thread; `max` and `min` beside the language's own."""
-        if isinstance(a, Part) and isinstance(b, Part) and self.kind == "sum" and sign == "+":
-            return UNKNOWN if a.threads & b.threads else Part(a.threads | b.threads)
         if isinstance(a, (int, float)) and isinstance(b, (int, float)):
             return self._of_numbers(sign, a, b)
         if not isinstance(a, (int, float, Part, Unknown)) or not isinstance(b, (int, float, Part, Unknown)):
@@ -183,14 +164,9 @@ class Arithmetic:
                 return a / b if not (math.isinf(a) and math.isinf(b)) else math.nan
             return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
         try:
-            if sign == "/":
-                value: int | float = a // b
-            elif sign in (INTEGERS if whole else NUMBERS):
-                value = (INTEGERS if whole else NUMBERS)[sign](a, b)
-            else:
-                raise Unsupported(f"{sign} of numbers")
-        except (ZeroDivisionError, ValueError) as error:
-            raise Unsupported("arithmetic that has no result") from error
+            value = (INTEGERS if whole else NUMBERS)[sign](a, b)
+        except (KeyError, ZeroDivisionError, ValueError) as error:
+            raise Unsupported(f"{sign} of numbers has no result") from error
         if whole and value < 0:
             raise Unsupported("a number below zero, which may be unsigned")
         return int(value) if isinstance(value, bool) else value
@@ -209,11 +185,9 @@ class Arithmetic:
         holds = self.value(condition, frame, active)
         known = [t for t in active if not isinstance(self.of_thread(holds, t), Unknown)]
         taken = [t for t in known if self._truth(self.of_thread(holds, t))]
-        new: list[object] = [UNKNOWN] * self.width
+        new: object = UNKNOWN
         for branch, threads in ((yes, taken), (no, sorted(set(known) - set(taken)))):
-            value = self.value(branch, frame, threads) if threads else UNKNOWN
-            for thread in threads:
-                new[thread] = self.of_thread(value, thread)
+            new = self.merged(new, self.value(branch, frame, threads) if threads else UNKNOWN, threads)
         return new
 
 

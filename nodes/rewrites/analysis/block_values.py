@@ -13,7 +13,9 @@ value is a mapping of its fields, never changed in place.
 from __future__ import annotations
 
 import math
+import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from tree_sitter import Node
@@ -30,9 +32,17 @@ WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
 KNOWN = {"INFINITY": math.inf, "HUGE_VALF": math.inf, "CUDART_INF_F": math.inf, "FLT_MAX": FLT_MAX, "warpSize": 32}
 _IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
-_SHUFFLES = {"xor", "down", "up", ""}
+_SHUFFLES: dict[str, Callable[[int, int], int]] = {
+    "__shfl_xor_sync": operator.xor, "__shfl_down_sync": operator.add, "__shfl_up_sync": operator.sub,
+    "__shfl_sync": lambda _, step: step % WARP,
+}  # fmt: skip
+"""Which lane a lane gets its value from."""
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
 _PLAIN = {"identifier", "reference_declarator"}
+_HANDLERS = {
+    "unary_expression": "_unary", "binary_expression": "_binary", "conditional_expression": "_choice",
+    "assignment_expression": "_assign", "call_expression": "_call",
+}  # fmt: skip
 
 
 Seen = Callable[[Node], object]
@@ -161,8 +171,6 @@ class Block(Arithmetic):
         if given.type not in {"initializer_list", "argument_list"}:
             return self.value(given, frame, active)
         listed = children_of(given)
-        if not fields and len(listed) == 1:
-            return self.value(listed[0], frame, active)
         if len(listed) > len(fields) or any(c.type == "initializer_pair" for c in listed):
             raise Unsupported("a struct of another form")
         values = [self.value(c, frame, active) for c in listed] + [0.0] * (len(fields) - len(listed))
@@ -182,24 +190,18 @@ class Block(Arithmetic):
 
     def _loop(self, node: Node, frame: Frame, active: list[int]) -> None:
         start, condition, update = (field_of(node, f) for f in ("initializer", "condition", "update"))
-        body = field_of(node, "body")
-        if start is None or condition is None or update is None or body is None:
+        if start is None or start.type != "declaration" or condition is None or update is None:
             raise Unsupported("a loop of another form")
         frame.scopes.append({})
-        if start.type == "declaration":
-            self._declare(start, frame, active)
-        else:
-            self.value(start, frame, active)
+        self._declare(start, frame, active)
         for _ in range(64):
-            goes_on = self.value(condition, frame, active)
-            if isinstance(goes_on, list):
-                (goes_on, *others) = {self._truth(goes_on[t]) for t in active}
-                if others:
-                    raise Unsupported("a loop that some threads leave")
-            if not self._truth(goes_on):
+            ahead = self.those(self.value(condition, frame, active), active)
+            if not ahead:
                 frame.scopes.pop()
                 return
-            self.run(body, frame, active)
+            if len(ahead) < len(active):
+                raise Unsupported("a loop that some threads leave")
+            self.run(field_of(node, "body"), frame, active)
             self.value(update, frame, active)
         raise Unsupported("a long loop")
 
@@ -216,16 +218,16 @@ class Block(Arithmetic):
     def _has_part(self, value: object, active: list[int]) -> bool:
         return isinstance(value, list) and any(isinstance(value[t], Part) for t in active)
 
+    def _check_type(self, kind: str | None, value: object, active: list[int]) -> None:
+        if kind != self.element and self._has_part(value, active):
+            raise Unsupported("a value that changes its type")
+
     def _set(self, name: str, value: object, frame: Frame, active: list[int]) -> None:
         scope = next((s for s in reversed(frame.scopes) if name in s), None)
         if scope is None or isinstance(scope[name], Memory):
             raise Unsupported(f"{name} is assigned to")
-        if frame.held.get(name) != self.element and self._has_part(value, active):
-            raise Unsupported("a value that changes its type")
-        if active == self.everyone:
-            scope[name] = value
-            return
-        scope[name] = self.merged(scope[name], value, active)
+        self._check_type(frame.held.get(name), value, active)
+        scope[name] = value if active == self.everyone else self.merged(scope[name], value, active)
 
     def name(self, node: Node, frame: Frame, active: list[int]) -> object:
         text = self.source.of(node)
@@ -244,6 +246,8 @@ class Block(Arithmetic):
     def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
         """A number or a memory that all threads share, or a list of what each has."""
         text, kind = self.source.of, node.type
+        if kind in _HANDLERS:
+            return getattr(self, _HANDLERS[kind])(node, frame, active)
         if kind == "parenthesized_expression" and node.named_child_count == 1:
             return self.value(node.named_children[0], frame, active)
         if kind == "number_literal":
@@ -253,16 +257,9 @@ class Block(Arithmetic):
         if kind == "identifier":
             found = self.name(node, frame, active)
             return self._read(found, 0, active) if isinstance(found, Memory) and found.scalar else found
-        if kind == "field_expression" and text(node) == "threadIdx.x":
-            return self.everyone
-        if kind == "field_expression" and text(node) in {
-            "blockDim.x",
-            "threadIdx.y",
-            "threadIdx.z",
-            "blockDim.y",
-            "blockDim.z",
-        }:
-            return self.width if text(node) == "blockDim.x" else int(text(node).startswith("blockDim"))
+        if kind == "field_expression" and text(node, "argument") in {"threadIdx", "blockDim"}:
+            along_x = {"threadIdx.x": self.everyone, "blockDim.x": self.width}
+            return along_x.get(text(node), int(text(node, "argument") == "blockDim"))
         if kind == "field_expression":
             held = self.value(field_of(node, "argument"), frame, active)
             if node.children[1].type == "->":
@@ -272,27 +269,17 @@ class Block(Arithmetic):
         if kind == "compound_literal_expression":
             fields = fields_of(self.code, self._type(text(node, "type"), frame))
             return self._initial(field_of(node, "value"), fields, frame, active)
-        if kind == "unary_expression":
-            return self._unary(node, frame, active)
-        if kind == "binary_expression":
-            return self._binary(node, frame, active)
-        if kind == "conditional_expression":
-            return self._choice(node, frame, active)
         if kind == "subscript_expression":
             memory, index = self._place(node, frame, active)
             return self._read(memory, index, active)
-        if kind == "assignment_expression":
-            return self._assign(node, frame, active)
         if kind == "update_expression":
-            target, old = (field_of(node, "argument"), self.value(field_of(node, "argument"), frame, active))
-            step = self._each("+" if "++" in text(node) else "-", old, 1, active)
-            self._set(text(target), step, frame, active)
+            target, sign = field_of(node, "argument"), text(node, "operator")
+            old = self.value(target, frame, active)
+            self._store(target, self._each(sign[0], old, 1, active), frame, active)
             return old
         if kind == "cast_expression":
             inner = self.value(field_of(node, "value"), frame, active)
             return self._cast(text(node, "type"), inner, frame, active)
-        if kind == "call_expression":
-            return self._call(node, frame, active)
         raise Unsupported(f"a {kind} in a reduction")
 
     # Memory.
@@ -307,15 +294,14 @@ class Block(Arithmetic):
         return memory, self.value(indices.named_children[0], frame, active)
 
     def _read(self, memory: Memory, index: object, active: list[int]) -> object:
-        new: list[object] = [UNKNOWN] * self.width
-        for thread in active:
-            value, writer, barriers = memory.held.get(
-                self._within(memory, self.of_thread(index, thread)), (UNKNOWN, thread, 0)
-            )
+        def read(thread: int) -> object:
+            place = self._within(memory, self.of_thread(index, thread))
+            value, writer, barriers = memory.held.get(place, (UNKNOWN, thread, 0))
             if barriers == self.barriers and writer // WARP != thread // WARP:
                 raise Unsupported("memory that another warp may not have written yet")
-            new[thread] = value
-        return new
+            return value
+
+        return self._by_thread(read, active)
 
     def _within(self, memory: Memory, at: object) -> int:
         if not isinstance(at, int) or at < 0 or (memory.size is not None and at >= memory.size):
@@ -333,32 +319,28 @@ class Block(Arithmetic):
 
     def _store(self, target: Node, value: object, frame: Frame, active: list[int]) -> None:
         """Raises Unsupported for what is neither a variable nor shared memory."""
-        if target.type == "parenthesized_expression":
-            self._store(target.named_children[0], value, frame, active)
-        elif target.type == "field_expression" and target.children[1].type != "->":
+        if target.type == "field_expression" and target.children[1].type != "->":
             field, holder = self.source.of(target, "field"), field_of(target, "argument")
             held = self.value(holder, frame, active)
-            changed: list[object] = [UNKNOWN] * self.width
-            for thread in active:
+
+            def changed(thread: int) -> object:
                 old = self.of_thread(held, thread)
-                changed[thread] = {**(old if isinstance(old, dict) else {}), field: self.of_thread(value, thread)}
-            self._store(holder, changed, frame, active)
+                return {**(old if isinstance(old, dict) else {}), field: self.of_thread(value, thread)}
+
+            self._store(holder, self._by_thread(changed, active), frame, active)
         elif target.type == "subscript_expression":
             self._write(*self._place(target, frame, active), value, active)
         elif target.type == "identifier":
             here = self.name(target, frame, active)
-            if not isinstance(here, Memory):
-                self._set(self.source.of(target), value, frame, active)
-            elif here.scalar:
+            if isinstance(here, Memory) and here.scalar:
                 self._write(here, 0, value, active)
             else:
-                raise Unsupported("an array is assigned to")
+                self._set(self.source.of(target), value, frame, active)
         else:
             raise Unsupported("an assignment of another form")
 
     def _write(self, memory: Memory, index: object, value: object, active: list[int]) -> None:
-        if memory.element != self.element and self._has_part(value, active):
-            raise Unsupported("memory of another type")
+        self._check_type(memory.element, value, active)
         for thread in active:
             place = self._within(memory, self.of_thread(index, thread))
             memory.held[place] = (self.of_thread(value, thread), thread, self.barriers)
@@ -367,10 +349,7 @@ class Block(Arithmetic):
 
     def _cast(self, to: str, value: object, frame: Frame, active: list[int]) -> object:
         to = self._type(to, frame)
-        if self._has_part(value, active):
-            if to != self.element:
-                raise Unsupported("a value that changes its type")
-            return value
+        self._check_type(to, value, active)
         integer = is_integer(to)
         return self._mapped(
             lambda v: int(v) if integer and isinstance(v, float) and math.isfinite(v) else v, value, active
@@ -426,24 +405,25 @@ class Block(Arithmetic):
         """What one of CUDA's functions makes of numbers; None for what is none of them."""
         if len(values) == 2 and (sign := EXTREMES.get(name) or _QUOTIENTS.get(name)):
             return self._each(sign, *values, active)
-        if name == "__int_as_float" and values == [0xFF800000]:
-            return -math.inf
         if name not in FUNCTIONS:
             return None
-        new: list[object] = [UNKNOWN] * self.width
-        for thread in active:
+
+        def of(thread: int) -> object:
             mine = [self.of_thread(v, thread) for v in values]
-            if all(isinstance(v, (int, float)) for v in mine):
-                new[thread] = FUNCTIONS[name](*mine)
-        return new
+            return FUNCTIONS[name](*mine) if all(isinstance(v, (int, float)) for v in mine) else UNKNOWN
+
+        return self._by_thread(of, active)
 
     def _cub(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
         """`BlockReduce(temporary).Reduce(value, operation)`: the first thread gets what all come to."""
         name = self.source.of(arguments[-1]) if arguments else ""
-        made = (
-            field_of(function, "argument").type == "call_expression" and self.source.of(function, "field") == "Reduce"
-        )
-        if not made or name not in self.code.overloads or active != self.everyone:
+        made = field_of(function, "argument").type == "call_expression"
+        if (
+            not made
+            or self.source.of(function, "field") != "Reduce"
+            or name not in self.code.overloads
+            or active != self.everyone
+        ):
             raise Unsupported("a reduction by something else")
         distance, now = 1, self.merged(UNKNOWN, self.value(arguments[0], frame, active), active)
         while distance < self.width:
@@ -473,34 +453,19 @@ class Block(Arithmetic):
             raise Unsupported("a shuffle of some lanes")
         if len(arguments) == 4 and self.value(arguments[3], frame, active) != WARP:
             raise Unsupported("a shuffle within parts of a warp")
-        return self._shuffled(
-            name.removeprefix("__shfl_").removesuffix("sync").strip("_"), arguments[1:3], frame, active
-        )
-
-    def _whole(self, active: list[int]) -> None:
-        lanes = dict.fromkeys(range(self.width // WARP), 0)
-        for thread in active:
-            lanes[thread // WARP] += 1
-        if any(count not in {0, WARP} for count in lanes.values()):
+        if set(Counter(thread // WARP for thread in active).values()) != {WARP}:
             raise Unsupported("a shuffle that some lanes skip")
+        value, by = (self.value(a, frame, active) for a in arguments[1:3])
+        how = _SHUFFLES.get(name)
 
-    def _shuffled(self, how: str, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        value, by = (self.value(a, frame, active) for a in arguments)
-        if how not in _SHUFFLES:
-            raise Unsupported(f"a shuffle {how}")
-        self._whole(active)
-        steps = [by] * self.width if not isinstance(by, list) else by
-        new: list[object] = [UNKNOWN] * self.width
-        for thread in active:
-            lane, step = thread % WARP, steps[thread]
-            if not isinstance(step, int) or step < 0:
+        def from_other(thread: int) -> object:
+            lane, step = thread % WARP, self.of_thread(by, thread)
+            if how is None or not isinstance(step, int) or step < 0:
                 raise Unsupported("a shuffle by something else")
-            other = lane ^ step if how == "xor" else step % WARP
-            if how in {"down", "up"}:
-                other = lane + step if how == "down" else lane - step
-            other = other if 0 <= other < WARP else lane
-            new[thread] = value[thread - lane + other] if isinstance(value, list) else value
-        return new
+            other = how(lane, step)
+            return self.of_thread(value, thread - lane + (other if 0 <= other < WARP else lane))
+
+        return self._by_thread(from_other, active)
 
     def call(
         self,
@@ -522,11 +487,11 @@ class Block(Arithmetic):
             raise Unsupported(f"a call of {name}")
         inner = Frame(active, dict(functor.types) if isinstance(functor, Functor) else {}, [{}])
         self._templates(node, function, inner, frame, active)
-        if len(parameters) < len(values):
-            raise Unsupported("more arguments than parameters")
+        if len(parameters) != len(values):
+            raise Unsupported("not as many arguments as parameters")
         changed: dict[int, str] = {}
         for at, parameter in enumerate(parameters):
-            text = self._take(parameter, values[at] if at < len(values) else None, inner, active)
+            text = self._take(parameter, values[at], inner, active)
             if self.code.binds(parameter, field_of(parameter, "declarator")):
                 changed[at] = text
         if changed.keys() - set(range(len(lent))):
@@ -541,32 +506,21 @@ class Block(Arithmetic):
             self._store(lent[at], inner.scopes[0][text], frame, active)
         if not inner.left and inner.returns != "void":
             raise Unsupported(f"{name} has no result")
-        if self._has_part(inner.result, active) and inner.returns != self.element:
-            raise Unsupported("a value that changes its type")
+        self._check_type(inner.returns, inner.result, active)
         return inner.result
 
-    def _take(self, parameter: Node, value: object | None, inner: Frame, active: list[int]) -> str:
-        """Gives a function's parameter its value, or its default. Returns its name."""
+    def _take(self, parameter: Node, value: object, inner: Frame, active: list[int]) -> str:
+        """Gives a function's parameter its value. Returns its name."""
         mine, kind = field_of(parameter, "declarator"), self.source.of(parameter, "type")
-        named = declared_name(mine)
-        if named is None or mine is None:
-            raise Unsupported("a parameter without a name")
-        if value is None:
-            default = field_of(parameter, "default_value")
-            if default is None:
-                raise Unsupported("fewer arguments than parameters")
-            value = self.value(default, inner, active)
-        if self._has_part(value, active):
-            if kind in inner.types and inner.types[kind] in {kind, self.element}:
-                inner.types[kind] = self.element
-            if self._type(kind, inner) != self.element:
-                raise Unsupported("a value that changes its type")
         forms = {"pointer_declarator", "array_declarator"} if isinstance(value, Memory) else _PLAIN
-        if mine.type not in forms:
+        if mine is None or mine.type not in forms:
             raise Unsupported("a parameter of another form")
+        if self._has_part(value, active) and inner.types.get(kind) == kind:
+            inner.types[kind] = self.element
+        self._check_type(self._type(kind, inner), value, active)
         if isinstance(value, Memory) and not value.element:
             value.element = self.element
-        text = self.source.of(named)
+        text = self.source.of(declared_name(mine))
         inner.scopes[0][text], inner.held[text] = value, self._type(kind, inner)
         return text
 
@@ -575,9 +529,8 @@ class Block(Arithmetic):
         outer = node.parent
         if outer is None or outer.type != "template_declaration":
             return
-        listed = field_of(function, "arguments") if function.type == "template_function" else None
-        given = children_of(listed)
-        for at, parameter in enumerate(c for c in field_of(outer, "parameters").named_children if c.type != "comment"):
+        given = children_of(function, "arguments") if function.type == "template_function" else []
+        for at, parameter in enumerate(children_of(outer, "parameters")):
             if parameter.type in {"type_parameter_declaration", "template_template_parameter_declaration"}:
                 name = template_name(self.source, parameter)
                 inner.types[name] = self._type(self.source.of(given[at]), frame) if at < len(given) else name
@@ -588,11 +541,7 @@ class Block(Arithmetic):
                 raise Unsupported("a template of another form")
             if value.type == "type_descriptor":  # a name could be either
                 value = next(self.source.walk(value, "type_identifier", "identifier"))
-            found = (
-                self.name(value, frame, active)
-                if value.type in {"identifier", "type_identifier"}
-                else self.value(value, frame, active)
-            )
+            found = (self.name if value.type == "type_identifier" else self.value)(value, frame, active)
             if not isinstance(found, int):
                 raise Unsupported("a template of another form")
             inner.scopes[0][self.source.of(declarator)] = found

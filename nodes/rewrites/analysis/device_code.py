@@ -10,13 +10,13 @@ from functools import cached_property, lru_cache
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.indices import LOADS, Indices
-from nodes.rewrites.analysis.kernels import Kernel, template_name
+from nodes.rewrites.analysis.kernels import Kernel, template_name, use_of
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported, inside, repeated
 from nodes.rewrites.syntax.source import one_by_one as by_source
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward, whole_of
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
 """Host functions that take a kernel and do not launch it."""
@@ -24,6 +24,7 @@ ABOUT_GRIDS = {"wait_for_predecessor", "is_among_last_blocks"}
 """What programmatic_dependent_launch writes."""
 GRID_CALLS = ("wait_for_predecessor", "cudaGridDependencySynchronize", "cudaTriggerProgrammaticLaunchCompletion")
 """A kernel waits for the grid before its own, or lets the next one begin to."""
+_SCOPES = {"compound_statement", "translation_unit", "declaration_list", "preproc_if", "preproc_ifdef"}
 
 
 @dataclass(frozen=True)
@@ -77,20 +78,15 @@ class Code(Indices):
     def launches_of(self, name: str) -> list[Launch]:
         """Every launch of the kernel, or none where there may be others: from a macro, through a pointer, of another
         kernel of the same name."""
-        if len(self.overloads.get(name, [])) > 1:
-            return []
-        if name in self.words_of_macros:
+        if len(self.overloads.get(name, [])) > 1 or name in self.words_of_macros:
             return []
         mine = [launch for launch in self.launches if launch.kernel_name == name]
         for node in self._mentions.get(name, []):
             if not any(inside(node, launch.function) for launch in mine):
-                around = node.parent
-                while around is not None and around.type in {"template_function", "qualified_identifier"}:
-                    around = around.parent
-                asks = around is not None and around.type == "argument_list" and around.parent is not None
-                asked = self.source.of(around.parent, "function") if asks else ""
-                declared = around is not None and around.type == "function_declarator"
-                if not declared and asked not in ATTRIBUTES:
+                outer = (n for n in upward(node.parent) if n.type not in {"template_function", "qualified_identifier"})
+                around = next(outer)
+                asked = self.source.of(around.parent, "function") if around.type == "argument_list" else ""
+                if around.type != "function_declarator" and asked not in ATTRIBUTES:
                     return []
         return mine
 
@@ -135,12 +131,7 @@ class Code(Indices):
     @cached_property
     def functions(self) -> dict[str, Node]:
         """Functions with a body, by name; the last of an overload set."""
-        found = {}
-        for node in self.source.walk(None, "function_definition"):
-            name = declared_name(field_of(node, "declarator"))
-            if name is not None:
-                found[self.source.of(name)] = node
-        return found
+        return {name: group[-1] for name, group in self.overloads.items()}
 
     @cached_property
     def overloads(self) -> dict[str, list[Node]]:
@@ -175,13 +166,9 @@ class Code(Indices):
         """
         if self.loads(name):
             return ["r"] + [""] * (count - 1)
-        effects: list[str | None] = [None] * count
-        for number, function in enumerate(self.overloads.get(name, [])):
-            mine = self._effects_of(function, count)
-            effects = mine if number == 0 else [
-                None if a is None or b is None else "".join(sorted(set(a + b))) for a, b in zip(effects, mine, strict=True)
-            ]  # fmt: skip
-        return effects
+        known = [self._effects_of(function, count) for function in self.overloads.get(name, [])]
+        together = [None if None in each else "".join(each) for each in zip(*known, strict=True)]
+        return together or [None] * count
 
     def binds(self, declaration: Node | None, declarator: Node | None) -> bool:
         """Whether a declaration or parameter makes a name through which its value can be changed: `float& o = out[i]`."""
@@ -208,20 +195,10 @@ class Code(Indices):
 
     def loads(self, name: str) -> bool:
         """Whether `name(p)` reads `*p` and nothing else: an intrinsic, or a macro that stands for one."""
-        if name in LOADS:
-            return True
         macro = self.macros.get(name)
-        if macro is None or macro.type != "preproc_function_def":
-            return False
-        value = self.source.reparsed(f"auto value = {self.source.of(macro, 'value')};")
-        called = next(value.walk(None, "call_expression"), None)
-        listed = field_of(called, "arguments")
-        return called is not None and listed is not None and (
-            value.of(called, "function") in LOADS
-            and [value.of(c) for c in listed.named_children]
-            == [self.source.of(c) for c in field_of(macro, "parameters").named_children]
-            and called.end_byte == value.root.end_byte - 1
-        )  # fmt: skip
+        form = re.fullmatch(r"\s*(\w+)\((\w+)\)\s*", self.source.of(macro, "value"))
+        taken = [self.source.of(c) for c in children_of(macro, "parameters")]
+        return name in LOADS or (form is not None and form[1] in LOADS and [form[2]] == taken)
 
     def _effects_of(self, function: Node, count: int) -> list[str | None]:
         body, parameters = field_of(function, "body"), children_of(function, "declarator", "parameters")
@@ -246,33 +223,25 @@ class Code(Indices):
         place = target.parent
         if place.type != "pointer_expression" or self.source.of(place.children[0]) != "*":
             return None
-        if place.parent.type in {"update_expression", "field_expression", "subscript_expression"}:
-            return None
-        effect = {"": "r", "=": "w"}.get(self.source.set_by(place))
-        return effect.upper() if effect is not None and target is call else effect
+        used = use_of(self, place)
+        effect = "r" * used[0] + "w" * used[1] if used is not None else None
+        return effect.upper() if effect is not None and (target is call or used[2]) else effect
 
     def root_of(self, base: Symbol, depth: int = 0) -> str:
         """The parameter that a pointer comes from; "" for an array of the thread or block; "?" where unknown."""
         node = base.node
         if node is None or depth > 12:
             return "?"
-        if node.type in {"call_expression", "cast_expression"}:
-            arguments = field_of(node, "arguments")
-            inner = arguments.named_children[0] if arguments is not None and arguments.named_child_count else None
-            inner = field_of(node, "value") if inner is None else inner
-        elif node.type == "identifier":
+        inner = field_of(node, "value") or next(iter(children_of(node, "arguments")), None)  # of a cast
+        if node.type == "identifier":
             found = self.definition(node)
             if found is None or found.declarator is None:
                 return "?"
             if found.kind == "parameter":
                 return self.source.of(node)
-            declarator = found.declarator
-            declarator = field_of(declarator, "declarator") if declarator.type == "init_declarator" else declarator
-            if declarator is not None and declarator.type == "array_declarator":
+            if found.form.type == "array_declarator":
                 return ""
             inner = found.value
-        else:
-            return "?"
         if inner is not None and self.own_variable(inner) is not None:
             return ""
         deeper = self.pointer_base(self.polynomial(inner)) if inner is not None else None
@@ -289,16 +258,10 @@ class Code(Indices):
             address = (listed or address).named_children[-1]
         if address.type != "pointer_expression" or self.source.of(address.children[0]) != "&":
             return None
-        target = field_of(address, "argument")
-        while target is not None and target.type in {"parenthesized_expression", "field_expression"}:
-            if target.type == "field_expression" and target.children[1].type == "->":
-                return None
-            target = field_of(target, "argument") or target.named_children[0]
-        found = self.variable(target)
-        declarator = found.form if found is not None and found.kind == "local" else None
-        if found is None or declarator is None or declarator.type != "identifier":
+        found = self.variable(whole_of(field_of(address, "argument")))
+        if found is None or found.kind != "local" or found.form.type != "identifier":
             return None
-        return None if "__shared__" in self.source.of(found.declaration) else found
+        return None if self.source.says(found.declaration, "__shared__") else found
 
     @cached_property
     def kernels(self) -> list[Kernel]:
@@ -337,10 +300,7 @@ class Code(Indices):
                 target = field_of(here, "argument")
             else:
                 continue
-            while target is not None and target.type in {"field_expression", "parenthesized_expression"}:
-                if target.type == "field_expression" and target.children[1].type == "->":
-                    break
-                target = field_of(target, "argument") or target.named_children[0]
+            target = whole_of(target)
             if target is not None and target.type == "identifier":
                 yield target
 
@@ -369,19 +329,16 @@ class Code(Indices):
     def is_constant(self, node: Node, in_front_of: Node | None = None) -> bool:
         """Whether all names of an expression are template parameters, macros and constants that are known when the file is compiled,
         and in sight in front of a statement."""
-        for name in self.source.walk(node, "identifier"):
-            found = self.definition(name)
+        for found in map(self.definition, self.source.walk(node, "identifier")):
             if found is None or found.kind not in {"template", "macro", "global", "local"}:
                 return False
             words = (
                 ("constexpr", "const") if found.kind == "global" else ("constexpr",)
-            )  # the device sees no other globals
-            settled = found.kind in {"template", "macro"} or self.source.says(found.declaration, *words)
-            if not settled or (
-                in_front_of is not None
-                and found.kind == "local"
-                and found.declaration.end_byte > in_front_of.start_byte
-            ):
+            )  # a device sees no other globals
+            if found.kind in {"global", "local"} and not self.source.says(found.declaration, *words):
+                return False
+            seen = in_front_of is None or found.declaration.end_byte <= in_front_of.start_byte
+            if found.kind == "local" and not seen:
                 return False
         return True
 
@@ -406,68 +363,46 @@ class Code(Indices):
 
     def _definition(self, identifier: Node) -> Definition | None:
         name, here = self.source.of(identifier), identifier
-        while here.parent is not None:
-            parent = here.parent
-            if parent.type in {
-                "compound_statement",
-                "translation_unit",
-                "declaration_list",
-                "preproc_if",
-                "preproc_ifdef",
-            }:
-                for sibling in reversed([c for c in parent.named_children if c.end_byte <= here.start_byte]):
-                    found = self._declared(sibling, name, "local" if parent.type == "compound_statement" else "global")
-                    if found is not None:
-                        return found
-            elif parent.type == "declaration":
-                before = [d for d in parent.children_by_field_name("declarator") if d.end_byte <= here.start_byte]
-                found = self._among(parent, before, name, "local")
-                if found is not None:
+        for around in upward(identifier.parent):
+            for found in self._in_front(around, here):
+                if found.name == name:
                     return found
-            elif parent.type in {"for_statement", "if_statement", "while_statement", "for_range_loop"}:
-                start = field_of(parent, "initializer") or field_of(parent, "declarator")
-                if start is not None and not inside(identifier, start):
-                    found = self._declared(start, name, "loop")
-                    if found is not None:
-                        return found
-            elif parent.type in {"function_definition", "lambda_expression"}:
-                declared = field_of(parent, "declarator")
-                if declared is not None and declared.type == "pointer_declarator":  # what it returns
-                    declared = field_of(declared, "declarator")
-                for parameter in children_of(declared, "parameters"):
-                    inner = field_of(parameter, "declarator")
-                    found_name = declared_name(inner)
-                    if found_name is not None and self.source.of(found_name) == name:
-                        return Definition(name, "parameter", parameter, inner, None)
-            elif parent.type == "template_declaration":
-                listed = field_of(parent, "parameters")
-                for parameter in children_of(listed):
-                    if template_name(self.source, parameter) == name:
-                        return Definition(name, "template", parameter, None, None)
-            here = parent
-        if name in self.macros:
-            macro = self.macros[name]
-            return Definition(name, "macro", macro, None, None)
-        return None
+            here = around
+        macro = self.macros.get(name)
+        return Definition(name, "macro", macro, None, None) if macro is not None else None
 
-    def _declared(self, node: Node, name: str, kind: str) -> Definition | None:
-        if node.type != "declaration":
-            return None
-        return self._among(node, node.children_by_field_name("declarator"), name, kind)
+    def _in_front(self, around: Node, here: Node) -> Iterator[Definition]:
+        """What a node declares in front of one right below it, the last first."""
+        if around.type in _SCOPES:
+            kind = "local" if around.type == "compound_statement" else "global"
+            for sibling in reversed(around.named_children):
+                if sibling.type == "declaration" and sibling.end_byte <= here.start_byte:
+                    yield from reversed(self.declared(sibling, kind))
+        elif around.type == "declaration":
+            before = (found for found in self.declared(around) if found.declarator.end_byte <= here.start_byte)
+            yield from reversed(list(before))
+        elif around.type in {"for_statement", "if_statement", "while_statement"}:
+            start = field_of(around, "initializer")
+            if start is not None and start.type == "declaration" and not same(here, start):
+                yield from reversed(self.declared(start, "loop"))
+        elif around.type in {"function_definition", "lambda_expression"}:
+            declared = field_of(around, "declarator")
+            if declared is not None and declared.type == "pointer_declarator":  # what it returns
+                declared = field_of(declared, "declarator")
+            for parameter in children_of(declared, "parameters"):
+                yield from self.declared(parameter, "parameter")
+        elif around.type == "template_declaration":
+            for parameter in children_of(around, "parameters"):
+                yield Definition(template_name(self.source, parameter), "template", parameter, None, None)
 
-    def _among(self, declaration: Node, declarators: list[Node], name: str, kind: str) -> Definition | None:
-        made = (self._made(declaration, declarator, kind) for declarator in reversed(declarators))
-        return next((found for found in made if found is not None and found.name == name), None)
-
-    def declared(self, declaration: Node) -> list[Definition]:
-        """The local variables that a declaration makes."""
-        made = (self._made(declaration, d, "local") for d in declaration.children_by_field_name("declarator"))
-        return [found for found in made if found is not None]
-
-    def _made(self, declaration: Node, declarator: Node, kind: str) -> Definition | None:
-        name = declared_name(declarator)
-        value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
-        return Definition(self.source.of(name), kind, declaration, declarator, value) if name is not None else None
+    def declared(self, declaration: Node, kind: str = "local") -> list[Definition]:
+        """The variables that a declaration makes."""
+        found = []
+        for declarator in declaration.children_by_field_name("declarator"):
+            if (name := declared_name(declarator)) is not None:
+                value = field_of(declarator, "value") if declarator.type == "init_declarator" else None
+                found.append(Definition(self.source.of(name), kind, declaration, declarator, value))
+        return found
 
 
 @lru_cache(maxsize=16)

@@ -73,8 +73,6 @@ def independent(found: Effects) -> str:
     """
     for root in found.written:
         accesses = [access for access in found.accesses if access.root == root]
-        if len({access.unit for access in accesses}) > 1:
-            return f"{root} is accessed as two types"
         try:
             strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
         except Unsupported as refused:
@@ -112,35 +110,15 @@ def _not_negative(value: Polynomial) -> bool:
     """True where the value cannot be negative for sizes >= 1 and loop variables >= 0."""
     if all(c >= 0 for _, c in value.terms):
         return True
-    shifted = _without_quotients(value)
     for symbol in value.symbols:
         if symbol.where == SIZE:
-            shifted = shifted.substitute(symbol, Polynomial.symbol(symbol) + _ONE)
-    return all(c >= 0 for _, c in shifted.terms)
-
-
-def _without_quotients(value: Polynomial) -> Polynomial:
-    """Not more than the value: where `a / b * b` is taken away, a is, which is no less."""
-    total = Polynomial()
-    for monomial, coefficient in value.terms:
-        divided = next((s for s in monomial if s.operator == "/"), None) if coefficient < 0 else None
-        term = Polynomial.of([(monomial, coefficient)])
-        if divided is not None:
-            rest = list(monomial)
-            rest.remove(divided)
-            dividend, divisor = divided.operands
-            factor = Polynomial.of([(tuple(rest), coefficient)]).over(divisor)
-            term = term if factor is None else factor * dividend
-        total = total + term
-    return total
+            value = value.substitute(symbol, Polynomial.symbol(symbol) + _ONE)
+    return all(c >= 0 for _, c in value.terms)
 
 
 def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial, Polynomial] | None:
     """Smallest and largest value over the loops inside, None where that is not known."""
     ends = [(each.symbol, each.low, each.high) for each in reversed(inner) if value.depends_on(each.symbol)]
-    for symbol in value.symbols:
-        if symbol.operator == "%" and any(symbol.depends_on(each.symbol) for each in inner):
-            ends.append((symbol, Polynomial(), symbol.operands[1] - _ONE))
     low = high = value
     for symbol, first, last in ends:
         if first is None or last is None or not all(_not_negative(end.coefficient(symbol)) for end in (low, high)):

@@ -24,7 +24,7 @@ from nodes.rewrites.analysis.host_source import (
     may_be_one,
     vector_of,
 )
-from nodes.rewrites.analysis.kernels import Loop, place_of, use_of
+from nodes.rewrites.analysis.kernels import Loop, use_of
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import children_of, field_of
@@ -43,8 +43,10 @@ _WITHOUT_EFFECT = frozenset({
 _ALL_PARTS = frozenset({
     "initializer_list", "argument_list", "condition_clause", "comma_expression", "expression_statement", "compound_statement",
     "if_statement", "else_clause", "parenthesized_expression", "cast_expression", "unary_expression", "binary_expression",
-    "conditional_expression", "subscript_argument_list",
+    "conditional_expression", "subscript_argument_list", "return_statement", "subscript_expression", "pointer_expression",
+    "field_expression", "assignment_expression", "update_expression",
 })  # fmt: skip
+"""What has no effect but its parts', and perhaps one of its own behind them."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,6 @@ class Pointer(NamedTuple):
     root: str
     """The array's name, "" for what an iteration has of its own."""
     offset: Polynomial | None
-    unit: str = ""
-    """The type that the start was cast to, whose size an offset counts; "" for the declared one."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,6 @@ class Access:
 
     root: str
     offset: Polynomial | None
-    unit: str
-    """As in Pointer: offsets of two units cannot be compared."""
     writes: bool
     inner: tuple[Iteration, ...]
     """The loops around it inside the analysed one, outermost first."""
@@ -163,9 +161,8 @@ class _Reader:
         """Where the variables are defined that a body changes, but for counters of its loops."""
         found = set()
         for target in self.code.assigned(body):
-            owner = target.parent.parent if target.parent is not None else None
-            definition = self.code.definition(target)
-            counts = owner is not None and owner.type == "for_statement" and canonical(self.source, owner) is not None
+            owner, definition = target.parent.parent, self.code.definition(target)
+            counts = owner.type == "for_statement" and canonical(self.source, owner) is not None
             if definition is not None and not counts:
                 found.add(definition.where)
         return found
@@ -173,16 +170,7 @@ class _Reader:
     def settled(self, value: Polynomial) -> Polynomial | None:
         """In words of the analysed function: parameters of those that it calls are what they are given. None where the value is
         not known, or may change within an iteration."""
-        total = Polynomial()
-        for monomial, coefficient in value.terms:
-            product = Polynomial.constant(coefficient)
-            for factor in monomial:
-                known = self._factor(factor)
-                if known is None:
-                    return None
-                product = product * known
-            total = total + product
-        return total
+        return value.replaced(self._factor)
 
     def _factor(self, symbol: Symbol) -> Polynomial | None:
         if symbol in self.frame.given:
@@ -191,8 +179,8 @@ class _Reader:
         if symbol.operator:
             operands = [self.settled(operand) for operand in symbol.operands]
             return None if None in operands else self.code.divided(None, symbol.operator, *operands)
-        counts = any(symbol == iteration.symbol for iteration in self.inner)
-        local = len(self.frames) > 1 and inside_bytes(symbol.where, self.frame.own) and not counts
+        counts, own = any(symbol == iteration.symbol for iteration in self.inner), self.frame.own
+        local = len(self.frames) > 1 and own.start_byte <= symbol.where < own.end_byte and not counts
         if local or symbol.where in self.frame.changing or not is_known(symbol):
             return None
         return Polynomial.symbol(symbol)
@@ -206,10 +194,13 @@ class _Reader:
             return start._replace(offset=start.offset + offset if known else None)
         (only, *more) = value.symbols or {Symbol("")}
         target = field_of(only.node, "argument") if not more and is_address(self.source, only.node) else None
-        while target is not None and target.type == "field_expression" and target.children[1].type == ".":
-            target = field_of(target, "argument")
         own = self.code.variable(target)
-        if own is None or own.declarator is None or own.kind == "global" or self.code.element_of(_symbol(target)):
+        if (
+            own is None
+            or own.declarator is None
+            or own.kind == "global"
+            or self.code.element_of(Symbol("", node=target))
+        ):
             raise _refused(node, f"{self.source.of(node)} is not a pointer to an array that is known")
         return self._array(own.name, own.declaration)
 
@@ -220,15 +211,8 @@ class _Reader:
             if not isinstance(given, Pointer) or base.where in self.frame.changing:
                 raise _refused(node, f"{base.text} is no pointer that stays where it is")
             return given
-        if base.node.type != "identifier":  # a cast
-            inner = field_of(base.node, "value") or arguments(base.node)[0]
-            start, unit = self.pointer(inner, self.code.polynomial(inner)), self.code.element_of(base)
-            # The start of an array is its start in any unit; anything behind it would have to be counted anew.
-            at_start = start.offset is not None and start.offset.value == 0
-            return Pointer(start.root, start.offset if at_start else None, self.code.plain_type(unit))
-        found = self.code.definition(base.node)
-        declarator = field_of(found.declarator, "declarator") or found.declarator
-        if declarator.type == "pointer_declarator" or found.kind == "parameter":
+        found = self.code.variable(base.node)
+        if found is None or found.form.type == "pointer_declarator" or found.kind == "parameter":
             raise _refused(node, f"{base.text} is no pointer that stays where it is")
         return self._array(found.name, found.declaration)
 
@@ -241,7 +225,7 @@ class _Reader:
         if pointer.root:
             around = tuple(self.inner)
             self.effects.accesses += [
-                Access(pointer.root, pointer.offset, pointer.unit, each, around, node, self.call) for each in writes
+                Access(pointer.root, pointer.offset, each, around, node, self.call) for each in writes
             ]
 
     # statements and expressions
@@ -249,28 +233,23 @@ class _Reader:
     def read(self, node: Node) -> None:
         if node.type in _WITHOUT_EFFECT:
             return
-        if node.type not in _ALL_PARTS:
-            handler = getattr(self, f"_{node.type}", None)
-            if handler is None:
-                raise _refused(node, f"a {node.type.replace('_', ' ')} is not understood")
-            handler(node)
-            return
-        for child in node.named_children:
-            self.read(child)
+        own = getattr(self, f"_{node.type}", None)
+        if node.type in _ALL_PARTS:
+            for child in node.named_children:
+                self.read(child)
+        elif own is None:
+            raise _refused(node, f"a {node.type.replace('_', ' ')} is not understood")
+        if own is not None:
+            own(node)
 
     def _preproc_call(self, node: Node) -> None:
         if "#pragma" not in self.source.of(node):
             raise _refused(node, "a preprocessor line inside a loop")
 
     def _declaration(self, node: Node) -> None:
-        source, text = self.source, self.source.of(node)
-        # What is set when it is first met stays at that; only where that is the same for every call is it a constant.
-        fixed = text.startswith(("static const ", "static constexpr ")) and not any(sign in text for sign in "([*&")
-        values = [declarator.child_by_field_name("value") for declarator in node.children_by_field_name("declarator")]
-        fixed = fixed and all(value is not None and self.code.is_constant(value) for value in values)
-        if text.startswith(("static ", "thread_local ")) and not fixed:
+        if self.source.says(node, "static", "thread_local"):
             raise _refused(node, "a static variable")
-        vector = vector_of(source.of(node, "type")) != ""
+        vector = vector_of(self.source.of(node, "type")) != ""
         for declarator in node.children_by_field_name("declarator"):
             value = field_of(declarator, "value")
             if value is not None:
@@ -278,9 +257,7 @@ class _Reader:
                 declarator = field_of(declarator, "declarator")
             for given in (value, *value.named_children) if vector and value is not None else ():
                 if self.code.pointer_base(self.code.polynomial(given)) is not None:
-                    # Another array's elements, which ones is not said.
-                    pointer = self.pointer(given, self.code.polynomial(given))
-                    self.touch(given, pointer._replace(offset=None), False)
+                    raise _refused(node, "a vector of another array's elements")
             if vector and declarator.type == "function_declarator":  # `std::vector<float> v(n);` reads like one
                 continue
             while declarator.type in {"array_declarator", "pointer_declarator"}:
@@ -291,8 +268,6 @@ class _Reader:
     def _return_statement(self, node: Node) -> None:
         if len(self.frames) == 1:
             raise _refused(node, "leaves the loop")
-        for child in node.named_children:
-            self.read(child)
 
     def _for_statement(self, node: Node) -> None:
         loop = canonical(self.source, node)
@@ -326,18 +301,10 @@ class _Reader:
         return Iteration(Symbol(loop.name, loop.symbol.where), low, high, max(1, size or 1))
 
     def _subscript_expression(self, node: Node) -> None:
-        self.read(field_of(node, "argument"))
-        self.read(field_of(node, "indices"))
-        self._element(node)
-
-    def _pointer_expression(self, node: Node) -> None:
-        self.read(field_of(node, "argument"))
-        if self.source.of(node.children[0]) == "*":
-            self._element(node)
-
-    def _element(self, node: Node) -> None:
         """`p[i]` or `*p`."""
-        place, use = place_of(self.code, node), use_of(self.code, node)
+        place, use = self.code.place_of(node), use_of(self.code, node)
+        if place is None and is_address(self.source, node):
+            return
         if place is None:
             raise _refused(node, "a subscript of several")
         pointer = self.pointer(node, place)
@@ -345,9 +312,10 @@ class _Reader:
             reads, writes, _ = use
             self.touch(node, pointer, *[False] * reads, *[True] * writes)
 
+    _pointer_expression = _subscript_expression
+
     def _field_expression(self, node: Node) -> None:
         holder = field_of(node, "argument")
-        self.read(holder)
         written = self.source.set_by(node) != ""
         if node.children[1].type == "->":
             self.touch(node, self.pointer(holder, self.code.polynomial(holder)), False, *[True] * written)
@@ -355,19 +323,12 @@ class _Reader:
             self._assigned(holder, node.parent)
 
     def _assignment_expression(self, node: Node) -> None:
-        left = field_of(node, "left")
-        self.read(field_of(node, "right"))
-        if left.type == "identifier":
-            self._assigned(left, node)
-        else:
-            self.read(left)
+        """`v = e`, or `++v`."""
+        target = field_of(node, "left") or field_of(node, "argument")
+        if target.type == "identifier":
+            self._assigned(target, node)
 
-    def _update_expression(self, node: Node) -> None:
-        argument = field_of(node, "argument")
-        if argument.type == "identifier":
-            self._assigned(argument, node)
-        else:
-            self.read(argument)
+    _update_expression = _assignment_expression
 
     def _assigned(self, name: Node, node: Node) -> None:
         text, found = self.source.of(name), self.code.definition(name)
@@ -443,27 +404,9 @@ class _Reader:
             return
         if len(pointers) != 1 or reads == writes:
             raise _refused(node, f"calls {name}, whose effects are unknown")
-        (pointer,) = pointers
-        widths = {"mm": 128, "mm256": 256, "mm512": 512}
-        sizes = {"ps": 32, "pd": 64, "ss": 0, "sd": 0}  # of one element
-        if pointer.offset is None or words[-1] not in sizes or words[0] not in widths or "i32gather" in words:
-            self.touch(node, pointer._replace(offset=None), writes)
-            return
-        count = widths[words[0]] // sizes[words[-1]] if sizes[words[-1]] else 1
-        lane = Iteration(Symbol("lane", node.start_byte), Polynomial(), Polynomial.constant(count - 1))
-        self.inner.append(lane)
-        self.touch(node, pointer._replace(offset=pointer.offset + Polynomial.symbol(lane.symbol)), writes)
-        self.inner.pop()
-
-
-def _symbol(name: Node) -> Symbol:
-    return Symbol("", node=name)
+        self.touch(node, pointers[0]._replace(offset=None), writes)
 
 
 def is_address(source: Source, node: Node | None) -> bool:
     """Whether it is `&v`."""
     return node is not None and node.type == "pointer_expression" and source.of(node.children[0]) == "&"
-
-
-def inside_bytes(where: int, node: Node) -> bool:
-    return node.start_byte <= where < node.end_byte

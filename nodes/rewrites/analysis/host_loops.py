@@ -28,16 +28,13 @@ from nodes.rewrites.analysis.host_source import (
     pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import LOOPS, enclosing, upward
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
     """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
-    try:
-        return host_code(source).loop(node)
-    except Unsupported:
-        return None
+    return host_code(source).loop(node)
 
 
 def loops(source: Source, node: Node | None = None) -> list[Loop]:
@@ -55,14 +52,8 @@ def loops_around(source: Source, node: Node) -> list[Loop | None]:
 @lru_cache(maxsize=4)
 def _called_in_loops(source: Source) -> set[Node]:
     """Functions of the file that run once per iteration of something, by way of others too."""
-    found = set[Node]()
-    bodies = list(source.walk(None, *LOOPS))
-    while bodies:
-        called = {source.of(c, "function").partition("<")[0] for c in source.walk(bodies.pop(), "call_expression")}
-        new = {function.node for name in called for function in functions(source).get(name, ())} - found
-        bodies += new
-        found |= new
-    return found
+    names = {source.called(c) for loop in source.walk(None, *LOOPS) for c in source.walk(loop, "call_expression")}
+    return host_code(source).reached(*names)
 
 
 def runs_again(source: Source, node: Node) -> bool:
@@ -72,9 +63,7 @@ def runs_again(source: Source, node: Node) -> bool:
 
 def loop_at(source: Source, start: int) -> Loop | None:
     """The canonical loop that starts at a byte."""
-    node = source.root.descendant_for_byte_range(start, start + 3)
-    while node is not None and node.type != "for_statement":
-        node = node.parent
+    node = enclosing(source.root.descendant_for_byte_range(start, start + 3), "for_statement")
     return canonical(source, node) if node is not None else None
 
 

@@ -14,6 +14,7 @@ from nodes.rewrites.analysis.kernels import Loop, counting_loop
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, names_declared, upward
+from nodes.rewrites.syntax.tree import is_integer as is_whole
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
 _MATH = frozenset({
@@ -28,10 +29,6 @@ PURE = (
     | {f"__builtin_{name}{suffix}" for name in _MATH for suffix in ("", "f")}
     | {"abs", "max", "min", "clamp", "isnan", "isinf", "isfinite", "signbit", "bit_cast", "assert"}
 )
-INTEGERS = frozenset({
-    "int", "long", "short", "unsigned", "size_t", "ssize_t", "ptrdiff_t", "auto", "int64_t", "int32_t", "int16_t",
-    "uint64_t", "uint32_t", "uint16_t",
-})  # fmt: skip
 _FLOAT_CALLS = {"static_cast<float>", "float", "simd_max", "simd_min", *(f"{name}f" for name in _MATH)}
 
 
@@ -112,9 +109,8 @@ def pragma_before(source: Source, node: Node) -> str:
 
 def indentation(source: Source, node: Node) -> str:
     """The white space before the node on its line; raises Unsupported where something else stands there."""
-    start = source.data.rfind(b"\n", 0, node.start_byte) + 1
-    before = source.data[start : node.start_byte].decode()
-    if before.strip():
+    before = source.indent(node)
+    if source.line_start(node) + len(before) < node.start_byte:
         raise Unsupported(f"line {node.start_point[0] + 1} has something before the statement")
     return before
 
@@ -132,21 +128,13 @@ def over_lanes(source: Source, node: Node) -> bool:
 # --- what the file declares ----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=16)
 def functions(source: Source) -> dict[str, list[Function]]:
     """The functions that the file defines, by name; several for overloads."""
-    # Kept beside the tree of this very object: nodes of another tree of the same text are other nodes.
-    if "functions" not in source.__dict__:
-        source.__dict__["functions"] = _functions(source)
-    return source.__dict__["functions"]
-
-
-def _functions(source: Source) -> dict[str, list[Function]]:
     found: dict[str, list[Function]] = {}
     for node in source.walk(None, "function_definition"):
-        declarator, body = (
-            next(source.walk(field_of(node, "declarator"), "function_declarator"), None),
-            field_of(node, "body"),
-        )
+        declarator = next(source.walk(field_of(node, "declarator"), "function_declarator"), None)
+        body = field_of(node, "body")
         if declarator is None or body is None or body.type != "compound_statement" or node.has_error:
             continue
         # `load<float>`, a specialisation, is one more `load`.
@@ -172,30 +160,19 @@ def function_of(source: Source, definition: Node) -> Function | None:
     return next((f for group in functions(source).values() for f in group if f.node == definition), None)
 
 
+@lru_cache(maxsize=16)
 def aliases(source: Source) -> dict[str, str]:
     """What `typedef uint16_t half_t;` and `using half_t = uint16_t;` name, followed to the end."""
-    if "aliases" not in source.__dict__:
-        found: dict[str, str] = {}
-        for node in source.walk(None, "type_definition", "alias_declaration"):
-            name, kind = fields(node, "declarator" if node.type == "type_definition" else "name", "type")
-            if name is not None and name.type == "type_identifier" and not any(source.walk(kind, "struct_specifier")):
-                plain = not any(source.walk(node, "abstract_pointer_declarator", "template_type", "union_specifier"))
-                found[source.of(name)] = source.of(kind).removeprefix("std::") if plain else ""
-        for name in found:
-            for _ in range(len(found)):
-                found[name] = found.get(found[name], found[name])
-        source.__dict__["aliases"] = {name: kind for name, kind in found.items() if kind}
-    return source.__dict__["aliases"]
-
-
-def calls(source: Source) -> dict[str, list[Node]]:
-    """Every call of the file by the name that is called, template arguments left away."""
-    if "calls" not in source.__dict__:
-        found: dict[str, list[Node]] = {}
-        for node in source.walk(None, "call_expression"):
-            found.setdefault(source.of(node, "function").partition("<")[0], []).append(node)
-        source.__dict__["calls"] = found
-    return source.__dict__["calls"]
+    found: dict[str, str] = {}
+    for node in source.walk(None, "type_definition", "alias_declaration"):
+        name, kind = fields(node, "declarator" if node.type == "type_definition" else "name", "type")
+        if name is not None and name.type == "type_identifier" and not source.has(kind, "struct_specifier"):
+            plain = not source.has(node, "abstract_pointer_declarator", "template_type", "union_specifier")
+            found[source.of(name)] = source.of(kind).removeprefix("std::") if plain else ""
+    for name in found:
+        for _ in range(len(found)):
+            found[name] = found.get(found[name], found[name])
+    return {name: kind for name, kind in found.items() if kind}
 
 
 def calls_below(source: Source, node: Node) -> Iterator[Node]:
@@ -213,8 +190,7 @@ class HostCode(Code):
     never changes has it."""
 
     def __init__(self, source: Source) -> None:
-        others = {name for name in aliases(source) if is_integer(source, name)}
-        super().__init__(source, integers=frozenset(others | {f"std::{name}" for name in INTEGERS}))
+        super().__init__(source, integers=frozenset(name for name in aliases(source) if is_integer(source, name)))
         self._loops: dict[int, Loop | None] = {}
         self._polynomials: dict[int, Polynomial] = {}
 
@@ -228,8 +204,6 @@ class HostCode(Code):
         found, value = self.definition(node), super()._variable(node, depth)
         if found is not None and self.source.says(found.declaration, "static", "thread_local"):
             value = Polynomial.symbol(Symbol(found.name, found.where, node=node))  # of the first call
-        if found is not None and found.kind == "macro" and (number := self._number(found.name)) is not None:
-            return Polynomial.constant(number)
         unknown = [s for s in value.symbols if not is_known(s) and not self.element_of(s)]
         if found is None or not unknown:
             return value
@@ -239,16 +213,6 @@ class HostCode(Code):
             fixed = Symbol(f"{found.name}: {symbol.text}", found.where, varies)
             value = value.substitute(symbol, Polynomial.symbol(fixed))
         return value
-
-    def _number(self, macro: str) -> int | None:
-        """What a macro always stands for, where that is a number and none to be searched."""
-        values = {
-            self.source.of(n, "value")
-            for n in self.source.walk(None, "preproc_def")
-            if self.source.of(n, "name") == macro
-        }
-        digits = values.pop().strip().rstrip("uUlL")
-        return int(digits) if not values and digits.isdigit() else None
 
     def _opaque(self, node: Node, depth: int) -> Polynomial:
         given = children_of(node, "arguments")
@@ -315,7 +279,8 @@ def host_code(source: Source) -> HostCode:
 
 
 def is_integer(source: Source, kind: str) -> bool:
-    return set(aliases(source).get(kind, kind).replace("std::", "").split()) <= INTEGERS
+    kind = aliases(source).get(kind, kind)
+    return kind == "auto" or is_whole(kind)
 
 
 def root_name(source: Source, address: Node) -> str:
@@ -331,7 +296,9 @@ def may_be_one(source: Source, function: Function, first: str, second: str, dept
     if first not in names or second not in names or depth > 4:
         return depth > 4
     places = [[parameter.name for parameter in function.parameters].index(name) for name in (first, second)]
-    for call in calls(source).get(function.name, ()):
+    for call in source.walk(None, "call_expression"):
+        if source.called(call) != function.name:
+            continue
         given, caller = arguments(call), enclosing_function(call)
         if len(given) != len(function.parameters) or caller is None:
             continue

@@ -35,21 +35,17 @@ class Indices:
                 return self._opaque(node, depth)
             return self.polynomial(value, depth)
         if kind == "call_expression":
-            function, arguments = field_of(node, "function"), field_of(node, "arguments")
-            name = source.of(function).split("<")[0]
-            inner = children_of(arguments)
-            if name in _SKIPPED_CALLS and len(inner) == 1 and "*" not in source.of(function):
+            function, inner = source.of(node, "function"), children_of(node, "arguments")
+            if function.split("<")[0] in _SKIPPED_CALLS and len(inner) == 1 and "*" not in function:
                 return self.polynomial(inner[0], depth)
             return self._opaque(node, depth)
         if kind == "unary_expression" and source.of(node.children[0]) in "+-":
             argument = self.polynomial(node.children[-1], depth)
             return -argument if source.of(node.children[0]) == "-" else argument
         if kind == "pointer_expression" and source.of(node.children[0]) == "&":
-            target = bare(field_of(node, "argument"))
-            if target.type == "subscript_expression":
-                base, indices = field_of(target, "argument"), field_of(target, "indices")
-                if base is not None and indices is not None and indices.named_child_count == 1:
-                    return self.polynomial(base, depth) + self.polynomial(indices.named_children[0], depth)
+            place = self.place_of(bare(field_of(node, "argument")), depth)
+            if place is not None:
+                return place
         if kind == "binary_expression":
             return self._combined(node, depth)
         if kind == "field_expression" and source.of(node).split(".")[0] in COORDINATES:
@@ -115,24 +111,19 @@ class Indices:
         text = " ".join(self.source.of(node).split())
         # Two places may spell different variables alike: the definitions are part of the name.
         marks = ",".join(sorted(f"{p.text}@{p.where}" for p in parts))
-        return Polynomial.symbol(
-            Symbol(
-                f"{text} [{marks}]",
-                parts=frozenset(parts) or frozenset({Symbol(text)}),
-                node=node,
-                address=self._loaded(node, depth),
-            )
-        )
+        named, address = frozenset(parts) or frozenset({Symbol(text)}), self.place_of(node, depth + 1)
+        return Polynomial.symbol(Symbol(f"{text} [{marks}]", parts=named, node=node, address=address))
 
-    def _loaded(self, node: Node, depth: int) -> Polynomial | None:
-        """Where `p[i]` or `__ldg(&p[i])` is, None for anything else."""
+    def place_of(self, node: Node, depth: int = 0) -> Polynomial | None:
+        """The address of `p[i]`, `*p` or `__ldg(&p[i])`, None for anything else."""
+        pointer, indices = field_of(node, "argument"), children_of(node, "indices")
         if node.type == "call_expression" and self.source.of(node, "function") in LOADS:
-            listed = field_of(node, "arguments")
-            return self.polynomial(listed.named_children[0], depth + 1) if listed is not None else None
-        base, indices = field_of(node, "argument"), field_of(node, "indices")
-        if node.type != "subscript_expression" or base is None or indices is None or indices.named_child_count != 1:
+            return self.polynomial(children_of(node, "arguments")[0], depth)
+        if node.type == "pointer_expression" and self.source.of(node.children[0]) == "*":
+            return self.polynomial(pointer, depth)
+        if node.type != "subscript_expression" or len(indices) != 1:
             return None
-        return self.polynomial(base, depth + 1) + self.polynomial(indices.named_children[0], depth + 1)
+        return self.polynomial(pointer, depth) + self.polynomial(indices[0], depth)
 
     def pointer_base(self, pointer: Polynomial) -> Symbol | None:
         """The one pointer in `base + offset`, None where there is none (an array of a struct, a local)."""

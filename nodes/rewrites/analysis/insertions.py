@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.prelude import text_of
+from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import declared_name, field_of, same
 
@@ -32,9 +33,7 @@ def bring(edits: Edits, code: Code, text: str, includes: tuple[str, ...] = (), *
     source = edits.source
     at = insertion_point(source)
     for header in includes:
-        line = f"#include <{header}>\n"
-        if line not in source.text and not any(line in change[2] for change in edits.changes):
-            edits.insert(at, line)
+        include(source, edits, header)
     if text in source.text or any(text in change[2] for change in edits.changes):
         return
     taken = sorted(defined(text) & code.names())

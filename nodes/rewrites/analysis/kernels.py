@@ -13,7 +13,7 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, same
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, same, upward
 
 if TYPE_CHECKING:
     from nodes.rewrites.analysis.device_code import Code
@@ -215,22 +215,10 @@ class Kernel:
                 if effect is None:
                     escapes.append((call, root))
                     continue
-                offset = pointer - Polynomial.symbol(base)
-                load = self.code.loads(name)
-                node = call if load else argument
-                found.append(
-                    Access(
-                        node,
-                        base,
-                        root,
-                        offset,
-                        element,
-                        bool(set("rR") & set(effect)),
-                        bool(set("wW") & set(effect)),
-                        address=not load,
-                        wide=effect.lower() != effect,
-                    )
-                )
+                offset, load = pointer - Polynomial.symbol(base), self.code.loads(name)
+                node, wide = call if load else argument, effect.lower() != effect
+                reads, writes = (sign in effect.lower() for sign in "rw")
+                found.append(Access(node, base, root, offset, element, reads, writes, address=not load, wide=wide))
         return found, escapes
 
     @cached_property
@@ -250,14 +238,11 @@ class Kernel:
     @cached_property
     def shared(self) -> list[Node]:
         """The declarations of its body in shared memory."""
-        found = self.source.walk(self.body, "declaration")
-        return [
-            n for n in found if any(self.source.of(c) == "__shared__" for c in self.source.walk(n, "type_qualifier"))
-        ]
+        return [n for n in self.source.walk(self.body, "declaration") if self.source.says(n, "__shared__")]
 
     def is_dynamic(self, declaration: Node) -> bool:
         """Whether a declaration in shared memory is of what the launch says the size of."""
-        return any(self.source.of(c) == "extern" for c in self.source.walk(declaration))
+        return self.source.says(declaration, "extern")
 
     @cached_property
     def has_barrier(self) -> bool:
@@ -289,30 +274,17 @@ class Kernel:
 
     def _has_fixed_bound(self, node: Node, index: Polynomial) -> bool:
         """Whether the index runs to a number that is known when the kernel is compiled."""
-        here: Node | None = node
-        while here is not None and here.type != "function_definition":
-            loop = counting_loop(self.code, here) if here.type == "for_statement" else None
-            if loop is not None and any(s == loop.symbol for s in index.symbols):
-                kinds = {
-                    found.kind if (found := self.code.definition(n)) is not None else ""
-                    for n in self.source.walk(loop.bound_node, "identifier")
-                }
-                return not kinds & {"parameter", "local", "loop", ""}
-            here = here.parent
-        return False
+        around = (counting_loop(self.code, here) for here in upward(node) if here.type == "for_statement")
+        loop = next((loop for loop in around if loop is not None and loop.symbol in index.symbols), None)
+        return loop is not None and self.code.is_constant(loop.bound_node)
 
     def _asks_width(self, node: Node, function: Node) -> bool:
         """Whether the node is only reached where a comparison with the block's width allows it."""
-        here = node
-        while here.parent is not None and not same(here, function):
-            parent = here.parent
-            condition = field_of(parent, "condition")
-            if condition is not None and parent.type in {"if_statement", "conditional_expression", "for_statement"}:
-                for part in self.source.walk(condition, "identifier", "field_expression"):
-                    if not inside(here, condition) and self.code.polynomial(part).depends_on(Symbol("blockDim.x")):
-                        return True
-            here = parent
-        return False
+        kinds, width = {"if_statement", "conditional_expression", "for_statement"}, Symbol("blockDim.x")
+        around = (field_of(here, "condition") for here in upward(node, function) if here.type in kinds)
+        asked = (condition for condition in around if condition is not None and not inside(node, condition))
+        parts = (part for condition in asked for part in self.source.walk(condition, "identifier", "field_expression"))
+        return any(self.code.polynomial(part).depends_on(width) for part in parts)
 
     @cached_property
     def helpers(self) -> list[Node]:
@@ -327,12 +299,8 @@ class Kernel:
     def changes_within(self, polynomial: Polynomial, nodes: list[Node]) -> bool:
         """Whether a variable of the polynomial is assigned to below one of the nodes."""
         wheres = {symbol.where for symbol in polynomial.variables()}
-        for node in nodes:
-            for target in self.code.assigned(node):
-                found = self.code.definition(target)
-                if found is not None and found.where in wheres:
-                    return True
-        return False
+        changed = (self.code.definition(target) for node in nodes for target in self.code.assigned(node))
+        return any(found is not None and found.where in wheres for found in changed)
 
     def global_accesses(self) -> list[Access]:
         """Through pointer parameters, and through pointers of unknown origin."""
@@ -370,32 +338,19 @@ def counting_loop(code: Code, node: Node, sign: str = "<") -> Loop | None:
     )  # fmt: skip
 
 
-def place_of(code: Code, node: Node) -> Polynomial | None:
-    """The address of `p[i]` or `*p`, None for anything else."""
-    argument, indices = field_of(node, "argument"), children_of(node, "indices")
-    if argument is None:
-        return None
-    if node.type == "pointer_expression":
-        return code.polynomial(argument) if code.source.of(node.children[0]) == "*" else None
-    return code.polynomial(argument) + code.polynomial(indices[0]) if len(indices) == 1 else None
-
-
 def use_of(code: Code, node: Node) -> tuple[bool, bool, bool] | None:
     """Whether an lvalue is read, whether it is written, and whether its neighbours may be too; None where only its address is
     taken."""
     source, target, owner = code.source, node, node.parent
-    while owner is not None and owner.type == "parenthesized_expression":
+    while owner.type == "parenthesized_expression":
         target, owner = owner, owner.parent
-    if owner is None or (owner.type == "pointer_expression" and source.of(owner.children[0]) == "&"):
+    if owner.type == "pointer_expression" and source.of(owner.children[0]) == "&":
         return None
     reads, writes = True, False
     # A store to one field, or one element, of a struct in memory leaves the others: it reads as far as we know.
     whole = True
     while owner.type in {"field_expression", "subscript_expression"} and same(field_of(owner, "argument"), target):
-        target, whole = owner, False
-        if owner.parent is None:
-            return None
-        owner = owner.parent
+        target, owner, whole = owner, owner.parent, False
     if owner.type == "assignment_expression" and same(field_of(owner, "left"), target):
         writes, reads = True, source.of(owner, "operator") != "=" or not whole
     elif owner.type == "update_expression":
@@ -405,14 +360,14 @@ def use_of(code: Code, node: Node) -> tuple[bool, bool, bool] | None:
     elif owner.type == "init_declarator":
         writes = code.binds(owner.parent, field_of(owner, "declarator"))
     wide = False
-    if owner.type == "argument_list" and owner.parent is not None and owner.parent.type == "call_expression":
+    if owner.type == "argument_list" and owner.parent.type == "call_expression":
         writes, wide = code.lends(owner.parent, target)
     return reads, writes, wide
 
 
 def access_at(code: Code, node: Node) -> Access | None:
     """The access that `p[i]` or `*p` is, None where it is none, or where the pointer is not known."""
-    pointer, use = place_of(code, node), use_of(code, node)
+    pointer, use = code.place_of(node), use_of(code, node)
     base = code.pointer_base(pointer) if pointer is not None else None
     if base is None or use is None:
         return None

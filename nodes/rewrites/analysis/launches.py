@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tree_sitter import Node
 
+from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, same
 
@@ -108,7 +109,7 @@ class Launch:
         texts = [self.code.source.of(p) for p in parts] + ["1", "1", "1"]
         later = self._set_later(node)
         x, y, z = (f"{self.code.source.of(node)}.{c}" if c in later else t for c, t in zip("xyz", texts, strict=False))
-        return (x, y, z)
+        return x, y, z
 
     def along_x(self, node: Node) -> Node:
         """The expression that x is, of a grid or block. Raises Unsupported where it is assigned to later."""
@@ -122,38 +123,26 @@ class Launch:
         source, found = self.code.source, self.code.variable(node)
         if found is None or not self.code.mutated(found):
             return set()
-        targets = [t for t in self.code.assigned(source.root) if source.of(t) == source.of(node)]
-        targets = [t for t in targets if (here := self.code.definition(t)) is not None and here.where == found.where]
-        fields = {source.of(t.parent, "field") for t in targets if t.parent.type == "field_expression"}
-        if any(t.parent is None or t.parent.type != "field_expression" for t in targets):
+        targets = self.code.set_at(found, source.root)
+        if any(target.parent.type != "field_expression" for target in targets):
             raise Unsupported("a launch shape that is assigned to")
-        return fields
+        return {source.of(target.parent, "field") for target in targets}
 
     def _dim3(self, node: Node, depth: int = 0) -> list[Node] | None:
         source = self.code.source
         if node.type == "call_expression" and source.of(node, "function") == "dim3":
-            arguments = field_of(node, "arguments")
-            return children_of(arguments) if arguments else []
-        if node.type == "compound_literal_expression" or node.type == "initializer_list":
-            holder = field_of(node, "value") or node
-            return children_of(holder)
-        if node.type == "identifier" and depth < 3:
-            found = self.code.definition(node)
-            if found is None or found.kind != "local" or found.declarator is None:
-                return None
-            if "dim3" not in source.of(found.declaration, "type") and found.value is None:
-                return None
-            self._set_later(node)
-            if found.value is not None:
-                if found.value.type == "argument_list" or found.value.type == "initializer_list":
-                    return children_of(found.value)
-                return self._dim3(found.value, depth + 1)
-            if found.declarator.type == "function_declarator":  # `dim3 grid(tokens)` parses as a function
-                listed = field_of(found.declarator, "parameters")
-                return children_of(listed) if listed else []
-            if found.declarator.type == "identifier":  # `dim3 grid;`, set field by field
-                return []
-        return None
+            return children_of(node, "arguments")
+        if node.type in {"compound_literal_expression", "initializer_list", "argument_list"}:
+            return children_of(field_of(node, "value") or node)
+        found = self.code.variable(node)
+        if found is None or found.kind != "local" or depth == 3:
+            return None
+        if "dim3" not in source.of(found.declaration, "type") and found.value is None:
+            return None
+        self._set_later(node)
+        if found.value is not None:
+            return self._dim3(found.value, depth + 1)
+        return children_of(found.declarator, "parameters")  # `dim3 grid(n)` parses as a function; `dim3 grid;` has none
 
 
 _HOST_FUNCTIONS = {"static_cast", "min", "max", "std::min", "std::max", "int", "int64_t"}
@@ -174,7 +163,7 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
     if node.type == "identifier":
         return _host_name(kernel, launch, node, depth)
     if node.type == "sizeof_expression":
-        return _substituted(kernel, launch, node)
+        return substituted(source.of(node), dict(zip(kernel.template_names, launch.template_arguments, strict=False)))
     if node.type == "field_expression":  # of a struct that the launch passes by its name
         holder = field_of(node, "argument")
         found = code.variable(holder)
@@ -212,10 +201,3 @@ def _host_name(kernel: Kernel, launch: Launch, node: Node, depth: int) -> str:
         raise Unsupported(f"{text} is only known on the device")
     inner = host_text(kernel, launch, found.value, depth + 1)
     return inner if re.fullmatch(r"[\w.]+|\(.*\)", inner) and inner.count("(") <= 1 else f"({inner})"
-
-
-def _substituted(kernel: Kernel, launch: Launch, node: Node) -> str:
-    text = kernel.source.of(node)
-    for name, value in zip(kernel.template_names, launch.template_arguments, strict=False):
-        text = re.sub(rf"\b{re.escape(name)}\b", value, text)
-    return text

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-
-from tree_sitter import Node
+from collections.abc import Callable
 
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.syntax.tree import declared_name, field_of, statements
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 NEAR = 1e-9
 LN2 = math.log(2.0)
@@ -45,61 +43,20 @@ def close(a: object, b: object) -> bool:
 
 
 def base_of(code: Code, name: str) -> float:
-    """What an exponential function multiplies its argument by, 0 for other functions. One of the file's own is
-    understood where all it has is the device's instruction, `asm("ex2.approx.ftz.f32 %0, %1;" : ...)`."""
-    known = code.overloads.get(name.split("::")[-1], [])
-    if not known:
-        return BASES.get(name, 0.0)
-    if len(known) != 1:
-        return 0.0
-    declarator, body = field_of(known[0], "declarator"), field_of(known[0], "body")
-    listed = field_of(declarator, "parameters")
-    taken = [declared_name(field_of(p, "declarator") or p) for p in listed.named_children]
-    lines = statements(body)
-    if [s.type for s in lines] != ["declaration", "expression_statement", "return_statement"] or len(taken) != 1:
-        return 0.0
-    asm, declared = lines[1].named_children[0], lines[0].children_by_field_name("declarator")
-    if asm.type != "gnu_asm_expression" or [d.type for d in declared] != ["identifier"]:
-        return 0.0
-    words = code.source.of(asm, "assembly_code").strip('"').split()
-    operands = [
-        [code.source.of(n, "value") for n in code.source.walk(asm, f"gnu_asm_{kind}_operand")]
-        for kind in ("output", "input")
-    ]
-    told = [[code.source.of(declared[0])], [code.source.of(taken[0])]]
-    returned = code.source.of(lines[2].named_children[0]) == told[0][0]
-    plain = len(words) == 3 and words[0].startswith("ex2.approx.") and words[1:] == ["%0,", "%1;"]
-    return LN2 if plain and returned and operands == told else 0.0
+    """What an exponential function multiplies its argument by, 0 for other functions."""
+    return 0.0 if name.split("::")[-1] in code.overloads else BASES.get(name, 0.0)
 
 
 def fields_of(code: Code, kind: str) -> list[str]:
     """The fields of a struct of the file that has nothing but numbers in it, in order; none for any other type."""
-    kind = code.plain_type(kind).removeprefix("struct ").strip()
-    for name, body in _structs(code):
-        if name != kind:
-            continue
-        found = []
-        for member in body.named_children:
-            if member.type == "comment":
-                continue
-            declarators = member.children_by_field_name("declarator")
-            plain = all(d.type in {"field_identifier", "identifier"} for d in declarators)
-            if member.type not in {"field_declaration", "declaration"} or not plain:
-                return []
-            found += [code.source.of(d) for d in declarators]
-        return found
+    source, kind = code.source, code.plain_type(kind).removeprefix("struct ").strip()
+    for node in source.walk(None, "struct_specifier", "function_definition"):
+        name = field_of(node, "name")
+        if source.of(node, "type", "name") == "__align__":  # `struct __align__(8) Pair { ... }` reads as a function
+            name = next(source.walk(field_of(node, "declarator"), "identifier"), None)
+        if source.of(name) == kind and field_of(node, "body") is not None:
+            members = children_of(node, "body")
+            declared = [d for member in members for d in member.children_by_field_name("declarator") or [member]]
+            plain = all(d.type in {"field_identifier", "identifier"} for d in declared)
+            return [source.of(d) for d in declared] if plain else []
     return ["x", "y"] if kind == "float2" else []
-
-
-def _structs(code: Code) -> Iterator[tuple[str, Node]]:
-    """Names and bodies. The grammar takes `struct __align__(8) Pair { ... }` for a function."""
-    for node in code.source.walk(None, "struct_specifier"):
-        body, outer = field_of(node, "body"), node.parent
-        if body is not None:
-            yield code.source.of(node, "name"), body
-        if body is not None and outer is not None and outer.type == "type_definition":
-            yield code.source.of(outer, "declarator"), body
-        if body is None and outer is not None and outer.type == "function_definition":
-            names = list(code.source.walk(field_of(outer, "declarator"), "identifier"))
-            if code.source.of(node, "name") == "__align__" and len(names) == 1:
-                yield code.source.of(names[0]), field_of(outer, "body")

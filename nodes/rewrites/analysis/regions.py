@@ -18,7 +18,7 @@ from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import (
     LOOPS,
-    declared_name,
+    children_of,
     field_of,
     names_declared,
     one_variable,
@@ -85,10 +85,8 @@ def thread_loops(kernel: Kernel) -> list[Loop]:
 
 def row_loop(kernel: Kernel) -> Loop | None:
     """The outer loop `for (row = blockIdx.x; row < rows; row += gridDim.x)`, where there is one."""
-    for loop in kernel.loops:
-        if loop.start == _poly(BLOCK) and loop.step == _poly(GRID_DIM) and same(loop.node.parent, kernel.body):
-            return loop
-    return None
+    outer = (loop for loop in kernel.loops if same(loop.node.parent, kernel.body))
+    return next((loop for loop in outer if loop.start == _poly(BLOCK) and loop.step == _poly(GRID_DIM)), None)
 
 
 def is_extent(kernel: Kernel, step: Polynomial) -> bool:
@@ -162,29 +160,25 @@ def _guarded(kernel: Kernel) -> Region | None:
             continue
         name = source.of(name_node)
         symbol = Symbol(name, name_node.start_byte, node=name_node)
-        for later in range(at + 1, len(body)):
-            guard = body[later]
-            if guard.type in {"declaration", "alias_declaration", "type_definition"} or waits(source, guard):
-                continue
-            if guard.type != "if_statement":
-                return None
-            consequence, holder = field_of(guard, "consequence"), field_of(guard, "condition")
-            condition = field_of(holder, "value")
-            if consequence is None or condition is None or field_of(guard, "alternative") is not None:
-                return None
-            leaves = only_returns(source, consequence)
-            comparison = _comparison(code, condition, name, ">=" if leaves else "<", "||" if leaves else "&&")
-            if comparison is None or (not leaves and later != len(body) - 1):
-                return None
-            bound = field_of(comparison, "right")
-            between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
-            if between is None:
-                return None
-            rest = tuple(s for s in (body[later + 1 :] if leaves else statements(consequence)) if not waits(source, s))
-            return Region(
-                "guard", name, symbol, source.of(statement, "type"), bound, code.polynomial(bound),
-                between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
-            )  # fmt: skip
+        declares = {"declaration", "alias_declaration", "type_definition"}
+        later = at + 1
+        while later < len(body) and (body[later].type in declares or waits(source, body[later])):
+            later += 1
+        guard = body[later] if later < len(body) else statement
+        consequence, condition = field_of(guard, "consequence"), field_of(guard, "condition", "value")
+        if guard.type != "if_statement" or condition is None or field_of(guard, "alternative") is not None:
+            return None
+        leaves = only_returns(source, consequence)
+        comparison = _comparison(code, condition, name, ">=" if leaves else "<", "||" if leaves else "&&")
+        between = _not_for_guard(kernel, body[at + 1 : later], condition, name)
+        if comparison is None or between is None or (not leaves and later != len(body) - 1):
+            return None
+        bound = field_of(comparison, "right")
+        rest = tuple(s for s in (body[later + 1 :] if leaves else statements(consequence)) if not waits(source, s))
+        return Region(
+            "guard", name, symbol, source.of(statement, "type"), bound, code.polynomial(bound),
+            between + rest, definition=statement, condition=comparison, guard=guard, axis=axis,
+        )  # fmt: skip
     return None
 
 
@@ -244,9 +238,8 @@ def guards_of(node: Node, region: Region, kernel: Kernel) -> tuple[Guard, ...] |
                     return None
                 found.append(Guard(condition, not same(here, field_of(parent, "alternative"))))
         joint = kernel.source.of(parent, "operator") if parent.type == "binary_expression" else ""
-        left = field_of(parent, "left")
-        if joint in {"&&", "||"} and left is not None and not same(here, left):
-            found.append(Guard(left, joint == "&&"))
+        if joint in {"&&", "||"} and not same(here, field_of(parent, "left")):
+            return None
         here = parent
     return None if here.type in {*LOOPS, "switch_statement"} else tuple(reversed(found))
 
@@ -284,8 +277,6 @@ class Stride:
         if symbol.operator not in {"/", "%"}:
             raise Unsupported(f"an index through {symbol.text}")
         dividend, divisor = symbol.operands
-        while symbol.operator == "/" and (inner := _only_symbol(dividend)) is not None and inner.operator == "/":
-            dividend, divisor = inner.operands[0], inner.operands[1] * divisor  # a / b / c is a / (b * c)
         if divisor.depends_on(self.symbol):
             raise Unsupported("a division by the loop variable")
         terms = self._steps(dividend)
@@ -298,11 +289,6 @@ class Stride:
         rest = Polynomial.of((monomial, coefficient) for monomial, coefficient, moved in terms if not moved)
         self.multiples += [divisor, rest] if rest.terms else [divisor]
         return 1 if symbol.operator == "%" else 0
-
-
-def _only_symbol(polynomial: Polynomial) -> Symbol | None:
-    symbols = list(polynomial.symbols)
-    return symbols[0] if len(symbols) == 1 and polynomial == Polynomial.symbol(symbols[0]) else None
 
 
 def check_coordinates(kernel: Kernel, headers: Iterable[Node], steps: Collection[str] = ()) -> None:
@@ -341,55 +327,43 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
     element. Anything else would change with the number of threads.
     """
     source, code = kernel.source, kernel.code
-    whole = list(body)
-    outer: dict[int, str] = {}
-    for statement in whole:
-        for target in _changed(kernel, statement):
-            found = code.definition(target)
-            if found is not None and not any(inside(found.declaration, s) for s in whole):
-                outer[found.where] = found.name
-        for node in source.walk(statement, "assignment_expression"):
-            left = field_of(node, "left")
-            base = field_of(left, "argument") if left is not None and left.type == "subscript_expression" else None
-            found = code.variable(base)
-            array = found is not None and found.declarator is not None and "array_declarator" in {
-                found.declarator.type, *(c.type for c in found.declarator.children)
-            }  # fmt: skip
-            own = found is not None and array and "__shared__" not in source.of(found.declaration)
-            if found is not None and own and not any(inside(found.declaration, s) for s in whole):
-                return True  # an array of the thread's own outlives the element
+
+    def held(node: Node) -> bool:
+        return any(inside(node, statement) for statement in body)
+
+    outer = {found.where: found.name for found in _changed(kernel, body) if not held(found.declaration)}
+    for node in (n for statement in body for n in source.walk(statement, "assignment_expression")):
+        base = code.variable(field_of(node, "left", "argument"))
+        array = base is not None and base.form is not None and source.has(base.form, "array_declarator")
+        if array and not source.says(base.declaration, "__shared__") and not held(base.declaration):
+            return True  # an array of the thread's own outlives the element
     for access in kernel.accesses:
-        if access.writes and not access.root and any(inside(access.node, s) for s in whole):
-            held = code.own_variable(access.base.node) if access.base.node is not None else None
-            if held is not None and not any(inside(held.declaration, s) for s in whole):
+        if access.writes and not access.root and held(access.node):
+            own = code.own_variable(access.base.node) if access.base.node is not None else None
+            if own is not None and not held(own.declaration):
                 return True  # so does a variable of its own, written through a pointer
     kinds: dict[tuple[int, str], str] = {}
-    for statement in whole:
-        for identifier in source.walk(statement, "identifier"):
-            if source.of(identifier) not in outer.values():
-                continue
-            found = code.definition(identifier)
-            field = identifier.parent if identifier.parent is not None else identifier
+    for use in (n for statement in body for n in source.walk(statement, "identifier")):
+        found = code.definition(use) if source.of(use) in outer.values() else None
+        if found is not None and found.where in outer:
             value = (
-                field if field.type == "field_expression" else identifier
-            )  # the fields of a float2 are sums of their own
-            if found is not None and found.where in outer:
-                fold = fold_of(kernel, value)
-                if not fold or kinds.setdefault((found.where, source.of(value)), fold) != fold:
-                    return True  # also `h ^= e; h *= 31;`, where each by itself would be a fold
+                use.parent if use.parent.type == "field_expression" else use
+            )  # a float2's fields are sums of their own
+            fold = fold_of(kernel, value)
+            if not fold or kinds.setdefault((found.where, source.of(value)), fold) != fold:
+                return True  # also `h ^= e; h *= 31;`, where each by itself would be a fold
     return False
 
 
-def _changed(kernel: Kernel, statement: Node) -> Iterator[Node]:
-    """Variables that a statement assigns to, or that a function of the file may, by reference."""
-    yield from kernel.code.assigned(statement)
-    for call in kernel.source.walk(statement, "call_expression"):
-        listed = field_of(call, "arguments")
-        if listed is None or kernel.source.of(call, "function") in kernel.code.macros:
-            continue
-        for argument in listed.named_children:
-            if argument.type == "identifier" and kernel.code.lends(call, argument)[0]:
-                yield argument
+def _changed(kernel: Kernel, body: Iterable[Node]) -> Iterator[Definition]:
+    """Variables that statements assign to, or that a function of the file may, by reference."""
+    code, source = kernel.code, kernel.source
+    for statement in body:
+        targets = list(code.assigned(statement))
+        for call in source.walk(statement, "call_expression"):
+            if source.of(call, "function") not in code.macros:
+                targets += [given for given in children_of(call, "arguments") if code.lends(call, given)[0]]
+        yield from filter(None, map(code.variable, targets))
 
 
 def streams(kernel: Kernel, region: Region) -> bool:
@@ -399,25 +373,20 @@ def streams(kernel: Kernel, region: Region) -> bool:
     element means nothing, as nothing leaves the loop but the state and everybody begins with the same. What happens to
     it afterwards is not looked at: how many elements a thread had, worked out from its place, is for the checker to find.
     """
-    source, code = kernel.source, kernel.code
+    source = kernel.source
     if region.loop is None or not kernel.synchronises:
         return False
     if any(access.writes and region.holds(access.node) for access in kernel.accesses):
         return False
-    state: dict[int, Definition] = {}
-    for statement in region.body:
-        for target in _changed(kernel, statement):
-            found = code.definition(target)
-            if found is None or any(inside(found.declaration, s) for s in region.body):
-                continue
-            if found.kind != "local" or "__shared__" in source.of(found.declaration):
-                return False
-            if not begins_alike(kernel, found, list(region.body)):
-                return False
-            state[found.where] = found
-        for use in source.walk(statement, "identifier"):
-            if source.of(use) == region.name and not _only_place(kernel, use):
-                return False
+    state = {f.where: f for f in _changed(kernel, region.body) if not region.holds(f.declaration)}
+    for found in state.values():
+        if found.kind != "local" or source.says(found.declaration, "__shared__"):
+            return False
+        if not begins_alike(kernel, found, list(region.body)):
+            return False
+    uses = (use for statement in region.body for use in source.walk(statement, "identifier"))
+    if not all(_only_place(kernel, use) for use in uses if source.of(use) == region.name):
+        return False
     return is_summary(kernel, region.name, list(region.body), list(state.values()))
 
 
@@ -436,11 +405,8 @@ def _only_place(kernel: Kernel, use: Node) -> bool:
         if parent.type == "subscript_argument_list":
             return True
         if parent.type == "init_declarator" and parent.parent is not None:
-            name = declared_name(parent)
-            if name is None:
-                return False
-            place = Definition(source.of(name), "local", parent.parent, parent, None)
-            return all(_only_place(kernel, n) for n in kernel.code.uses(place, kernel.body) if not same(n, name))
+            made = [found for found in kernel.code.declared(parent.parent) if same(found.declarator, parent)]
+            return bool(made) and all(_only_place(kernel, n) for n in kernel.code.uses(made[0], kernel.body))
         parent = parent.parent
     return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -10,6 +9,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import template_name
+from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Source, inside
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
 
@@ -27,17 +27,11 @@ class Struct:
     members: dict[str, Node] = field(default_factory=dict)
     """Declarators by name, in order; no arrays and references among them."""
     methods: dict[str, Node] = field(default_factory=dict)
-    """`operator()` among them; no templates, and none that has a namesake. The constructor is called as the struct is."""
-    aliases: dict[str, str] = field(default_factory=dict)
+    """`operator()` among them; none of them is a template or has a namesake. The constructor is called as the struct is."""
 
     def types(self, given: list[str]) -> dict[str, str] | None:
-        """What its template's parameters and its aliases are in `Name<given...>`; None where an argument is left out."""
-        if len(given) != len(self.parameters):
-            return None
-        found = dict(zip(self.parameters, given, strict=True))
-        for name, text in self.aliases.items():
-            found[name] = substituted(text, found)
-        return found
+        """What its template's parameters are in `Name<given...>`; None where an argument is left out."""
+        return dict(zip(self.parameters, given, strict=True)) if len(given) == len(self.parameters) else None
 
     def in_sight(self, node: Node) -> bool:
         """Whether its name means the struct at a node."""
@@ -49,7 +43,7 @@ class Struct:
 @lru_cache(maxsize=16)
 def structs(code: Code) -> dict[str, Struct]:
     """Those of the file, by name."""
-    source, found, unread = code.source, dict[str, Struct](), set[str]()
+    source, found = code.source, dict[str, Struct | None]()
     for node in source.walk(None, "struct_specifier"):
         name, outer = source.of(node, "name").partition("<")[0], node.parent
         if field_of(node, "body") is None:
@@ -57,39 +51,29 @@ def structs(code: Code) -> dict[str, Struct]:
         template = outer if outer is not None and outer.type == "template_declaration" else None
         top = template.parent if template is not None else outer
         outside = top is not None and top.type in {"translation_unit", "declaration_list"}
-        if name in found or "<" in source.of(node, "name") or not outside or node.has_error:
-            unread.add(name)
-        found[name] = Struct(name, node, tuple(template_name(source, p) for p in children_of(template, "parameters")))
+        struct = Struct(name, node, tuple(template_name(source, p) for p in children_of(template, "parameters")))
         parts = [*node.children, *node.child_by_field_name("body").children]
-        if any(part.type in _UNREAD for part in parts) or not _read(source, found[name]):
-            unread.add(name)
-    return {name: struct for name, struct in found.items() if name not in unread}
+        plain = outside and not node.has_error and not any(part.type in _UNREAD for part in parts)
+        once = name not in found and "<" not in source.of(node, "name")
+        found[name] = struct if plain and once and _read(source, struct) else None
+    return {name: struct for name, struct in found.items() if struct is not None}
 
 
 def _read(source: Source, struct: Struct) -> bool:
     """Fills in what a struct has; whether that is all understood."""
-    called: list[str] = []
     for inner in children_of(struct.node, "body"):
-        if inner.type == "alias_declaration":
-            struct.aliases[source.of(inner, "name")] = source.of(inner, "type")
-            continue
         if inner.type == "field_declaration" and not source.says(inner, "static", "mutable"):
             held = {declared_member(d): d for d in inner.children_by_field_name("declarator")}
             if None in held:
                 return False
             struct.members.update((source.of(member), declarator) for member, declarator in held.items())
             continue
-        function = next(source.walk(inner, "function_definition"), None)
-        if function is None:
-            return False
-        declarator = next(source.walk(function, "function_declarator"), None)
+        declarator = next(source.walk(inner, "function_declarator"), None)
         name = source.of(declarator, "declarator").replace(" ", "")
-        called += [name] if inner.type == "function_definition" else [name, name]
-        struct.methods[name] = function
-    if called.count(struct.name) > 1 or any(name.startswith("~") or name == "operator=" for name in called):
-        return False
-    for name in {name for name in called if called.count(name) > 1}:
-        del struct.methods[name]
+        special = name.startswith("~") or name == "operator="
+        if inner.type != "function_definition" or special or name in struct.methods:
+            return False
+        struct.methods[name] = inner
     return True
 
 
@@ -145,10 +129,8 @@ def is_steady(code: Code, found: Definition) -> bool:
 
 def is_made(code: Code, argument: Node) -> bool:
     """Whether an argument is a struct of the file that is made where it stands, `Max<float>()`."""
-    kind = field_of(argument, "function") if argument.type == "call_expression" else field_of(argument, "type")
-    return argument.type in {"call_expression", "compound_literal_expression"} and read_type(code, kind)[0] in structs(
-        code
-    )
+    made = argument.type in {"call_expression", "compound_literal_expression"}
+    return made and read_type(code, passed_type(code, argument))[0] in structs(code)
 
 
 def read_type(code: Code, kind: Node | None) -> tuple[str, list[str]]:
@@ -167,14 +149,7 @@ def passed_type(code: Code, argument: Node) -> Node | None:
     if found is None or found.kind not in {"local", "parameter"}:
         return None
     kind = field_of(found.declaration, "type")
-    if kind is not None and kind.type == "placeholder_type_specifier":
-        return passed_type(code, found.value) if found.value is not None and found.value.type != "identifier" else None
-    return kind
-
-
-def substituted(text: str, names: dict[str, str]) -> str:
-    """The text with whole words replaced."""
-    return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
+    return None if kind is not None and kind.type == "placeholder_type_specifier" else kind
 
 
 def _made(code: Code, struct: Struct, types: dict[str, str], found: Definition) -> dict[str, str]:
@@ -182,9 +157,8 @@ def _made(code: Code, struct: Struct, types: dict[str, str], found: Definition) 
     source, constructor, around = code.source, struct.methods.get(struct.name), found.declaration.parent
     if found.kind != "local" or around is None or code.mutated(found):
         return {}
-    if not all(
-        _only_asked(source, struct, use) for use in code.uses(found, around) if not inside(use, found.declarator)
-    ):
+    uses = (use for use in code.uses(found, around) if not inside(use, found.declarator))
+    if not all(_only_asked(source, struct, use) for use in uses):
         return {}
     passed = _passed(code, struct, found)
     if constructor is None:
@@ -213,14 +187,10 @@ def _kind(source: Source, declarator: Node | None) -> str:
 
 
 def _only_asked(source: Source, struct: Struct, use: Node) -> bool:
-    """Whether an object is named for the value of a member, or for a method that is const."""
-    owner, method = use.parent, struct.methods.get("operator()")
-    if owner is not None and owner.type == "field_expression":
-        method = struct.methods.get(source.of(owner, "field"))
-        if method is None:
-            return owner.parent is not None and owner.parent.type != "argument_list"
-    declarator = field_of(method, "declarator")
-    return any(source.of(c) == "const" for c in children_of(declarator) if c.type == "type_qualifier")
+    """Whether an object is named for a method that is const."""
+    method = source.of(use.parent, "field") if use.parent.type == "field_expression" else "operator()"
+    declarator = field_of(struct.methods.get(method), "declarator")
+    return declarator is not None and source.says(declarator, "const")
 
 
 def _passed(code: Code, struct: Struct, found: Definition) -> list[Node]:
@@ -228,7 +198,7 @@ def _passed(code: Code, struct: Struct, found: Definition) -> list[Node]:
     declarator, value = found.declarator, found.value
     if declarator is not None and declarator.type == "function_declarator":  # `Name object(a, b);` reads as a function
         return [field_of(p, "type") or p for p in children_of(declarator, "parameters")]
-    if value is not None and value.type in {"argument_list", "initializer_list"}:
+    if value is not None and value.type == "argument_list":
         return children_of(value)
     called = field_of(value, "function") or field_of(value, "type")
     if called is not None and read_type(code, called)[0] == struct.name:
@@ -241,10 +211,6 @@ def _keeps(code: Code, node: Node, kind: str) -> bool:
     found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
     if found is None or found.kind not in {"local", "parameter"} or code.mutated(found):
         return False
-    declarator = found.form
-    plain = declarator is not None and declarator.type == "identifier"
-    return (
-        plain
-        and "__shared__" not in code.source.of(found.declaration)
-        and code.source.of(found.declaration, "type") == kind
-    )
+    plain = found.form is not None and found.form.type == "identifier"
+    own = not code.source.says(found.declaration, "__shared__")
+    return plain and own and code.source.of(found.declaration, "type") == kind

@@ -52,16 +52,16 @@ def begins_alike(kernel: Kernel, found: Definition, body: list[Node]) -> bool:
         return not code.polynomial(found.value).depends_on(thread)
     set_before = used_behind = False
     for use in code.uses(found, kernel.body):
-        if inside(use, found.declaration) or any(inside(use, s) for s in body):
+        if any(inside(use, s) for s in (found.declaration, *body)):
             continue
         if use.start_byte > body[-1].end_byte:
             used_behind = True
             continue
         target = use
-        while target.parent is not None and target.parent.type == "field_expression":
+        while target.parent.type == "field_expression":
             target = target.parent
         owner = target.parent
-        if owner is None or owner.parent is None or source.set_by(target) != "=":
+        if source.set_by(target) != "=":
             return False
         alike = owner.parent.type == "expression_statement" and same(owner.parent.parent, found.declaration.parent)
         if not alike or code.polynomial(field_of(owner, "right")).depends_on(thread):
@@ -89,7 +89,7 @@ class _Rounds(Block):
 
     def _left(self, node: Node) -> str:
         """The variable that a declaration or assignment sets, wholly or in part."""
-        target = declared_name(node) if node.type == "init_declarator" else field_of(node, "left")
+        target = declared_name(node) or field_of(node, "left")
         while target is not None and target.type in {"field_expression", "subscript_expression"}:
             target = field_of(target, "argument")
         return self.source.of(target)

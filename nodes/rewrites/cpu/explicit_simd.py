@@ -20,7 +20,6 @@ from nodes.rewrites.analysis.host_dependence import Reduction, reduction, unorde
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
-    INTEGERS,
     aliases,
     arguments,
     declared_type,
@@ -42,6 +41,7 @@ from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_definitions, include
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import is_integer
 
 _FUNCTIONS = {name: (f"{name.removesuffix('f')}_lanes", count) for name, count in VECTOR_FUNCTIONS.items()} | {
     "sqrtf": ("sqrt_lanes", 1), "fabsf": ("abs_lanes", 1), "rintf": ("rint_lanes", 1), "nearbyintf": ("rint_lanes", 1),
@@ -248,7 +248,7 @@ class _Expressions:
             name, value = fields(declarator, "declarator", "value")
             if declarator.type != "init_declarator" or (name.type != "identifier" and self.variant(value)):
                 raise _refused(node, "a variable of another form, or without a value")
-            integer = set(source.of(kind).replace("std::", "").split()) <= INTEGERS - {"auto"}
+            integer = is_integer(source.of(kind))
             if not self.variant(value) or integer:
                 self.numbers |= {source.of(name)} if self.variant(value) else set()
                 continue

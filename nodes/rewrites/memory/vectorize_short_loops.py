@@ -14,10 +14,10 @@ from collections import Counter
 from tree_sitter import Node
 
 from harness.records import Outcome
+from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.regions import Stride
 from nodes.rewrites.memory.pack_bodies import addressed, summed
 from nodes.rewrites.memory.packs import Group

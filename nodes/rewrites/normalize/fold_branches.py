@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source

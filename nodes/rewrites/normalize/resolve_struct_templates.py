@@ -20,8 +20,9 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.structs import passed_type, read_type, structs, substituted
+from nodes.rewrites.analysis.structs import passed_type, read_type, structs
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, names_declared
 

@@ -19,8 +19,9 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.structs import declared_member, object_of, read_type, structs, substituted
+from nodes.rewrites.analysis.structs import declared_member, object_of, read_type, structs
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same
 

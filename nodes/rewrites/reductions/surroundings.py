@@ -7,10 +7,10 @@ import random
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Memory
+from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.block_values import Block
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import slots_of
 from nodes.rewrites.syntax.source import Unsupported

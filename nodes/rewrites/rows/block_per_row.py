@@ -28,7 +28,7 @@ from nodes.rewrites.analysis.block_shape import extent_of
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Loop
-from nodes.rewrites.analysis.launch_values import value_in
+from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import (
     BLOCK,

@@ -20,11 +20,10 @@ from itertools import product
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_shape import extent_of, width_of
+from nodes.rewrites.analysis.block_shape import extent_of, value_in, width_of
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
-from nodes.rewrites.analysis.launch_values import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, thread_loops, waiting_return, waits
 from nodes.rewrites.reductions.shares import check_share

@@ -6,7 +6,7 @@ calls, loads). Variables that are set once are replaced by what they are set to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tree_sitter import Node
@@ -98,15 +98,21 @@ class Polynomial:
                 found.add(symbol)
         return found
 
-    def substitute(self, symbol: Symbol, value: Polynomial) -> Polynomial:
-        """With a symbol that occurs as a factor replaced; opaque terms that contain it are left."""
+    def replaced(self, known: Callable[[Symbol], Polynomial | None]) -> Polynomial | None:
+        """With each factor as something else; None where that is not known of one."""
         total = Polynomial()
         for monomial, coefficient in self.terms:
             product = Polynomial.constant(coefficient)
             for factor in monomial:
-                product = product * (value if factor == symbol else Polynomial.symbol(factor))
+                if (other := known(factor)) is None:
+                    return None
+                product = product * other
             total = total + product
         return total
+
+    def substitute(self, symbol: Symbol, value: Polynomial) -> Polynomial:
+        """With a symbol that occurs as a factor replaced; opaque terms that contain it are left."""
+        return self.replaced(lambda factor: value if factor == symbol else Polynomial.symbol(factor))
 
     def coefficient(self, symbol: Symbol) -> Polynomial:
         """What multiplies the first power of `symbol`."""

@@ -6,25 +6,19 @@ from tree_sitter import Node
 
 from kernels.spec import Spec
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of
 
 
 def has_c_linkage(node: Node) -> bool:
-    here = enclosing(node, "linkage_specification")
-    return here is not None
+    return enclosing(node, "linkage_specification") is not None
 
 
 def parameters(source: Source, definition: Node) -> list[str]:
     """Names of a function's parameters, in order. Raises Unsupported where one has none."""
-    listed = field_of(definition, "declarator", "parameters")
-    names = []
-    for parameter in children_of(listed):
-        here = field_of(parameter, "declarator")
-        while here is not None and here.type != "identifier":
-            here = field_of(here, "declarator") or next(iter(reversed(here.named_children)), None)
-        if here is None:
-            raise Unsupported("an entry point with a parameter that has no name")
-        names.append(source.of(here))
+    listed = children_of(definition, "declarator", "parameters")
+    names = [source.of(declared_name(field_of(parameter, "declarator"))) for parameter in listed]
+    if not all(names):
+        raise Unsupported("an entry point with a parameter that has no name")
     return names
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
@@ -17,9 +17,6 @@ def after_includes(source: Source) -> int:
             end = node.end_byte
         elif node.type not in {"comment", "preproc_call"}:
             break
-    if end and source.data[end - 1 : end] != b"\n":
-        newline = source.data.find(b"\n", end)
-        end = len(source.data) if newline < 0 else newline + 1
     return end
 
 
@@ -29,21 +26,20 @@ def after_definitions(source: Source, type_name: str) -> int:
     for node in source.root.named_children:
         field = {"struct_specifier": "name", "type_definition": "declarator"}.get(node.type)
         if field is not None and source.of(field_of(node, field)) == type_name:
-            end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+            end = max(end, source.line_end(node))
         if node.type == "function_definition":
             declared = source.of(node, "declarator").partition("(")[0]
             if declared.startswith(("simd_", "bits_of", "float_of", "is_nan")):
-                end = max(end, source.data.find(b"\n", node.end_byte) + 1)
+                end = max(end, source.line_end(node))
     return end
 
 
 def behind_stores(source: Source) -> int:
     """The byte behind the last definition of store_lanes."""
-    end = 0
-    for node in source.walk(None, "function_definition"):
-        if source.of(node, "declarator").startswith("store_lanes("):
-            end = max(end, source.data.find(b"\n", node.end_byte) + 1)
-    return end or after_definitions(source, "")
+    stores = [
+        n for n in source.walk(None, "function_definition") if source.of(n, "declarator").startswith("store_lanes(")
+    ]
+    return source.line_end(stores[-1]) if stores else after_definitions(source, "")
 
 
 def define(source: Source, edits: Edits, name: str, line: str) -> None:
@@ -58,7 +54,7 @@ def include(source: Source, edits: Edits, header: str) -> None:
     """Adds `#include <header>` unless it is there, after the last include."""
     path = f"<{header}>"
     includes = list(source.walk(None, "preproc_include"))
-    if any(source.of(node, "path") == path for node in includes):
+    if any(source.of(node, "path") == path for node in includes) or any(path in text for _, _, text in edits.changes):
         return
     top = [node for node in includes if node.parent == source.root]
     at = top[-1].end_byte if top else 0
@@ -72,6 +68,11 @@ def _follows_define(source: Source, at: int) -> bool:
 def free(name: str, taken: Collection[str]) -> str:
     """The name, or one like it that nothing has."""
     return next(free for free in (name, *(f"{name}_{n}" for n in range(2, 1000))) if free not in taken)
+
+
+def substituted(text: str, names: Mapping[str, str]) -> str:
+    """The text with whole words replaced."""
+    return re.sub(r"[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
 
 
 def renamed(function: str, old: str, new: str) -> str:

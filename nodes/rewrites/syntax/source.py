@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from nodes.rewrites.syntax.tree import field_of, same
+from nodes.rewrites.syntax.tree import enclosing, field_of, inside, same
 
 _LANGUAGE = Language(tree_sitter_cuda.language())
 Lines = Sequence["str | Lines"]
@@ -117,7 +117,7 @@ class Source:
         """The text of a node with some nodes below it replaced; a replaced node's own inside is gone with it."""
         pieces, at = [], node.start_byte
         for inner, text in sorted(replaced, key=lambda pair: (pair[0].start_byte, -pair[0].end_byte)):
-            if node.start_byte <= inner.start_byte and inner.end_byte <= node.end_byte and inner.start_byte >= at:
+            if inside(inner, node) and inner.start_byte >= at:
                 pieces += [self.data[at : inner.start_byte].decode(), text]
                 at = inner.end_byte
         return "".join(pieces) + self.data[at : node.end_byte].decode()
@@ -143,22 +143,14 @@ class Source:
 
     def unit(self, node: Node) -> str:
         """One level of indentation, as the function around the node has it."""
-        here: Node | None = node
-        while here is not None and here.type != "function_definition":
-            here = here.parent
-        body = here.child_by_field_name("body") if here is not None else None
+        here = enclosing(node, "function_definition")
+        body = field_of(here, "body")
         first = next((c for c in body.named_children if c.start_point[0] > body.start_point[0]), None) if body else None
-        if first is None or here is None:
-            return "  "
-        return " " * max(2, len(self.indent(first)) - len(self.indent(here)))
+        return "  " if first is None else " " * max(2, len(self.indent(first)) - len(self.indent(here)))
 
     def reparsed(self, text: str) -> Source:
         """Itself where the text is its own: what was found out of it is kept."""
         return self if text == self.text else Source(text, self.language)
-
-
-def inside(node: Node, outer: Node) -> bool:
-    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
 
 
 def levelled(lines: Lines, unit: str) -> list[str]:

@@ -12,7 +12,7 @@ LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_rang
 JUMPS = ("continue_statement", "return_statement", "break_statement", "goto_statement")
 _DECLARATORS = {"pointer_declarator", "reference_declarator", "array_declarator", "init_declarator"}
 _DECLARES = _DECLARATORS | {"function_declarator", "parenthesized_declarator"}
-_INTEGER = re.compile(r"((unsigned|signed|long|int|short|size_t|ptrdiff_t|u?int\d+_t)\s*)+")
+_INTEGER = re.compile(r"((unsigned|signed|long|int|short|(std::)?(s?size_t|ptrdiff_t|u?int\d+_t))\s*)+")
 
 
 def is_integer(kind: str) -> bool:
@@ -59,6 +59,10 @@ def same(a: Node | None, b: Node | None) -> bool:
     return a is not None and b is not None and a.id == b.id
 
 
+def inside(node: Node, outer: Node) -> bool:
+    return outer.start_byte <= node.start_byte and node.end_byte <= outer.end_byte
+
+
 def declared_name(declarator: Node | None) -> Node | None:
     """The identifier in `*x`, `x[4]`, `x = 1`, `&x`."""
     while declarator is not None and declarator.type in _DECLARES:
@@ -66,6 +70,15 @@ def declared_name(declarator: Node | None) -> Node | None:
         declarator = field_of(declarator, "declarator") or inner
     named = declarator is not None and declarator.type in {"identifier", "field_identifier", "type_identifier"}
     return declarator if named else None
+
+
+def whole_of(place: Node | None) -> Node | None:
+    """What a place is, or is a field of: `v` for `v`, `v.x` and `(v).x.y`, `p->x` for itself."""
+    while place is not None and place.type in {"field_expression", "parenthesized_expression"}:
+        if place.type == "field_expression" and place.children[1].type == "->":
+            break
+        place = field_of(place, "argument") or place.named_children[0]
+    return place
 
 
 def names_declared(node: Node) -> list[Node]:

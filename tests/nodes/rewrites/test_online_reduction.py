@@ -110,32 +110,6 @@ def test_a_recurrence_is_what_it_computes(lines: str) -> None:
     assert found.maximum in {"m", "md.m"} and [path for path, _ in found.sums] in (["s"], ["md.d"])
 
 
-EX2 = """\
-__device__ float ex2(float x) {
-  float y;
-  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "known"),
-    [("", "", True), ("return y", "return x", False), ("ex2.approx", "lg2.approx", False), ("float y;", "float y, z;", False),
-     (': "f"(x)', ': "f"(y)', False), ("%0, %1;", "%0, %1; neg.f32 %0, %0;", False)],
-    ids=["ex2", "x", "logarithm", "more variables", "of itself", "more instructions"],
-)  # fmt: skip
-def test_the_devices_own_exponential_is_one(old: str, new: str, known: bool) -> None:
-    lines = f"{V} const float o = m; m = fmaxf(m, v); s = s * ex2((o - m) * LOG2E) + ex2((v - m) * LOG2E);"
-    text = KERNEL.replace(ONLINE, lines).replace("__global__", (EX2.replace(old, new) if old else EX2) + "__global__")
-    assert text.count("ex2.approx") + text.count("lg2.approx") == 1
-    packed = applied_step("vectorize", text, FACTS)
-    assert (packed is not None) == known, (
-        "nor is it known of anything else that the order of the elements means nothing"
-    )
-    assert packed is None or "s *= ex2((m - m_so_far) * LOG2E);" in after(packed, "vectorize_online_reduction")
-
-
 @pytest.mark.parametrize(
     "lines",
     [
