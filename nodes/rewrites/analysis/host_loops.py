@@ -21,7 +21,6 @@ from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
     enclosing_function,
-    functions,
     host_code,
     indentation,
     over_lanes,

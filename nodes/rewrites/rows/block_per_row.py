@@ -24,11 +24,10 @@ from contextlib import suppress
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.block_shape import extent_of
+from nodes.rewrites.analysis.block_shape import extent_of, value_in
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Loop
-from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import (
     BLOCK,
