@@ -26,6 +26,7 @@ from nodes.rewrites.analysis.host_source import (
     enclosing_function,
     fields,
     functions,
+    host_code,
     identifiers,
     indentation,
     is_float,
@@ -37,7 +38,7 @@ from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu import lanes_text
 from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
-from nodes.rewrites.registry import rule
+from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import after_definitions, include
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
@@ -53,6 +54,7 @@ _FUNCTIONS |= {f"std::{name.removesuffix('f')}": form for name, form in _FUNCTIO
     "std::min": ("min_lanes", 2), "std::clamp": ("clamp_lanes", 3), "std::abs": ("abs_lanes", 1),
 }  # fmt: skip
 """What a function is over lanes, and how many arguments it takes."""
+_PARTS = {"subscript_expression", "pointer_expression", "parenthesized_expression", "binary_expression"}
 _ENDS = {"max": "= largest_of", "min": "= smallest_of", "+": "+= sum_of"}
 
 
@@ -63,15 +65,11 @@ _ENDS = {"max": "= largest_of", "min": "= smallest_of", "+": "+= sum_of"}
     helps={"memory", "latency", "compute"},
     after=("reciprocal_division",),
 )
-def rewrite(source: Source, facts) -> str | None:
-    if facts is not None and not facts.device.architecture.startswith("avx512"):
+def rewrite(source: Source, facts: Facts) -> str | None:
+    taken = lanes_text.NAMES & host_code(source).names() and "typedef float lanes" not in source.text
+    if taken or not facts.device.architecture.startswith("avx512"):
         return None
-    taken = {source.of(node) for node in source.walk(None, "identifier", "type_identifier")}
-    if lanes_text.NAMES & taken and "typedef float lanes" not in source.text:
-        return None
-    conversions = Conversions(source)
-    edits = Edits(source)
-    overloads: dict[int, str] = {}
+    conversions, edits, overloads = Conversions(source), Edits(source), dict[int, str]()
     for loop in loops(source):
         if loop.step_node is not None or loop.inclusive:
             continue
@@ -227,9 +225,8 @@ class _Expressions:
         inner = copy.copy(self)
         inner.lanes, inner.numbers = {each.name for each in function.parameters}, set()
         inner.effects = replace(self.effects, carried=[], accesses=[])
-        listed = declarator.child_by_field_name("parameters")
-        changed = [(kind, "lanes")]
-        changed += [(p.child_by_field_name("type"), "lanes") for p in source.walk(listed, "parameter_declaration")]
+        listed = source.walk(declarator, "parameter_declaration")
+        changed = [(kind, "lanes"), *((parameter.child_by_field_name("type"), "lanes") for parameter in listed)]
         for node in function.body.named_children:
             if node.type == "return_statement":
                 changed.append((node.named_children[0], inner.widened(node.named_children[0])))
@@ -275,19 +272,14 @@ class _Expressions:
 
     def kind_of(self, node: Node) -> str:
         """The element type of the array that an element belongs to, "" where it is not declared plainly."""
-        while node.type in {
-            "subscript_expression",
-            "pointer_expression",
-            "parenthesized_expression",
-            "binary_expression",
-        }:
+        while node.type in _PARTS:
             node = node.child_by_field_name("argument") or node.child_by_field_name("left") or node.named_children[0]
         kind = declared_type(self.source, node) if node.type == "identifier" else ""
         return vector_of(kind) or kind
 
     def address(self, node: Node) -> str:
         source = self.source
-        if not self.moves_by_one(node, [a for a in self.effects.accesses if inside(a.node, node)]):
+        if not self.moves_by_one([a for a in self.effects.accesses if inside(a.node, node)]):
             raise _refused(node, "elements that are not consecutive")
         if node.type == "subscript_expression":
             base, (index,) = node.child_by_field_name("argument"), node.child_by_field_name("indices").named_children
@@ -299,11 +291,11 @@ class _Expressions:
             return source.of(node, "argument")
         raise _refused(node, f"{source.of(node)} is no element")
 
-    def moves_by_one(self, node: Node, touched: list) -> bool:
-        if not touched:
-            raise _refused(node, "what is touched is not known")
+    def moves_by_one(self, touched: list) -> bool:
+        """Whether what is touched is, and only elements one behind the other."""
         variable = self.effects.iteration.symbol
-        return all(a.offset is not None and a.offset.coefficient(variable).value == 1 for a in touched)
+        steps = {a.offset.coefficient(variable).value if a.offset is not None else None for a in touched}
+        return steps == {1}
 
 
 class _Translation(_Expressions):
@@ -420,9 +412,7 @@ class _Translation(_Expressions):
         source, given = self.source, arguments(node)
         if source.of(node, "function") not in self.conversions.storing or len(given) != 2:
             raise _refused(node, source.of(node))
-        if not self.moves_by_one(
-            node, [a for a in self.effects.accesses if a.writes and inside(a.call or a.node, node)]
-        ):
+        if not self.moves_by_one([a for a in self.effects.accesses if a.writes and inside(a.call or a.node, node)]):
             raise _refused(node, "elements that are not consecutive")
         # The element itself where it is handed over as a reference.
         to = self.address(given[0]) if given[0].type == "subscript_expression" else source.of(given[0])

@@ -30,7 +30,7 @@ from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
-from nodes.rewrites.syntax.tree import names_declared, one_variable, upward
+from nodes.rewrites.syntax.tree import JUMPS, names_declared, one_variable, upward
 
 _COSTLY = {
     "pow", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "atan",
@@ -52,13 +52,10 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 def _nests(source: Source) -> Iterator[tuple[Source, Loop, Loop]]:
     for inner in loops(source):
-        if inner.step_node is not None and not source.of(inner.step_node).isdigit():
-            continue
-        if inner.inclusive or source.of(inner.start_node) != "0":
-            continue
-        if inner.body.type != "compound_statement" or has_pragma(source, inner):
-            continue
-        yield from ((source, outer, inner) for outer in _around(source, inner))
+        counts = inner.step_node is None or source.of(inner.step_node).isdigit()
+        whole = counts and not inner.inclusive and source.of(inner.start_node) == "0"
+        if whole and inner.body.type == "compound_statement" and not has_pragma(source, inner):
+            yield from ((source, outer, inner) for outer in _around(source, inner))
 
 
 def _around(source: Source, inner: Loop) -> list[Loop]:
@@ -73,7 +70,7 @@ def _around(source: Source, inner: Loop) -> list[Loop]:
 
 
 def _tabulate(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
-    if any(source.walk(outer.body, "break_statement", "continue_statement", "goto_statement", "return_statement")):
+    if source.has(outer.body, *JUMPS):
         raise Unsupported("a loop that may end early")
     moved = _Independent(source, outer, inner)
     values, unread = moved.found()
@@ -114,7 +111,7 @@ class _Independent:
         ends = (inner.bound_node, inner.node.child_by_field_name("initializer"))
         if any(identifiers(source, node) & self.variant for node in ends):
             raise Unsupported("a length that changes")
-        if any(source.walk(inner.bound_node, "call_expression", "subscript_expression", "field_expression")):
+        if source.has(inner.bound_node, "call_expression", "subscript_expression", "field_expression"):
             raise Unsupported("a length of another form")
         self.declared = [source.of(n) for d in source.walk(outer.body, "declaration") for n in names_declared(d)]
         if self.declared.count(inner.name) != 1:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from kernels.spec import Workload
 from nodes.rewrites.analysis.host_loops import loops_around, put_in_front, varying
 from nodes.rewrites.analysis.host_source import (
     arguments,
@@ -41,21 +40,18 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     edits, declared = Edits(source), set[int]()
     for call in source.walk(None, "call_expression"):
-        if source.of(call, "function") != "store_lanes":
-            continue
         function = enclosing_function(call)
-        if function is None or "store_lanes" in source.of(function, "declarator"):
+        writes = source.of(call, "function") == "store_lanes" and function is not None
+        if not writes or "store_lanes" in source.of(function, "declarator"):
             continue
         with edits.attempt():
-            nest = _nest(source, call)
-            target = _output(source, call, function, facts)
-            size = " * ".join(factor(source.of(loop.bound_node)) for loop in nest)
+            nest, target = _nest(source, call), _output(source, call, function)
             if nest[0].node.start_byte not in declared:
+                size = " * ".join(factor(source.of(loop.bound_node)) for loop in nest)
+                written = f"{size} * static_cast<int64_t>(sizeof(*{target}))"
+                line = f"const bool streams = {written} >= STREAM_FROM_MB * int64_t{{1 << 20}};"
+                put_in_front(edits, nest[0], [line])
                 declared.add(nest[0].node.start_byte)
-                bytes_written = f"{size} * static_cast<int64_t>(sizeof(*{target}))"
-                put_in_front(
-                    edits, nest[0], [f"const bool streams = {bytes_written} >= STREAM_FROM_MB * int64_t{{1 << 20}};"]
-                )
             edits.insert(call.child_by_field_name("arguments").end_byte - 1, ", streams")
     if not edits.changes:
         return None
@@ -76,29 +72,23 @@ def _threshold_mb(facts: Facts) -> int:
 
 def _beyond_cache(facts: Facts) -> bool:
     """Whether any workload that agents may see writes so much."""
-
-    def written(workload: Workload) -> int:
-        return sum(
-            facts.spec.tensor_bytes(tensor, workload) for tensor in facts.spec.tensors if tensor.role == "output"
-        )
-
+    outputs = [tensor for tensor in facts.spec.tensors if tensor.role == "output"]
     suite = [workload for workload in facts.spec.suite(facts.device.device) if workload.timed]
-    return any(written(workload) >= _threshold_mb(facts) << 20 for workload in suite)
+    written = (sum(facts.spec.tensor_bytes(tensor, workload) for tensor in outputs) for workload in suite)
+    return any(each >= _threshold_mb(facts) << 20 for each in written)
 
 
 def _nest(source: Source, call: Node) -> list[Loop]:
     """The loops around a store, outermost first, all of whose bounds are known before the first of them."""
     found = loops_around(source, call)
-    if any(loop is None or source.of(loop.start_node) != "0" for loop in found):
-        raise Unsupported("a loop whose extent is not known")
-    if not found:
-        raise Unsupported("no loop around the store")
+    if not found or any(loop is None or source.of(loop.start_node) != "0" for loop in found):
+        raise Unsupported("no loop around the store, or one whose extent is not known")
     if any(identifiers(source, loop.bound_node) & varying(source, found[0]) for loop in found):
         raise Unsupported("an extent that changes")
     return found
 
 
-def _output(source: Source, call: Node, function: Node, facts: Facts) -> str:
+def _output(source: Source, call: Node, function: Node) -> str:
     """The parameter that a store writes to, which the function never loads from."""
     address = arguments(call)[0]
     name = root_name(source, address)

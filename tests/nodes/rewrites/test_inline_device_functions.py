@@ -207,6 +207,15 @@ def test_other_kernels_stay_one(old: str, new: str) -> None:
     assert refused(BRANCHED.replace(old, new), "split_template_instances")
 
 
+def test_a_branch_under_a_loop_without_braces_keeps_its_own() -> None:
+    text = BRANCHED.replace("copy<false>", "copy<true>").replace(
+        "    if (FLIP) {", "    for (int k = 0; k < 2; ++k)\n    if (FLIP) {"
+    )
+    assert "for (int k = 0; k < 2; ++k) { from = n + i; to = i; }" in flat(after(text, "fold_branches"))
+    either = text.replace("    for (int k = 0; k < 2; ++k)\n", "    if (n > 7) from = to = 0;\n    else ")
+    assert "else { from = n + i; to = i; }" in flat(after(either, "fold_branches"))
+
+
 def test_heads_whose_neighbours_rotate_come_out_right(tmp_path: Path) -> None:
     """The other side of tests/inputs/rotary_query_key, whose own workloads rotate halves."""
     for file in (ROOT / "tests/inputs/rotary_query_key").iterdir():
