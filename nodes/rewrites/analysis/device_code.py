@@ -167,7 +167,7 @@ class Code(Indices):
         if self.loads(name):
             return ["r"] + [""] * (count - 1)
         known = [self._effects_of(function, count) for function in self.overloads.get(name, [])]
-        together = [None if None in each else "".join(each) for each in zip(*known, strict=True)]
+        together = [None if None in each else "".join(sorted(set("".join(each)))) for each in zip(*known, strict=True)]
         return together or [None] * count
 
     def binds(self, declaration: Node | None, declarator: Node | None) -> bool:

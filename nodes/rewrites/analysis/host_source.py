@@ -235,7 +235,7 @@ class HostCode(Code):
         return None if any(start <= part.where < end for part in value.variables()) else value
 
     def element_of(self, symbol: Symbol) -> str:
-        found = self.definition(symbol.node) if symbol.node is not None and symbol.node.type == "identifier" else None
+        found = self.variable(symbol.node)
         vector = vector_of(self.source.of(found.declaration, "type")) if found is not None else ""
         return vector or super().element_of(symbol)
 
@@ -256,10 +256,9 @@ class HostCode(Code):
         found = counting_loop(self, node, sign) if sign in {"<", "<=", "!="} and not node.has_error else None
         if found is None or not is_integer(source, found.type):
             return None
-        found = replace(found, bound_node=field_of(node, "condition", "right"))  # as it is written
-        if found.step_node is not None and source.of(found.step_node) == "1":
-            found = replace(found, step_node=None)
-        if found.step_node is not None and sign == "!=":
+        step = None if source.of(found.step_node) == "1" else found.step_node
+        found = replace(found, bound_node=field_of(node, "condition", "right"), step_node=step)  # as it is written
+        if step is not None and sign == "!=":
             return None
         fixed = identifiers(source, found.bound_node) | identifiers(source, found.step_node)
         return found if not fixed & {source.of(n) for n in self.assigned(found.body)} else None
@@ -292,10 +291,9 @@ def root_name(source: Source, address: Node) -> str:
 
 def may_be_one(source: Source, function: Function, first: str, second: str, depth: int = 0) -> bool:
     """Whether some call in the file hands the same array to two pointer parameters of a function."""
-    names = [parameter.name for parameter in function.parameters if parameter.pointer]
-    if first not in names or second not in names or depth > 4:
+    places = [at for at, each in enumerate(function.parameters) if each.pointer and each.name in {first, second}]
+    if len(places) < 2 or depth > 4:
         return depth > 4
-    places = [[parameter.name for parameter in function.parameters].index(name) for name in (first, second)]
     for call in source.walk(None, "call_expression"):
         if source.called(call) != function.name:
             continue
