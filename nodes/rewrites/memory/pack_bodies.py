@@ -77,7 +77,8 @@ def split_body(packed: Packed, first: str, lane: str) -> tuple[list[str], list[s
     lanes = [lifted(source, s, source.render(s, replaced)) for s in region.body if s not in common.once]
     needed, per_pack, kept_lane = list[str](), list[str](), list[str]()
     # Backwards: an index is declared for the pack where addresses use it, and for each lane where the arithmetic does.
-    addresses = [address_of_pack(packed, group, first) for group in packed.groups]
+    stored = [address_of_pack(packed, group, first, stored=True) for group in packed.groups if group.writes]
+    addresses = [*stored, *(address_of_pack(packed, group, first) for group in packed.groups)]
     above, below = " ".join([*addresses, *map(source.of, packed.conditions)]), " ".join(lanes)
     for statement in reversed(common.once):
         names = {source.of(name) for name in names_declared(statement)}
