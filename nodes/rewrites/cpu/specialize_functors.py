@@ -85,13 +85,7 @@ def _function_of(source: Source, argument: Node) -> tuple[str, str]:
     literal = argument.type == "compound_literal_expression"
     kind, given = ("type", "value") if literal else ("function", "arguments")
     struct = structs(host_code(source)).get(source.of(argument, kind))
-    if (
-        struct is None
-        or struct.parameters
-        or struct.members
-        or struct.aliases
-        or list(struct.methods) != ["operator()"]
-    ):
+    if struct is None or struct.parameters or struct.members or list(struct.methods) != ["operator()"]:
         raise Unsupported("not one struct of the file with nothing but a call operator")
     if children_of(argument, given):
         raise Unsupported("an object with a state")
