@@ -224,11 +224,12 @@ class _Found:
 
     def kept(self) -> list[Group]:
         """The packs; none where elements of one array would be reached through packs and past them."""
-        for group in self.groups.values():
+        for key, group in list(self.groups.items()):
             whole = group.remainders == set(range(group.stride))
             loaded = group.stride > 1 and not group.writes and 0 in group.remainders
             if not (whole or loaded) or not group.stored_alike(self.shared_conditions):
                 self.alone.add(group.first.root)
+                del self.groups[key]
         for access, key in self.varied:
             group = self.groups.get(key)
             if group is not None and group.cases([a for a in group.accesses if a.reads]) == [()]:
