@@ -165,7 +165,10 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
         name = field_of(node, "name") or declared_name(field_of(node, "declarator"))
         if node.type == "declaration":
             alone = len(node.children_by_field_name("declarator")) == 1
-            name = name if alone and source.says(node, "__shared__") and not source.says(node, "extern") else None
+            shared = source.says(node, "__shared__") and not source.says(node, "extern")
+            slots = match(source, node, "$T* $pointer = $memory;", "$T* $pointer = &$memory[$at];") is not None
+            slots = slots and not source.has(node, "call_expression")
+            name = name if alone and (shared or slots) else None
         if around is None or name is None or source.of(name) not in names:
             continue
         if not any(source.of(n) == source.of(name) and not inside(n, node) for n in source.walk(around, *words)):

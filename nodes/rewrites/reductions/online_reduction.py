@@ -30,12 +30,11 @@ from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
-from nodes.rewrites.prelude.block_reductions import brought
+from nodes.rewrites.prelude.block_reductions import brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
 from nodes.rewrites.reductions.online_runs import Run, Threads
 from nodes.rewrites.reductions.uses import is_leaders, keep_apart, outlives_a_round, set_anew, slots_of, start_of
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -320,7 +319,7 @@ class _Joined:
         if together:
             (total,), pair = self.totals, code.fresh("of_block")
             kept = self._replace_uses(edits, taken, results, {online.maximum: f"{pair}.shift", total: f"{pair}.sum"})
-            call = f"block_shifted_sum<{next_site(code)}>({online.maximum}, {total}, {online.function})"
+            call = f"block_shifted_sum<{next_site(source)}>({online.maximum}, {total}, {online.function})"
             lines = [*kept, f"const ShiftedSum<float> {pair} = {call};"]
         else:
             kept = self._replace_uses(edits, taken, results, named)
@@ -348,7 +347,7 @@ class _Joined:
 
     def _one_after_another(self, named: dict[str, str], taken_names: set[str]) -> list[str]:
         code, online = self.code, self.online
-        site, below = next_site(code), online.below(online.maximum, named[online.maximum])
+        site, below = next_site(code.source), online.below(online.maximum, named[online.maximum])
         if self.counts_least and self.counts_largest:
             below = f"({online.maximum} < {named[online.maximum]} ? {below} : 1.0f)"
         elif self.counts_least:

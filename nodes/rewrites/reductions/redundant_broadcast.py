@@ -4,7 +4,7 @@
     if (threadIdx.x == 0) scale = rsqrtf(sum_of_block / n);    const float scale = rsqrtf(sum_of_block / n);
     __syncthreads();
 
-Applies behind `block_sum` and its siblings (warp_shuffle_reduction's), after which every thread has the result, to a variable or an
+Applies behind `block_sum` and its siblings (canonicalize_reductions's), after which every thread has the result, to a variable or an
 element in shared memory that takes an expression of such results, of parameters and of other numbers that the whole block
 shares, and that is read behind the barrier. The barrier goes where nothing else could need it.
 """
@@ -50,7 +50,7 @@ _PLAIN = {
     "cuda",
     expected="a barrier less, and later steps see no shared memory beside the reductions",
     normalizes=True,
-    after=("split_shared_memory",),
+    after=("canonicalize_reductions",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

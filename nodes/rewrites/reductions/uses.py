@@ -186,6 +186,44 @@ def check_slots(
             raise Unsupported("slots that are read elsewhere")
 
 
+def reads_of_cell(code: Code, kernel: Kernel, cell: str, last: Node) -> list[tuple[Node, bool]]:
+    """The places behind a statement that may read what it leaves in shared memory, in an element or a variable, before something
+    is written there by the same name; of each whether it reads that for certain, in sight of the statement."""
+    source, name, found, end = code.source, cell.partition("[")[0], list[Node](), kernel.body.end_byte
+    sharing, ends = _sharing(code, kernel, name), False
+    for use in source.walk(kernel.body, "identifier"):
+        if source.of(use) not in sharing or use.start_byte < last.end_byte:
+            continue
+        place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
+        writes = source.set_by(place) == "="
+        end = min(end, use.start_byte) if writes else end
+        ends |= writes and source.of(use) == name
+        if source.of(use) == name and not ends:
+            found.append(place)
+
+    def plain(place: Node) -> bool:
+        rounds = (here for here in upward(place, last.parent) if here.type in LOOPS)
+        alone = source.set_by(place) == "" and place.parent.type != "pointer_expression"
+        seen = inside(place, last.parent) and all(here.end_byte <= end for here in (place, *rounds))
+        return source.of(place) == cell and alone and seen
+
+    return [(place, plain(place)) for place in found]
+
+
+def _sharing(code: Code, kernel: Kernel, name: str) -> set[str]:
+    """The name and those of pointers into the same shared memory, wherever they point."""
+    source, every, before = code.source, {name}, 0
+    declared = [node for node in source.walk(kernel.body, "init_declarator")
+                if field_of(node, "declarator").type != "identifier" or source.of(node.parent, "type") == "auto"]  # fmt: skip
+    made = [(source.of(declared_name(node)), _slots_in(code, node)) for node in declared]
+    while len(every) > before:
+        before = len(every)
+        for pointer, slots in made:
+            if slots & every or pointer in every:
+                every |= {pointer, *slots}
+    return every
+
+
 def _with_bases(code: Code, kernel: Kernel, names: set[str]) -> tuple[set[str], list[tuple[int, int]]]:
     """Also what the names point into, and other pointers to where that begins, and where they are made of each other."""
     source, every, own = code.source, set(names), []

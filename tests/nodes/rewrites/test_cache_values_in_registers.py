@@ -15,7 +15,7 @@ from tests.nodes.rewrites.test_cache_row_in_registers import ASKED
 from tests.nodes.rewrites.test_cuda_rewrites import compile_for_hopper
 from tests.nodes.rewrites.test_row_rewrites import PREPARE, SOFTMAX
 
-ROWS = after(SOFTMAX, "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
+ROWS = after(SOFTMAX, "canonicalize_reductions", "vectorize", "cache_row_in_registers")
 HELPER = "__device__ float {}\n\n__global__ void soft_rows"
 EXPONENTIAL = "expf(x_pack.at[k] - top)"
 SUM = f"sum += {EXPONENTIAL};"
@@ -43,7 +43,7 @@ def kept(text: str) -> str:
 
 def test_it_applies_once_and_only_to_rows_in_registers() -> None:
     assert refused(after(ROWS, "cache_values_in_registers"), "cache_values_in_registers")
-    assert refused(after(SOFTMAX, "warp_shuffle_reduction", "vectorize"), "cache_values_in_registers")
+    assert refused(after(SOFTMAX, "canonicalize_reductions", "vectorize"), "cache_values_in_registers")
     assert refused(ROWS.replace("// What blocks share", "// Whatever blocks share"), "cache_values_in_registers"), (
         "somebody else's"
     )
@@ -85,7 +85,7 @@ VECTORS = VECTORS.replace(
 
 
 def test_fields_of_a_vector_are_values_of_their_own() -> None:
-    text = after(VECTORS, "warp_shuffle_reduction", "cache_row_in_registers")
+    text = after(VECTORS, "canonicalize_reductions", "cache_row_in_registers")
     new = kept(text)
     assert "float expf_row[ITEMS]; float expf_row_2[ITEMS];" in new
     assert "sizeof(float4), 0, sizeof(expf_row[0]) + sizeof(expf_row_2[0])>" in new

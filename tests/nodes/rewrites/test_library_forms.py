@@ -194,7 +194,7 @@ def test_defaults_are_written_out() -> None:
     [
         (GROUPS, ("lower_cooperative_groups",), True),
         (GROUPS, ("lower_cooperative_groups", "vectorize", "warp_per_row"), True),
-        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("inline_vector_methods", "warp_shuffle_reduction", "cache_row_in_registers"), False),
+        (METHODS.replace("    vec x, w;\n", "    vec w;\n    vec x;\n"), ("inline_vector_methods", "canonicalize_reductions", "cache_row_in_registers"), False),
     ],
 )  # fmt: skip
 def test_they_compute_the_same(text: str, steps: tuple[str, ...], centred: bool, tmp_path: Path) -> None:
