@@ -299,7 +299,7 @@ def test_a_second_reduction_through_the_same_slots() -> None:
     )
     new = after(text, "canonicalize_reductions")
     kernel = new[new.index("__global__") :]
-    assert "sum = block_sum<0>(sum);" in kernel and "sum_of_block = block_sum<1>(sum);" in kernel
+    assert "sum_of_block = block_sum<0>(sum);" in kernel and "sum_of_block_2 = block_sum<1>(sum);" in kernel
     assert "__shfl" not in kernel and "partial" not in kernel
     assert kernel.count("__shared__") == 1
     settled = after(text, "canonicalize_reductions", "redundant_broadcast")
