@@ -29,7 +29,6 @@ from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Functor, Me
 from nodes.rewrites.analysis.block_shape import is_barrier, width_of
 from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside, one_by_one
-from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
@@ -42,7 +41,6 @@ from nodes.rewrites.reductions.foreign_reductions import (
     declared_type,
     joined,
     judged,
-    placeholder,
     put_reduction,
     reduction_text,
     statement_of,
@@ -85,18 +83,16 @@ WARPS = (1, 2, 3, 7, 16, 17, 32)
 def rewrite(source: Source, facts: Facts) -> str | None:
     if not any(word in source.text for word in ("__syncthreads", "BlockReduce")):
         return None
-    text, kinds, unused = one_by_one(source, _name_value, _stores, MOST) or source.text, set(), set()
-    site = next_site(source)
-    for _ in range(MOST):
+    text, first, unused = one_by_one(source, _name_value, _stores, MOST) or source.text, next_site(source), set()
+    for site in range(first, first + MOST):
         step = _next(code_of(source.reparsed(text)), site)
         if step is None:
             break
-        text, site = step.text, site + 1
-        kinds.add(step.kind)
+        text = step.text
         unused |= step.unused
-    if not kinds:
+    if not unused:
         return None
-    return without_idle(source.reparsed(_named(source, tidied(source, text, unused), kinds)))
+    return without_idle(source.reparsed(tidied(source, text, unused)))
 
 
 def _stores(code: Code) -> Iterator[tuple[Node, Node]]:
@@ -128,16 +124,6 @@ def _store(code: Code, statement: Node, behind: Node) -> Found | None:
     if memory is None or not slots_of(code, memory) or code.polynomial(form["at"]) != Polynomial.symbol(THREAD):
         return None
     return form
-
-
-def _named(source: Source, text: str, kinds: set[str]) -> str:
-    """With the reductions themselves. Raises Unsupported where their names mean something else."""
-    for kind in sorted(kinds):
-        here = source.reparsed(text)
-        edits = Edits(here)
-        require(edits, code_of(here), f"block_{kind}")
-        text = edits.apply().replace(placeholder(kind), f"block_{kind}")
-    return text
 
 
 def _next(code: Code, site: int) -> Step | None:
@@ -228,13 +214,14 @@ def _without_call(code: Code, kernel: Kernel, widths: Widths, call: Node, name: 
         dict(zip(kernel.template_names, x.template_arguments, strict=False)).get(element, element) for x, _ in widths
     }
     kind = passed.pop() if len(passed) == 1 else element  # what all launches say of `template <typename accscalar_t>`
-    reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", kind)
     edits, statement = Edits(source), statement_of(call)
+    value = value if plain == element else f"static_cast<{element}>({value})"
+    reduction = reduction_text(edits, code, result, site, value, kind)
     keep_apart(edits, code, kernel, statement)
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
     scratch |= {source.of(n) for n in code.assigned(statement)}
     names = {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(name)}
-    return Step(edits.apply(), result.kind, names | scratch)
+    return Step(edits.apply(), names | scratch)
 
 
 def _shapes(widths: Widths) -> list[tuple[Launch, int]]:
@@ -366,7 +353,7 @@ def _without_statements(
     kept = _still_needed(
         code, kernel, [s for s in taken if declared is None or not same(s, declared.declaration)], last, reduced
     )
-    reduction = reduction_text(result, site, reduced.name, code.plain_type(element))
+    reduction = reduction_text(edits, code, result, site, reduced.name, code.plain_type(element))
     new = None
     if outcome.variable == reduced.name:
         if not result.everywhere:
@@ -393,7 +380,7 @@ def _without_statements(
     edits.changes.append((start, last.end_byte, lost + f"\n{indent}".join(lines)))
     helpers = [f for f in source.walk(None, "function_definition") if f.start_byte in result.used]
     return Step(
-        edits.apply(), result.kind,
+        edits.apply(),
         names | {source.of(declared_name(field_of(f, "declarator"))) for f in helpers},
     )  # fmt: skip
 
