@@ -9,7 +9,7 @@ import pytest
 
 from nodes.policies.rules import applied_step
 from nodes.rewrites.prelude import text_of
-from tests.nodes.rewrites.steps import FACTS, INPUTS, after, check, flat, refused, stays, where_they_apply
+from tests.nodes.rewrites.steps import FACTS, INPUTS, after, check, flat, refused, stays
 from tests.nodes.rewrites.test_cuda_rewrites import TREE
 
 WARP_DOWN = """\
@@ -576,51 +576,3 @@ def test_a_softmax_of_shuffles_and_slots() -> None:
 def test_a_softmax_computes_what_the_reference_says(later: tuple[str, ...], tmp_path: Path) -> None:
     text = after(SOFTMAX, "canonicalize_reductions", *later).replace("SHORT_ROWS_FROM 528", "SHORT_ROWS_FROM 2")
     check(text, tmp_path, INPUTS / "row_softmax", "0", "float32:rows=5,columns=96", "float32:rows=3,columns=2050")
-
-
-LOG_SOFTMAX = (INPUTS / "log_softmax/baseline.plain.cu").read_text()
-LOG_SETTLED = after(LOG_SOFTMAX, "canonicalize_reductions")
-
-
-def test_slots_side_by_side_in_one_array_are_understood() -> None:
-    """Two pointers into it, one of them to its beginning; the first thread goes over what the warps left."""
-    assert "block_max<0>(maxval)" in LOG_SETTLED and "block_sum<1>(sumval)" in LOG_SETTLED
-    assert (
-        "shared" not in LOG_SETTLED[LOG_SETTLED.index("__global__") : LOG_SETTLED.index("<<<")]
-        and "__syncthreads" not in LOG_SETTLED[LOG_SETTLED.index("__global__") :]
-    )
-
-
-def test_slots_that_another_pointer_reads_stay() -> None:
-    text = LOG_SOFTMAX.replace(
-        "float* sumvals = &shared[warpsPerBlock];",
-        "float* sumvals = &shared[warpsPerBlock];\n    float* seen = shared;",
-    )
-    text = text.replace("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + seen[1];")
-    assert "block_max<0>(maxval)" not in (
-        after(text, "canonicalize_reductions") if not refused(text, "canonicalize_reductions") else text
-    )
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "kept"),
-    [
-        ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + maxvals[0];", "maxvals[0] = maxval_of_block;"),
-        ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + shared[1];", "sumvals[0] = val;"),
-        ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[tid % 2]);", "sumvals[0] = val;"),
-        ("float logsum = logf(sumvals[0]);", "sumvals += 1;\n    float logsum = logf(sumvals[0]);", "sumvals[0] = val;"),
-        ("float offset = maxvals[0];", "float* late = shared; late[0] = 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = maxval_of_block;"),
-        ("float offset = maxvals[0];", "maxvals[0] += 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = maxval_of_block;"),
-        ("float* maxvals = shared;", "int* maxvals = (int*)shared;", "maxvals[0] = val;"),
-    ],
-)  # fmt: skip
-def test_what_others_may_write_or_read_stays_in_memory(old: str, new: str, kept: str) -> None:
-    assert old in LOG_SOFTMAX
-    text = where_they_apply(LOG_SOFTMAX.replace(old, new), "canonicalize_reductions")
-    assert kept in text and new.splitlines()[-1].strip() in text
-
-
-def test_a_log_softmax_computes_what_the_reference_says(tmp_path: Path) -> None:
-    workloads = ("bfloat16:rows=3,vocabulary=2056", "float32:rows=2,vocabulary=515")
-    text = after(LOG_SOFTMAX, "canonicalize_reductions", "vectorize", "cache_row_in_registers")
-    check(text, tmp_path, INPUTS / "log_softmax", "0", "1", *workloads)
