@@ -1,4 +1,4 @@
-"""Somebody's own reduction over the block takes the form that warp_shuffle_reduction leaves, from which the other steps go on.
+"""Somebody's own reduction over the block becomes `block_sum` or a sibling of that, from which the other steps go on.
 
     sum = blockReduceSum<float>(sum);                   const float sum_of_block = block_sum<0>(sum);
     if (threadIdx.x == 0) total = sum;           ->     if (threadIdx.x == 0) total = sum_of_block;
@@ -7,10 +7,11 @@ Recognised by what it does and not by its name: the statements run, in step, for
 of one to 32 warps (see block_values.py), and where thread 0, or every thread, ends with each thread's value once it was a
 reduction. So the shuffles may go up, down or across, through helper functions or not, the second step may be one warp's or
 every warp's, the slots may be the helper's own or handed in. Forms: a call of a function; the same statements written into
-the kernel; CUB's `BlockReduce`. What is left of them, helpers, slots and barriers that nothing needs any more, goes.
+the kernel; a tree in shared memory; CUB's `BlockReduce`. What is left of them, helpers, slots and barriers that nothing needs any more, goes.
 
 Our form leaves the result with every thread. Where theirs left it with the first alone, what reads it must ask for that
-thread. Theirs shuffle whole warps only, or their results would be undefined, so blocks are whole warps already.
+thread. Theirs shuffle whole warps only, or their results would be undefined, so blocks are whole warps already; a tree says
+nothing of the kind, so its blocks' width must be known.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 from tree_sitter import Node
 
@@ -26,12 +28,11 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Functor, Memory, Part
 from nodes.rewrites.analysis.block_shape import is_barrier, width_of
 from nodes.rewrites.analysis.block_values import WARP, Block
-from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import brought
+from nodes.rewrites.prelude.block_reductions import brought, next_site
 from nodes.rewrites.reductions.cub_reductions import without_cub
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
@@ -40,7 +41,6 @@ from nodes.rewrites.reductions.foreign_reductions import (
     declared_type,
     joined,
     judged,
-    placeholder,
     put_reduction,
     reduction_text,
     statement_of,
@@ -55,14 +55,14 @@ from nodes.rewrites.reductions.uses import (
     keep_apart,
     nobody,
     own_name,
+    reads_of_cell,
     slots_of,
     start_of,
 )
 from nodes.rewrites.reductions.warp_reductions import called
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
-from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.match import Found, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
 
@@ -74,37 +74,56 @@ WARPS = (1, 2, 3, 7, 16, 17, 32)
 
 @rule(
     "cuda",
-    expected="a barrier less a reduction, 1 to 3 % of a short row, and later steps see a reduction that they know",
-    speedup=1.03,
+    expected="one barrier a reduction, not one for every halving of a tree, and later steps see a reduction that they know",
+    speedup=1.15,
     helps={"memory", "latency", "compute"},
-    after=("warp_shuffle_reduction",),
+    after=("restrict_pointers",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     if not any(word in source.text for word in ("__syncthreads", "BlockReduce")):
         return None
-    text, kinds, unused = source.text, set(), set()
-    site = next_site(code_of(source))
-    for _ in range(MOST):
+    text, first, unused = one_by_one(source, _name_value, _stores, MOST) or source.text, next_site(source), set()
+    for site in range(first, first + MOST):
         step = _next(code_of(source.reparsed(text)), site)
         if step is None:
             break
-        text, site = step.text, site + 1
-        kinds.add(step.kind)
+        text = step.text
         unused |= step.unused
-    if not kinds:
+    if not unused:
         return None
-    return without_idle(source.reparsed(_named(source, tidied(source, text, unused), kinds)))
+    return without_idle(source.reparsed(tidied(source, text, unused)))
 
 
-def _named(source: Source, text: str, kinds: set[str]) -> str:
-    """With the reductions themselves. Raises Unsupported where their names mean something else."""
-    for kind in sorted(kinds):
-        here = source.reparsed(text)
-        edits = Edits(here)
-        require(edits, code_of(here), f"block_{kind}")
-        text = edits.apply().replace(placeholder(kind), f"block_{kind}")
-    return text
+def _stores(code: Code) -> Iterator[tuple[Node, Node]]:
+    """Statements with the next ones, of which trees may be made."""
+    for kernel in code.kernels:
+        for body in map(statements, code.source.walk(kernel.body, "compound_statement")):
+            yield from pairwise(body)
+
+
+def _name_value(edits: Edits, code: Code, store: Node, behind: Node) -> None:
+    """`slots[threadIdx.x] = x * x;` in front of a barrier stores a variable: that is what is reduced."""
+    form = _store(code, store, behind)
+    if form is None or form["value"].type == "identifier":
+        raise Unsupported("no value without a name")
+    element, value = slots_of(code, code.variable(form["slots"])), code.fresh("own")
+    edits.insert(
+        store.start_byte, f"const {element} {value} = {code.source.of(form['value'])};\n{code.source.indent(store)}"
+    )
+    edits.replace(form["value"], value)
+
+
+def _store(code: Code, statement: Node, behind: Node) -> Found | None:
+    """`slots[threadIdx.x] = value;` in front of a barrier, which may be the first statement of a loop's body."""
+    form = match(code.source, statement, "$slots[$at] = $value;")
+    first = [behind, *statements(field_of(behind, "body"))[:1]]
+    if form is None or not any(is_barrier(code.source, s) for s in first):
+        return None
+    memory = code.variable(form["slots"])
+    if memory is None or not slots_of(code, memory) or code.polynomial(form["at"]) != Polynomial.symbol(THREAD):
+        return None
+    return form
 
 
 def _next(code: Code, site: int) -> Step | None:
@@ -195,13 +214,14 @@ def _without_call(code: Code, kernel: Kernel, widths: Widths, call: Node, name: 
         dict(zip(kernel.template_names, x.template_arguments, strict=False)).get(element, element) for x, _ in widths
     }
     kind = passed.pop() if len(passed) == 1 else element  # what all launches say of `template <typename accscalar_t>`
-    reduction = reduction_text(result, site, value if plain == element else f"static_cast<{element}>({value})", kind)
     edits, statement = Edits(source), statement_of(call)
+    value = value if plain == element else f"static_cast<{element}>({value})"
+    reduction = reduction_text(edits, code, result, site, value, kind)
     keep_apart(edits, code, kernel, statement)
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
     scratch |= {source.of(n) for n in code.assigned(statement)}
     names = {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(name)}
-    return Step(edits.apply(), result.kind, names | scratch)
+    return Step(edits.apply(), names | scratch)
 
 
 def _shapes(widths: Widths) -> list[tuple[Launch, int]]:
@@ -263,16 +283,13 @@ def _shuffled(code: Code, statement: Node) -> Definition | None:
 
 
 def _stored(code: Code, widths: Widths, body: list[Node]) -> Definition | None:
-    """The variable of `slots[threadIdx.x] = value; __syncthreads();`, from which a tree may begin. Shuffles need whole warps,
-    and so say that blocks are; a tree does not, so widths must be known."""
-    form = match(code.source, body[0], "$slots[$at] = $value;")
-    if form is None or len(body) < 3 or not is_barrier(code.source, body[1]):
+    """The variable that goes into the slots from which a tree may begin. Shuffles need whole warps, and so say that blocks are;
+    a tree does not, so widths must be known."""
+    form = _store(code, *body[:2]) if len(body) > 2 else None
+    found = code.variable(form["value"]) if form is not None else None
+    if found is None or found.kind != "local" or slots_of(code, found):
         return None
-    memory, found = code.variable(form["slots"]), code.variable(form["value"])
-    if memory is None or not slots_of(code, memory) or found is None or found.kind != "local" or slots_of(code, found):
-        return None
-    by_thread = code.polynomial(form["at"]) == Polynomial.symbol(THREAD)
-    return found if by_thread and all(len(sizes) == 1 for _, sizes in widths) else None
+    return found if all(len(sizes) == 1 for _, sizes in widths) else None
 
 
 @dataclass(frozen=True)
@@ -286,13 +303,21 @@ class _Cell:
     """The name that the result has in `value`."""
 
 
-def _cells(code: Code, kernel: Kernel, outcome: _Outcome, value: str, last: Node) -> list[str]:
-    """What the first thread told the others in shared memory, where somebody still reads it."""
+def _cells(
+    edits: Edits, code: Code, kernel: Kernel, outcome: _Outcome, value: str, last: Node, *, settled: bool
+) -> list[str]:
+    """What the first thread told the others in shared memory. They read the result itself where that is `settled`, in a variable
+    that stays as it is."""
     source, lines = code.source, list[str]()
     for cell in outcome.cells:
-        if outcome.told and not _is_read(code, kernel, cell, last):
+        reads = reads_of_cell(code, kernel, cell.target, last)
+        if outcome.told and not reads:
             continue
         made = value
+        if settled and cell.value is None and reads and all(plain for _, plain in reads):
+            for read, _ in reads:
+                edits.replace(read, value)
+            continue
         if cell.value is not None:
             places = [n for n in source.walk(cell.value, "identifier") if source.of(n) == cell.variable]
             made = source.render(cell.value, [(n, value) for n in places])
@@ -328,15 +353,19 @@ def _without_statements(
     kept = _still_needed(
         code, kernel, [s for s in taken if declared is None or not same(s, declared.declaration)], last, reduced
     )
-    reduction, value = reduction_text(result, site, reduced.name, element), outcome.variable
-    if outcome.variable in {reduced.name, ""}:
-        if outcome.variable and not result.everywhere:
+    reduction = reduction_text(edits, code, result, site, reduced.name, code.plain_type(element))
+    new = None
+    if outcome.variable == reduced.name:
+        if not result.everywhere:
             check_readers(code, kernel, reduced, last, is_leaders)
-        if not outcome.variable:
-            check_readers(code, kernel, reduced, last, nobody)
         new = own_name(edits, code, kernel, reduced, first, last)
-        value = new or reduced.name
-        lines = [f"const {element} {new} = {reduction};" if new else f"{value} = {reduction};"]
+        lines = [f"const {element} {new} = {reduction};" if new else f"{reduced.name} = {reduction};"]
+    elif not outcome.variable:
+        said = sum(source.of(n) == reduced.name for s in taken for n in source.walk(s, "identifier"))
+        if said > 1 or match(source, first, "$slots[$at] = $value;") is None:
+            check_readers(code, kernel, reduced, last, nobody)  # it may hold a part of the result
+        new = code.fresh(f"{reduced.name}_of_block")
+        lines = [f"const {element} {new} = {reduction};"]
     elif declared is not None:
         check_readers(code, kernel, reduced, last, nobody)
         if not result.everywhere:
@@ -344,14 +373,14 @@ def _without_statements(
         lines = [f"{element} {outcome.variable} = {reduction};"]
     else:
         raise Unsupported("a result in a variable that is declared among others")
-    lines += _cells(code, kernel, outcome, value, last)
+    lines += _cells(edits, code, kernel, outcome, new or outcome.variable, last, settled=new is not None)
     keep_apart(edits, code, kernel, first, last)
     indent, (start, lost) = source.indent(first), start_of(source, first)
     lines = [*(source.of(s) for s in kept), *lines]
     edits.changes.append((start, last.end_byte, lost + f"\n{indent}".join(lines)))
     helpers = [f for f in source.walk(None, "function_definition") if f.start_byte in result.used]
     return Step(
-        edits.apply(), result.kind,
+        edits.apply(),
         names | {source.of(declared_name(field_of(f, "declarator"))) for f in helpers},
     )  # fmt: skip
 
@@ -395,33 +424,25 @@ def _run(
             value = frame.scopes[0][variable] if variable else [Part(block.full, block.bound), *[UNKNOWN] * (width - 1)]
             cells.sort(key=lambda c: c.target)
             outcome = _Outcome(judged(block, value), at, variable, cells)
-            return _told(block, frame, body, outcome) if variable and not outcome.result.everywhere else outcome
+            return (
+                outcome if outcome.result.everywhere else _told(block, frame, body, outcome, variable or reduced.name)
+            )
     raise Unsupported("no reduction")
 
 
-def _told(block: Block, frame: Frame, body: list[Node], outcome: _Outcome) -> _Outcome:
+def _told(block: Block, frame: Frame, body: list[Node], outcome: _Outcome, variable: str) -> _Outcome:
     """With `__syncthreads(); value = slots[0];` behind it, where these give every thread the result."""
-    source, (barrier, told, *_) = block.source, [*body[outcome.end + 1 :], body[-1], body[-1]]
-    form, cells = match(source, told, "$value = $cell;"), {c.target for c in outcome.cells if c.value is None}
-    if form is None or not is_barrier(source, barrier) or source.of(form["value"]) != outcome.variable:
+    source, end = block.source, outcome.end
+    while end + 1 < len(body) and is_barrier(source, body[end + 1]):
+        end += 1
+    form = match(source, body[end + 1], "$value = $cell;") if end + 1 < len(body) else None
+    cells = {c.target for c in outcome.cells if c.value is None}
+    if form is None or source.of(form["value"]) != variable or source.of(form["cell"]) not in cells:
         return outcome
-    if source.of(form["cell"]) not in cells:
-        return outcome
-    for statement in (barrier, told):
+    for statement in body[outcome.end + 1 : end + 2]:
         block.run(statement, frame, block.everyone)
-    result = judged(block, frame.scopes[0][outcome.variable])
-    return replace(outcome, result=result, end=outcome.end + 2, told=True)
-
-
-def _is_read(code: Code, kernel: Kernel, cell: _Cell, last: Node) -> bool:
-    """Whether what is left in the cell may be read later, before it is written anew: as check_slots has seen, by then no other
-    element is read either."""
-    name = cell.target.partition("[")[0]
-    for use in code.source.walk(kernel.body, "identifier"):
-        if code.source.of(use) == name and use.start_byte >= last.end_byte:
-            place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
-            return code.source.set_by(place) != "="
-    return False
+    result = judged(block, frame.scopes[0][variable])
+    return replace(outcome, result=result, end=end + 1, variable=variable, told=True)
 
 
 def _is_full(block: Block, value: object) -> bool:

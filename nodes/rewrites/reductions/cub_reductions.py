@@ -63,10 +63,10 @@ def without_cub(code: Code, kernel: Kernel, widths: Widths, call: Node, site: in
     if declared_type(code, arguments[0]) != element:
         value = f"static_cast<{element}>({value})"
     result = Result(operation, False, "", set())
-    reduction = reduction_text(result, site, value, element)
+    reduction = reduction_text(edits, code, result, site, value, element)
     keep_apart(edits, code, kernel, statement_of(call))
     put_reduction(edits, code, kernel, call, arguments[0], reduction, element, everywhere=False)
-    return Step(edits.apply(), result.kind, {temporary, kind})
+    return Step(edits.apply(), {temporary, kind})
 
 
 def _operation(code: Code, node: Node) -> str:

@@ -11,7 +11,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_arithmetic import Part
 from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, inside
-from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import check_readers, is_leaders, own_name
@@ -27,14 +27,8 @@ Widths = list[tuple[Launch, list[int]]]
 @dataclass(frozen=True)
 class Step:
     text: str
-    kind: str
     unused: set[str]
     """Names that may have lost their last use: functions, slots, what tells lanes from warps."""
-
-
-def placeholder(kind: str) -> str:
-    """A name of its own until theirs is gone: it may be called block_sum too."""
-    return f"settled_block_{kind}"
 
 
 @dataclass
@@ -76,10 +70,12 @@ def judged(block: Block, value: object) -> Result:
     return Result(block.kind, everywhere, bound, set(block.used), block.barriers > 0)
 
 
-def reduction_text(result: Result, site: int, value: str, element: str) -> str:
+def reduction_text(edits: Edits, code: Code, result: Result, site: int, value: str, element: str) -> str:
+    """Our call, with what it calls. Raises Unsupported where that is a name of the file's own, or does not know the type."""
     if result.kind != "sum" and element not in ORDERED:
         raise Unsupported(f"an extreme of {element}, which max() and min() may not know")
-    call = f"{placeholder(result.kind)}<{site}>({value})"
+    require(edits, code, f"block_{result.kind}")
+    call = f"block_{result.kind}<{site}>({value})"
     if not result.bound:
         return call
     if element != "float":
@@ -165,7 +161,10 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
         name = field_of(node, "name") or declared_name(field_of(node, "declarator"))
         if node.type == "declaration":
             alone = len(node.children_by_field_name("declarator")) == 1
-            name = name if alone and source.says(node, "__shared__") and not source.says(node, "extern") else None
+            shared = source.says(node, "__shared__") and not source.says(node, "extern")
+            slots = match(source, node, "$T* $pointer = $memory;", "$T* $pointer = &$memory[$at];") is not None
+            slots = slots and not source.has(node, "call_expression")
+            name = name if alone and (shared or slots) else None
         if around is None or name is None or source.of(name) not in names:
             continue
         if not any(source.of(n) == source.of(name) and not inside(n, node) for n in source.walk(around, *words)):

@@ -54,17 +54,15 @@ def _hides_shared(code: Code, kernel: Kernel) -> bool:
 
 
 def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
+    """Without the declaration; where it is of dynamic shared memory, launches ask for none any more."""
     edits = Edits(code.source)
     edits.remove(node, comment=True)
-    return without_unused(code, edits.apply()) if drop_dynamic(edits, kernel, node) else edits.apply()
-
-
-def drop_dynamic(edits: Edits, kernel: Kernel, declaration: Node) -> bool:
-    """Launches ask for no dynamic shared memory any more where the declaration, which goes, is of that; whether it is."""
-    for launch in kernel.launches if kernel.is_dynamic(declaration) else ():
+    if not kernel.is_dynamic(node):
+        return edits.apply()
+    for launch in kernel.launches:
         if launch.shared_text != "0":
             edits.replace(launch.config_nodes[2], "0")
-    return kernel.is_dynamic(declaration)
+    return without_unused(code, edits.apply())
 
 
 def _others_share(code: Code, kernel: Kernel) -> bool:

@@ -1,23 +1,24 @@
-"""Threads' maxima and the sums below them are joined over the block by `block_max` and `block_sum`, whatever joined
-them before.
+"""Threads' maxima and the sums below them are joined over the block by `block_shifted_sum`, or by `block_max` and `block_sum`,
+whatever joined them before.
 
-    maxs[tid] = m; sums[tid] = s; __syncthreads();            const float m_of_block = block_max<0>(m);
-    for (...) { ... both, an exponential each ... }     ->    const float s_of_block = block_sum<1>(s * expf(m - m_of_block));
-    loss = logf(sums[0]) + maxs[0] - x;                       loss = logf(s_of_block) + m_of_block - x;
+    maxs[tid] = m; sums[tid] = s; __syncthreads();            const auto of_block = block_shifted_sum<0>(m, s, expf);
+    for (...) { ... both, an exponential each ... }     ->
+    loss = logf(sums[0]) + maxs[0] - x;                       loss = logf(of_block.sum) + of_block.shift - x;
 
 Applies behind a loop that keeps such a pair (_online.py). Recognised by what it does: the statements behind the loop
 run on numbers for whole blocks, ties, threads without elements, -inf and NaN among them, and where a variable or the
 slots hold the row's maximum and sum after them they were that reduction. So it may be a tree, shuffles of two values,
 a struct with a function that joins two, or CUB's BlockReduce. Two barriers instead of one a halving, and the other
-steps see a reduction that they know. Where all is -inf the sum is NaN or 0, as the source has it. A single sum meets
-with its maximum in one exchange, `block_shifted_sum`, where a sum of nothing is 0 or does not occur.
+steps see a reduction that they know. A sum at the largest value stays as it is, so that one of nothing is 0 where all is -inf,
+and the source may have made a NaN of -inf - -inf. A single sum meets with its maximum in one exchange,
+`block_shifted_sum`.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from tree_sitter import Node
@@ -30,12 +31,11 @@ from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
-from nodes.rewrites.prelude.block_reductions import brought
+from nodes.rewrites.prelude.block_reductions import brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
 from nodes.rewrites.reductions.online_runs import Run, Threads
 from nodes.rewrites.reductions.uses import is_leaders, keep_apart, outlives_a_round, set_anew, slots_of, start_of
-from nodes.rewrites.reductions.warp_shuffle_reduction import next_site
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -127,8 +127,6 @@ class _Joined:
         if scale is not None and (found := code.definition(scale)) is not None and inside(found.declaration, outer):
             raise Unsupported("a scale of the loop's own")
         self.after, self.loop = after, loop
-        self.begins_above = self.counts_least = self.counts_largest = False
-        """Whether a sum that is only of -inf is 0, and one that has a 1 for +inf stays 1, where exponentials make a NaN."""
 
     def _outermost(self, loop: Node) -> Node:
         """The loop around it that the state outlives."""
@@ -187,7 +185,7 @@ class _Joined:
         largest, scale = max(maxima), base_of(self.code, self.online.function)
         if self.online.scale_node is not None:
             scale *= run.number(self.online.scale_node)
-        below = [math.exp((m - largest) * scale) if m > -FLT_MAX or m == largest else 0.0 for m in maxima]
+        below = [1.0 if m == largest else math.exp((m - largest) * scale) for m in maxima]
         return {
             self.online.maximum: largest,
             **{t: math.fsum(s * b for s, b in zip(threads[t], below, strict=True)) for t in self.totals},
@@ -230,75 +228,41 @@ class _Joined:
         return statements(body) if body is not None and body.type == "compound_statement" else []
 
     def _check_extremes(self, end: End, results: Places) -> None:
-        """The same for infinities and NaN as ours, and whether all -inf is a sum of 0."""
-        numbers, launch = random.Random(13), self.kernel.launches[0]
+        """Infinities and NaN come to the same as by ours. Only where the source makes a NaN of -inf - -inf, or of inf - inf, may
+        ours be the number that is right."""
+        launch = self.kernel.launches[0]
         width = _widths(self.code, self.kernel, launch)[-1]
-
-        def after(threads: Threads) -> dict[str, object]:
-            """The first place of each result."""
+        for threads, lost in self._extremes(width):
             run = Run(self.code, self.kernel, launch, width, threads)
+            want = self._expected(run, threads)
             for _ in self._steps(run, end):
                 pass
             places = run.places()
-            return {path: places.get(next(iter(held)), (UNKNOWN, False))[0] for path, held in results.items()}
+            for path, held in results.items():
+                seen, _ = places.get(next(iter(held)), (UNKNOWN, False))
+                own_nan = path in self.totals and not lost and close(seen, math.nan)
+                if not (own_nan or close(seen, want[path])):
+                    raise Unsupported("another result for infinities or NaN")
 
-        inf = math.inf
-        self.begins_above = self._begins_above(launch, width)
-        if not self.begins_above:
-            self._check_nothing(after, width, numbers)
-        lost = self._threads([numbers.gauss(0.0, 2.0) for _ in range(width)], numbers)
-        for total in self.totals:
-            lost[total][width // 2 - 1] = math.nan
-        if not all(close(after(lost)[t], math.nan) for t in self.totals):
-            raise Unsupported("a NaN that gets lost")
-        one = self._threads([inf if t == 7 else 0.5 for t in range(width)], numbers)
-        for total in self.totals:
-            one[total][7] = 1.0 if self.online.keeps_largest else math.nan  # as the loop may have left it
-        seen = after(one)
-        self.counts_largest = self.online.keeps_largest and all(close(seen[t], 1.0) for t in self.totals)
-        if not self.counts_largest and not all(close(seen[t], math.nan) for t in self.totals):
-            raise Unsupported("another sum with an infinity")
-
-    def _check_nothing(self, after: Callable[[Threads], dict[str, object]], width: int, numbers: random.Random) -> None:
-        """Threads whose maximum is -inf still."""
-        nothing = after(self._threads([-math.inf] * width, numbers))
-        of_nothing = [nothing[t] for t in self.totals]
-        self.counts_least = all(close(v, 0.0) for v in of_nothing)
-        if not self.counts_least and not all(close(v, math.nan) for v in of_nothing):
-            raise Unsupported("another sum of nothing")
-        if not close(nothing[self.online.maximum], -math.inf) or self.online.keeps_least:
-            raise Unsupported("nothing that counts")
-        some = self._threads([1.5 if t in {0, 3, width - 1} else -math.inf for t in range(width)], numbers)
-        want = self._expected(Run(self.code, self.kernel, self.kernel.launches[0], width, some), some)
-        seen = after(some)
-        for path in want:
-            if not close(seen[path], want[path]) and not (path in self.totals and close(seen[path], math.nan)):
-                raise Unsupported("another result where some have nothing")
-        weighted = [total for total, weight in self.online.sums if weight]  # -inf times nothing is a NaN in their sums
-        for total in weighted:
-            some[total] = [
-                v if m > -math.inf else math.nan for m, v in zip(some[self.online.maximum], some[total], strict=True)
-            ]
-        if any(not close(after(some)[total], math.nan) for total in weighted):
-            raise Unsupported("a NaN of -inf that gets lost")
-
-    def _begins_above(self, launch: Launch, width: int) -> bool:
-        """Whether the maximum begins with a number, so that it is never -inf: the statements in front of the loop run, too."""
-        source, name = self.source, self.online.maximum.partition(".")[0]
-        uses = [n for n in source.walk(self.kernel.body, "identifier") if source.of(n) == name]
-        found = self.code.definition(next(n for n in uses if n.start_byte > self.loop.start_byte))
-        front = [s for s in statements(found.declaration.parent) if s.end_byte <= self.loop.start_byte]
-        front = [s for s in front if any(inside(use, s) for use in uses)]
-        changes = [n for n in self.code.set_at(found, self.kernel.body) if n.start_byte < self.loop.start_byte]
-        if not all(any(inside(change, s) for s in front) for change in changes):
-            return False
-        run = Run(self.code, self.kernel, launch, width, {})
-        with suppress(Unsupported):
-            for statement in front:
-                run.step(statement)
-            value, _ = run.places().get(self.online.maximum, (UNKNOWN, False))
-            return isinstance(value, (int, float)) and math.isfinite(value)
-        return False
+    def _extremes(self, width: int) -> Iterator[tuple[Threads, bool]]:
+        """Threads among which some have nothing, a NaN or +inf, and whether a NaN is in their sums, which must not get lost."""
+        numbers, online, inf = random.Random(13), self.online, math.inf
+        some = [1.5 if t in {0, 3, width - 1} else -inf for t in range(width)]
+        normal = [numbers.gauss(0.0, 2.0) for _ in range(width)]
+        of_least = 1.0 if online.keeps_least else 0.0  # as the loop may have left it
+        of_largest = 1.0 if online.keeps_largest else math.nan
+        weighted = [total for total, weight in online.sums if weight]  # -inf times nothing is a NaN in their sums
+        for maxima, place, value, totals in (
+            ([-inf] * width, -inf, of_least, self.totals),
+            (some, -inf, of_least, self.totals),
+            (some, -inf, math.nan, weighted),
+            (normal, normal[width // 2 - 1], math.nan, self.totals),
+            ([inf if t == 7 else 0.5 for t in range(width)], inf, of_largest, self.totals),
+        ):
+            threads = self._threads(maxima, numbers)
+            for total in totals:
+                threads[total] = [value if m == place else v for m, v in zip(maxima, threads[total], strict=True)]
+            yield threads, bool(totals) and math.isnan(value)
 
     # What is written.
 
@@ -316,11 +280,11 @@ class _Joined:
             stem = f"{path.replace('.', '_')}_of_block"
             named[path] = free(stem, taken_names)
             taken_names.add(named[path])
-        together = self._meet_at_once()
+        together = len(self.totals) == 1 and not online.scale and online.function in ONE_MEANING
         if together:
             (total,), pair = self.totals, code.fresh("of_block")
             kept = self._replace_uses(edits, taken, results, {online.maximum: f"{pair}.shift", total: f"{pair}.sum"})
-            call = f"block_shifted_sum<{next_site(code)}>({online.maximum}, {total}, {online.function})"
+            call = f"block_shifted_sum<{next_site(source)}>({online.maximum}, {total}, {online.function})"
             lines = [*kept, f"const ShiftedSum<float> {pair} = {call};"]
         else:
             kept = self._replace_uses(edits, taken, results, named)
@@ -339,32 +303,19 @@ class _Joined:
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
         return drop_unused(source, edits.apply(), names)
 
-    def _meet_at_once(self) -> bool:
-        """Whether the block may exchange the maximum and its one sum together: `block_shifted_sum` leaves a sum at the largest
-        value as it is, so that one of nothing is 0 and one with +inf what the thread has."""
-        plain = len(self.totals) == 1 and not self.online.scale and self.online.function in ONE_MEANING
-        infinite = self.counts_largest or not self.online.keeps_largest
-        return plain and infinite and (self.begins_above or self.counts_least)
-
     def _one_after_another(self, named: dict[str, str], taken_names: set[str]) -> list[str]:
-        code, online = self.code, self.online
-        site, below = next_site(code), online.below(online.maximum, named[online.maximum])
-        if self.counts_least and self.counts_largest:
-            below = f"({online.maximum} < {named[online.maximum]} ? {below} : 1.0f)"
-        elif self.counts_least:
-            below = f"({online.maximum} > -INFINITY ? {below} : 0.0f)"
-        elif self.counts_largest:
-            below = f"({online.maximum} < INFINITY ? {below} : 1.0f)"
-        lines = [f"const float {named[online.maximum]} = block_max<{site}>({online.maximum});"]
-        if len(self.totals) > 1:
-            scale = free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
-            lines.append(
-                f"const float {scale} = {below.removeprefix('(').removesuffix(')') if below[0] == '(' else below};"
-            )
-            below = scale
-        for number, total in enumerate(self.totals, site + 1):
-            lines.append(f"const float {named[total]} = block_sum<{number}>({total} * {below});")
-        return lines
+        """As `block_shifted_sum` has it, a sum at the largest value stays as it is."""
+        online, site = self.online, next_site(self.source)
+        largest, scale = named[online.maximum], free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
+        below = online.below(online.maximum, largest)
+        return [
+            f"const float {largest} = block_max<{site}>({online.maximum});",
+            f"const float {scale} = {online.maximum} < {largest} ? {below} : 1.0f;",
+            *(
+                f"const float {named[total]} = block_sum<{number}>({total} * {scale});"
+                for number, total in enumerate(self.totals, site + 1)
+            ),
+        ]
 
     def _replace_uses(self, edits: Edits, taken: list[Node], results: Places, named: dict[str, str]) -> list[str]:
         """Who reads a result reads our name; the declarations among the statements that somebody needs still.

@@ -4,9 +4,9 @@
     if (threadIdx.x == 0) scale = rsqrtf(sum_of_block / n);    const float scale = rsqrtf(sum_of_block / n);
     __syncthreads();
 
-Applies behind `block_sum` and its siblings (warp_shuffle_reduction's), after which every thread has the result, to a variable or an
-element in shared memory that takes an expression of such results, of parameters and of other numbers that the whole block
-shares, and that is read behind the barrier. The barrier goes where nothing else could need it.
+Applies behind `block_sum` and its siblings (canonicalize_reductions's), after which every thread has the result, to a variable in
+shared memory that takes an expression of such results, of parameters and of other numbers that the whole block shares, and that
+is read behind the barrier. The barrier goes where nothing else could need it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.idle_threads import without_idle
-from nodes.rewrites.reductions.uses import element_at, index_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
@@ -50,7 +49,7 @@ _PLAIN = {
     "cuda",
     expected="a barrier less, and later steps see no shared memory beside the reductions",
     normalizes=True,
-    after=("split_shared_memory",),
+    after=("canonicalize_reductions",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -94,10 +93,9 @@ class _Broadcast:
         found = next((c for s in self.inner if (c := self._cell(s)) is not None), None)
         if found is None:
             raise Unsupported("nothing that every thread could make for itself")
-        assignment, memory, target = found
-        value = field_of(assignment, "right")
-        reads = self._reads(memory, target, assignment)
-        only = len(self._uses(memory)) == len(reads) + 1 and target.type == "identifier"
+        assignment, memory = found
+        value, reads = field_of(assignment, "right"), self._reads(memory, assignment)
+        only = len(self.code.uses(memory, self.kernel.body)) == len(reads) + 1
         named = self._is_named(value)
         name = source.of(value) if named else memory.name if only else self.code.fresh(f"{memory.name}_of_block")
         lines: Lines = [source.of(s) for s in self._needed(value)]
@@ -127,54 +125,33 @@ class _Broadcast:
         named = [self.source.of(name) for node in declarations for name in names_declared(node)]
         return not inside(found.declaration, self.statement) and named.count(found.name) == 1
 
-    def _cell(self, statement: Node) -> tuple[Node, Definition, Node] | None:
-        """The assignment, the shared memory and the element of `scale = value;` that every thread could do."""
-        form = match(self.source, statement, "$memory[$at] = $value;", "$memory = $value;")
-        if form is None:
-            return None
-        assignment, base, value = statement.named_children[0], form["memory"], form["value"]
-        target = field_of(assignment, "left")
-        found = self.code.variable(base)
+    def _cell(self, statement: Node) -> tuple[Node, Definition] | None:
+        """The assignment and the shared memory of `scale = value;` that every thread could do."""
+        form = match(self.source, statement, "$memory = $value;")
+        found = self.code.variable(form["memory"]) if form is not None else None
         if found is None or found.kind != "local" or found.declarator is None:
             return None
-        shared = self.source.says(found.declaration, "__shared__")
-        wanted = "identifier" if target.type == "identifier" else "array_declarator"
-        if not shared or found.declarator.type != wanted or not self._same_for_all(value):
-            return None
-        if "at" in form and self.code.polynomial(form["at"]).value is None:
-            return None
-        return assignment, found, target
+        alone = self.source.says(found.declaration, "__shared__") and found.declarator.type == "identifier"
+        return (statement.named_children[0], found) if alone and self._same_for_all(form["value"]) else None
 
-    def _uses(self, memory: Definition) -> list[Node]:
-        """Where it is named, but for its own declaration."""
-        return [use for use in self.code.uses(memory, self.kernel.body) if not inside(use, memory.declarator)]
-
-    def _reads(self, memory: Definition, target: Node, assignment: Node) -> list[Node]:
+    def _reads(self, memory: Definition, assignment: Node) -> list[Node]:
         """The places that read what is assigned here. Raises Unsupported where that is not clear, or not in sight."""
-        code, reads = self.code, []
-        writes, others = [], []
-        for use in self._uses(memory):
-            place, store = element_at(code, use)
-            if place.type != target.type:
-                raise Unsupported("memory that is handed on")
-            (others if store is None else writes).append((store or place, index_of(code, place)))
-        mine = index_of(code, target)
-        for place, index in others:
-            before = [(w, i) for w, i in writes if w.end_byte <= place.start_byte]
-            if not before:
-                raise Unsupported("memory that is read before it is written")
-            if not any(same(w, assignment) for w, _ in before):
+        source, reads = self.source, []
+        uses = self.code.uses(memory, self.kernel.body)
+        writes = [use.parent for use in uses if source.set_by(use) == "="]
+        for use in (use for use in uses if source.set_by(use) != "="):
+            before = [w for w in writes if w.end_byte <= use.start_byte]
+            if source.set_by(use) or use.parent.type == "pointer_expression" or not before:
+                raise Unsupported("memory that is handed on, added to, or read before it is written")
+            if not any(same(w, assignment) for w in before):
                 continue
-            self._check_rounds(place, assignment, [w for w, _ in writes])
-            behind = [w for w, i in before if w.start_byte > assignment.start_byte and (i is None or i == mine)]
-            if any(self._always_before(w, place) for w in behind):
-                continue  # written anew
-            if behind:
+            rounds = [here for here in upward(use.parent, self.kernel.body) if here.type in LOOPS]
+            if any(inside(w, here) for here in rounds if not inside(assignment, here) for w in writes):
+                raise Unsupported("memory that the round before wrote")
+            if same(before[-1], assignment):
+                reads.append(use)
+            elif not self._always_before(before[-1], use):
                 raise Unsupported("memory that may have been written anew")
-            if index is None:
-                raise Unsupported("an element that is only known when it runs")
-            if index == mine:
-                reads.append(place)
         for read in reads:
             after = read.start_byte >= self.barrier.end_byte or inside(read, self.statement)
             if not after or not inside(read, self.around):
@@ -182,13 +159,6 @@ class _Broadcast:
         if not reads:
             raise Unsupported("nobody reads it")
         return reads
-
-    def _check_rounds(self, read: Node, assignment: Node, writes: list[Node]) -> None:
-        """No loop around the read has a write of its own that the assignment's value does not pass: the next round would
-        read that. Raises Unsupported where one has."""
-        for here in upward(read.parent, self.kernel.body):
-            if here.type in LOOPS and not inside(assignment, here) and any(inside(w, here) for w in writes):
-                raise Unsupported("memory that the round before wrote")
 
     def _always_before(self, write: Node, read: Node) -> bool:
         """Whether the write is the first thread's, in a branch next to the read or next to something around it."""
@@ -239,18 +209,7 @@ class _Broadcast:
             return False
         if self.source.says(found.declaration, "__shared__", "static", "volatile"):
             return False
-        if not code.mutated(found):
-            return found.value is not None and self._same_for_all(found.value, depth + 1)
-        # Assigned to: what stands in front of the branch, in the same block, says what it is.
-        changes = code.set_at(found, self.kernel.body)
-        earlier = [n for n in changes if n.start_byte < self.statement.start_byte]
-        if not earlier or any(inside(n, self.statement) for n in changes):
-            return False
-        last = next((s for s in self.before if inside(earlier[-1], s)), None)
-        form = match(self.source, last, "$v = $value;")
-        if form is None or not same(form["v"], earlier[-1]) or form["value"].type != "call_expression":
-            return False
-        return self._same_for_all(form["value"], depth + 1)
+        return not code.mutated(found) and found.value is not None and self._same_for_all(found.value, depth + 1)
 
     def _needed(self, value: Node) -> list[Node]:
         """The declarations inside the branch that the value is made of, which every thread then makes too."""

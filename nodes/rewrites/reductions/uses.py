@@ -15,7 +15,6 @@ from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import (
     LOOPS,
-    children_of,
     conditions_of,
     declared_name,
     enclosing,
@@ -41,26 +40,6 @@ def slots_of(code: Code, found: Definition) -> str:
         if inner is not None and inner.kind == "local" and inner.where != found.where and slots_of(code, inner):
             return element
     return ""
-
-
-def element_at(code: Code, use: Node) -> tuple[Node, Node | None]:
-    """The element, or variable, that a use of shared memory names, and the assignment where that sets it. Raises Unsupported
-    where it is handed on, or added to."""
-    parent = use.parent
-    subscript = parent is not None and parent.type == "subscript_expression" and same(field_of(parent, "argument"), use)
-    place = parent if subscript else use
-    owner, sign = place.parent, code.source.set_by(place)
-    if owner is None or owner.type == "pointer_expression" or sign not in {"", "="}:
-        raise Unsupported("memory that is handed on, or added to")
-    return place, owner if sign else None
-
-
-def index_of(code: Code, place: Node) -> int | None:
-    """Of an element, 0 of a variable; None where it is only known when it runs."""
-    listed = children_of(place, "indices")
-    if place.type != "identifier" and len(listed) != 1:
-        raise Unsupported("an element of another form")
-    return code.polynomial(listed[0]).value if listed else 0
 
 
 def start_of(source: Source, first: Node) -> tuple[int, str]:
@@ -92,18 +71,20 @@ def outlives_a_round(kernel: Kernel, where: int, node: Node) -> bool:
 
 
 def own_name(edits: Edits, code: Code, kernel: Kernel, found: Definition, first: Node, last: Node) -> str | None:
-    """A new name for a variable behind the statements, put where it is read; None where the variable is assigned to later,
-    or read where the new name is not in sight."""
+    """A new name for a variable behind the statements, put where it is read until it is set anew; None where it changes in
+    another way, or is read where the new name is not in sight."""
     around = last.parent
     later = [use for use in code.uses(found, kernel.body) if use.start_byte >= last.end_byte]
-    assigned = {n.start_byte for n in code.assigned(kernel.body)}
-    if outlives_a_round(kernel, found.where, first) or around is None:
+    if outlives_a_round(kernel, found.where, first) or around is None or any(not inside(use, around) for use in later):
         return None
-    if any(use.start_byte in assigned or not inside(use, around) for use in later):
+    end = set_anew(code, kernel, found.name, (s for s in statements(around) if s.start_byte >= last.end_byte))
+    assigned = {n.start_byte for n in code.assigned(kernel.body)}
+    reads = [use for use in later if use.start_byte < end]
+    if any(use.start_byte in assigned for use in reads):
         return None
     new = code.fresh(f"{found.name}_of_block")
-    for use in later:
-        edits.replace(use, new)
+    for read in reads:
+        edits.replace(read, new)
     return new
 
 
@@ -184,6 +165,44 @@ def check_slots(
         before = [theirs for at, theirs in events if at <= read.start_byte and theirs in {"", pointer}]
         if not before or not (before[-1] or source.of(read) in cells):
             raise Unsupported("slots that are read elsewhere")
+
+
+def reads_of_cell(code: Code, kernel: Kernel, cell: str, last: Node) -> list[tuple[Node, bool]]:
+    """The places behind a statement that may read what it leaves in shared memory, in an element or a variable, before something
+    is written there by the same name; of each whether it reads that for certain, in sight of the statement."""
+    source, name, found, end = code.source, cell.partition("[")[0], list[Node](), kernel.body.end_byte
+    sharing, ends = _sharing(code, kernel, name), False
+    for use in source.walk(kernel.body, "identifier"):
+        if source.of(use) not in sharing or use.start_byte < last.end_byte:
+            continue
+        place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
+        writes = source.set_by(place) == "="
+        end = min(end, use.start_byte) if writes else end
+        ends |= writes and source.of(use) == name
+        if source.of(use) == name and not ends:
+            found.append(place)
+
+    def plain(place: Node) -> bool:
+        rounds = (here for here in upward(place, last.parent) if here.type in LOOPS)
+        alone = source.set_by(place) == "" and place.parent.type != "pointer_expression"
+        seen = inside(place, last.parent) and all(here.end_byte <= end for here in (place, *rounds))
+        return source.of(place) == cell and alone and seen
+
+    return [(place, plain(place)) for place in found]
+
+
+def _sharing(code: Code, kernel: Kernel, name: str) -> set[str]:
+    """The name and those of pointers into the same shared memory, wherever they point."""
+    source, every, before = code.source, {name}, 0
+    declared = [node for node in source.walk(kernel.body, "init_declarator")
+                if field_of(node, "declarator").type != "identifier" or source.of(node.parent, "type") == "auto"]  # fmt: skip
+    made = [(source.of(declared_name(node)), _slots_in(code, node)) for node in declared]
+    while len(every) > before:
+        before = len(every)
+        for pointer, slots in made:
+            if slots & every or pointer in every:
+                every |= {pointer, *slots}
+    return every
 
 
 def _with_bases(code: Code, kernel: Kernel, names: set[str]) -> tuple[set[str], list[tuple[int, int]]]:

@@ -8,7 +8,7 @@
     total[row] = sum;                                              if (threadIdx.x == 0) total[row] = sum_of_row;
 
 Neighbouring threads then read neighbouring elements, and a row has a block's threads to itself. What comes of it is the
-form that reductions are brought to, from which the other steps go on.
+form that canonicalize_reductions leaves, from which the other steps go on.
 
 Applies to rows that a guard or a loop over the grid hands out one a thread, whose loops run over their elements one by one
 and leave behind sums and extremes only, and where an element is read and written by the step of its own alone. Many rows

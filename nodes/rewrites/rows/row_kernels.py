@@ -1,7 +1,7 @@
 """Kernels whose blocks each take one row and whose threads could be any number: what several_rows_per_block and cluster_split share.
 
 Such a kernel strides over a row by `blockDim.x`, or keeps steps of it in registers as cache_row_in_registers writes them, reduces through
-`block_sum` and its siblings (warp_shuffle_reduction's), and has no other way for its threads to talk to each other.
+`block_sum` and its siblings (canonicalize_reductions's), and has no other way for its threads to talk to each other.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_every_number_of_steps_computes_the_same(tmp_path: Path) -> None:
     """On a device of one multiprocessor a few rows are many waves."""
     folder = ROOT / "kernels/fused_add_rmsnorm"
     start = (folder / "baseline.extracted.cu").read_text()
-    text = where_they_apply(start, "restrict_pointers", "warp_shuffle_reduction", "vectorize")
+    text = where_they_apply(start, "restrict_pointers", "canonicalize_reductions", "vectorize")
     text = after(text, "cache_row_in_registers", "programmatic_dependent_launch")
     assert text.count("  return best;") == 1
     picks = {"float16:tokens=13,hidden=4096": "8", "float16:tokens=25,hidden=2048": "4", "bfloat16:tokens=12,hidden=2048": "2",

@@ -137,11 +137,11 @@ def test_spread_keeps_what_is_done_once_a_row() -> None:
 def test_warp_reduce_refuses_other_trees(old: str, new: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a rewrite that raises anything but Unsupported is one
-        assert refused(TREE.replace(old, new), "warp_shuffle_reduction")
+        assert refused(TREE.replace(old, new), "canonicalize_reductions")
 
 
 def test_keep_row_refuses_a_row_that_changes() -> None:
-    text = after(TREE, "warp_shuffle_reduction").replace("float sum = 0.0f;", "float sum = 0.0f; y[n] = 1.0f;")
+    text = after(TREE, "canonicalize_reductions").replace("float sum = 0.0f;", "float sum = 0.0f; y[n] = 1.0f;")
     text = text.replace("sum += x[", "sum += y[").replace("= x[blockIdx.x * n + i] /", "= y[blockIdx.x * n + i] /")
     assert refused(after(text, "vectorize") if not refused(text, "vectorize") else text, "cache_row_in_registers")
 
@@ -322,13 +322,13 @@ EXPECTED = {
         "cache_row_in_registers",
     },
     "layer_norm/planar": {"flatten_blocks", "canonicalize_reductions", "vectorize", "cache_row_in_registers"},
-    "layer_norm": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "layer_norm": {"canonicalize_reductions", "vectorize", "cache_row_in_registers"},
     "log_softmax": {"vectorize", "vectorize_unaligned_rows"},
     "masked_softmax": {
         "free_reserved_names",
         "single_assignment_pointers",
         "canonicalize_loops",
-        "warp_shuffle_reduction",
+        "canonicalize_reductions",
         "vectorize",
         "cache_row_in_registers",
     },
@@ -340,11 +340,11 @@ EXPECTED = {
         "vectorize",
         "cache_row_in_registers",
     },
-    "quantize_rows": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "quantize_rows": {"canonicalize_reductions", "vectorize", "cache_row_in_registers"},
     "quick_gelu": {"expand_macros", "vectorize", "grid_stride"},
     "relu_squared": {"tune_block_size"},
     "rescale_groups": {"vectorize", "neighbouring_rows_per_block"},
-    "residual_then_norm": {"fuse_kernels", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "residual_then_norm": {"fuse_kernels", "canonicalize_reductions", "vectorize", "cache_row_in_registers"},
     "rotary_embedding": {"vectorize", "grid_stride"},
     "rotary_query_key": {
         "inline_device_functions",
@@ -355,14 +355,14 @@ EXPECTED = {
         "grid_stride",
     },
     "row_entropy": {"symbolic_block_size", "online_reduction", "vectorize", "vectorize_online_reduction"},
-    "row_logsumexp": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "row_logsumexp": {"canonicalize_reductions", "vectorize", "cache_row_in_registers"},
     "row_softmax/functors": {
         "inline_device_functions",
         "canonicalize_reductions",
         "vectorize",
         "cache_row_in_registers",
     },
-    "row_softmax": {"warp_shuffle_reduction", "vectorize", "cache_row_in_registers"},
+    "row_softmax": {"canonicalize_reductions", "vectorize", "cache_row_in_registers"},
     "scaled_rms_norm/vectors": {"standard_alignas", "resolve_kernel_variables"},
     "scaled_rms_norm/warps": {"lower_cooperative_groups", "vectorize", "warp_per_row"},
     "scaled_rms_norm": {

@@ -326,7 +326,7 @@ STRUCTURE = (
     "vectorize",
     "block_per_row",
     "grid_stride",
-    "warp_shuffle_reduction",
+    "canonicalize_reductions",
     "cache_row_in_registers",
     "trim_vector_tail",
 )

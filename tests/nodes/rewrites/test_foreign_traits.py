@@ -47,7 +47,9 @@ def test_a_launch_shape_that_is_set_in_two_steps_is_no_constant() -> None:
     assert launch.extents(launch.block) == ("block.x", "1", "1")
     text = ROWS.replace("scale_rows<<<rows, 256,", "dim3 block(256); block.x = n; scale_rows<<<rows, block,")
     assert refused(text, "symbolic_block_size") and refused(text, "tune_block_size")
-    assert refused(TREE.replace("sums<<<rows, 256,", "dim3 b(256); b.x = n; sums<<<rows, b,"), "warp_shuffle_reduction")
+    assert refused(
+        TREE.replace("sums<<<rows, 256,", "dim3 b(256); b.x = n; sums<<<rows, b,"), "canonicalize_reductions"
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,9 +133,9 @@ def test_loops_that_only_look_like_it(loop: str) -> None:
 def test_a_function_of_the_files_own_with_our_name() -> None:
     own = "template <class T> T ceil_div(T a, T b) { return (a + b - 1) / b; }\n"
     text = own + TREE.replace("sums<<<rows,", "sums<<<ceil_div(rows, 1L),")
-    new = after(text, "free_reserved_names", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
+    new = after(text, "free_reserved_names", "canonicalize_reductions", "vectorize", "cache_row_in_registers")
     assert "ceil_div_of_file(rows, 1L)" in new and "inline int64_t ceil_div(int64_t a, int64_t b)" in new
-    assert refused(after(own + TREE, "warp_shuffle_reduction", "vectorize"), "cache_row_in_registers"), (
+    assert refused(after(own + TREE, "canonicalize_reductions", "vectorize"), "cache_row_in_registers"), (
         "it would call the wrong one"
     )
 
@@ -148,7 +150,7 @@ def test_a_function_of_the_files_own_with_our_name() -> None:
 )
 def test_a_tree_over_some_of_the_threads_stays(old: str, new: str) -> None:
     assert old in TREE
-    assert refused(TREE.replace(old, new), "warp_shuffle_reduction")
+    assert refused(TREE.replace(old, new), "canonicalize_reductions")
 
 
 def test_macros_and_helpers_that_load() -> None:

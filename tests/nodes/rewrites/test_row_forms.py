@@ -117,7 +117,7 @@ extern "C" void norm(float* out, const float* inp, const float* weight, long N, 
 
 
 PLANE = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
-PREPARE = ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions", "warp_shuffle_reduction",
+PREPARE = ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions",
            "redundant_broadcast", "vectorize")  # fmt: skip
 
 
@@ -246,8 +246,8 @@ extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 
     ],
 )
 def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
-    plain = after(TREE, "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
-    other = after(TREE.replace(old, new), "symbolic_block_size", "warp_shuffle_reduction", "vectorize")
+    plain = after(TREE, "symbolic_block_size", "canonicalize_reductions", "vectorize")
+    other = after(TREE.replace(old, new), "symbolic_block_size", "canonicalize_reductions", "vectorize")
     for step in ("cache_row_in_registers", "several_rows_per_block", "cluster_split"):
         assert applied_step(step, plain, ROWS) is not None
         assert applied_step(step, other, ROWS) is None, step
@@ -256,7 +256,7 @@ def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
 def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     for more in ("if (threadIdx.x == 0) sum += 1.0f;", "sum *= 2.0f;", "sum = sum / 3.0f;", "sum = 2 * (sum - 0.0f);"):
         text = TREE.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
-        after(text, "symbolic_block_size", "warp_shuffle_reduction", "vectorize", "cache_row_in_registers")
+        after(text, "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers")
 
 
 # Trees that are written out, their last warp through volatile memory.
