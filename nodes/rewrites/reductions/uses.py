@@ -178,7 +178,7 @@ def reads_of_cell(code: Code, kernel: Kernel, cell: str, last: Node) -> list[tup
         place = use.parent if use.parent is not None and use.parent.type == "subscript_expression" else use
         writes = source.set_by(place) == "="
         end = min(end, use.start_byte) if writes else end
-        ends |= writes and source.of(use) == name
+        ends |= writes and source.of(use) == name and _whatever_comes(code, place, last)
         if source.of(use) == name and not ends:
             found.append(place)
 
@@ -189,6 +189,18 @@ def reads_of_cell(code: Code, kernel: Kernel, cell: str, last: Node) -> list[tup
         return source.of(place) == cell and alone and seen
 
     return [(place, plain(place)) for place in found]
+
+
+def _whatever_comes(code: Code, place: Node, last: Node) -> bool:
+    """Whether what is behind the statement `last` is done whatever the data: conditions between them are about which thread it is."""
+    between = [condition for condition in conditions_of(place) if condition not in conditions_of(last)]
+    return all(_of_threads(code, part) for condition in between for part in operands(code.source, condition, "&&"))
+
+
+def _of_threads(code: Code, node: Node | None, depth: int = 0) -> bool:
+    source, names = code.source, code.source.walk(node, "identifier") if node is not None and depth < 8 else ()
+    values = ((source.of(name), code.definition(name)) for name in names)
+    return any(n == "threadIdx" or (d is not None and _of_threads(code, d.value, depth + 1)) for n, d in values)
 
 
 def _sharing(code: Code, kernel: Kernel, name: str) -> set[str]:

@@ -29,6 +29,7 @@ def test_slots_side_by_side_in_one_array_are_understood() -> None:
         ("float logsum = logf(sumvals[0]);", "sumvals += 1;\n    float logsum = logf(sumvals[0]);", "sumvals[0] = val;"),
         ("float offset = maxvals[0];", "float* late = shared; late[0] = 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = maxval_of_block;"),
         ("float offset = maxvals[0];", "maxvals[0] += 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = maxval_of_block;"),
+        ("float offset = maxvals[0];", "float offset = maxvals[0];\n    if (C > 7) maxvals[0] = 1.0f;\n    offset += maxvals[0];", "maxvals[0] = maxval_of_block;"),
         ("float* maxvals = shared;", "int* maxvals = (int*)shared;", "maxvals[0] = val;"),
     ],
 )  # fmt: skip
