@@ -303,7 +303,7 @@ TRAPS: dict[str, tuple[str, str]] = {
   }
   for (int i = 0; i < n; i++) y[row * n + i] = high - low;
 }"""),
-    "a row a thread, in place and by halves": (BY_THREADS.replace("(rows + 63) / 64", "2"), """{
+    "a thread's row in place and by halves": (BY_THREADS.replace("(rows + 63) / 64", "2"), """{
   const int64_t stride = blockDim.x * gridDim.x;
   for (int64_t row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += stride) {
     const int64_t half = n / 2;
