@@ -345,14 +345,27 @@ class _Rows:
                 return False
             rows = rows.substitute(symbol, code.polynomial(launch.arguments[names.index(symbol.text)]))
         threads = code.polynomial(launch.along_x(launch.block)) if width is None else Polynomial.constant(width)
-        grid = code.polynomial(launch.along_x(launch.grid))
+        grid, passed = self._written_out(code.polynomial(launch.along_x(launch.grid)))
         division = next((symbol for symbol in grid.symbols if symbol.operator == "/"), None)
         if division is None:
             return False
         more = grid - Polynomial.symbol(division)
-        of, by = (self._known(launch, operand, threads) for operand in division.operands)
+        given = (operand.replaced(lambda s: passed.get(s.text, Polynomial.symbol(s))) for operand in division.operands)
+        of, by = (self._known(launch, operand, threads) for operand in given)
         up = more == Polynomial() and of == rows + by - one
         return by == threads and (up or (more == one and of in (rows, rows - one)))
+
+    def _written_out(self, grid: Polynomial) -> tuple[Polynomial, dict[str, Polynomial]]:
+        """What a function of the file that only returns something, `ceil_div(rows, 256)`, stands for, and its parameters' values."""
+        call = next((s.node for s in grid.symbols if s.node is not None and s.node.type == "call_expression"), None)
+        found = self.code.overloads.get(self.source.called(call), []) if call is not None else []
+        returned = statements(field_of(found[0], "body")) if len(found) == 1 else []
+        if len(returned) != 1 or returned[0].type != "return_statement" or grid != self.code.polynomial(call):
+            return grid, {}
+        parameters = children_of(found[0], "declarator", "parameters")
+        names = [self.source.of(declared_name(field_of(p, "declarator"))) for p in parameters]
+        values = map(self.code.polynomial, children_of(call, "arguments"))
+        return self.code.polynomial(returned[0].named_children[0]), dict(zip(names, values, strict=False))
 
     def _known(self, launch: Launch, polynomial: Polynomial, threads: Polynomial) -> Polynomial:
         """With numbers in place of macros, and the block's width in that of `block.x` of `dim3 block(256)`."""

@@ -75,12 +75,14 @@ def test_a_thread_a_row_becomes_a_block_a_row() -> None:
         (ROW.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x + blockDim.x * blockIdx.x"), "1 + (rows - 1) / 256", "256"),
         ("  const int lane = threadIdx.x;\n" + ROW.replace("threadIdx.x", "lane"), "rows / 128 + 1", "128"),
         (ROW, "dim3((unsigned)((rows + T - 1) / T))", "dim3(T)"),
+        (ROW, "ceil_div(rows, T)", "T"),
     ],
-    ids=["unsigned", "other order", "lane", "dim3"],
+    ids=["unsigned", "other order", "lane", "dim3", "function"],
 )  # fmt: skip
 def test_forms_of_the_row_and_of_the_launch(row: str, grid: str, block: str) -> None:
     copied = "  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i];\n"
-    new = applied(kernel(copied, row=row, grid=grid, block=block, head="#define T 512\n"))
+    head = "#define T 512\ntemplate <class N>\nN ceil_div(N a, N b) {\n  return (a + b - 1) / b;\n}\n"
+    new = applied(kernel(copied, row=row, grid=grid, block=block, head=head))
     assert new is not None and "row = blockIdx.x;\n  for (int i = threadIdx.x; i < n; i += blockDim.x) y[" in new
     assert f"each_row<<<rows, {block}, 0, stream>>>" in new
 
