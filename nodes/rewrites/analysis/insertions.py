@@ -11,7 +11,7 @@ from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.prelude import needs_of, text_of
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import declared_name, field_of, same
+from nodes.rewrites.syntax.tree import field_of, same
 
 
 def insertion_point(source: Source) -> int:
@@ -64,7 +64,7 @@ def defined(text: str) -> frozenset[str]:
         elif node.type in {"preproc_def", "struct_specifier"}:
             found.add(source.of(node, "name"))
         elif node.type == "function_definition" or source.has(node, "init_declarator"):
-            found.add(source.of(declared_name(field_of(node, "declarator"))))
+            found.add(source.name(node))
     return frozenset(found)
 
 

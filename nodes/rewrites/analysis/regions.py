@@ -42,8 +42,8 @@ def _poly(*symbols: Symbol) -> Polynomial:
 class Region:
     """Statements that run once for every `name` below `bound`, shared out over threads.
 
-    block: the threads of a block's x stride over it. team: those of a warp, or of a block of two dimensions, do. grid: all
-    threads of the grid's x do. guard: one element a thread.
+    block: the threads of a block's x stride over it. team: those of a part of a warp do. grid: all threads of the grid's x do.
+    guard: one element a thread.
     """
 
     kind: Literal["block", "team", "grid", "guard"]
@@ -89,59 +89,30 @@ def row_loop(kernel: Kernel) -> Loop | None:
     return next((loop for loop in outer if loop.start.only == BLOCK and loop.step.only == GRID_DIM), None)
 
 
-def is_extent(kernel: Kernel, step: Polynomial) -> bool:
-    """Whether a stride is the block's width: blockDim.x, or a name or number that stands for it in every launch."""
-    if step.only == BLOCK_DIM:
-        return True
-    if step.depends_on(BLOCK_DIM) or step.depends_on(GRID_DIM):
-        return False
-    if step.value is not None:
-        return bool(kernel.launches) and all(
-            launch.extents(launch.block)[0] == str(step.value) for launch in kernel.launches
-        )
-    only = step.only
-    named = only is not None and only.node is not None and only.node.type == "identifier"
-    return named and (only.text.isupper() or only.text in kernel.template_names or only.text.startswith("k"))
-
-
 def regions(kernel: Kernel) -> list[Region]:
     """Every place of the kernel that hands out single elements, in source order."""
     found: list[Region] = []
     for loop in thread_loops(kernel):
-        kind: Literal["block", "team", "grid", "guard"]
-        if loop.start.only == THREAD and is_extent(kernel, loop.step):
-            kind = "block"
-        elif _is_place_in_team(loop.start, loop.step):
-            kind = "team"
-        elif _is_global_index(kernel, loop.start) and loop.step in (
-            _poly(BLOCK_DIM, GRID_DIM), loop.start.coefficient(BLOCK) * _poly(GRID_DIM),
-        ):  # fmt: skip
-            kind = "grid"
-        else:
-            continue
-        if any(same(loop.node, outer.loop.node) or inside(loop.node, outer.loop.node) for outer in found if outer.loop):
-            continue
-        body = tuple(statements(loop.body))
-        found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
-    if not found:
-        guarded = _guarded(kernel)
-        if guarded is not None:
-            found.append(guarded)
-    return found
+        kind = _shared_out(loop)
+        if kind is not None and not any(inside(loop.node, outer.loop.node) for outer in found):
+            body = tuple(statements(loop.body))
+            found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
+    guarded = _guarded(kernel) if not found else None
+    return found if guarded is None else [guarded]
 
 
-def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
-    """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
-    if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
-        return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
-    place = start.only
-    return place is not None and place.operator == "%" and place.operands == (_poly(THREAD), step)
+def _shared_out(loop: Loop) -> Literal["block", "team", "grid"] | None:
+    """How threads share out a loop's elements, as Region has it."""
+    place = loop.start.only
+    if place == THREAD and loop.step.only == BLOCK_DIM:
+        return "block"
+    if place is not None and place.operator == "%" and place.operands == (_poly(THREAD), loop.step):
+        return "team"
+    return "grid" if _is_global_index(loop.start) and loop.step == _poly(BLOCK_DIM, GRID_DIM) else None
 
 
-def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:
-    block = Symbol(f"blockIdx.{axis}")
-    width = start.coefficient(block)
-    return start == _poly(block) * width + _poly(THREAD) and is_extent(kernel, width)
+def _is_global_index(start: Polynomial, axis: str = "x") -> bool:
+    return start == _poly(Symbol(f"blockIdx.{axis}"), BLOCK_DIM) + _poly(THREAD)
 
 
 def _guarded(kernel: Kernel) -> Region | None:
@@ -154,7 +125,7 @@ def _guarded(kernel: Kernel) -> Region | None:
             continue
         name_node, value = variable
         index = code.polynomial(value)
-        axis = next((a for a in "xyz" if _is_global_index(kernel, index, a)), None)
+        axis = next((a for a in "xyz" if _is_global_index(index, a)), None)
         if axis is None:
             continue
         name = source.of(name_node)
@@ -452,14 +423,7 @@ def waiting_return(condition: str, indent: str, unit: str) -> str:
 
 def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "blockIdx.x") -> None:
     """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
-    source = kernel.source
-    first = statements(kernel.body)[0]
-    indent, at = source.indent(first), first.start_byte
+    if any(waits(kernel.source, statement) for statement in statements(kernel.body)):
+        raise Unsupported("a grid that would be over before the one in front of it")
     declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    if any(waits(source, statement) for statement in statements(kernel.body)):
-        guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
-    line = source.data.rfind(b"\n", 0, at) + 1
-    if source.data[line:at].strip():
-        edits.insert(at, f"{declared}\n{indent}{guard}\n{indent}")
-    else:  # a directive that another edit puts above the statement stays next to it
-        edits.insert(line, f"{indent}{declared}\n{indent}{guard}\n")
+    edits.in_front(statements(kernel.body)[0], declared, guard)

@@ -11,7 +11,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Source, inside
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
+from nodes.rewrites.syntax.tree import children_of, field_of, same, upward
 
 _UNREAD = ("access_specifier", "base_class_clause", "virtual", "static_assert_declaration")
 
@@ -167,7 +167,7 @@ def _made(code: Code, struct: Struct, types: dict[str, str], found: Definition) 
         return {}
     else:
         taken = children_of(constructor, "declarator", "parameters")
-        by_name = {source.of(declared_name(field_of(p, "declarator"))): (source.of(p, "type"), node)
+        by_name = {source.name(p): (source.of(p, "type"), node)
                    for p, node in zip(taken, passed, strict=False)}  # fmt: skip
         given = {}
         for one in children_of(next(source.walk(constructor, "field_initializer_list"), None)):

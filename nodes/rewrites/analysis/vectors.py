@@ -1,12 +1,10 @@
-"""What elements take, and how kernels name them and see them through other types."""
+"""What elements take, and how kernels see them through other types."""
 
 from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import field_of
+from nodes.rewrites.syntax.tree import children_of, field_of
 
 ELEMENT_BYTES = {
     "float": 4, "__half": 2, "half": 2, "__nv_bfloat16": 2, "nv_bfloat16": 2, "int8_t": 1, "uint8_t": 1, "char": 1,
@@ -21,20 +19,4 @@ ELEMENT_BYTES = {
 
 def seen_through(cast: Node) -> Node:
     """The pointer that a cast makes another of."""
-    value = field_of(cast, "value")
-    listed = field_of(cast, "arguments")
-    if value is None and listed is not None and listed.named_child_count == 1:
-        value = listed.named_children[0]
-    if value is None:
-        raise Unsupported("a cast of several values")
-    return value
-
-
-def spelt_out(kernel: Kernel, name: str) -> str:
-    """A type as the kernel's head could write it: the kernel's own aliases mean nothing there."""
-    code = kernel.code
-    for node in code.source.walk(kernel.body, "alias_declaration", "type_definition"):
-        called = field_of(node, "name") or field_of(node, "declarator")
-        if code.source.of(called) == name:
-            return code.source.of(node, "type")
-    return name
+    return field_of(cast, "value") or children_of(cast, "arguments")[0]

@@ -145,10 +145,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
     """One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first."""
-    line = source.line_start(loop)
-    if source.data[line : loop.start_byte].strip() or pragma_of(loop) is not None:
-        return
-    edits.insert(line, "#pragma unroll 1\n")
+    if pragma_of(loop) is None and not source.data[source.line_start(loop) : loop.start_byte].strip():
+        edits.in_front(loop, "#pragma unroll 1")
 
 
 def leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:

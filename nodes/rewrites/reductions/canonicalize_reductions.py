@@ -65,7 +65,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import Found, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
 
 MOST = 32
 """Reductions of one file."""
@@ -220,7 +220,7 @@ def _without_call(code: Code, kernel: Kernel, widths: Widths, call: Node, name: 
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
     require(edits, code, *NAMES)
     scratch |= {source.of(n) for n in code.assigned(statement)}
-    names = {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(name)}
+    names = {source.name(f) for f in code.reached(name)}
     return Step(edits.apply(), names | scratch)
 
 
@@ -382,7 +382,7 @@ def _without_statements(
     helpers = [f for f in source.walk(None, "function_definition") if f.start_byte in result.used]
     return Step(
         edits.apply(),
-        names | {source.of(declared_name(field_of(f, "declarator"))) for f in helpers},
+        names | {source.name(f) for f in helpers},
     )  # fmt: skip
 
 

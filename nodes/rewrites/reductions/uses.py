@@ -61,8 +61,7 @@ def keep_apart(edits: Edits, code: Code, kernel: Kernel, statement: Node, last: 
     )
     waits = any(is_barrier(code.source, s) for s in others)
     if not waits or code.source.has(around, "continue_statement"):  # which may skip the barrier
-        start, lost = start_of(code.source, statement)
-        edits.insert(start, f"{lost}__syncthreads();\n{'' if lost else code.source.indent(statement)}")
+        edits.in_front(statement, "__syncthreads();")
 
 
 def outlives_a_round(kernel: Kernel, where: int, node: Node) -> bool:

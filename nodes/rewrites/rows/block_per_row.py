@@ -351,7 +351,7 @@ class _Rows:
         if len(returned) != 1 or returned[0].type != "return_statement" or grid != self.code.polynomial(call):
             return grid, {}
         parameters = children_of(found[0], "declarator", "parameters")
-        names = [self.source.of(declared_name(field_of(p, "declarator"))) for p in parameters]
+        names = [self.source.name(p) for p in parameters]
         values = map(self.code.polynomial, children_of(call, "arguments"))
         return self.code.polynomial(returned[0].named_children[0]), dict(zip(names, values, strict=False))
 

@@ -21,18 +21,13 @@ from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import row_loop, thread_loops
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
+from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
 from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
 from nodes.rewrites.syntax.tree import field_of, one_variable, same, statements
-
-ONE_REGISTER_EACH = frozenset(
-    {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
-)
-"""Types that have a register for every element anyway."""
 
 
 @rule(
@@ -151,7 +146,7 @@ class RowKeeper(RowReader):
 
     def _held(self, value: Value, slot: str) -> str:
         """The line in front of a kept pack's use, "" for what needs none."""
-        if value.type in ONE_REGISTER_EACH or value.type in self.kernel.template_names:
+        if value.type in ELEMENT_BYTES or value.type in self.kernel.template_names:
             return ""
         return f"hold_packed({slot});\n"
 
@@ -160,7 +155,7 @@ class RowKeeper(RowReader):
         counts: dict[str, int] = {}
         kept = {self.names[v.address]: v.type for v in [*self.values, *self.early] if v.address in self.names}
         for short in kept.values():
-            kind = self._spelled(spelt_out(self.kernel, short))
+            kind = self._spelled(short)
             counts[f"sizeof({kind})"] = counts.get(f"sizeof({kind})", 0) + 1
         for row in self.rows:
             width = self._spelled(row.width)

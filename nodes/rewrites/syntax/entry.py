@@ -6,7 +6,7 @@ from tree_sitter import Node
 
 from kernels.spec import Spec
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, enclosing
 
 
 def has_c_linkage(node: Node) -> bool:
@@ -16,7 +16,7 @@ def has_c_linkage(node: Node) -> bool:
 def parameters(source: Source, definition: Node) -> list[str]:
     """Names of a function's parameters, in order. Raises Unsupported where one has none."""
     listed = children_of(definition, "declarator", "parameters")
-    names = [source.of(declared_name(field_of(parameter, "declarator"))) for parameter in listed]
+    names = [source.name(parameter) for parameter in listed]
     if not all(names):
         raise Unsupported("an entry point with a parameter that has no name")
     return names
