@@ -420,9 +420,4 @@ def one_by_one(
     source: Source, form: Callable[..., bool | None], places: Callable[[Code], Iterable[tuple]], most: int
 ) -> str | None:
     """As in syntax/source.py, of places in code: `form(edits, code, *place)`."""
-
-    def placed(left: Source) -> Iterator[tuple]:
-        code = code_of(left)
-        return ((code, *place) for place in places(code))
-
-    return by_source(source, form, placed, most)
+    return by_source(source, form, lambda left: ((code_of(left), *place) for place in places(code_of(left))), most)

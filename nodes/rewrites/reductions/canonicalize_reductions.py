@@ -29,7 +29,7 @@ from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Functor, Me
 from nodes.rewrites.analysis.block_shape import is_barrier, width_of
 from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside, one_by_one
-from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
@@ -45,7 +45,6 @@ from nodes.rewrites.reductions.foreign_reductions import (
     put_reduction,
     reduction_text,
     statement_of,
-    tidied,
 )
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.surroundings import Surroundings
@@ -93,7 +92,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         unused |= step.unused
     if not unused:
         return None
-    return without_idle(source.reparsed(tidied(source, text, unused)))
+    return without_idle(source.reparsed(drop_unused(source, text, unused)))
 
 
 def _stores(code: Code) -> Iterator[tuple[Node, Node]]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_arithmetic import Part
 from nodes.rewrites.analysis.block_values import WARP, Block
-from nodes.rewrites.analysis.device_code import Code, inside
-from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import check_readers, is_leaders, own_name
 from nodes.rewrites.reductions.warp_reductions import ORDERED
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, same, upward
+from nodes.rewrites.syntax.source import Edits, Unsupported
+from nodes.rewrites.syntax.tree import LOOPS, same, upward
 
 Widths = list[tuple[Launch, list[int]]]
 """How many threads a block may have, by launch: one number where it is known."""
@@ -130,41 +127,3 @@ def put_reduction(
         edits.replace(call, reduction)
     else:
         edits.replace(statement, f"const {element} {new} = {reduction};")
-
-
-def tidied(before: Source, text: str, names: set[str]) -> str:
-    """Without the functions, types and variables of these names that nothing uses any more."""
-    for _ in range(128):
-        source = before.reparsed(text)
-        edits = Edits(source)
-        node = next((n for n in _leftovers(source, names)), None)
-        if node is None:
-            break
-        edits.remove(node, comment=True, blank=node.type in {"function_definition", "template_declaration"})
-        text = edits.apply()
-    return drop_unused(before, text, set(names))
-
-
-def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
-    """Definitions of functions and types, and what is declared in shared memory of such types, that nothing mentions."""
-    words = ("identifier", "type_identifier", "namespace_identifier")
-    said = Counter(source.of(node) for node in source.walk(None, *words))
-    for node in source.walk(None, "function_definition"):
-        name, spaces = declared_name(field_of(node, "declarator")), {c.type for c in node.children}
-        device = "__device__" in spaces and "__global__" not in spaces
-        if name is not None and device and source.of(name) in names and said[source.of(name)] == 1:
-            outer = node.parent
-            yield outer if outer is not None and outer.type == "template_declaration" else node
-    for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
-        around = enclosing(node, "function_definition")
-        name = field_of(node, "name") or declared_name(field_of(node, "declarator"))
-        if node.type == "declaration":
-            alone = len(node.children_by_field_name("declarator")) == 1
-            shared = source.says(node, "__shared__") and not source.says(node, "extern")
-            slots = match(source, node, "$T* $pointer = $memory;", "$T* $pointer = &$memory[$at];") is not None
-            slots = slots and not source.has(node, "call_expression")
-            name = name if alone and (shared or slots) else None
-        if around is None or name is None or source.of(name) not in names:
-            continue
-        if not any(source.of(n) == source.of(name) and not inside(n, node) for n in source.walk(around, *words)):
-            yield node

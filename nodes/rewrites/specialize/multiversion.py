@@ -25,10 +25,9 @@ from tree_sitter import Node
 
 from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
-from nodes.rewrites.syntax.entry import has_c_linkage, named, parameters
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, upward
 
 _TYPES = {"class_specifier", "concept_definition", "enum_specifier", "struct_specifier", "union_specifier"}
 _DEFINES = {"preproc_def", "preproc_function_def"}
@@ -144,7 +143,10 @@ class _File:
     def entry(self, dtype: str) -> Node:
         """The definition of the entry point for a data type. Raises Unsupported where no such function can be seen."""
         found = (item for name in self.spec.entry_names(dtype) for item in self.declared(name))
-        defined = next((item for item in found if field_of(item, "body") is not None and has_c_linkage(item)), None)
+        defined = next(
+            (item for item in found if field_of(item, "body") is not None and enclosing(item, "linkage_specification")),
+            None,
+        )
         if defined is None:
             raise Unsupported(f"no entry point for {dtype} is written out")
         return defined
@@ -353,10 +355,13 @@ class _Joined:
         source, version = self.first.source, self.version
         body = field_of(entry, "body")
         indent, unit = source.indent(entry), source.unit(entry)
-        call = f"{called}({', '.join(parameters(source, entry))})"
+        given = [source.name(parameter) for parameter in children_of(entry, "declarator", "parameters")]
+        names = dict(zip([a.name for a in self.spec.arguments], given, strict=False))
+        if not all(given) or not version.asked <= names.keys():
+            raise Unsupported("an entry point with a parameter that has no name, or that lacks a size")
+        call = f"{called}({', '.join(given)})"
         returns = source.of(entry, "type") != "void"
         calls = [f"return {call};"] if returns else [f"{call};", "return;"]
-        names = named(source, self.spec, entry, version.asked)
         condition = version.condition(names, self._bound(self.suffix))
         if not condition:
             edits.replace(body, f"{{\n{indent}{unit}{calls[0]}\n{indent}}}")
