@@ -14,7 +14,7 @@ from nodes.rewrites.prelude import needs_of, text_of
 from nodes.rewrites.syntax.insert import behind_includes, include
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import declared_name, enclosing, field_of, same
+from nodes.rewrites.syntax.tree import declared_name, enclosing, field_of, same, template_of
 
 
 def require(edits: Edits, code: Code, *files: str) -> None:
@@ -114,8 +114,7 @@ def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
         name, spaces = declared_name(field_of(node, "declarator")), {c.type for c in node.children}
         device = "__device__" in spaces and "__global__" not in spaces
         if name is not None and device and source.of(name) in names and said[source.of(name)] == 1:
-            outer = node.parent
-            yield outer if outer is not None and outer.type == "template_declaration" else node
+            yield template_of(node) or node
     for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
         around = enclosing(node, "function_definition")
         name = field_of(node, "name") or declared_name(field_of(node, "declarator"))

@@ -13,7 +13,7 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, same
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, same, template_of
 
 if TYPE_CHECKING:
     from nodes.rewrites.analysis.device_code import Code
@@ -94,8 +94,7 @@ class Kernel:
             raise Unsupported("a kernel without a name")
         self.name = self.source.of(name)
         self.name_node, self.parameter_list, self.body = name, parameters, body
-        parent = node.parent
-        self.template = parent if parent is not None and parent.type == "template_declaration" else None
+        self.template = template_of(node)
         kinds = {"parameter_declaration", "optional_parameter_declaration"}
         self.parameters = [self._parameter(p) for p in parameters.named_children if p.type in kinds]
         self.has_defaults = any(p.type == "optional_parameter_declaration" for p in parameters.named_children)

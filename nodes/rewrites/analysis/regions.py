@@ -242,8 +242,6 @@ class Stride:
     def _of_symbol(self, symbol: Symbol) -> int:
         if symbol == self.symbol:
             return 1
-        if symbol.address is not None and self.of(symbol.address) == 0:
-            return 0  # a row that is looked up, the same for the whole pack
         if symbol.operator not in {"/", "%"}:
             raise Unsupported(f"an index through {symbol.text}")
         dividend, divisor = symbol.operands
@@ -383,13 +381,11 @@ def _only_place(kernel: Kernel, use: Node) -> bool:
 
 def fold_of(kernel: Kernel, identifier: Node) -> str:
     """sum, product, bits, max or min: what the name, or field, takes part in as `v += e`, `v *= e`, `v |= e`, `v = v + e`,
-    `v = fmaxf(v, e)` or `++v`, and nowhere else in it; "" for anything else."""
+    or `v = fmaxf(v, e)`, and nowhere else in it; "" for anything else."""
     source, name = kernel.source, kernel.source.of(identifier)
     here = next((n for n in upward(identifier) if n.type in _CHANGES or n.type.endswith("statement")), None)
     if here is None or here.parent is None or here.parent.type not in {"expression_statement", "comma_expression"}:
         return ""
-    if here.type == "update_expression":
-        return "sum"
     found = match(source, here, *_FOLDS) or match(source, here, "$v = $f($v, $e)", "$v = $f($e, $v)")
     if found is None or source.of(found["v"]) != name:
         return ""

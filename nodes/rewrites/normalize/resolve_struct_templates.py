@@ -24,7 +24,7 @@ from nodes.rewrites.analysis.structs import passed_type, read_type, structs
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, names_declared
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, names_declared, template_of
 
 MOST = 16
 
@@ -80,13 +80,10 @@ def _of_host(source: Source, launch: Launch) -> set[str]:
     """The template parameters of the function with the launch. Raises Unsupported where it has types of its own, or other templates
     than of types."""
     function = enclosing(launch.node, "function_definition")
-    template = function.parent if function is not None else None
     if function is None or source.has(function, "alias_declaration", "type_definition", "lambda_expression"):
         raise Unsupported("a launch among types of its own")
     own = {source.of(name) for node in source.walk(function, "declaration") for name in names_declared(node)}
-    listed = (
-        children_of(template, "parameters") if template is not None and template.type == "template_declaration" else []
-    )
+    listed = children_of(template_of(function), "parameters")
     words = {template_name(source, p) for p in listed}
     given = {w for a in launch.template_arguments for w in re.findall(r"[A-Za-z_]\w*", a)}
     if given & own or any(p.type != "type_parameter_declaration" for p in listed if template_name(source, p) in given):

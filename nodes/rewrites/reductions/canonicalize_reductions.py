@@ -64,7 +64,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import Found, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, same, statements, template_of
 
 MOST = 32
 """Reductions of one file."""
@@ -245,9 +245,7 @@ def _argument_value(block: Block, node: Node, parameter: Node) -> object:
 
 def _template_types(code: Code, function: Node) -> list[str]:
     """The names of a template's parameters that are types, "" for numbers."""
-    outer = function.parent
-    listed = children_of(outer, "parameters") if outer is not None and outer.type == "template_declaration" else []
-    types = {"type_parameter_declaration"}
+    listed, types = children_of(template_of(function), "parameters"), {"type_parameter_declaration"}
     return [code.source.of(p.named_children[-1]) if p.type in types else "" for p in listed]
 
 

@@ -283,15 +283,6 @@ def test_what_only_looks_like_the_lanes_of_a_warp(old: str, new: str) -> None:
     assert refused(a_warp_a_row(WARP_A_ROW.replace(old, new)), "vectorize")
 
 
-def test_the_threads_of_a_block_of_two_dimensions_share_a_row_out() -> None:
-    body = """\
-  const int at = threadIdx.x + threadIdx.y * blockDim.x, all = blockDim.x * blockDim.y;
-  for (int i = at; i < n; i += all) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] + 1;"""
-    new = flat(after(kernel(body, launch="plain<<<rows, dim3(32, 4), 0, stream>>>(x, y, n);"), "vectorize"))
-    assert "for (int pack = at; pack < n / VEC; pack += all)" in new
-    assert refused(kernel(body.replace("threadIdx.y * blockDim.x", "threadIdx.y * 8")), "vectorize")
-
-
 LARGEST = """\
   __shared__ float best[256];
   __shared__ int place[256];
