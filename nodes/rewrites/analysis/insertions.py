@@ -86,22 +86,15 @@ def drop_unused(source: Source, text: str, names: set[str]) -> str:
     names = set(names)
     for _ in range(64):
         here = source.reparsed(text)
-        dropped = _unused(here, names)
+        dropped, edits = _unused(here, names), Edits(here)
         if dropped is None:
             break
         names |= {here.of(n) for n in here.walk(dropped, "identifier")}
-        data = here.data
         if dropped.type == "declaration":
-            line = here.line_start(dropped)
-            start = dropped.start_byte if data[line : dropped.start_byte].strip() else line
-            data = data[:start] + data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")
-        else:  # one of several
-            before, after = dropped.prev_named_sibling, dropped.next_named_sibling
-            first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
-            start = dropped.start_byte if first or before is None else before.end_byte
-            end = after.start_byte if first and after is not None else dropped.end_byte
-            data = data[:start] + data[end:]
-        text = data.decode()
+            edits.remove(dropped)
+        else:
+            edits.take_out(dropped)
+        text = edits.apply()
     return text
 
 

@@ -300,23 +300,16 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
         return any(inside(node, statement) for statement in body)
 
     outer = {found.where: found.name for found in _changed(kernel, body) if not held(found.declaration)}
-    for node in (n for statement in body for n in source.walk(statement, "assignment_expression")):
-        base = code.variable(field_of(node, "left", "argument"))
-        array = base is not None and base.form is not None and source.has(base.form, "array_declarator")
-        if array and not source.says(base.declaration, "__shared__") and not held(base.declaration):
-            return True  # an array of the thread's own outlives the element
     for access in kernel.accesses:
         if access.writes and not access.root and held(access.node):
-            own = code.own_variable(access.base.node) if access.base.node is not None else None
-            if own is not None and not held(own.declaration):
-                return True  # so does a variable of its own, written through a pointer
+            own = code.variable(access.base.node) or code.own_variable(access.base.node)
+            if own is not None and not held(own.declaration) and not source.says(own.declaration, "__shared__"):
+                return True  # an array of the thread's own, or a variable that is written through a pointer, outlives the element
     kinds: dict[tuple[int, str], str] = {}
     for use in (n for statement in body for n in source.walk(statement, "identifier")):
         found = code.definition(use) if source.of(use) in outer.values() else None
         if found is not None and found.where in outer:
-            value = (
-                use.parent if use.parent.type == "field_expression" else use
-            )  # a float2's fields are sums of their own
+            value = use.parent if use.parent.type == "field_expression" else use  # fields are sums of their own
             fold = fold_of(kernel, value)
             if not fold or kinds.setdefault((found.where, source.of(value)), fold) != fold:
                 return True  # also `h ^= e; h *= 31;`, where each by itself would be a fold

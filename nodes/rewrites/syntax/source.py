@@ -276,6 +276,13 @@ class Edits:
             end = after if after and not self.source.data[end:after].strip() else end
             self.changes[-1] = (self.source.line_start(node), end, "")
 
+    def take_out(self, entry: Node) -> None:
+        """Deletes an entry of a list, and one comma beside it."""
+        before, after = entry.prev_sibling, entry.next_sibling
+        start = before.start_byte if before.type == "," else entry.start_byte
+        last = before.type != "," and after.type == ","
+        self.changes.append((start, after.next_sibling.start_byte if last else entry.end_byte, ""))
+
     def apply(self) -> str:
         """The new text. Raises Unsupported where two changes overlap."""
         data, end = self.source.data, len(self.source.data)
