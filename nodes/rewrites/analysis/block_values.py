@@ -35,8 +35,9 @@ _SHUFFLES: dict[str, Callable[[int, int], int]] = {
 }  # fmt: skip
 """Which lane a lane gets its value from."""
 CUB_METHODS = frozenset({"Sum", "Reduce"})
-CUB_SCOPES = frozenset({"cub", "cuda", "cuda::std"})
-CUB = {"Sum": "+", "plus": "+", "Max": "max", "maximum": "max", "Min": "min", "minimum": "min"}
+CUB = {
+    "cub::Sum": "+", "cuda::std::plus": "+", "cub::Max": "max", "cuda::maximum": "max", "cub::Min": "min", "cuda::minimum": "min",
+}  # fmt: skip
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
 _PLAIN = {"identifier", "reference_declarator"}
 _HANDLERS = {
@@ -421,13 +422,16 @@ class Block(Arithmetic):
         return kind.removeprefix("::").startswith("cub::BlockReduce<")
 
     def _joined(self, operation: Node | None, a: object, b: object, frame: Frame, active: list[int]) -> object:
-        """By a function of the file, an operation of the library's or a struct of the file that is one; None for a sum."""
-        text = self.source.of(operation)
-        scope, _, name = self.code.plain_type(text[:-2]).partition("<")[0].removeprefix("::").rpartition("::")
-        if operation is None or (scope in CUB_SCOPES and name in CUB):
-            return self._each(CUB[name or "plus"], a, b, active)
-        functor = None if text in self.code.overloads else self.value(operation, frame, active)
-        return self.call(text, operation, [a, b], frame, active, functor=functor)
+        """By a function of the file, or an operation of the library's, of which there may be one for each version; None for a sum."""
+        of, made = self.source.of, self.source.of(operation)[:-2]
+        aliases = self.source.walk(None, "alias_declaration")
+        names = {of(alias, "type") for alias in aliases if of(alias, "name") == made} or {made}
+        signs = (
+            {CUB.get(name.partition("<")[0].removeprefix("::")) for name in names} if operation is not None else {"+"}
+        )
+        if len(signs) == 1 and (sign := signs.pop()):
+            return self._each(sign, a, b, active)
+        return self.call(of(operation), operation, [a, b], frame, active)
 
     def _limit(self, node: Node, text: str) -> float:
         """`std::numeric_limits<float>::lowest()` and its like."""

@@ -23,7 +23,6 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
-from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another, one_by_one
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
@@ -169,8 +168,12 @@ class _Reduced(Joined):
         if kind != "sum" and not types <= (ORDERED if not bound else {"float"}):
             raise Unsupported(f"an extreme of {element}, which max() and min() may not know")
         if self.call is not None and called(source, self.call) in CUB:  # shuffles are of whole warps
-            if not all(whole_warps(code, kernel, launch.block) for launch in kernel.launches):
-                round_up(edits, code, kernel, self.call, self.share, kind)
+            round_up(edits, code, kernel, self.call, self.share, kind)
+        inner = [*taken, *code.reached(*(source.called(c) for s in taken for c in source.walk(s, "call_expression")))]
+        if element == "float" and any(
+            source.of(n) == "double" for s in inner for n in source.walk(s, "primitive_type")
+        ):
+            raise Unsupported("a sum in another type")
         require(edits, code, f"block_{kind}")
         call = f"block_{kind}<{next_site(source)}>({self.share.name})"
         call = f"f{kind}f({call}, {bound})" if bound else call  # of a row that has nothing above it

@@ -20,6 +20,8 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
+from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.reductions.online import declares
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -212,7 +214,7 @@ class Joined:
             over = self._set_anew(found.name, behind)
             declared = next((s for s in taken if inside(found.declaration, s)), None)
             for use in code.uses(found, kernel.body):
-                if use.start_byte < first.start_byte or any(inside(use, s) for s in taken):
+                if use.start_byte < first.start_byte or any(inside(use, s) for s in taken) or declares(use):
                     continue
                 if use.start_byte < over and self._replace(edits, use, places):
                     continue
@@ -236,9 +238,7 @@ class Joined:
             if slots is None or slots.where not in touched or any(inside(use, s) for s in taken):
                 continue
             found = code.definition(use)
-            if inside(use, found.declarator) or (pointer is not None and pointer.type == "pointer_declarator"):
-                continue  # where it is declared, or another one is
-            if self._lies_behind(found):
+            if (pointer is not None and pointer.type == "pointer_declarator") or self._lies_behind(found):
                 continue
             if use.start_byte < first.start_byte:
                 if any(inside(use, here) for here in rounds):
@@ -249,7 +249,8 @@ class Joined:
                 if any(inside(read, here) for read in reads for here in again):
                     raise Unsupported("a result that the round before may have overwritten")
                 _, sure = self.asked.reaching(node, first.parent)
-                written |= {found.name} if sure else {""}
+                each = node.type == "subscript_expression" and code.place_of(node).depends_on(THREAD)
+                written.add(found.name if sure and each else "")  # one place by one thread fills no slots
             elif source.called(enclosing(node, "call_expression")) in calls and node.parent.type == "argument_list":
                 written.add(found.name)  # it fills them before it reads them, as it has here
             elif found.name not in written:
