@@ -24,7 +24,6 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_after_another, one_by_one
-from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import close
 from nodes.rewrites.analysis.regions import THREAD
@@ -35,7 +34,6 @@ from nodes.rewrites.reductions.runs import Run, Threads, slots_of
 from nodes.rewrites.reductions.warp_reductions import ORDERED, called
 from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import LOOPS, children_of, one_variable, same, statements, upward
@@ -82,7 +80,7 @@ def _name_result(edits: Edits, code: Code, call: Node, given: Definition) -> Non
     if (whole is not None and same(whole["call"], call)) or len(changes) > 1 or around & _SOMETIMES:
         raise Unsupported("a statement of its own, or none")
     element, name = source.of(given.declaration, "type"), code.fresh(f"{given.name}_of_block")
-    edits.insert(statement.start_byte, f"const {element} {name} = {source.of(call)};\n{source.indent(statement)}")
+    edits.in_front(statement, f"const {element} {name} = {source.of(call)};")
     edits.replace(call, name)
 
 
@@ -102,7 +100,7 @@ def _shares(code: Code, statement: Node) -> Iterator[tuple[Definition, Node | No
     into slots, from which a tree may begin."""
     source, ours = code.source, brought(code.source)
     form = match(source, statement, "$slots[$at] = $value;")
-    if form is not None and code.polynomial(form["at"]) == Polynomial.symbol(THREAD):
+    if form is not None and code.polynomial(form["at"]).only == THREAD:
         yield from ((found, None) for found in _variables(code, [form["value"]], statement))
     if statement.type in {"for_statement", "expression_statement", "declaration"}:
         for call in source.walk(statement, "call_expression"):
@@ -174,7 +172,6 @@ class _Reduced(Joined):
             source.of(n) == "double" for s in inner for n in source.walk(s, "primitive_type")
         ):
             raise Unsupported("a sum in another type")
-        require(edits, code, f"block_{kind}")
         call = f"block_{kind}<{next_site(source)}>({self.share.name})"
         call = f"f{kind}f({call}, {bound})" if bound else call  # of a row that has nothing above it
         made = one_variable(taken[-1])

@@ -17,10 +17,11 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier, whole_warps, width_of
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
-from nodes.rewrites.analysis.insertions import drop_unused
+from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.reductions.online import declares
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
 from nodes.rewrites.syntax.match import match
@@ -31,6 +32,7 @@ from nodes.rewrites.syntax.tree import (
     declared_name,
     enclosing,
     field_of,
+    pragma_of,
     same,
     statements,
     upward,
@@ -173,7 +175,7 @@ class Joined:
             start, lost = _start_of(source, first)
             edits.changes.append((start, whole[-1].end_byte, lost + text))
         else:
-            edits.insert(first.start_byte, f"{text}\n{source.indent(first)}")
+            edits.in_front(first, text)
         told = field_of(rest[0], "consequence") if len(rest) == 1 and rest[0].type == "if_statement" else None
         if told is not None and field_of(rest[0], "alternative") is None and self._is_leaders(told):
             branch = self.after[at]  # of which nothing but what the first thread tells is left
@@ -182,6 +184,7 @@ class Joined:
         else:
             for statement in inner:
                 edits.remove(statement, comment=True)
+        require(edits, code, *NAMES)
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
         names |= {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(*names)}
         return _tidied(source, edits.apply(), names)
@@ -346,8 +349,8 @@ def _whole(use: Node) -> Node:
 
 def _start_of(source: Source, first: Node) -> tuple[int, str]:
     """Where statements begin, the pragma of a loop that comes first included, and the indentation that goes with its line."""
-    pragma = first.prev_named_sibling
-    if pragma is None or pragma.type != "preproc_call" or "unroll" not in source.of(pragma):
+    pragma = pragma_of(first)
+    if pragma is None or "unroll" not in source.of(pragma):
         return first.start_byte, ""
     return source.line_start(pragma), source.indent(first)
 

@@ -22,7 +22,6 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
-from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
 from nodes.rewrites.prelude.block_reductions import brought, next_site
@@ -161,14 +160,12 @@ class _Pairs(Joined):
         code, online, taken_names, named = self.code, self.online, self.code.names(), dict[str, str]()
         if len(self.totals) == 1 and not online.scale and online.function in ONE_MEANING:
             (total,), pair = self.totals, code.fresh("of_block")
-            require(edits, code, "block_shifted_sum")
             call = f"block_shifted_sum<{next_site(self.source)}>({online.maximum}, {total}, {online.function})"
             names = {online.maximum: f"{pair}.shift", total: f"{pair}.sum"}
             return names, [f"const ShiftedSum<float> {pair} = {call};"]
         for path in self.state:
             named[path] = free(f"{path.replace('.', '_')}_of_block", taken_names)
             taken_names.add(named[path])
-        require(edits, code, "block_max", "block_sum")
         return named, self._one_after_another(named, taken_names)
 
     def _one_after_another(self, named: dict[str, str], taken_names: set[str]) -> list[str]:

@@ -21,7 +21,7 @@ from nodes.rewrites.prelude import text_of
 from nodes.rewrites.reductions.runs import Run, slots_of
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import children_of, field_of, pragma_of, same, statements, upward
 
 ORDERED = frozenset({
     "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
@@ -131,8 +131,7 @@ def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction
         return lanes.frame.scopes[0][found.name]
 
     kind = _kind(code, kernel, size, found, left)
-    in_front = (s.prev_named_sibling for s in run)
-    pragmas = [p for p in in_front if p is not None and p.type == "preproc_call"]
+    pragmas = filter(None, map(pragma_of, run))
     return Reduction(kind, (*run, *pragmas), found.name, source.of(found.declaration, "type"), target)
 
 
