@@ -242,6 +242,8 @@ class Stride:
     def _of_symbol(self, symbol: Symbol) -> int:
         if symbol == self.symbol:
             return 1
+        if symbol.address is not None and self.of(symbol.address) == 0:
+            return 0  # a row that is looked up, the same for the whole pack
         if symbol.operator not in {"/", "%"}:
             raise Unsupported(f"an index through {symbol.text}")
         dividend, divisor = symbol.operands
@@ -412,7 +414,8 @@ def waiting_return(condition: str, indent: str, unit: str) -> str:
 
 def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "blockIdx.x") -> None:
     """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
-    if any(waits(kernel.source, statement) for statement in statements(kernel.body)):
-        raise Unsupported("a grid that would be over before the one in front of it")
+    source, (first, *others) = kernel.source, statements(kernel.body)
     declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    edits.in_front(statements(kernel.body)[0], declared, guard)
+    if any(waits(source, statement) for statement in (first, *others)):
+        guard = waiting_return(f"({row} >= {total})", source.indent(first), source.unit(kernel.body))
+    edits.in_front(first, declared, guard)
