@@ -27,7 +27,7 @@ from nodes.rewrites.syntax.tree import (
 _REFUSED = (
     "goto_statement", "labeled_statement", "lambda_expression", "asm_statement", "gnu_asm_expression", "try_statement",
     "static_assert_declaration", "this", "alias_declaration", "type_definition", "struct_specifier", "using_declaration",
-    "preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def",
+    "preproc_if", "preproc_ifdef", "preproc_def", "preproc_call",
 )  # fmt: skip
 _WRAPPERS = {"template_declaration", "field_declaration_list", "struct_specifier"}
 _VALUES = {"binary_expression", "number_literal", "unary_expression", "cast_expression"}
