@@ -18,7 +18,7 @@ STORES = ("__stcs", "__stcg", "__stwb", "__stwt")
     "cuda",
     expected="nothing by itself: later steps can follow the store",
     normalizes=True,
-    after=("single_assignment_pointers",),
+    after=("single_assignment",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     edits, text = Edits(source), source.of

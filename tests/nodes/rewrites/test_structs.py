@@ -267,7 +267,7 @@ def test_what_is_written_out_computes_the_same(name: str) -> None:
     [
         ("layer_norm", "functors", ("resolve_struct_templates", "inline_device_functions", "unpack_struct_parameters")),
         ("quantize_rows", "lambda", ("inline_device_functions",)),
-        ("row_softmax", "functors", ("inline_device_functions", "single_assignment_pointers")),
+        ("row_softmax", "functors", ("inline_device_functions", "single_assignment")),
     ],
 )
 def test_inputs_with_structs_come_out_right(tmp_path: Path, folder: str, variant: str, steps: tuple[str, ...]) -> None:
