@@ -31,7 +31,16 @@ from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, operands
-from nodes.rewrites.syntax.tree import field_of, is_zero, one_variable, same, statement_around, statements, upward
+from nodes.rewrites.syntax.tree import (
+    field_of,
+    is_zero,
+    one_variable,
+    pragma_of,
+    same,
+    statement_around,
+    statements,
+    upward,
+)
 
 MOST = 8
 _FORS = ("for ($T $k = 0; $place < $length; ++$k) $body;", "for ($T $k = 0; $place < $length; $k++) $body;")
@@ -126,11 +135,10 @@ def _reread(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _starts_within_a_step(code: Code, kernel: Kernel, step: Polynomial, first: Polynomial) -> bool:
     """Whether no thread begins where another one makes its second step."""
-    if first == Polynomial.symbol(THREAD):
+    if first.only == THREAD:
         widths = {extent_of(code, kernel, launch.along_x(launch.block)) for launch in kernel.launches}
-        return step == Polynomial.symbol(BLOCK_DIM) or (len(widths) == 1 and widths == {step.value})
-    place = next((symbol for symbol in first.symbols if first == Polynomial.symbol(symbol)), THREAD)
-    return place.operator == "%" and place.operands[1] == step
+        return step.only == BLOCK_DIM or (len(widths) == 1 and widths == {step.value})
+    return first.only is not None and first.only.operator == "%" and first.only.operands[1] == step
 
 
 def _indexed(code: Code, loop: _Share, array: Definition) -> list[Node]:
@@ -178,13 +186,12 @@ class _Rereading:
             found = self.code.variable(asking.length)
             kind = source.of(found.declaration, "type") if found is not None else "auto"
             line = f"const {kind} {bound} = {length} < {most} ? {length} : {most};"
-            edits.insert(first.start_byte, f"{line}\n{source.indent(first)}")
+            edits.in_front(first, line)
         for loop in self.loops:
             head = f"for ({self.kind} {self.column} = {start}; {self.column} < {bound}; {self.column} += {step}) {{"
             lines = [*self.carried, *(line for s in loop.inner for line in self._lines(loop, s))]
             edits.write(loop.node, [head, [part for line in lines for part in line.split("\n")], "}"])
-            unrolled = loop.node.prev_named_sibling
-            if unrolled is not None and unrolled.type == "preproc_call" and "unroll" in source.of(unrolled):
+            if (unrolled := pragma_of(loop.node)) is not None and "unroll" in source.of(unrolled):
                 edits.remove(unrolled)
         for array in self.arrays:
             edits.remove(array.declaration)

@@ -14,7 +14,6 @@ from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, inside
 from nodes.rewrites.syntax.tree import field_of, same, upward
@@ -49,7 +48,7 @@ def _constants(code: Code, kernel: Kernel) -> list[Node]:
     source, names = kernel.source, _widths(code, kernel)
     planar = any(launch.extents(launch.block)[1] != "1" for launch in kernel.launches)
     steps = [loop.step_node for loop in kernel.loops if loop.step_node is not None
-             and (loop.start == Polynomial.symbol(THREAD) or not planar)]  # fmt: skip
+             and (loop.start.only == THREAD or not planar)]  # fmt: skip
     found = [n for n in source.walk(kernel.body, "identifier", "number_literal") if source.of(n) in names]
     # In a block of two dimensions the number may be a warp's as well, of which later steps make no block's.
     return [n for n in found if any(inside(n, step) for step in steps) or (not planar and _is_value(code, n))]
