@@ -18,13 +18,7 @@ from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, inside
 from nodes.rewrites.syntax.tree import field_of, same, upward
 
-_MADE = {
-    "binary_expression",
-    "parenthesized_expression",
-    "conditional_expression",
-    "unary_expression",
-    "cast_expression",
-}
+_MADE = {f"{kind}_expression" for kind in ("binary", "parenthesized", "conditional", "unary", "cast")}
 
 
 @rule(
