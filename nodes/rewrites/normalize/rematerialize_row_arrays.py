@@ -16,6 +16,7 @@ again: nothing that it is made of has changed in between.
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 
 from tree_sitter import Node
@@ -31,16 +32,7 @@ from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, operands
-from nodes.rewrites.syntax.tree import (
-    field_of,
-    is_zero,
-    one_variable,
-    pragma_of,
-    same,
-    statement_around,
-    statements,
-    upward,
-)
+from nodes.rewrites.syntax.tree import field_of, is_zero, one_variable, pragma_of, same, statement_around, statements
 
 MOST = 8
 _FORS = ("for ($T $k = 0; $place < $length; ++$k) $body;", "for ($T $k = 0; $place < $length; $k++) $body;")
@@ -103,10 +95,8 @@ def _share(code: Code, node: Node) -> _Share | None:
 
 def _asks(code: Code, share: _Share, asked: dict[str, Node]) -> bool:
     """Whether `$place < $length` is about the loop's element, and the row."""
-    length = share.length or asked["length"]
-    return code.source.of(asked["place"]) == code.source.of(share.index) and code.source.of(
-        asked["length"]
-    ) == code.source.of(length)
+    source, length = code.source, share.length or asked["length"]
+    return all(source.of(asked[k]) == source.of(v) for k, v in {"place": share.index, "length": length}.items())
 
 
 def _reread(edits: Edits, code: Code, kernel: Kernel) -> None:
@@ -185,8 +175,7 @@ class _Rereading:
             most, length, bound = f"{as_factor(source.of(asking.most))} * {step}", bound, self.code.fresh("held")
             found = self.code.variable(asking.length)
             kind = source.of(found.declaration, "type") if found is not None else "auto"
-            line = f"const {kind} {bound} = {length} < {most} ? {length} : {most};"
-            edits.in_front(first, line)
+            edits.in_front(first, f"const {kind} {bound} = {length} < {most} ? {length} : {most};")
         for loop in self.loops:
             head = f"for ({self.kind} {self.column} = {start}; {self.column} < {bound}; {self.column} += {step}) {{"
             lines = [*self.carried, *(line for s in loop.inner for line in self._lines(loop, s))]
@@ -218,7 +207,7 @@ class _Rereading:
             array = self.code.variable(found["array"]) if found is not None else None
             if array in self.arrays:
                 value = asked["value"] if asked is not None and "value" in asked else found["value"]
-                self.beyond[array] = self._beyond(loop, asked, value)
+                self.beyond[array] = self._beyond(asked, value)
                 lines.append(self._keep(loop, array, value))
             elif loop.most is None or asked is not None or self._does_nothing(each):
                 lines.append(self._text(loop, each))
@@ -234,10 +223,10 @@ class _Rereading:
         self.carried.append(f"const {self.source.of(array.declaration, 'type')} {self.held[array]} = {text};")
         return self.carried[-1]
 
-    def _beyond(self, loop: _Share, asked: dict[str, Node] | None, value: Node) -> str:
+    def _beyond(self, asked: dict[str, Node] | None, value: Node) -> str:
         """What an array holds where there is no element, once it is set."""
-        if asked is not None and "other" in asked:
-            other = self.source.of(asked["other"]).replace(" ", "")
+        if asked is not None:
+            other = self.source.of(asked.get("other")).replace(" ", "")
             return "0" if is_zero(other) else "-INFINITY" if other in _LOW else ""
         found = match(self.source, value, "$function($array[$k] - $high)")
         lowest = found is not None and self.beyond.get(self.code.variable(found["array"])) == "-INFINITY"
@@ -259,24 +248,13 @@ class _Rereading:
                 if source.set_by(element) or element.parent.type == "pointer_expression" or array not in self.held:
                     raise Unsupported("an element that is set within something else, or read before it is set")
                 replaced.append((element, self.held[array]))
-        for use in source.walk(node, "identifier"):
-            if source.of(use) == source.of(loop.counter) and not any(inside(use, e) for e, _ in replaced):
-                replaced.append(self._by_column(loop, use))
-        return lifted(source, node, source.render(node, replaced))
-
-    def _by_column(self, loop: _Share, use: Node) -> tuple[Node, str]:
-        """The largest sum that the counter is a part of, and what it is by the element's index."""
-        within = {"binary_expression", "parenthesized_expression", "cast_expression"}
-        *_, index = itertools.takewhile(lambda node: same(node, use) or node.type in within, upward(use))
-        rest = operands(self.source, index, "+")
-        for part in map(
-            self.code.polynomial, operands(self.source, loop.place, "+") if loop.place is not None else [use]
-        ):
-            found = next((r for r in rest if self.code.polynomial(r) == part), None)
-            if found is None or loop.place is None:
-                raise Unsupported("a round's number that is used otherwise")
-            rest.remove(found)
-        return index, " + ".join([*(as_factor(self.source.of(r)) for r in rest), self.column])
+        text = lifted(source, node, source.render(node, replaced))
+        if loop.place is not None:
+            place = re.escape(source.of(loop.place))
+            text = re.sub(rf"([\[(+]\s*){place}(?=\s*[\])])", rf"\g<1>{self.column}", text)
+        if re.search(rf"\b{source.of(loop.counter)}\b", text):
+            raise Unsupported("a round's number that is used otherwise")
+        return text
 
     def _check_steady(self, loop: _Share, value: Node) -> None:
         """Raises Unsupported where the value would be another one in a later loop."""

@@ -49,7 +49,7 @@ def test_what_was_kept_is_read_again() -> None:
     assert "const int64_t held = n < 4 * 32 ? n : 4 * 32; for (int i = lane; i < held; i += 32) {" in here
     assert "{ const float kept_at = row[i] * 2; most = fmaxf(most, kept_at); }" in here
     assert "const float kept_at_2 = __expf(kept_at - most); sum += kept_at_2; }" in here
-    assert "y[(blockIdx.x * n) + i] = kept_at_2 / sum; }" in here
+    assert "y[blockIdx.x * n + i] = kept_at_2 / sum; }" in here
     assert "kept[" not in here and "unroll" not in here
     packed = after(new, "vectorize")
     assert packed.count("load_lanes<VEC>(&row[first])") == 3
