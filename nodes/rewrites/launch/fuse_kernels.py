@@ -110,7 +110,7 @@ class _Fusion:
     def _row_length(self, kernel: Kernel, launch: Launch, access: Access) -> str:
         """Of the block's row, of which an access is to an element, in the host's words."""
         loop = next((loop for loop in thread_loops(kernel) if inside(access.node, loop.body)), None)
-        if loop is None or (loop.start, loop.step) != (Polynomial.symbol(THREAD), Polynomial.symbol(BLOCK_DIM)):
+        if loop is None or (loop.start.only, loop.step.only) != (THREAD, BLOCK_DIM):
             raise Unsupported("an element that is not of the block's row")
         row = Polynomial.symbol(BLOCK) * loop.bound + Polynomial.symbol(loop.symbol)
         # The base may be a pointer that was moved to its row: what it was moved by is part of the offset already.
@@ -154,7 +154,7 @@ class _Fusion:
         return [
             statement for statement in statements(self.second.body)
             if (variable := one_variable(statement)) is not None and source.of(variable[0]) not in changed
-            and self.code.polynomial(variable[1]) in {Polynomial.symbol(BLOCK), Polynomial.symbol(THREAD)}
+            and self.code.polynomial(variable[1]).only in {BLOCK, THREAD}
             and source.of(statement) in firsts
         ]  # fmt: skip
 

@@ -37,7 +37,7 @@ _CHANGES = ("assignment_expression", "update_expression")
 def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits, names = code_of(source), Edits(source), set[str]()
     for kernel in code.kernels:
-        loops = [loop for loop in thread_loops(kernel) if loop.step == Polynomial.symbol(BLOCK_DIM)]
+        loops = [loop for loop in thread_loops(kernel) if loop.step.only == BLOCK_DIM]
         for packs, tail in itertools.pairwise(loops):
             with edits.attempt():
                 _check(kernel, packs, tail)
@@ -49,7 +49,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 def _check(kernel: Kernel, packs: Loop, tail: Loop) -> None:
     """Raises Unsupported unless the packs are all of what the tail writes, which is the only other thing that the kernel does."""
     code = kernel.code
-    if kernel.synchronises or kernel.escapes or not kernel.launches or packs.start != Polynomial.symbol(THREAD):
+    if kernel.synchronises or kernel.escapes or not kernel.launches or packs.start.only != THREAD:
         raise Unsupported("threads that talk, or packs that begin elsewhere")
     written = [access for access in kernel.accesses if access.writes and access.root]
     if len(written) != 2 or written[0].root != written[1].root or any(access.reads for access in written):
@@ -58,7 +58,7 @@ def _check(kernel: Kernel, packs: Loop, tail: Loop) -> None:
     if not same(statement_around(whole.node).parent, packs.body) or code.source.has(packs.body, *JUMPS):
         raise Unsupported("packs that are not always written")
     seen, place = children_of(whole.base.node, "arguments"), Polynomial.symbol(single.base) + single.offset
-    if whole.offset != Polynomial.symbol(packs.symbol) or len(seen) != 1 or not inside(single.node, tail.body):
+    if whole.offset.only != packs.symbol or len(seen) != 1 or not inside(single.node, tail.body):
         raise Unsupported("packs of unknown places")
     if code.polynomial(seen[0]) + Polynomial.symbol(tail.symbol) != place:
         raise Unsupported("a tail of another row")
