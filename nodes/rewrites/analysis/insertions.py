@@ -111,12 +111,12 @@ def _unused(source: Source, names: set[str]) -> Node | None:
         block, declarators = declaration.parent, declaration.children_by_field_name("declarator")
         changes = source.has(declaration, "assignment_expression", "update_expression")
         for declarator in declarators if block.type == "compound_statement" else ():
-            name, value = declared_name(declarator), field_of(declarator, "value")
+            name, value = field_of(declarator, "declarator"), field_of(declarator, "value")
             if declarator.type not in {"init_declarator", "function_declarator"} or source.of(name) not in names:
                 continue
             if changes and not (value is not None and value.type == "lambda_expression"):
                 continue  # a lambda only says what is to happen
             others = (n for n in mentioned.get(source.of(name), ()) if inside(n, block) and not same(n, name))
-            if next(others, None) is None:
+            if name.type == "identifier" and next(others, None) is None:
                 return declaration if len(declarators) == 1 else declarator
     return None

@@ -14,7 +14,6 @@ import re
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import code_of, inside
-from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
@@ -35,15 +34,14 @@ _CHANGES = ("assignment_expression", "update_expression")
     after=("block_per_row",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    code, edits, names = code_of(source), Edits(source), set[str]()
+    code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         loops = [loop for loop in thread_loops(kernel) if loop.step.only == BLOCK_DIM]
         for packs, tail in itertools.pairwise(loops):
             with edits.attempt():
                 _check(kernel, packs, tail)
-                _drop(edits, packs, tail)
-                names |= {source.of(name) for name in source.walk(tail.node, "identifier")}
-    return drop_unused(source, edits.apply(), names) if edits.changes else None
+                _drop(edits, kernel, packs, tail)
+    return edits.apply()
 
 
 def _check(kernel: Kernel, packs: Loop, tail: Loop) -> None:
@@ -85,15 +83,17 @@ def _divides(kernel: Kernel, launch: Launch, length: Node, lanes: str) -> bool:
     return (host_text(kernel, launch, length), lanes) in known
 
 
-def _drop(edits: Edits, packs: Loop, tail: Loop) -> None:
-    """Removes the tail and the comments in front of it."""
-    edits.remove(tail.node)
-    before = tail.node.prev_named_sibling
+def _drop(edits: Edits, kernel: Kernel, packs: Loop, tail: Loop) -> None:
+    """Removes the tail, and the comments and declarations in front of it that are for nothing else."""
+    code, before, gone = kernel.code, tail.node.prev_named_sibling, [tail.node]
     while before is not None and not same(before, packs.node):
         if before.type not in {"declaration", "comment"} or edits.source.has(before, *_CHANGES):
             raise Unsupported("something else in between")
-        if before.type == "comment":
-            edits.remove(before)
+        uses = [use for found in code.declared(before) for use in code.uses(found, kernel.body)]
+        if all(any(inside(use, node) for node in gone) for use in uses):
+            gone.append(before)
         before = before.prev_named_sibling
     if before is None:
         raise Unsupported("loops apart from each other")
+    for node in gone:
+        edits.remove(node)
