@@ -9,10 +9,12 @@ statement: no recursion, no return before the end, no barriers or shuffles, no m
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.device_code import Code, one_after_another
 from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.structs import called_object
 from nodes.rewrites.normalize.inlining import Inlined
@@ -32,29 +34,21 @@ MOST = 24
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text, gone = source.text, set[str]()
-    for _ in range(MOST):
-        step = _next(code_of(source.reparsed(text)))
-        if step is None:
-            break
-        text = step[0]
-        gone.add(step[1])
-    return drop_unused(source, text, gone)
+    called = set[str]()
 
+    def change(code: Code) -> str | None:
+        for kernel in code.kernels:
+            calls = code.source.walk(kernel.body, "call_expression")
+            for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if _with_object(code, call))]:
+                with suppress(Unsupported):
+                    inlined, edits = Inlined(code, kernel, call), Edits(code.source)
+                    inlined.write(edits)
+                    called.add(inlined.name)
+                    return edits.apply()
+        return None
 
-def _next(code: Code) -> tuple[str, str] | None:
-    """The text with one call less, and what was called."""
-    for kernel in code.kernels:
-        calls = code.source.walk(kernel.body, "call_expression")
-        for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if _with_object(code, call))]:
-            try:
-                inlined = Inlined(code, kernel, call)
-                edits = Edits(code.source)
-                inlined.write(edits)
-                return edits.apply(), inlined.name
-            except Unsupported:
-                continue
-    return None
+    text = one_after_another(source, change, MOST)
+    return drop_unused(source, text, called) if text is not None else None
 
 
 def _with_object(code: Code, call: Node) -> bool:

@@ -117,7 +117,7 @@ extern "C" void norm(float* out, const float* inp, const float* weight, long N, 
 
 
 PLANE = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
-PREPARE = ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions",
+PREPARE = ("single_assignment", "symbolic_block_size", "canonicalize_reductions",
            "redundant_broadcast", "vectorize")  # fmt: skip
 
 
