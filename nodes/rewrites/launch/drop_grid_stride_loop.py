@@ -47,7 +47,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     for number in range(len(code.kernels)):
         with suppress(Unsupported):
-            source = _one_row(source, number)
+            source = one_row(source, number)
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
@@ -117,7 +117,7 @@ def _is_count(symbol: Symbol) -> bool:
     return not symbol.parts or (symbol.node is not None and symbol.node.type == "sizeof_expression")
 
 
-def _one_row(source: Source, number: int) -> Source:
+def one_row(source: Source, number: int) -> Source:
     """Without the loop over rows at a kernel's end: the grid has a place for every row."""
     code = code_of(source)
     kernel = code.kernels[number]
@@ -126,7 +126,7 @@ def _one_row(source: Source, number: int) -> Source:
     loop = next((loop for loop in kernel.loops if last and same(loop.node, last[0])), None)
     if loop is None or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step):
         return source
-    if not kernel.launches or not statements(loop.body) or _leaves(source, loop.node):
+    if not kernel.launches or not statements(loop.body) or leaves(source, loop.node):
         return source
     for launch in kernel.launches:
         _, call = _shape(code, launch)
@@ -160,7 +160,7 @@ def declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
     return [source.of(name) for node in declarations for name in names_declared(node)]
 
 
-def _leaves(source: Source, loop: Node) -> bool:
+def leaves(source: Source, loop: Node) -> bool:
     """Whether a `break` or `continue` is the loop's own, or may be."""
     jumps = source.walk(loop, "break_statement", "continue_statement")
     return source.has(loop, "goto_statement", "labeled_statement") or any(same(left_by(jump), loop) for jump in jumps)
