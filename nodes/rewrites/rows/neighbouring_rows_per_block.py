@@ -138,10 +138,10 @@ class _Rows:
         """What rows are split by, how many elements a row has, and how many of these a thread, a constant of the kernel's:
         `i = thread * LANES`, `row = i / columns`, `inner = row % inner_rows`."""
         for node in self.source.walk(self.kernel.body, "binary_expression"):
-            row, inner_rows = _division(self.code.polynomial(node), "%")
+            row, inner_rows = self.code.polynomial(node).division("%")
             if self.by_row and row == self.index:
                 return self._known(inner_rows), ONE, ONE
-            element, columns = _division(row, "/")
+            element, columns = row.division("/")
             lanes = element.coefficient(self.thread)
             if lanes.terms and element == self.index * lanes:
                 return self._known(inner_rows), self._known(columns), self._known(lanes)
@@ -192,7 +192,7 @@ class _Rows:
         if asked is None:
             raise Unsupported("a guard that compares otherwise")
         index, bound = (self.code.polynomial(asked[side]) for side in ("index", "bound"))
-        elements, lanes = _division(bound, "/")
+        elements, lanes = bound.division("/")
         if index == self.index and lanes == self.lanes:  # the elements are cut into packs, all of them whole
             index, bound = index * lanes, elements
         apiece = {OUTER: ONE, self.row: self.inner_rows, self.element: self.inner_rows * self.columns}
@@ -264,10 +264,3 @@ class _Rows:
         name = self._name(size)
         text = host_text(self.kernel, launch, name) if name is not None else ""
         return re.sub(r"static_cast<u?int\d+_t>\((\w+)\)", r"\1", text)
-
-
-def _division(value: Polynomial, operator: str) -> tuple[Polynomial, Polynomial]:
-    """Dividend and divisor of what is a division and nothing else; nothing twice for any other value."""
-    only = next(iter(value.symbols), None)
-    alone = only is not None and only.operator == operator and value == Polynomial.symbol(only)
-    return only.operands if alone else (Polynomial(), Polynomial())

@@ -79,6 +79,12 @@ class Polynomial:
         (monomial, coefficient), *rest = self.terms
         return coefficient if not rest and not monomial else None
 
+    def division(self, operator: str) -> tuple[Polynomial, Polynomial]:
+        """Dividend and divisor of what is `a / b`, or `a % b`, and nothing else; nothing twice for any other value."""
+        only = next(iter(self.symbols), None)
+        alone = only is not None and only.operator == operator and self == Polynomial.symbol(only)
+        return only.operands if alone else (Polynomial(), Polynomial())
+
     @property
     def symbols(self) -> set[Symbol]:
         return {symbol for monomial, _ in self.terms for symbol in monomial}
