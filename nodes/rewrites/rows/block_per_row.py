@@ -271,8 +271,7 @@ class _Rows:
         self._write_once(edits)
         for launch in self.kernel.launches:
             self._launch(edits, launch)
-        for kind in sorted({kind for _, _, kind in self.folds}):
-            require(edits, self.code, f"block_{kind}")
+        require(edits, self.code, *NAMES)
         text = without_unused(self.code, edits.apply())
         code = code_of(self.source.reparsed(text))
         check_block_shares(code, next(kernel for kernel in code.kernels if kernel.name == self.kernel.name))

@@ -61,8 +61,6 @@ class RowReader:
             if value.address not in self.names:
                 self.names[value.address] = free(f"{value.variable.removesuffix('_pack')}_row", taken)
                 taken.add(self.names[value.address])
-        self.holds = False
-        """Whether packs are held in whole registers, see hold_packed.cuh."""
         self.item, self.count = code.fresh("item"), code.fresh("ITEMS")
 
     def _check_loop(self, loop: Loop) -> None:
