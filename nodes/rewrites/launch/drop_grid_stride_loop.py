@@ -14,12 +14,12 @@ from contextlib import suppress
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
-from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of, steps_text
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
+from nodes.rewrites.launch.grid_stride import ROW_BLOCK, ROW_BLOCKS, row_shape_of, steps_text
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
@@ -28,8 +28,6 @@ from nodes.rewrites.syntax.tree import children_of, field_of, left_by, names_dec
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
-_MOST_LANES = 16
-"""A step of more elements could lead beyond 32 bits."""
 _COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 
 
@@ -65,20 +63,18 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     if around is None or around.type not in {"translation_unit", "declaration_list"}:
         raise Unsupported("a kernel that cannot be a template")
     loops = thread_loops(kernel)
-    outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
-    covered = [loop for loop in outer if _is_covered(loop, outer[0])]
+    covered = [loop for loop in loops if _is_covered(loop) and loop.bound == loops[0].bound]
     if not covered:
         raise Unsupported("no loop that the grid covers")
     shapes = [_shape(code, launch) for launch in kernel.launches]
     for launch, (_, call) in zip(kernel.launches, shapes, strict=True):
-        if _argument(source, call, 1) != "".join(steps_text(kernel, launch, outer).split()):
+        if _argument(source, call, 1) != "".join(steps_text(kernel, launch, loops).split()):
             raise Unsupported("a grid for other steps")
     index = code.fresh("Index")
-    wide = [loop for loop in covered if loop.type in _WIDE and _fits(loop)]
+    wide = [loop for loop in covered if loop.type in _WIDE]
     wide = [loop for loop in wide if loop.type == wide[0].type]
     for loop in wide:
         _narrow(edits, code, loop, index)
-    _narrow_bounds(edits, code, kernel, wide, index)
     for loop in covered:
         _end_after_one(edits, source, loop.node)
     first = statements(kernel.body)[0]
@@ -94,14 +90,11 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
         _choose(edits, source, launch, shape)
 
 
-def _is_covered(loop: Loop, first: Loop) -> bool:
-    """Whether it strides by the whole grid over the steps that the grid was made for."""
-    width, threads = loop.start.coefficient(THREAD), Polynomial.symbol(BLOCK_DIM)
-    slice_, slices = (Polynomial.symbol(Symbol(f"{name}.{SIDE_BY_SIDE.cuts}")) for name in ("blockIdx", "gridDim"))
-    strided = (
-        loop.start == width * (slice_ * threads + Polynomial.symbol(THREAD)) and loop.step == width * slices * threads
-    )
-    return strided and (loop.start, loop.bound) == (first.start, first.bound) and _is_size(loop.bound)
+def _is_covered(loop: Loop) -> bool:
+    """Whether it strides by the whole grid over steps that may count as the grid was made for them."""
+    threads, block, blocks = (Polynomial.symbol(symbol) for symbol in (BLOCK_DIM, BLOCK, GRID_DIM))
+    strided = (loop.start, loop.step) == (block * threads + Polynomial.symbol(THREAD), blocks * threads)
+    return strided and _is_size(loop.bound)
 
 
 def _is_size(polynomial: Polynomial) -> bool:
@@ -119,7 +112,7 @@ def one_row(source: Source, number: int) -> Source:
     """Without the loop over rows at a kernel's end: the grid has a place for every row."""
     code = code_of(source)
     kernel = code.kernels[number]
-    start, step = f"{SIDE_BY_SIDE.block} * blockDim.y + threadIdx.y", f"{SIDE_BY_SIDE.blocks} * blockDim.y"
+    start, step = f"{ROW_BLOCK} * blockDim.y + threadIdx.y", f"{ROW_BLOCKS} * blockDim.y"
     last = statements(kernel.body)[-1:]
     loop = next((loop for loop in kernel.loops if last and same(loop.node, last[0])), None)
     if loop is None or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step):
@@ -136,25 +129,23 @@ def one_row(source: Source, number: int) -> Source:
     return source.reparsed(in_place(source, kernel, loop.node, loop.body, first, loop.name))
 
 
-def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: list[str], declares: str = "") -> str:
-    """The text with the lines `first`, which declare a name, and a body's statements in place of the loop or branch around them."""
+def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: list[str], declares: str) -> str:
+    """The text with the lines `first`, which declare a name, and a body's statements in place of the loop around them. Raises
+    Unsupported where something else has a name that these declare."""
+    mine = [declares, *_declared_names(source, statements(body))]
+    everywhere = _declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
+    if any(everywhere.count(name) > 1 for name in mine):
+        raise Unsupported("a name that a row's own would meet")
     before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
     above = before if before is not None and before.type == "preproc_call" else node
-    line = source.line_start(above)
     braces = int(body.type == "compound_statement")
     inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
     inner = inner if inner.startswith((indent, "#")) else f"{indent}{unit}{inner.lstrip()}"
-    lines = [*(f"{indent}{unit}{line}" for line in first), *inner.split("\n")]
-    mine = [declares, *declared_names(source, statements(body))]
-    everywhere = declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
-    if any(everywhere.count(name) > 1 for name in mine):
-        lines = [f"{indent}{{", *lines, f"{indent}}}"]
-    else:
-        lines = [part.removeprefix(unit) for part in lines]
-    return source.data[:line].decode() + "\n".join(lines) + source.data[node.end_byte :].decode()
+    lines = [*(f"{indent}{line}" for line in first), *(line.removeprefix(unit) for line in inner.split("\n"))]
+    return source.data[: source.line_start(above)].decode() + "\n".join(lines) + source.data[node.end_byte :].decode()
 
 
-def declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
+def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
     return [source.of(name) for node in declarations for name in names_declared(node)]
 
 
@@ -178,16 +169,11 @@ def _shape(code: Code, launch: Launch) -> tuple[str, Node]:
     return name, call
 
 
-def _fits(loop: Loop) -> bool:
-    width = loop.start.coefficient(THREAD).value
-    return width is not None and 0 < width <= _MOST_LANES
-
-
 def _narrow(edits: Edits, code: Code, loop: Loop, index: str) -> None:
     """Count in `index`. Elements are found by it as they were; what else is computed from it is computed as before."""
     source = code.source
-    kind = field_of(loop.node, "initializer", "type")
-    edits.replace(kind, index)
+    edits.replace(field_of(loop.node, "initializer", "type"), index)
+    edits.replace(loop.bound_node, f"{index}({source.of(loop.bound_node)})")
     for use in source.walk(loop.body, "identifier"):
         found = code.definition(use) if source.of(use) == loop.name else None
         if found is None or found.where != loop.symbol.where or _is_plain(code, use):
@@ -207,20 +193,6 @@ def _is_plain(code: Code, use: Node) -> bool:
         return right is not None and right.type == "number_literal"
     left = field_of(parent, "left")
     return operator == "+" and left is not None and code.pointer_base(code.polynomial(left)) is not None
-
-
-def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], index: str) -> None:
-    """The bounds in the same type: that of a variable which is for nothing else, or a conversion."""
-    source = code.source
-    for loop in loops:
-        found = code.variable(loop.bound_node)
-        kind = field_of(found.declaration, "type") if found is not None and found.kind == "local" else None
-        own = kind is not None and source.of(kind) in _WIDE and not code.mutated(found)
-        own = own and len(found.declaration.children_by_field_name("declarator")) == 1
-        if not own or not all(any(same(u, o.bound_node) for o in loops) for u in code.uses(found, kernel.body)):
-            edits.replace(loop.bound_node, f"{index}({source.of(loop.bound_node)})")
-        elif (kind.start_byte, kind.end_byte, index) not in edits.changes:
-            edits.replace(kind, index)
 
 
 def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:

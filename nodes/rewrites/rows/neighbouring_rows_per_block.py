@@ -20,7 +20,7 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import check_coordinates, is_return, waits
 from nodes.rewrites.launch.drop_grid_stride_loop import in_place, leaves, one_row
-from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of
+from nodes.rewrites.launch.grid_stride import row_shape_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import edited
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
@@ -46,7 +46,7 @@ def _product_of(*coordinates: str) -> Polynomial:
 
 
 ROW_BLOCK = _product_of("blockIdx.z", "gridDim.y") + _product_of("blockIdx.y")
-"""What grid_stride calls a block's place in the order of rows (its SIDE_BY_SIDE)."""
+"""What grid_stride calls a block's place in the order of rows (its ROW_BLOCK)."""
 
 
 @rule(
@@ -81,10 +81,9 @@ def _without_loops(source: Source, number: int) -> Source:
     """Without the loops that grid_stride lays over rows and over the steps of a row: a thread for each of them."""
     source = one_row(source, number)
     code = code_of(source)
-    kernel, cuts = code.kernels[number], SIDE_BY_SIDE.cuts
-    start = _product_of(f"blockIdx.{cuts}", "blockDim.x") + _product_of("threadIdx.x")
+    kernel, start = code.kernels[number], _product_of("blockIdx.x", "blockDim.x") + _product_of("threadIdx.x")
     for loop in kernel.loops:
-        strided = (loop.start, loop.step) == (start, _product_of(f"gridDim.{cuts}", "blockDim.x"))
+        strided = (loop.start, loop.step) == (start, _product_of("gridDim.x", "blockDim.x"))
         if strided and not leaves(source, loop.node):
             if any(host_text(kernel, a, loop.bound_node) != _steps_of_row(code, a) for a in kernel.launches):
                 raise Unsupported("a loop over something else")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
+from nodes.rewrites.analysis.block_shape import is_barrier
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
-from nodes.rewrites.launch.grid_stride import check_blocks, check_threads, headers
+from nodes.rewrites.launch.grid_stride import check_blocks, check_threads
 from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
@@ -57,7 +57,8 @@ class RowKernel:
         self.reductions = self._reductions()
         self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]
         self._check_talk(unused or [])
-        self._check_threads()
+        # threadIdx.x and blockDim.x only say which elements of the row are whose, and who does what is done once.
+        check_threads(code, kernel, self.loops, self._by_element)
         check_block_shares(code, kernel)
 
     def _reductions(self) -> list[Node]:
@@ -98,11 +99,6 @@ class RowKernel:
 
     def uses(self, name: str) -> list[Node]:
         return [n for n in self.source.walk(self.kernel.body, "field_expression") if self.source.of(n) == name]
-
-    def _check_threads(self) -> None:
-        """threadIdx.x and blockDim.x only say which elements of the row are whose, and who does what is done once."""
-        once = [n for n in self.source.walk(self.kernel.body, "binary_expression") if is_first_thread(self.code, n)]
-        check_threads(self.code, self.kernel, [*headers(self.loops), *once], self._by_element)
 
     def _by_element(self, node: Node, polynomial: Polynomial) -> Polynomial:
         """With the row's element in place of a loop's variable, or of `threadIdx.x + item * blockDim.x`."""
