@@ -23,7 +23,7 @@ from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, begin_row,
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer, same, statement_around, statements, upward
+from nodes.rewrites.syntax.tree import field_of, is_integer, pragma_of, same, statement_around, statements, upward
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -109,7 +109,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
         raise Unsupported("no loop over threads, or one in another")
     for loop in loops:
         apart = loop.start.coefficient(THREAD).value != 1 or loop.start.depends_on(BLOCK)
-        if apart or loop.step != Polynomial.symbol(BLOCK_DIM):
+        if apart or loop.step.only != BLOCK_DIM:
             raise Unsupported("a loop that does not stride by the block")
         if carries_state(kernel, statements(loop.body)):
             raise Unsupported("elements that depend on each other")
@@ -128,8 +128,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
     """One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first."""
-    before, line = loop.prev_named_sibling, source.line_start(loop)
-    if not source.data[line : loop.start_byte].strip() and not (before is not None and before.type == "preproc_call"):
+    line = source.line_start(loop)
+    if not source.data[line : loop.start_byte].strip() and pragma_of(loop) is None:
         edits.insert(line, "#pragma unroll 1\n")
 
 

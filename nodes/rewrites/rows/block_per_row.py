@@ -48,7 +48,6 @@ from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import (
-    JUMPS,
     LOOPS,
     children_of,
     field_of,
@@ -155,10 +154,10 @@ class _Rows:
             if self.code.is_constant(loop.bound_node) or self.kernel.changes_within(loop.bound, [loop.body]):
                 raise Unsupported("a loop that is not over a row")
             found.append(loop)
-        for jump in source.walk(self.kernel.body, *JUMPS):
-            over = jump.type == "continue_statement" and any(inside(jump, loop.node) for loop in found)
-            if not over and not (self.region.guard is not None and inside(jump, self.region.guard)):
+            if any(jump.type != "continue_statement" for jump in source.jumps_out_of(loop.body)):
                 raise Unsupported("a row that is left early")
+        if rows is not None and any(source.jumps_out_of(rows.body)):
+            raise Unsupported("a row that is left early")  # the loop over rows ends with a barrier
         return found
 
     # What a loop leaves behind.
@@ -279,14 +278,12 @@ class _Rows:
 
     def _reduce(self, edits: Edits) -> None:
         """Behind each loop, what all of the block's threads have found."""
-        source, rows = self.source, self.region.loop
+        rows = self.region.loop
         for site, (loop, found, kind) in enumerate(self.folds):
-            reduced = f"{found.name} = block_{kind}<{site}>({found.name});"
-            edits.insert(loop.node.end_byte, f"\n{source.indent(loop.node)}{reduced}")
+            edits.behind(loop.node, f"{found.name} = block_{kind}<{site}>({found.name});")
         # A second reduction's barrier keeps the next row's first one from overtaking this one's.
         if rows is not None and sum(same(loop.node.parent, rows.body) for loop, *_ in self.folds) < 2:
-            last = statements(rows.body)[-1]
-            edits.insert(last.end_byte, f"\n{source.indent(last)}__syncthreads();")
+            edits.behind(statements(rows.body)[-1], "__syncthreads();")
 
     def _write_once(self, edits: Edits) -> None:
         """What is written once a row is the first thread's to write."""

@@ -153,8 +153,7 @@ class _Rows:
         return size
 
     def _name(self, size: Polynomial) -> Node | None:
-        (only, *more) = size.symbols or {self.thread}
-        return only.node if not more and size == Polynomial.symbol(only) else None
+        return size.only.node if size.only is not None else None
 
     def _resolved(self, value: Polynomial) -> Polynomial:
         """With OUTER, INNER and COLUMN in place of the thread's index, and of what that is divided into."""

@@ -93,11 +93,11 @@ class TeamKeeper(RowKeeper):
         if not kernel.launches or kernel.has_defaults:
             raise Unsupported("a kernel that is not launched here, or leaves no room for a parameter")
         self.code, self.kernel, loops = code, kernel, thread_loops(kernel)
-        self.planar = any(loop.start == Polynomial.symbol(THREAD) for loop in loops)
+        self.planar = any(loop.start.only == THREAD for loop in loops)
         """Whether blocks are 32 by so many threads."""
         for loop in loops:
-            step = Polynomial.constant(WARP) if self.planar and loop.step == Polynomial.symbol(BLOCK_DIM) else loop.step
-            if self._named(loop.start) != LANE or not self._is_warp(step):
+            whole = self._is_warp(loop.step) or (self.planar and loop.step.only == BLOCK_DIM)
+            if self._named(loop.start) != LANE or not whole:
                 raise Unsupported("no loops of a warp")
         super().__init__(code, kernel, loops, early=early)
         if len(self.loops) != len(loops) or not same(loops[0].node.parent, kernel.body):
@@ -122,17 +122,15 @@ class TeamKeeper(RowKeeper):
         known = {("%", THREAD): LANE, ("/", THREAD): NUMBER, ("/", BLOCK_DIM): COUNT}
 
         def name(symbol: Symbol) -> Polynomial:
-            of = symbol.operands[0].symbols if symbol.operator and self._is_warp(symbol.operands[1]) else set()
-            whole = next((o for o in of if symbol.operands[0] == Polynomial.symbol(o)), None)
-            return known.get((symbol.operator, whole), Polynomial.symbol(symbol))
+            of = symbol.operands[0].only if symbol.operator and self._is_warp(symbol.operands[1]) else None
+            return known.get((symbol.operator, of), Polynomial.symbol(symbol))
 
         return value.replaced(name)
 
     def _is_warp(self, size: Polynomial) -> bool:
         """Whether it is the number of a warp's lanes: 32, or a constant of the file that is."""
-        only = next(iter(size.symbols), None)
-        constant = only is not None and only.node is not None and size == Polynomial.symbol(only)
-        return size.value == WARP or (constant and value_in(self.code, self.kernel, None, only.node) == WARP)
+        node = size.only.node if size.only is not None else None
+        return size.value == WARP or (node is not None and value_in(self.code, self.kernel, None, node) == WARP)
 
     def _width(self, launch: Launch) -> int:
         """How many warps a launch's blocks have."""

@@ -81,13 +81,18 @@ class Polynomial:
 
     def division(self, operator: str) -> tuple[Polynomial, Polynomial]:
         """Dividend and divisor of what is `a / b`, or `a % b`, and nothing else; nothing twice for any other value."""
-        only = next(iter(self.symbols), None)
-        alone = only is not None and only.operator == operator and self == Polynomial.symbol(only)
-        return only.operands if alone else (Polynomial(), Polynomial())
+        found = self.only is not None and self.only.operator == operator
+        return self.only.operands if found else (Polynomial(), Polynomial())
 
     @property
     def symbols(self) -> set[Symbol]:
         return {symbol for monomial, _ in self.terms for symbol in monomial}
+
+    @property
+    def only(self) -> Symbol | None:
+        """The symbol, where it is one."""
+        (monomial, coefficient), *rest = self.terms or [((), 0)]
+        return monomial[0] if not rest and coefficient == 1 and len(monomial) == 1 else None
 
     def depends_on(self, symbol: Symbol) -> bool:
         return any(s.depends_on(symbol) for s in self.symbols)
