@@ -8,7 +8,6 @@ first load. The other instance stays what the kernel was. A loop over rows goes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 
 from tree_sitter import Node
@@ -24,7 +23,7 @@ from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, pragma_of, same, statements
+from nodes.rewrites.syntax.tree import field_of, names_declared, pragma_of, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
@@ -66,10 +65,9 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     covered = [loop for loop in loops if _is_covered(loop) and loop.bound == loops[0].bound]
     if not covered:
         raise Unsupported("no loop that the grid covers")
-    shapes = [_shape(code, launch) for launch in kernel.launches]
-    for launch, (_, call) in zip(kernel.launches, shapes, strict=True):
-        if _argument(source, call, 1) != "".join(steps_text(kernel, launch, loops).split()):
-            raise Unsupported("a grid for other steps")
+    shapes = {launch: row_shape_of(code, launch) for launch in kernel.launches}
+    if any(steps != steps_text(kernel, launch, loops) for launch, (_, _, steps) in shapes.items()):
+        raise Unsupported("a grid for other steps")
     index = code.fresh("Index")
     wide = [loop for loop in covered if loop.type in _WIDE]
     wide = [loop for loop in wide if loop.type == wide[0].type]
@@ -86,7 +84,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
         edits.insert(listed.start_byte + 1, "bool kOneStep" + (", " if kernel.template_names else ""))
     else:
         edits.in_front(kernel.node, "template <bool kOneStep>")
-    for launch, (shape, _) in zip(kernel.launches, shapes, strict=True):
+    for launch, (shape, _, _) in shapes.items():
         _choose(edits, source, launch, shape)
 
 
@@ -117,55 +115,36 @@ def one_row(source: Source, number: int) -> Source:
     loop = next((loop for loop in kernel.loops if last and same(loop.node, last[0])), None)
     if loop is None or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step):
         return source
-    if not kernel.launches or not statements(loop.body) or leaves(source, loop.node):
+    if not kernel.launches or not statements(loop.body) or leaves(source, loop):
         return source
-    for launch in kernel.launches:
-        _, call = _shape(code, launch)
-        if _argument(source, call, 0) != "".join(host_text(kernel, launch, loop.bound_node).split()):
-            return source
+    if any(row_shape_of(code, a)[1] != host_text(kernel, a, loop.bound_node) for a in kernel.launches):
+        return source
     plain = loop.bound_node.type in {"identifier", "binary_expression", "field_expression"}
     bound = source.of(loop.bound_node) if plain else f"({source.of(loop.bound_node)})"
-    first = [f"const {loop.type} {loop.name} = {start};", f"if ({loop.name} >= {bound}) return;"]
-    return source.reparsed(in_place(source, kernel, loop.node, loop.body, first, loop.name))
+    return source.reparsed(in_place(source, kernel, loop, start, f"if ({loop.name} >= {bound}) return;"))
 
 
-def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: list[str], declares: str) -> str:
-    """The text with the lines `first`, which declare a name, and a body's statements in place of the loop around them. Raises
+def in_place(source: Source, kernel: Kernel, loop: Loop, start: str, *more: str) -> str:
+    """The text with a loop's variable declared as `start`, more lines, and the body's statements in the loop's place. Raises
     Unsupported where something else has a name that these declare."""
-    mine = [declares, *_declared_names(source, statements(body))]
-    everywhere = _declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
+    node, body, text = loop.node, loop.body, source.of
+    mine = [loop.name, *(text(name) for statement in statements(body) for name in names_declared(statement))]
+    declarations = source.walk(kernel.node, "declaration", "parameter_declaration")
+    everywhere = [text(name) for declaration in declarations for name in names_declared(declaration)]
     if any(everywhere.count(name) > 1 for name in mine):
         raise Unsupported("a name that a row's own would meet")
     unit, indent, line = source.unit(node), source.indent(node), source.line_start(pragma_of(node) or node)
     braces = int(body.type == "compound_statement")
     inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
     inner = inner if inner.startswith((indent, "#")) else f"{indent}{unit}{inner.lstrip()}"
-    lines = [*(f"{indent}{line}" for line in first), *(line.removeprefix(unit) for line in inner.split("\n"))]
+    first = [f"{indent}{line}" for line in (f"const {loop.type} {loop.name} = {start};", *more)]
+    lines = [*first, *(line.removeprefix(unit) for line in inner.split("\n"))]
     return source.data[:line].decode() + "\n".join(lines) + source.data[node.end_byte :].decode()
 
 
-def _declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
-    return [source.of(name) for node in declarations for name in names_declared(node)]
-
-
-def leaves(source: Source, loop: Node) -> bool:
+def leaves(source: Source, loop: Loop) -> bool:
     """Whether a `break` or `continue` is the loop's own, or may be."""
-    jumps = source.jumps_out_of(field_of(loop, "body"))
-    return source.has(loop, "labeled_statement") or any(jump.type != "return_statement" for jump in jumps)
-
-
-def _argument(source: Source, call: Node, at: int) -> str:
-    """Without white space."""
-    given = children_of(call, "arguments")
-    return "".join(source.of(given[at]).split()) if at < len(given) else ""
-
-
-def _shape(code: Code, launch: Launch) -> tuple[str, Node]:
-    """The RowShape that a launch takes its grid, too, from, and the call that made it."""
-    name, call = row_shape_of(code, launch)
-    if code.source.of(launch.grid) != f"{name}.grid":
-        raise Unsupported("another grid")
-    return name, call
+    return any(jump.type != "return_statement" for jump in source.jumps_out_of(loop.body))
 
 
 def _narrow(edits: Edits, code: Code, loop: Loop, index: str) -> None:

@@ -23,7 +23,16 @@ from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, begin_row,
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer, pragma_of, same, statement_around, statements, upward
+from nodes.rewrites.syntax.tree import (
+    children_of,
+    field_of,
+    is_integer,
+    pragma_of,
+    same,
+    statement_around,
+    statements,
+    upward,
+)
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -121,16 +130,12 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
         start, step = source.of(loop.start_node), source.of(loop.step_node)
         edits.replace(loop.start_node, f"blockIdx.x * {step} + {start}")
         edits.replace(loop.step_node, f"gridDim.x * {step}")
-        _keep_rolled(edits, source, loop.node)
+        # One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first.
+        line = source.line_start(loop.node)
+        if not source.data[line : loop.node.start_byte].strip() and pragma_of(loop.node) is None:
+            edits.insert(line, "#pragma unroll 1\n")
     for launch in kernel.launches:
         _rewrite_launch(edits, kernel, launch, rows, loops, total)
-
-
-def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
-    """One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first."""
-    line = source.line_start(loop)
-    if not source.data[line : loop.start_byte].strip() and pragma_of(loop) is None:
-        edits.insert(line, "#pragma unroll 1\n")
 
 
 def headers(loops: list[Loop]) -> list[Node]:
@@ -199,15 +204,16 @@ def _rewrite_launch(
     edits.write(launch.statement, lines if alone and around.type == "compound_statement" else ["{", lines, "}"])
 
 
-def row_shape_of(code: Code, launch: Launch) -> tuple[str, Node]:
-    """The name of the RowShape that a launch takes its block from, and the call that made it."""
-    source, block = code.source, launch.block
-    holder = field_of(block, "argument") if block.type == "field_expression" else None
+def row_shape_of(code: Code, launch: Launch) -> tuple[str, str, str]:
+    """The name of the RowShape that a launch takes its grid and block from, and how many rows and steps that was made for."""
+    source, holder = code.source, field_of(launch.block, "argument")
     found = code.variable(holder)
-    call = found.value if found is not None else None
-    if call is None or call.type != "call_expression" or source.of(call, "function") != "row_shape":
+    made = source.of(found.value, "function") if found is not None else ""
+    taken = [f"{source.of(holder)}.{part}" for part in ("grid", "block")]
+    if made != "row_shape" or [source.of(launch.grid), source.of(launch.block)] != taken:
         raise Unsupported("a shape of unknown origin")
-    return source.of(holder), call
+    rows, steps, *_ = map(source.of, children_of(found.value, "arguments"))
+    return source.of(holder), rows, steps
 
 
 def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:

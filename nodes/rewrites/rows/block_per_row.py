@@ -64,13 +64,10 @@ WIDTH = 256
 FARTHEST = 16
 """Elements from one step of a loop to the next, at most, for which neighbouring threads still share cache lines."""
 _EXTREMES = {
-    form.format(sign): name
-    for sign, name in ((">", "fmaxf"), ("<", "fminf"))
-    for form in (
-        "if ($v {} $top) $top = $v;",
-        "if ($v {} $top) {{ $top = $v; }}",
-        "$top = $v {} $top ? $v : $top;",
-    )
+    "if ($v > $top) $top = $v;": "fmaxf",
+    "if ($v < $top) $top = $v;": "fminf",
+    "$top = $v > $top ? $v : $top;": "fmaxf",
+    "$top = $v < $top ? $v : $top;": "fminf",
 }
 
 

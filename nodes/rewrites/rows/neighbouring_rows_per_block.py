@@ -27,7 +27,7 @@ from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, one_variable, same, statements
+from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, same, statements
 
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows a block, a thread a step: what is read by row lies side by side, and no index
@@ -84,20 +84,11 @@ def _without_loops(source: Source, number: int) -> Source:
     kernel, start = code.kernels[number], _product_of("blockIdx.x", "blockDim.x") + _product_of("threadIdx.x")
     for loop in kernel.loops:
         strided = (loop.start, loop.step) == (start, _product_of("gridDim.x", "blockDim.x"))
-        if strided and not leaves(source, loop.node):
-            if any(host_text(kernel, a, loop.bound_node) != _steps_of_row(code, a) for a in kernel.launches):
+        if strided and not leaves(source, loop):
+            if any(host_text(kernel, a, loop.bound_node) != row_shape_of(code, a)[2] for a in kernel.launches):
                 raise Unsupported("a loop over something else")
-            first = [f"const {loop.type} {loop.name} = threadIdx.x;"]
-            return source.reparsed(in_place(source, kernel, loop.node, loop.body, first, loop.name))
+            return source.reparsed(in_place(source, kernel, loop, "threadIdx.x"))
     return source
-
-
-def _steps_of_row(code: Code, launch: Launch) -> str:
-    """The second argument of grid_stride's `row_shape(rows, steps)`, which the block is taken from."""
-    arguments = children_of(row_shape_of(code, launch)[1], "arguments")
-    if len(arguments) != 2:
-        raise Unsupported("a shape of other dimensions, too")
-    return code.source.of(arguments[1])
 
 
 class _Rows:
@@ -241,7 +232,7 @@ class _Rows:
         inner, columns, lanes, count = (
             self._on_host(launch, size) for size in (self.inner_rows, self.columns, self.lanes, self.outer_rows)
         )
-        steps = _steps_of_row(self.code, launch) if self.by_row else columns
+        steps = row_shape_of(self.code, launch)[2] if self.by_row else columns
         if not self.by_row and any(launch.extents(n)[1:] != ("1", "1") for n in (launch.grid, launch.block)):
             raise Unsupported("a launch of more than one dimension")
         if lanes:
