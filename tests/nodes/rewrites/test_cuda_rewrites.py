@@ -326,13 +326,13 @@ EXPECTED = {
     "log_softmax": {"vectorize", "vectorize_unaligned_rows"},
     "masked_softmax": {
         "free_reserved_names",
-        "single_assignment_pointers",
+        "single_assignment",
         "canonicalize_loops",
         "canonicalize_reductions",
         "vectorize",
         "cache_row_in_registers",
     },
-    "online_softmax": {"single_assignment_pointers", "online_reduction", "vectorize", "vectorize_online_reduction"},
+    "online_softmax": {"single_assignment", "online_reduction", "vectorize", "vectorize_online_reduction"},
     "quantize_fp8": {"vectorize"},
     "quantize_rows/lambda": {
         "inline_device_functions",
@@ -350,7 +350,7 @@ EXPECTED = {
         "inline_device_functions",
         "split_template_instances",
         "fold_branches",
-        "declare_at_first_value",
+        "single_assignment",
         "vectorize",
         "grid_stride",
     },
@@ -368,7 +368,7 @@ EXPECTED = {
     "scaled_rms_norm": {
         "fill_default_arguments",
         "fold_branches",
-        "single_assignment_pointers",
+        "single_assignment",
         "lower_store_intrinsics",
         "canonicalize_reductions",
         "redundant_broadcast",

@@ -116,7 +116,7 @@ extern "C" void norm(float* out, const float* inp, const float* weight, long N, 
 """
 
 
-PREPARE = ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions",
+PREPARE = ("single_assignment", "symbolic_block_size", "canonicalize_reductions",
            "redundant_broadcast", "vectorize")  # fmt: skip
 
 
