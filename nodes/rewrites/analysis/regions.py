@@ -406,6 +406,14 @@ def waits(source: Source, statement: Node) -> bool:
     return source.of(statement).startswith(GRID_CALLS)
 
 
+def guard_text(kernel: Kernel, condition: str) -> str:
+    """`if (condition) return;` as a kernel's first statement; in one that waits for the grid before it, `waiting_return`."""
+    source, first = kernel.source, statements(kernel.body)[0]
+    if any(waits(source, statement) for statement in statements(kernel.body)):
+        return waiting_return(f"({condition})", source.indent(first), source.unit(kernel.body))
+    return f"if ({condition}) return;"
+
+
 def waiting_return(condition: str, indent: str, unit: str) -> str:
     """`if (condition) return;` of a kernel that waits for the grid before it, see programmatic_dependent_launch.py."""
     wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
@@ -414,8 +422,5 @@ def waiting_return(condition: str, indent: str, unit: str) -> str:
 
 def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "blockIdx.x") -> None:
     """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
-    source, (first, *others) = kernel.source, statements(kernel.body)
-    declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    if any(waits(source, statement) for statement in (first, *others)):
-        guard = waiting_return(f"({row} >= {total})", source.indent(first), source.unit(kernel.body))
-    edits.in_front(first, declared, guard)
+    declared = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;"
+    edits.in_front(statements(kernel.body)[0], declared, guard_text(kernel, f"{row} >= {total}"))

@@ -18,11 +18,11 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import Guard, Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
 from nodes.rewrites.memory.packs import Group, Packed, counts_elements, packable
@@ -116,7 +116,7 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     generic = [e for e in elements if e in kernel.template_names]
     if generic:
         return sorted(generic)[0]
-    sizes = {e: _vectors.ELEMENT_BYTES.get(kernel.code.plain_type(e), 0) for e in elements}
+    sizes = {e: ELEMENT_BYTES.get(kernel.code.plain_type(e), 0) for e in elements}
     if not all(sizes.values()):
         raise Unsupported(f"elements of unknown size: {', '.join(sorted(e for e in elements if not sizes[e]))}")
     wide = [e for e in elements if sizes[e] >= 2] or sorted(elements)
