@@ -74,7 +74,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     for loop in wide:
         _narrow(edits, code, loop, index)
     for loop in covered:
-        _end_after_one(edits, source, loop.node)
+        _end_after_one(edits, loop)
     first = statements(kernel.body)[0]
     if wide:
         alias = f"using {index} = std::conditional_t<kOneStep, unsigned, {wide[0].type}>;"
@@ -173,13 +173,12 @@ def _is_plain(code: Code, use: Node) -> bool:
     return operator == "+" and left is not None and code.pointer_base(code.polynomial(left)) is not None
 
 
-def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
-    body = field_of(loop, "body")
-    indent, unit = source.indent(loop), source.unit(loop)
+def _end_after_one(edits: Edits, loop: Loop) -> None:
+    source, body = edits.source, loop.body
+    indent, unit = source.indent(loop.node), source.unit(loop.node)
     if body.type == "compound_statement":
-        last = len(source.data[: body.end_byte - 1].rstrip())
-        alone = b"\n" in source.data[last : body.end_byte]
-        edits.insert(last, f"\n{indent}{unit}{ONLY_STEP}" + ("" if alone else f"\n{indent}"))
+        for last in statements(body)[-1:]:
+            edits.behind(last, ONLY_STEP)
         return
     header = len(source.data[: body.start_byte].rstrip())
     edits.changes.append((header, body.start_byte, f" {{\n{indent}{unit}"))
