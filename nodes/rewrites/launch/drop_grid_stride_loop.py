@@ -56,11 +56,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     source = kernel.source
     mentions = sum(source.of(node) == kernel.name for node in source.walk(None, "identifier"))
-    around = kernel.outer.parent
     if not kernel.launches or mentions != 1 + len(kernel.launches):
         raise Unsupported("a kernel that is named elsewhere")
-    if around is None or around.type not in {"translation_unit", "declaration_list"}:
-        raise Unsupported("a kernel that cannot be a template")
     loops = thread_loops(kernel)
     covered = [loop for loop in loops if _is_covered(loop) and loop.bound == loops[0].bound]
     if not covered:
@@ -90,9 +87,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _is_covered(loop: Loop) -> bool:
     """Whether it strides by the whole grid over steps that may count as the grid was made for them."""
-    threads, block, blocks = (Polynomial.symbol(symbol) for symbol in (BLOCK_DIM, BLOCK, GRID_DIM))
-    strided = (loop.start, loop.step) == (block * threads + Polynomial.symbol(THREAD), blocks * threads)
-    return strided and _is_size(loop.bound)
+    start = Polynomial.product(BLOCK, BLOCK_DIM) + Polynomial.symbol(THREAD)
+    return (loop.start, loop.step) == (start, Polynomial.product(GRID_DIM, BLOCK_DIM)) and _is_size(loop.bound)
 
 
 def _is_size(polynomial: Polynomial) -> bool:

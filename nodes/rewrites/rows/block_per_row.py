@@ -120,11 +120,10 @@ class _Rows:
         if len(found) != 1 or found[0].kind in {"block", "team"} or found[0].axis != "x":
             raise Unsupported("no row a thread")
         (region,) = found
-        rows, whole = region.loop, Polynomial.symbol(BLOCK) * Polynomial.symbol(BLOCK_DIM) + Polynomial.symbol(THREAD)
+        rows, whole = region.loop, Polynomial.product(BLOCK, BLOCK_DIM) + Polynomial.symbol(THREAD)
         if rows is not None:
             header, start = [rows.start_node, rows.step_node], rows.start
-            stride = Polynomial.symbol(BLOCK_DIM) * Polynomial.symbol(GRID_DIM)
-            if rows.step != stride or not same(rows.node.parent, self.kernel.body):
+            if rows.step != Polynomial.product(BLOCK_DIM, GRID_DIM) or not same(rows.node.parent, self.kernel.body):
                 raise Unsupported("a loop over rows of another kind")
         else:
             header, start = [region.definition], self.code.polynomial(one_variable(region.definition)[1])
