@@ -31,13 +31,6 @@ THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
 
 
-def _poly(*symbols: Symbol) -> Polynomial:
-    product = Polynomial.constant(1)
-    for symbol in symbols:
-        product = product * Polynomial.symbol(symbol)
-    return product
-
-
 @dataclass(frozen=True)
 class Region:
     """Statements that run once for every `name` below `bound`, shared out over threads.
@@ -71,7 +64,7 @@ class Region:
 
         def differs(symbol: Symbol) -> bool:
             whole = self.kind == "team" and self.loop is not None and symbol.operator == "/"
-            if whole and symbol.operands == (_poly(THREAD), self.loop.step):
+            if whole and symbol.operands == (Polynomial.product(THREAD), self.loop.step):
                 return False  # which team it is
             return symbol == THREAD or any(differs(part) for part in symbol.parts)
 
@@ -106,13 +99,13 @@ def _shared_out(loop: Loop) -> Literal["block", "team", "grid"] | None:
     place = loop.start.only
     if place == THREAD and loop.step.only == BLOCK_DIM:
         return "block"
-    if place is not None and place.operator == "%" and place.operands == (_poly(THREAD), loop.step):
+    if place is not None and place.operator == "%" and place.operands == (Polynomial.product(THREAD), loop.step):
         return "team"
-    return "grid" if _is_global_index(loop.start) and loop.step == _poly(BLOCK_DIM, GRID_DIM) else None
+    return "grid" if _is_global_index(loop.start) and loop.step == Polynomial.product(BLOCK_DIM, GRID_DIM) else None
 
 
 def _is_global_index(start: Polynomial, axis: str = "x") -> bool:
-    return start == _poly(Symbol(f"blockIdx.{axis}"), BLOCK_DIM) + _poly(THREAD)
+    return start == Polynomial.product(Symbol(f"blockIdx.{axis}"), BLOCK_DIM) + Polynomial.product(THREAD)
 
 
 def _guarded(kernel: Kernel) -> Region | None:
