@@ -239,10 +239,6 @@ class Kernel:
         """The declarations of its body in shared memory."""
         return [n for n in self.source.walk(self.body, "declaration") if self.source.says(n, "__shared__")]
 
-    def is_dynamic(self, declaration: Node) -> bool:
-        """Whether a declaration in shared memory is of what the launch says the size of."""
-        return self.source.says(declaration, "extern")
-
     @cached_property
     def helpers(self) -> list[Node]:
         """Functions of the file that the kernel calls, and those that these call."""

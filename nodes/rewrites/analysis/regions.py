@@ -15,7 +15,7 @@ from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
+from nodes.rewrites.syntax.source import Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import (
     LOOPS,
     children_of,
@@ -411,9 +411,3 @@ def waiting_return(condition: str, indent: str, unit: str) -> str:
     """`if (condition) return;` of a kernel that waits for the grid before it, see programmatic_dependent_launch.py."""
     wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
     return f"\n{indent}".join([f"if {condition} {{", f"{unit}{wait}", f"{unit}return;", "}"])
-
-
-def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "blockIdx.x") -> None:
-    """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
-    declared = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;"
-    edits.in_front(statements(kernel.body)[0], declared, guard_text(kernel, f"{row} >= {total}"))

@@ -19,7 +19,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, guard_text, row_loop, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
@@ -94,7 +94,8 @@ def share_blocks(
     total = code.fresh("row_count") if "rows" in taken else "rows"
     for use in _uses(kernel, "blockIdx.x"):
         edits.replace(use, row)
-    begin_row(edits, kernel, row, total, block)
+    declared = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;"
+    edits.in_front(statements(kernel.body)[0], declared, guard_text(kernel, f"{row} >= {total}"))
     edits.insert(kernel.parameter_list.end_byte - 1, f", const unsigned {total}")
     return total
 

@@ -17,7 +17,7 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
 from nodes.rewrites.launch.grid_stride import check_threads
-from nodes.rewrites.prelude.block_reductions import brought
+from nodes.rewrites.prelude import brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import bare

@@ -29,8 +29,8 @@ from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
-from nodes.rewrites.syntax.tree import JUMPS, field_of, pragma_of, same, statements
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import JUMPS, children_of, field_of, pragma_of, same, statements
 
 MOST_BYTES = 16 << 10
 """Of shared memory for one loop, if its elements are of 16 bytes."""
@@ -101,7 +101,7 @@ def _load(code: Code, kernel: Kernel, loop: Loop, statement: Node) -> tuple[str,
     if found is None or access is None or text(found["T"]) not in {access.element, "auto"}:
         return None
     value = found["value"]
-    address = value if value.type == "subscript_expression" else only_argument(value)
+    address = value if value.type == "subscript_expression" else children_of(value, "arguments")[0]
     written = {a.root for a in kernel.accesses if a.writes} | {root for _, root in kernel.escapes}
     if "?" in written or any(a.root in {"", "?", *written} for a in kernel.accesses if inside(a.node, value)):
         return None

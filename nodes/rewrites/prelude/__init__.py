@@ -6,7 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
+from nodes.rewrites.syntax.source import Source
+
 FOLDER = Path(__file__).parent
+NAMES = ("block_max", "block_min", "block_shifted_sum", "block_sum")
+"""Reductions over a block of whole warps."""
 
 
 @cache
@@ -31,3 +35,13 @@ def needs_of(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The headers that a file of CUDA includes at its head, and the files of the folder."""
     head = _whole(name, ".cuh").partition("\n\n")[0]
     return tuple(re.findall("<(.+)>", head)), tuple(re.findall(r'"(.+)\.cuh"', head))
+
+
+def brought(source: Source) -> set[str]:
+    """Reductions over a block that are in the source as canonicalize_reductions brings them, and nobody else's of that name."""
+    return {name for name in NAMES if text_of(name) in source.text}
+
+
+def next_site(source: Source) -> int:
+    """The first SITE that no call of ours has yet."""
+    return max((int(site) for site in re.findall(rf"\b(?:{'|'.join(NAMES)})<(\d+)>", source.text)), default=-1) + 1

@@ -27,7 +27,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_af
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import close
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import brought, next_site
+from nodes.rewrites.prelude import brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.joined import End, Joined, Places, shapes_of
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of

@@ -9,7 +9,7 @@ from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
 from nodes.rewrites.analysis.insertions import without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.regions import thread_loops
-from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.prelude import NAMES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import LOOPS, enclosing, names_declared, upward
@@ -31,7 +31,11 @@ def _next(code: Code) -> str | None:
         declarations = [(node, [code.source.of(name) for name in names_declared(node)]) for node in kernel.shared]
         used = [code.source.of(n) for n in code.source.walk(kernel.body, "identifier")]
         for node, names in declarations:
-            if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not kernel.is_dynamic(node)):
+            if (
+                len(names) == 1
+                and used.count(names[0]) == 1
+                and (kernel.launches or not kernel.source.says(node, "extern"))
+            ):
                 return _dropped(code, kernel, node)
         if declarations or _hides_shared(code, kernel) or _others_share(code, kernel) or _meets_in_memory(kernel):
             continue
@@ -57,7 +61,7 @@ def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
     """Without the declaration; where it is of dynamic shared memory, launches ask for none any more."""
     edits = Edits(code.source)
     edits.remove(node, comment=True)
-    if not kernel.is_dynamic(node):
+    if not code.source.says(node, "extern"):
         return edits.apply()
     for launch in kernel.launches:
         if launch.shared_text != "0":

@@ -20,7 +20,7 @@ from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.prelude import NAMES
 from nodes.rewrites.reductions.online import declares
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
 from nodes.rewrites.syntax.match import match

@@ -24,7 +24,7 @@ from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
 from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
-from nodes.rewrites.prelude.block_reductions import brought, next_site
+from nodes.rewrites.prelude import brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.joined import End, Joined, Places, shapes_of
 from nodes.rewrites.reductions.online import Online, recurrence

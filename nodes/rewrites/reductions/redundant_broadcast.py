@@ -22,7 +22,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside, one_by
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import EXTREMES
-from nodes.rewrites.prelude.block_reductions import NAMES, brought
+from nodes.rewrites.prelude import NAMES, brought
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match

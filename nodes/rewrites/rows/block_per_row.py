@@ -40,7 +40,7 @@ from nodes.rewrites.analysis.regions import (
     is_return,
     regions,
 )
-from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.prelude import NAMES
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import ELEMENT, check_own

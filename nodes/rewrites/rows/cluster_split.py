@@ -15,7 +15,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
-from nodes.rewrites.prelude.block_reductions import brought
+from nodes.rewrites.prelude import brought
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, either, with_second_form
 from nodes.rewrites.syntax.insert import renamed

@@ -19,7 +19,7 @@ from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.launch.grid_stride import check_blocks, check_threads
-from nodes.rewrites.prelude.block_reductions import NAMES, brought
+from nodes.rewrites.prelude import NAMES, brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match

@@ -182,14 +182,6 @@ def lifted(source: Source, statement: Node, text: str) -> str:
     return "\n".join(line.removeprefix(indent) for line in text.rstrip("\n").split("\n"))
 
 
-def only_argument(call: Node) -> Node:
-    """A call's one argument. Raises Unsupported for a call of several."""
-    listed = field_of(call, "arguments")
-    if listed is None or listed.named_child_count != 1:
-        raise Unsupported("a call of more than one argument")
-    return listed.named_children[0]
-
-
 def operands(source: Source, node: Node, operator: str) -> list[Node]:
     """What a chain of one operator joins, `a`, `b` and `c` of `a * (b * c)`, in order."""
     found, stack = [], [node]
