@@ -1,10 +1,9 @@
 """Loops of a C++ candidate that count.
 
-The order of the CPU rewrites: other people's forms come first (what is called is in the text, variables live in the loop that
-uses them, what walked is indexed), then a flat loop becomes rows, passes are joined, what does not change leaves its loop or
-goes into a table, calls into libm get their vector forms, rows are shared out while the loops are still plain, transposed ones are
-cut into tiles, what is left is marked for the compiler's vectoriser, and vectors are written out by hand with their stores.
-Any other order gives right code, if less of it.
+The order of the CPU rewrites: other people's forms come first (what is called is in the text, a flat loop becomes rows), what does
+not change leaves its loop or goes into a table, calls into libm get their vector forms, rows are shared out while the loops are
+still plain, columns are turned into blocks, what is left is marked for the compiler's vectoriser, and vectors are written out by
+hand with their stores. Any other order gives right code, if less of it.
 
 Taken for granted, as the contract between spec and candidate says so: two pointer parameters of an entry point never
 overlap, and sizes are at least 1.
@@ -12,6 +11,7 @@ overlap, and sizes are at least 1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -23,29 +23,26 @@ from nodes.rewrites.analysis.host_source import (
     enclosing_function,
     host_code,
     indentation,
-    over_lanes,
     pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import LOOPS, enclosing, upward
+from nodes.rewrites.syntax.tree import LOOPS, enclosing
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
     """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
-    return host_code(source).loop(node)
+    return host_code(source).loop(node) if node.type == "for_statement" else None
 
 
-def loops(source: Source, node: Node | None = None) -> list[Loop]:
-    """Every canonical loop under `node`, in source order, but for those of functions that work on lanes already."""
-    found = (canonical(source, here) for here in source.walk(node, "for_statement") if not over_lanes(source, here))
+def loops(source: Source) -> list[Loop]:
+    """Every canonical loop, in source order, but for those of functions that work on lanes already (see explicit_simd)."""
+    found = (canonical(source, here) for here in source.walk(None, "for_statement") if not _over_lanes(source, here))
     return [loop for loop in found if loop is not None]
 
 
-def loops_around(source: Source, node: Node) -> list[Loop | None]:
-    """The for statements around a node, outermost first; None for one that does not count."""
-    around = [here for here in upward(node.parent) if here.type == "for_statement"]
-    return [canonical(source, here) for here in reversed(around)]
+def _over_lanes(source: Source, node: Node) -> bool:
+    return re.search(r"\blanes\b", source.of(enclosing_function(node)).partition("{")[0]) is not None
 
 
 @lru_cache(maxsize=4)
@@ -58,12 +55,6 @@ def _called_in_loops(source: Source) -> set[Node]:
 def runs_again(source: Source, node: Node) -> bool:
     """Whether what stands there may run more than once for a call of the kernel, as far as the file shows."""
     return enclosing(node.parent, *LOOPS) is not None or enclosing_function(node) in _called_in_loops(source)
-
-
-def loop_at(source: Source, start: int) -> Loop | None:
-    """The canonical loop that starts at a byte."""
-    node = enclosing(source.root.descendant_for_byte_range(start, start + 3), "for_statement")
-    return canonical(source, node) if node is not None else None
 
 
 def header(source: Source, loop: Loop) -> str:

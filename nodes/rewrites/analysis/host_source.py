@@ -1,5 +1,5 @@
-"""What a C++ candidate declares: functions, aliases, the types of names; what its names and indices come to, as in a kernel
-(device_code.py, indices.py) but for what is only known when it runs; and questions to single nodes of its tree."""
+"""What a C++ candidate declares: functions, the types of names; what its names and indices come to, as in a kernel (device_code.py,
+indices.py) but for what is only known when it runs; and questions to single nodes of its tree."""
 
 from __future__ import annotations
 
@@ -71,22 +71,18 @@ def arguments(call: Node) -> list[Node]:
     return children_of(call, "arguments")
 
 
-def called(source: Source, call: Node) -> str:
-    """The name that is called, without `std::` and template arguments."""
-    return source.of(call, "function").removeprefix("std::").partition("<")[0]
-
-
-def identifiers(source: Source, node: Node | None) -> set[str]:
-    return set() if node is None else {source.of(here) for here in source.walk(node, "identifier")}
+def identifiers(source: Source, *nodes: Node | None) -> set[str]:
+    return {source.of(here) for node in nodes if node is not None for here in source.walk(node, "identifier")}
 
 
 def enclosing_function(node: Node) -> Node | None:
     return enclosing(node.parent, "function_definition")
 
 
-def declared_names(source: Source, node: Node) -> set[str]:
+def declared_names(source: Source, *nodes: Node) -> set[str]:
     """Variables that are declared anywhere below."""
-    return {source.of(name) for here in source.walk(node, "declaration") for name in names_declared(here)}
+    declarations = (here for node in nodes for here in source.walk(node, "declaration"))
+    return {source.of(name) for here in declarations for name in names_declared(here)}
 
 
 def changed_names(source: Source, node: Node) -> set[str]:
@@ -115,35 +111,21 @@ def indentation(source: Source, node: Node) -> str:
     return before
 
 
-def over_lanes(source: Source, node: Node) -> bool:
-    """Whether a node belongs to a function that takes or returns lanes already (see explicit_simd)."""
-    definition = enclosing_function(node)
-    return definition is not None and any(
-        source.of(here) == "lanes"
-        for part in fields(definition, "type", "declarator")
-        for here in source.walk(part, "type_identifier")
-    )
-
-
 # --- what the file declares ----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=16)
 def functions(source: Source) -> dict[str, list[Function]]:
     """The functions that the file defines, by name; several for overloads."""
-    found: dict[str, list[Function]] = {}
-    for node in source.walk(None, "function_definition"):
-        declarator = next(source.walk(field_of(node, "declarator"), "function_declarator"), None)
-        body = field_of(node, "body")
-        if declarator is None or body is None or body.type != "compound_statement" or node.has_error:
-            continue
-        # `load<float>`, a specialisation, is one more `load`.
-        name = source.of(declarator, "declarator").partition("<")[0].strip()
-        kinds = {"parameter_declaration", "optional_parameter_declaration"}
-        listed = [child for child in children_of(declarator, "parameters") if child.type in kinds]
-        parameters = tuple(_parameter(source, child) for child in listed)
-        found.setdefault(name, []).append(Function(name, node, parameters, body))
-    return found
+    return {
+        name: [_function(source, name, node) for node in group if field_of(node, "body") is not None]
+        for name, group in host_code(source).overloads.items()
+    }
+
+
+def _function(source: Source, name: str, node: Node) -> Function:
+    listed = children_of(next(source.walk(field_of(node, "declarator"), "function_declarator"), None), "parameters")
+    return Function(name, node, tuple(_parameter(source, each) for each in listed), field_of(node, "body"))
 
 
 def _parameter(source: Source, node: Node) -> Parameter:
@@ -155,31 +137,13 @@ def _parameter(source: Source, node: Node) -> Parameter:
     return Parameter(name, source.of(node, "type"), pointer or reference, reference, symbol)
 
 
-def function_of(source: Source, definition: Node) -> Function | None:
-    """The function that a function_definition is."""
-    return next((f for group in functions(source).values() for f in group if f.node == definition), None)
-
-
-@lru_cache(maxsize=16)
-def aliases(source: Source) -> dict[str, str]:
-    """What `typedef uint16_t half_t;` and `using half_t = uint16_t;` name, followed to the end."""
-    found: dict[str, str] = {}
-    for node in source.walk(None, "type_definition", "alias_declaration"):
-        name, kind = fields(node, "declarator" if node.type == "type_definition" else "name", "type")
-        if name is not None and name.type == "type_identifier" and not source.has(kind, "struct_specifier"):
-            plain = not source.has(node, "abstract_pointer_declarator", "template_type", "union_specifier")
-            found[source.of(name)] = source.of(kind).removeprefix("std::") if plain else ""
-    for name in found:
-        for _ in range(len(found)):
-            found[name] = found.get(found[name], found[name])
-    return {name: kind for name, kind in found.items() if kind}
-
-
-def calls_below(source: Source, node: Node) -> Iterator[Node]:
-    """Calls below a node, and in the functions of the file that these lead to. Raises Unsupported as Code does."""
-    names = (source.called(call) for call in source.walk(node, "call_expression"))
-    for body in (node, *host_code(source).reached(*names)):
-        yield from source.walk(body, "call_expression")
+def function_around(source: Source, node: Node) -> Function:
+    """The function that a node is in. Raises Unsupported where it is in none."""
+    definition = enclosing_function(node)
+    found = (f for group in functions(source).values() for f in group if f.node == definition)
+    if (function := next(found, None)) is None:
+        raise Unsupported("in no function")
+    return function
 
 
 # --- values --------------------------------------------------------------------------------------------------------
@@ -190,7 +154,7 @@ class HostCode(Code):
     never changes has it."""
 
     def __init__(self, source: Source) -> None:
-        super().__init__(source, integers=frozenset(name for name in aliases(source) if is_integer(source, name)))
+        super().__init__(source)
         self._loops: dict[int, Loop | None] = {}
         self._polynomials: dict[int, Polynomial] = {}
 
@@ -214,26 +178,6 @@ class HostCode(Code):
             value = value.substitute(symbol, Polynomial.symbol(fixed))
         return value
 
-    def _opaque(self, node: Node, depth: int) -> Polynomial:
-        given = children_of(node, "arguments")
-        if self.source.called(node) in {"min", "max"} and len(given) == 2:
-            return self.divided(node, self.source.called(node), *(self.polynomial(n, depth + 1) for n in given))
-        returned = self._returned(node, given, depth) if node.type == "call_expression" and depth < 24 else None
-        return super()._opaque(node, depth) if returned is None else returned
-
-    def _returned(self, call: Node, given: list[Node], depth: int) -> Polynomial | None:
-        """What a function of the file makes of its arguments, where all it does is return a polynomial of them."""
-        own = functions(self.source).get(self.source.called(call), [])
-        function = own[0] if len(own) == 1 and len(own[0].parameters) == len(given) else None
-        lines = children_of(function.body) if function is not None else []
-        if not lines or lines[-1].type != "return_statement" or any(n.type != "declaration" for n in lines[:-1]):
-            return None
-        value = self.polynomial(lines[-1].named_children[0], depth + 1) if lines[-1].named_child_count else Polynomial()
-        for parameter, argument in zip(function.parameters, given, strict=True):
-            value = value.substitute(parameter.symbol, self.polynomial(argument, depth + 1))
-        start, end = function.node.start_byte, function.node.end_byte
-        return None if any(start <= part.where < end for part in value.variables()) else value
-
     def element_of(self, symbol: Symbol) -> str:
         found = self.variable(symbol.node)
         vector = vector_of(self.source.of(found.declaration, "type")) if found is not None else ""
@@ -243,7 +187,7 @@ class HostCode(Code):
         """Also what a function of the file takes by reference and may change."""
         yield from super().assigned(node)
         for call in self.source.walk(node, "call_expression"):
-            given = (argument for argument in children_of(call, "arguments") if argument.type == "identifier")
+            given = (argument for argument in arguments(call) if argument.type == "identifier")
             yield from (argument for argument in given if self.lends(call, argument)[0])
 
     def loop(self, node: Node) -> Loop | None:
@@ -253,15 +197,12 @@ class HostCode(Code):
 
     def _loop(self, node: Node) -> Loop | None:
         source, sign = self.source, self.source.of(node, "condition", "operator")
-        found = counting_loop(self, node, sign) if sign in {"<", "<=", "!="} and not node.has_error else None
-        if found is None or not is_integer(source, found.type):
+        found = counting_loop(self, node, sign) if sign in {"<", "<="} and not node.has_error else None
+        if found is None or not (found.type == "auto" or is_whole(found.type)):
             return None
         step = None if source.of(found.step_node) == "1" else found.step_node
-        found = replace(found, bound_node=field_of(node, "condition", "right"), step_node=step)  # as it is written
-        if step is not None and sign == "!=":
-            return None
-        fixed = identifiers(source, found.bound_node) | identifiers(source, found.step_node)
-        return found if not fixed & {source.of(n) for n in self.assigned(found.body)} else None
+        fixed = identifiers(source, found.bound_node, step)
+        return replace(found, step_node=step) if not fixed & changed_names(source, found.body) else None
 
 
 def is_known(symbol: Symbol) -> bool:
@@ -277,11 +218,6 @@ def host_code(source: Source) -> HostCode:
     return HostCode(source)
 
 
-def is_integer(source: Source, kind: str) -> bool:
-    kind = aliases(source).get(kind, kind)
-    return kind == "auto" or is_whole(kind)
-
-
 def root_name(source: Source, address: Node) -> str:
     """The array that an address is in: a parameter of its function or an array of its own, "?" where that is not known."""
     code = host_code(source)
@@ -295,16 +231,11 @@ def may_be_one(source: Source, function: Function, first: str, second: str, dept
     if len(places) < 2 or depth > 4:
         return depth > 4
     for call in source.walk(None, "call_expression"):
-        if source.called(call) != function.name:
-            continue
-        given, caller = arguments(call), enclosing_function(call)
-        if len(given) != len(function.parameters) or caller is None:
+        given = arguments(call)
+        if source.called(call) != function.name or len(given) != len(function.parameters):
             continue
         roots = [root_name(source, given[place]) for place in places]
-        if roots[0] == roots[1]:
-            return True
-        outer = function_of(source, caller)
-        if outer is not None and may_be_one(source, outer, roots[0], roots[1], depth + 1):
+        if roots[0] == roots[1] or may_be_one(source, function_around(source, call), *roots, depth + 1):
             return True
     return False
 
@@ -312,18 +243,11 @@ def may_be_one(source: Source, function: Function, first: str, second: str, dept
 # --- types ---------------------------------------------------------------------------------------------------------
 
 
-def declared_type(source: Source, node: Node) -> str:
-    """The type, without pointers, of the variable that an identifier names, "" for none."""
-    found = host_code(source).definition(node)
-    kind = source.of(found.declaration, "type") if found is not None else ""
-    return aliases(source).get(kind, kind)
-
-
-def element_type(source: Source, node: Node) -> str:
-    """The type of `p[i]`, "" where p is not declared plainly as a pointer, an array or a vector."""
-    base = node.child_by_field_name("argument")
-    kind = declared_type(source, base) if base is not None and base.type == "identifier" else ""
-    return vector_of(kind) or kind
+def declared_type(source: Source, node: Node | None) -> str:
+    """The type, without pointers, of the variable that an identifier names, "" for anything else."""
+    code = host_code(source)
+    found = code.variable(node)
+    return code.plain_type(source.of(found.declaration, "type")) if found is not None else ""
 
 
 def vector_of(kind: str) -> str:
@@ -346,14 +270,15 @@ def overloaded(source: Source, name: str) -> bool:
 
 
 def is_float(source: Source, node: Node) -> bool:
-    """Whether an expression is certainly a float: built of float variables, float literals and integers' literals."""
+    """Whether an expression has the type float for certain: made of float variables, float literals and integers' literals."""
     match node.type:
         case "number_literal":
             return source.of(node)[-1] in "fF" and not source.of(node).startswith("0x")
         case "identifier":
             return declared_type(source, node) == "float"
         case "subscript_expression":
-            return element_type(source, node) == "float"
+            kind = declared_type(source, field_of(node, "argument"))
+            return (vector_of(kind) or kind) == "float"
         case "conditional_expression":
             return all(is_float(source, side) for side in fields(node, "consequence", "alternative"))
         case "parenthesized_expression":

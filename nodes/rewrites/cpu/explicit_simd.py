@@ -20,7 +20,6 @@ from nodes.rewrites.analysis.host_dependence import Reduction, reduction, unorde
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
-    aliases,
     arguments,
     declared_type,
     enclosing_function,
@@ -28,7 +27,6 @@ from nodes.rewrites.analysis.host_source import (
     functions,
     host_code,
     identifiers,
-    indentation,
     is_float,
     operator,
     pragma_node,
@@ -36,22 +34,22 @@ from nodes.rewrites.analysis.host_source import (
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu import lanes_text
-from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions
+from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions, cast
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.insert import after_definitions, include
+from nodes.rewrites.syntax.insert import after_definitions, free, include
 from nodes.rewrites.syntax.match import bare
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import is_integer
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, one_variable
 
 _FUNCTIONS = {name: (f"{name.removesuffix('f')}_lanes", count) for name, count in VECTOR_FUNCTIONS.items()} | {
     "sqrtf": ("sqrt_lanes", 1), "fabsf": ("abs_lanes", 1), "rintf": ("rint_lanes", 1), "nearbyintf": ("rint_lanes", 1),
-    "floorf": ("floor_lanes", 1), "ceilf": ("ceil_lanes", 1), "truncf": ("trunc_lanes", 1), "roundf": ("round_lanes", 1),
+    "floorf": ("floor_lanes", 1), "ceilf": ("ceil_lanes", 1), "truncf": ("trunc_lanes", 1),
     "fmaxf": ("max_number_lanes", 2), "fminf": ("min_number_lanes", 2),
 }  # fmt: skip
 _FUNCTIONS |= {f"std::{name.removesuffix('f')}": form for name, form in _FUNCTIONS.items()} | {
     "simd_max": ("max_number_lanes", 2), "simd_min": ("min_number_lanes", 2), "std::max": ("max_lanes", 2),
-    "std::min": ("min_lanes", 2), "std::clamp": ("clamp_lanes", 3), "std::abs": ("abs_lanes", 1),
+    "std::min": ("min_lanes", 2), "std::abs": ("abs_lanes", 1),
 }  # fmt: skip
 """What a function is over lanes, and how many arguments it takes."""
 _PARTS = {"subscript_expression", "pointer_expression", "parenthesized_expression", "binary_expression"}
@@ -71,14 +69,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     conversions, edits, overloads = Conversions(source), Edits(source), dict[int, str]()
     for loop in loops(source):
-        if loop.step_node is not None or loop.inclusive:
-            continue
         with edits.attempt():
-            found, carried = unordered(source, loop)
-            if found.inner_loops or found.called_loops:
-                continue
-            translation = _Translation(source, loop, found, carried, conversions)
-            edits.changes.extend(translation.changes())
+            translation = _Translation(source, loop, conversions)
+            translation.write(edits)
             overloads |= translation.overloads
     if not edits.changes:
         return None
@@ -93,15 +86,6 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 def _refused(node: Node, why: str) -> Unsupported:
     return Unsupported(f"line {node.start_point[0] + 1}: {why}")
-
-
-def _cast(source: Source, node: Node) -> tuple[str, Node]:
-    """What an expression is cast to, and what is cast, of `(T)x`, `T(x)`, `static_cast<T>(x)`; a call of one argument reads alike."""
-    if node.type == "cast_expression":
-        return source.of(node, "type"), node.child_by_field_name("value")
-    if node.type != "call_expression" or len(given := arguments(node)) != 1:
-        return "", node
-    return source.of(node, "function").removeprefix("static_cast<").removesuffix(">").strip("()"), given[0]
 
 
 class _Expressions:
@@ -128,9 +112,9 @@ class _Expressions:
             raise _refused(node, f"{text} as a number")
         if not self.variant(node):
             return "uniform", text
-        to, value = _cast(source, node)
-        if to == "float":
-            return "lanes", self.to_float(value)
+        to, value = cast(source, node)
+        if to == "float" or to in self.conversions.widening:
+            return "lanes", self.to_float(bare(value), by_cast=to == "float")
         match node.type:
             case "identifier":
                 return "lanes", text
@@ -138,12 +122,12 @@ class _Expressions:
                 kind, inner = self.expression(node.named_children[0])
                 return kind, f"({inner})"
             case "unary_expression":
-                argument = node.child_by_field_name("argument")
+                argument = field_of(node, "argument")
                 kind, inner = self.expression(argument)
                 if (kind == "mask") == (operator(source, node) == "!"):
                     return kind, source.render(node, [(argument, inner)])
             case "subscript_expression" | "pointer_expression":
-                return "lanes", self.load(node, direct=True)
+                return "lanes", self.load(node, by_cast=True)
             case "call_expression":
                 return "lanes", self.call(node)
             case "binary_expression":
@@ -161,42 +145,32 @@ class _Expressions:
         kinds = [self.expression(side)[0] for side in sides]
         if sign in {"&&", "||"} and kinds == ["mask", "mask"]:
             return "mask", self.source.render(node, [(side, self.expression(side)[1]) for side in sides])
-        if "mask" in kinds or sign not in {"+", "-", "*", "/", "<", ">", "<=", ">=", "==", "!="}:
+        if sign not in {"+", "-", "*", "/", "<", ">", "<=", ">=", "==", "!="}:
             raise _refused(node, f"{sign} has no lane form")
         text = self.source.render(node, [(side, self.single(side)) for side in sides])
         return "lanes" if sign in {"+", "-", "*", "/"} else "mask", text
 
-    def single(self, node: Node) -> str:
-        """Lanes; or what is the same for all of them, as a float: a double or an integer would not mix with them."""
-        (kind, text), source = self.expression(node), self.source
-        if kind == "mask":
-            raise _refused(node, "a comparison as a number")
-        number = node
-        while number.type in {"parenthesized_expression", "unary_expression"}:
-            number = number.named_children[-1]
-        if kind == "lanes" or is_float(source, node):
-            return text
-        digits = source.of(number)
-        if number.type == "number_literal" and not digits.startswith("0x"):
-            digits = f"{digits}f" if "." in digits or "e" in digits else f"{digits.rstrip('uUlL')}.0f"
-            return source.render(node, [(number, digits)])
-        return f"static_cast<float>({text})"
-
-    def widened(self, node: Node) -> str:
+    def number(self, node: Node) -> tuple[str, str]:
         kind, text = self.expression(node)
         if kind == "mask":
             raise _refused(node, "a comparison as a number")
+        return kind, text
+
+    def single(self, node: Node) -> str:
+        """Lanes; or what is the same for all of them, as a float: a double or an integer would not mix with them."""
+        kind, text = self.number(node)
+        return text if kind == "lanes" or is_float(self.source, node) else f"static_cast<float>({text})"
+
+    def widened(self, node: Node) -> str:
+        kind, text = self.number(node)
         return text if kind == "lanes" else f"splat({text})"
 
     def call(self, node: Node) -> str:
-        source, given = self.source, arguments(node)
-        name = source.of(node, "function")
+        given, name = arguments(node), self.source.of(node, "function")
         base = name.partition("<")[0]
-        if base in self.conversions.widening and len(given) == 1:
-            return self.load(given[0])
         function, count = _FUNCTIONS.get(base, ("", 0))
-        if base in self.own and not function:
-            function, count = base, len(given) if self.own_function(base) else -1
+        if base in self.own and not function and self.own_function(base):
+            function, count = base, len(given)
         if not function or count != len(given):
             raise _refused(node, f"{name} has no lane form")
         values = [self.widened(argument) for argument in given]
@@ -204,11 +178,10 @@ class _Expressions:
             function, values = function.replace("_number", ""), values[::-1]
         return f"{function}({', '.join(values)})"
 
-    def to_float(self, value: Node) -> str:
+    def to_float(self, value: Node, *, by_cast: bool) -> str:
         """`(float)p[i]` is a load; of anything else that is lanes already, the cast goes."""
-        value = bare(value)
         if value.type in {"subscript_expression", "pointer_expression"}:
-            return self.load(value)
+            return self.load(value, by_cast=by_cast)
         kind, text = self.expression(value)
         if kind != "lanes":
             raise _refused(value, "a cast of something that is no number")
@@ -226,215 +199,163 @@ class _Expressions:
         inner.lanes, inner.numbers = {each.name for each in function.parameters}, set()
         inner.effects = replace(self.effects, carried=[], accesses=[])
         listed = source.walk(declarator, "parameter_declaration")
-        changed = [(kind, "lanes"), *((parameter.child_by_field_name("type"), "lanes") for parameter in listed)]
-        for node in function.body.named_children:
+        changed = [(kind, "lanes"), *((field_of(parameter, "type"), "lanes") for parameter in listed)]
+        for node in children_of(function.body):
             if node.type == "return_statement":
                 changed.append((node.named_children[0], inner.widened(node.named_children[0])))
-            elif node.type == "declaration":
+            else:
                 changed += inner.declaration(node)
-            elif node.type != "comment":
-                raise _refused(node, f"a {node.type.replace('_', ' ')}")
         self.overloads[function.node.end_byte] = source.render(function.node, changed)
         return True
 
     def declaration(self, node: Node) -> list[tuple[Node, str]]:
         """What of a declaration is replaced by what."""
-        source, kind, changed = self.source, node.child_by_field_name("type"), []
-        declarators = node.children_by_field_name("declarator")
-        for declarator in declarators:
-            name, value = fields(declarator, "declarator", "value")
-            if declarator.type != "init_declarator" or (name.type != "identifier" and self.variant(value)):
-                raise _refused(node, "a variable of another form, or without a value")
-            integer = is_integer(source.of(kind))
-            if not self.variant(value) or integer:
-                self.numbers |= {source.of(name)} if self.variant(value) else set()
-                continue
-            got, text = self.expression(value)
-            if got != "lanes" or source.of(kind) not in {"float", "auto"} or len(declarators) != 1:
-                raise _refused(node, f"{got} as {source.of(kind)}")
-            self.lanes.add(source.of(name))
-            changed += [(value, text), *([(kind, "lanes")] if source.of(kind) == "float" else [])]
-        return changed
+        variable, kind = one_variable(node) if node.type == "declaration" else None, field_of(node, "type")
+        if variable is None:
+            raise _refused(node, "no declaration of one variable with a value")
+        (name, value), type_ = variable, self.source.of(kind)
+        if not self.variant(value) or is_integer(type_):
+            self.numbers |= {self.source.of(name)} if self.variant(value) else set()
+            return []
+        got, text = self.expression(value)
+        if got != "lanes" or type_ not in {"float", "auto"}:
+            raise _refused(node, f"{got} as {type_}")
+        self.lanes.add(self.source.of(name))
+        return [(value, text), *([(kind, "lanes")] if type_ == "float" else [])]
 
     # memory
 
-    def load(self, element: Node, *, direct: bool = False) -> str:
-        """`load_lanes(p + i, count)` for `p[i]`, and for `f(p[i])` unless it is read directly."""
+    def load(self, element: Node, *, by_cast: bool) -> str:
+        """`load_lanes(p + i, count)` for `p[i]`, as it is or `by_cast`, and for `f(p[i])`, which reads bfloat16, too."""
         address, kind = self.address(element), self.kind_of(element)
-        if kind in BYTES or (direct and kind == self.conversions.bfloat16) or not self.holds_floats(element):
+        if kind not in self.conversions.storage | ({self.conversions.bfloat16} if not by_cast else set()):
             raise _refused(element, "an element that may be no float")
         return f"load_lanes({address}, {self.count})"
-
-    def holds_floats(self, node: Node) -> bool:
-        """Whether the array of an element holds floats, or a template's type, which the caller converts."""
-        kind = self.kind_of(node)
-        return kind in self.conversions.storage or (kind != "" and kind == self.conversions.bfloat16)
 
     def kind_of(self, node: Node) -> str:
         """The element type of the array that an element belongs to, "" where it is not declared plainly."""
         while node.type in _PARTS:
-            node = node.child_by_field_name("argument") or node.child_by_field_name("left") or node.named_children[0]
-        kind = declared_type(self.source, node) if node.type == "identifier" else ""
+            node = field_of(node, "argument") or field_of(node, "left") or node.named_children[0]
+        kind = declared_type(self.source, node)
         return vector_of(kind) or kind
 
     def address(self, node: Node) -> str:
         source = self.source
-        if not self.moves_by_one([a for a in self.effects.accesses if inside(a.node, node)]):
-            raise _refused(node, "elements that are not consecutive")
-        if node.type == "subscript_expression":
-            base, (index,) = node.child_by_field_name("argument"), node.child_by_field_name("indices").named_children
-            pointer = base.type == "identifier" and not vector_of(declared_type(source, base))
-            sum_ = index.type == "binary_expression" and operator(source, index) in {"+", "*"}
-            plain = pointer and (index.type == "identifier" or sum_)
-            return f"{source.of(base)} + {source.of(index)}" if plain else f"&{source.of(node)}"
-        if node.type == "pointer_expression" and source.of(node).startswith("*"):
-            return source.of(node, "argument")
-        raise _refused(node, f"{source.of(node)} is no element")
+        self.check_steps([a for a in self.effects.accesses if inside(a.node, node)], node)
+        base, index = field_of(node, "argument"), children_of(node, "indices")
+        if node.type == "pointer_expression" and not index:
+            return source.of(base)
+        if len(index) != 1:
+            raise _refused(node, f"{source.of(node)} is no element")
+        pointer = base.type == "identifier" and not vector_of(declared_type(source, base))
+        sum_ = operator(source, index[0]) in {"+", "*"} or index[0].type == "identifier"
+        return f"{source.of(base)} + {source.of(index[0])}" if pointer and sum_ else f"&{source.of(node)}"
 
-    def moves_by_one(self, touched: list) -> bool:
-        """Whether what is touched is, and only elements one behind the other."""
+    def check_steps(self, touched: list, node: Node) -> None:
+        """Raises Unsupported unless what is touched is, and only elements one behind the other."""
         variable = self.effects.iteration.symbol
-        steps = {a.offset.coefficient(variable).value if a.offset is not None else None for a in touched}
-        return steps == {1}
+        if {a.offset.coefficient(variable).value if a.offset is not None else None for a in touched} != {1}:
+            raise _refused(node, "elements that are not consecutive")
 
 
 class _Translation(_Expressions):
     """The edits that turn one loop into a loop over lanes. Raises Unsupported at what has no lane form."""
 
-    def __init__(
-        self, source: Source, loop: Loop, found: Effects, carried: dict[str, str], conversions: Conversions
-    ) -> None:
+    def __init__(self, source: Source, loop: Loop, conversions: Conversions) -> None:
+        if loop.step_node is not None or loop.inclusive:
+            raise Unsupported("a loop of another form")
+        found, self.carried = unordered(source, loop)
         super().__init__(source, loop, found, conversions)
-        self.carried = carried
-        self.numbers |= set(carried)
-        if not set(carried.values()) <= {"+", "max", "min"}:
-            raise Unsupported("a reduction other than a sum, maximum or minimum")
-        self.doubles: set[str] = set()
-        """Of the carried ones, the sums that are kept in double."""
-        for each in found.carried:
-            kind = declared_type(source, each.node.named_children[0])
-            if kind == "double" and carried[each.name] == "+":
-                self.doubles.add(each.name)
-            elif kind != "float":
-                raise Unsupported(f"{each.name} is no float")
+        self.numbers |= set(self.carried)
+        kinds = {declared_type(source, each.node.named_children[0]) for each in found.carried}
+        if found.inner_loops or found.called_loops or not kinds <= {"float"}:
+            raise Unsupported("loops in it, or a reduction of something else")
 
-    def changes(self) -> list[tuple[int, int, str]]:
-        source, loop, body = self.source, self.loop, self.loop.body
-        indent, edits = indentation(source, loop.node), Edits(source)
-        block = body.type == "compound_statement"
-        statements = [node for node in (body.named_children if block else [body]) if node.type != "comment"]
-        for statement in statements:
-            for node, text in self.statement(statement):
-                edits.replace(node, text)
-        if not any(word in text for _, _, text in edits.changes for word in ("load_lanes(", "store_lanes(")):
+    def write(self, edits: Edits) -> None:
+        source, loop, lines = self.source, self.loop, list[str]()
+        block = loop.body.type == "compound_statement"
+        for node in loop.body.named_children if block else [loop.body]:
+            changed = self.statement(node) if node.type != "comment" else []
+            lines += lifted(source, node, source.render(node, changed)).split("\n")
+        if not any(word in line for line in lines for word in ("load_lanes(", "store_lanes(")):
             raise Unsupported("no loads or stores of lanes")
         self._pragma(edits)
-        edits.replace(loop.node.child_by_field_name("update"), f"{loop.name} += LANES")
-        line = f"const int64_t {self.count} = std::min<int64_t>(LANES, {source.of(loop.bound_node)} - {loop.name});"
-        inner = f"{indent}    "
-        if block and body.named_children and body.named_children[0].start_point[0] > loop.node.start_point[0]:
-            inner = " " * body.named_children[0].start_point[1]
-        if block:
-            edits.insert(body.start_byte + 1, f"\n{inner}{line}")
-        else:
-            edits.changes.insert(0, (body.prev_sibling.end_byte, body.start_byte, f" {{\n{inner}{line}\n{inner}"))
-            edits.insert(body.end_byte, f"\n{indent}}}")
-        for name, kind in self.carried.items():
-            lanes, wide = ("doubles", "_doubles") if name in self.doubles else ("lanes", "")
-            start = f"{lanes}{{}}" if kind == "+" else f"{name} + lanes{{}}"
-            edits.insert(loop.node.start_byte, f"{lanes} {self.vector(name)} = {start};\n{indent}")
-            edits.insert(loop.node.end_byte, f"\n{indent}{name} {_ENDS[kind]}{wide}({self.vector(name)});")
-        return edits.changes
+        vectors = {name: self.vector(name) for name in self.carried}
+        starts = ("lanes{}" if kind == "+" else f"{name} + lanes{{}}" for name, kind in self.carried.items())
+        edits.write(loop.node, [
+            *(f"lanes {vector} = {start};" for vector, start in zip(vectors.values(), starts, strict=True)),
+            f"for ({source.of(loop.node, 'initializer')} {source.of(loop.node, 'condition')}; {loop.name} += LANES) {{",
+            [f"const int64_t {self.count} = std::min<int64_t>(LANES, {source.of(loop.bound_node)} - {loop.name});", *lines],
+            "}",
+            *(f"{name} {_ENDS[kind]}({vectors[name]});" for name, kind in self.carried.items()),
+        ])  # fmt: skip
 
     def _pragma(self, edits: Edits) -> None:
         """A loop over lanes needs no `simd`, and can be shared out as before if it reduces nothing."""
-        pragma, data = pragma_node(self.source, self.loop.node), self.source.data
-        if pragma is None:
-            return
-        text, end = self.source.of(pragma).rstrip(), data.find(b"\n", pragma.start_byte) + 1
+        pragma = pragma_node(self.source, self.loop.node)
+        text = self.source.of(pragma).rstrip()
         if text.startswith("#pragma omp simd"):
-            edits.changes.append((data.rfind(b"\n", 0, pragma.start_byte) + 1, end, ""))
+            at = self.source.line_start(pragma)
+            edits.changes.append((at, self.source.data.find(b"\n", pragma.start_byte) + 1, ""))
         elif text.startswith("#pragma omp parallel for") and not self.carried:
             shared = text.replace(" parallel for simd", " parallel for").replace("if (parallel: ", "if (")
-            edits.changes.append((pragma.start_byte, end, f"{shared}\n"))
-        else:
+            edits.replace(pragma, f"{shared}\n")
+        elif text:
             raise Unsupported("a pragma of another kind")
 
     def vector(self, name: str) -> str:
         """What a carried variable's lanes are called: not `max_lanes` for a `max`, which is a function here."""
         taken = identifiers(self.source, enclosing_function(self.loop.node)) | lanes_text.NAMES
-        free = (f"{name}_lanes", f"{name}_vector", *(f"{name}_vector_{n}" for n in range(2, 99)))
-        return next(each for each in free if each not in taken)
+        return free(f"{name}_lanes", taken)
 
     # statements: what of them is replaced by what
 
     def statement(self, node: Node) -> list[tuple[Node, str]]:
-        if node.type in {"alias_declaration", "type_definition"}:
-            return []
-        if node.type == "declaration":
-            return self.declaration(node)
         carried = next((c for c in self.effects.carried if inside(c.node, node)), None)
-        inner = node.named_children[0] if node.type == "expression_statement" else node
         found = reduction(self.source, carried) if carried is not None else None
+        inner = node.named_children[0] if node.type == "expression_statement" else node
         if found is not None and found.statement in (node, inner):
             end = ";" if found.statement.type == "if_statement" else ""
             return [(found.statement, f"{self.reduced(found, carried.name)}{end}")]
         if inner.type == "assignment_expression":
             return [(inner, self.assigned(inner))]
-        if inner.type == "call_expression":
-            return [(inner, self.stored(inner))]
-        raise _refused(node, f"a {node.type.replace('_', ' ')}")
+        return [(inner, self.stored(inner))] if inner.type == "call_expression" else self.declaration(node)
 
     def assigned(self, node: Node) -> str:
         source, (left, right), sign = self.source, fields(node, "left", "right"), operator(self.source, node)
         if left.type == "identifier" and source.of(left) in self.lanes:
             return f"{source.of(left)} {sign} {self.single(right) if sign != '=' else self.widened(right)}"
         address, kind = self.address(left), self.kind_of(left)
-        if not self.holds_floats(left):
-            raise _refused(node, f"stores {kind or 'something'} that is no float")
         if sign == "=":
+            if kind not in self.conversions.storage | BYTES | {self.conversions.bfloat16}:
+                raise _refused(node, f"stores {kind or 'something'} that is no float")
             return f"store_lanes({address}, {self.widened(self.narrowed(right))}, {self.count})"
-        if sign not in {"+=", "-=", "*=", "/="} or kind in BYTES or kind == self.conversions.bfloat16:
+        if sign not in {"+=", "-=", "*=", "/="}:
             raise _refused(node, f"{sign} in memory")
         value = self.single(right)
         simple = right.type in {"identifier", "number_literal", "call_expression", "subscript_expression"}
         value = value if simple else f"({value})"
-        return f"store_lanes({address}, load_lanes({address}, {self.count}) {sign[0]} {value}, {self.count})"
+        return f"store_lanes({address}, {self.load(left, by_cast=True)} {sign[0]} {value}, {self.count})"
 
     def narrowed(self, node: Node) -> Node:
         """The float inside a conversion to the storage type."""
-        kind, inner = _cast(self.source, node)
-        converts = kind.removeprefix("std::").partition("<")[0] in self.conversions.narrowing
-        return inner if converts or kind in self.conversions.storage else node
+        kind, inner = cast(self.source, node)
+        return inner if kind in self.conversions.narrowing | self.conversions.storage | BYTES else node
 
     def stored(self, node: Node) -> str:
         """`store(p + i, value)`, where the file's own function converts."""
         source, given = self.source, arguments(node)
         if source.of(node, "function") not in self.conversions.storing or len(given) != 2:
             raise _refused(node, source.of(node))
-        if not self.moves_by_one([a for a in self.effects.accesses if a.writes and inside(a.call or a.node, node)]):
-            raise _refused(node, "elements that are not consecutive")
+        self.check_steps([a for a in self.effects.accesses if a.writes and inside(a.call or a.node, node)], node)
         # The element itself where it is handed over as a reference.
         to = self.address(given[0]) if given[0].type == "subscript_expression" else source.of(given[0])
         return f"store_lanes({to}, {self.widened(given[1])}, {self.count})"
 
     def reduced(self, found: Reduction, name: str) -> str:
         """The extreme of two lanes, where a NaN gives way to what was there before, or a sum."""
-        value, vector = found.value, self.vector(name)
-        if value is None:
-            raise _refused(found.statement, "a sum of another form")
-        if found.kind != "+":
-            return f"{vector} = {found.kind}_lanes({vector}, {self.kept(value, name)})"
-        if name not in self.doubles:
-            return f"{vector} += {self.kept(value, '0.0f')}"
-        kind, inner = _cast(self.source, bare(value))  # the float that is made a double of as a whole
-        value = inner if aliases(self.source).get(kind, kind) == "double" else bare(value)
-        if not is_float(self.source, value):
-            raise _refused(found.statement, "terms that are computed in double")
-        return f"{vector} += in_doubles({self.kept(value, '0.0f')})"
-
-    def kept(self, value: Node, neutral: str) -> str:
-        kind, text = self.expression(value)
+        kind, text = self.expression(found.value) if found.value is not None else ("", "")
         if kind != "lanes":
-            raise _refused(value, "a reduction of something that is the same for all lanes")
-        return f"kept({text}, {self.count}, {neutral})"
+            raise _refused(found.statement, "a reduction of something that is the same for all lanes")
+        vector, kept = self.vector(name), f"kept({text}, {self.count}, {'0.0f' if found.kind == '+' else name})"
+        return f"{vector} += {kept}" if found.kind == "+" else f"{vector} = {found.kind}_lanes({vector}, {kept})"

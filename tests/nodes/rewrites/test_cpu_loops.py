@@ -53,8 +53,6 @@ INNER = "for (int64_t c = 0; c < columns; ++c)"
         "for (int64_t i = 0; i < rows; i++) { if (x[i] > 0) { y[i] = 1; } else { y[i] = x[i]; } }",
         # A gather: what is read may be anywhere, what is written may not.
         f"{ROWS} const int64_t from = (int64_t)x[r]; {INNER} y[r * columns + c] = x[from * columns + c]; }}",
-        # Whole steps reach no further than their end.
-        f"{ROWS} for (int64_t c = 0; c < 2 * columns; c += 2) {{ y[r * 2 * columns + c] = y[r * 2 * columns + c + 1]; }} }}",
         f"{ROWS} const int64_t m = columns * 32 / 32; for (int64_t b = 0; b < m; ++b) {{ y[r * columns + b] = x[b]; }} }}",
         f"static const int64_t first = rows; {INNER} y[3 * first + c] += x[c];",
         "for (int64_t i = 0; i < rows; i += 1) { float part[4] = {0, 0, 0, 0}; part[1] = x[i]; y[i] = part[1]; }",
@@ -116,17 +114,6 @@ def test_a_function_is_looked_into():
     before = "static void put(float* to, float value) { *to = value; to[1] = value; }"
     assert "overlap" in verdict("for (int64_t i = 0; i < rows; ++i) put(y + i, x[i]);", before=before)
     assert verdict("for (int64_t i = 0; i < rows; ++i) put(y + 2 * i, x[i]);", before=before) == ""
-
-
-def test_what_a_function_returns_is_an_index():
-    before = """
-    static int64_t at(int64_t r, int64_t c, int64_t n) { const int64_t row = r * n; return row + c; }
-    static float* row_of(float* p, int64_t r, int64_t n) { return p + r * n; }
-    static int64_t next(int64_t r) { static int64_t calls = 0; calls += r; return calls; }"""
-    assert verdict(f"{ROWS} {INNER} y[at(r, c, columns)] = x[c]; }}", before=before) == ""
-    assert "overlap" in verdict(f"{ROWS} {INNER} y[at(r, 2 * c, columns)] = x[c]; }}", before=before)
-    assert verdict(f"{ROWS} float* row = row_of(y, r, columns); {INNER} row[c] = x[c]; }}", before=before) == ""
-    assert verdict(f"{ROWS} y[next(r)] = x[r]; }}", before=before) != ""
 
 
 def test_every_overload_counts():

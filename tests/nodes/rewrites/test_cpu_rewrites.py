@@ -175,23 +175,6 @@ IN_PLACE = f(
     "const float* x, float* y, long n, float s",
 )
 LANES = after("explicit_simd", HALF)
-SWISH = f(
-    f"""\
-{ROWS}
-        const float* row = x + r * n;
-{ELEMENTS}
-            y[r * n + i] = swish(row[i]) * weight[i];
-        }}
-    }}
-""",
-    "const float* x, const float* weight, float* y, long rows, long n",
-    "static float swish(float v) {\n    return v / (1.0f + expf(-v));\n}\n",
-)
-STREAMED = after("vector_math explicit_simd nontemporal_stores", SWISH)
-
-
-def memset(arguments: str) -> str:
-    return f(f"    memset({arguments});\n")
 
 
 @pytest.mark.parametrize(
@@ -237,13 +220,12 @@ def memset(arguments: str) -> str:
         ("loop_interchange", COLUMNS, "s[c - c_block] += x[r * n + c];"),
         ("loop_interchange", TURNED, "#pragma omp parallel for"),
         # Tables stand in front of the loops that do not change them.
-        ("lookup_tables", ANGLES, "powf_table[i] = powf(10000.0f, -(float)i / n); } for (long r"),
-        ("lookup_tables", ANGLES, "std::vector<float> cosf_table(n); for (long i = 0; i < n; ++i) { cosf_table[i] = cosf(static_cast<float>(at[r] * powf_table[i])); }"),
-        ("lookup_tables", ANGLES.replace("const float angle", "const int angle"), "cosf_table[i] = cosf(static_cast<int>(at[r] * powf_table[i]));"),
-        ("lookup_tables", ANGLES.replace("cosf(angle);", "cosf(angle); for (int k = 0; k < 2; ++k) { y[k] = angle; }"), "const float angle ="),
-        ("lookup_tables", ANGLES, "for (long h = 0; h < 8; ++h) { for (long i = 0; i < n; ++i) { y[(r * 8 + h) * n + i] ="),
-        ("lookup_tables", ANGLES, "x[(r * 8 + h) * n + i] * cosf_table[i];"),
-        ("inline_algorithms", memset("y, 0, n * sizeof(float)"), "for (int64_t i = 0; i < n; ++i) { y[i] = 0; }"),
+        ("licm", ANGLES, "powf_table[i] = powf(10000.0f, -(float)i / n); } for (long r"),
+        ("licm", ANGLES, "std::vector<float> cosf_table(n); for (long i = 0; i < n; ++i) { cosf_table[i] = cosf(static_cast<float>(at[r] * powf_table[i])); }"),
+        ("licm", ANGLES.replace("const float angle", "const int angle"), "cosf_table[i] = cosf(static_cast<int>(at[r] * powf_table[i]));"),
+        ("licm", ANGLES.replace("cosf(angle);", "cosf(angle); for (int k = 0; k < 2; ++k) { y[k] = angle; }"), "const float angle ="),
+        ("licm", ANGLES, "for (long h = 0; h < 8; ++h) { for (long i = 0; i < n; ++i) { y[(r * 8 + h) * n + i] ="),
+        ("licm", ANGLES, "x[(r * 8 + h) * n + i] * cosf_table[i];"),
         ("if_conversion", EARLY, "    return v <= -3 ? 0 : v >= 3 ? v : v * (v + 3) / 6;\n"),
         ("explicit_simd", HALF, """\
         lanes sum_lanes = lanes{};
@@ -265,8 +247,6 @@ def memset(arguments: str) -> str:
 """),
         ("nontemporal_stores", LANES, "* static_cast<int64_t>(sizeof(*y)) >= STREAM_FROM_MB * int64_t{1 << 20}; for (long r"),
         ("nontemporal_stores", LANES, "0.5f * v, count, streams);"),
-        # The row is asked for, not the weights, which stay in the caches.
-        ("software_prefetch", STREAMED, "LANES, n - i); prefetch_ahead(row + i); store_lanes(y + r * n + i, swish(load_lanes(row"),
     ],
 )  # fmt: skip
 def test_written(steps, text, written):
@@ -304,12 +284,10 @@ BODY = HOISTED[: HOISTED.index("            const float weight")] + "%s        }
         ("loop_interchange", COLUMNS.replace("x[r * n + c]", "x[c * rows + r]"), "it goes along rows"),
         ("loop_interchange", TURNED.replace("y[c] +=", "y[c] += y[c + 1] *"), "columns that depend on each other"),
         ("loop_interchange", TURNED.replace("y[c] +=", "y[r * n + c] ="), "its rows can be shared out as they are"),
-        ("lookup_tables", ANGLES.replace("/ n)", "/ (n + h + r))").replace("(angle)", "(angle + h * r)"), "nothing stays the same"),
-        ("lookup_tables", ANGLES.replace("powf(10000.0f, -(float)i / n)", "x[i]").replace("(angle)", "(angle + h * r)"),
+        ("licm", ANGLES.replace("/ n)", "/ (n + h + r))").replace("(angle)", "(angle + h * r)"), "nothing stays the same"),
+        ("licm", ANGLES.replace("powf(10000.0f, -(float)i / n)", "x[i]").replace("(angle)", "(angle + h * r)"),
          "what is left depends on the row and the head"),
-        ("lookup_tables", ANGLES.replace("at[r] * powf(10000.0f, -(float)i / n)", "expf(y[i])"), "of what the loop writes"),
-        ("inline_algorithms", memset("y, 0, n * sizeof(double)"), "another type"),
-        ("inline_algorithms", memset("y, 1, n * sizeof(float)"), "another value"),
+        ("licm", ANGLES.replace("at[r] * powf(10000.0f, -(float)i / n)", "expf(y[i])"), "of what the loop writes"),
         ("if_conversion", EARLY.replace("static float", "static int"), "the common type of the sides is another"),
         ("explicit_simd", HALF.replace("v * v", "v * static_cast<float>(i)"), "the position as a number"),
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[r * n + 2 * i]"), "every other element"),
@@ -322,8 +300,6 @@ BODY = HOISTED[: HOISTED.index("            const float weight")] + "%s        }
         ("explicit_simd", BFLOAT16.replace("= up(x[i])", "= x[i]"), "bits as an integer are another number"),
         ("nontemporal_stores", LANES.replace("sums[r] = sum", "sums[r] = y[r]"), "the output is read again"),
         ("nontemporal_stores", LANES.replace("0.5f * v, count", "0.5f * v + load_lanes(y + r * n, count), count"), "in lanes too"),
-        ("software_prefetch", after("explicit_simd nontemporal_stores", SWISH.replace("expf(-v)", "v * v")), "little arithmetic"),
-        ("software_prefetch", after("vector_math explicit_simd", SWISH), "nothing goes past the caches"),
     ],
 )  # fmt: skip
 def test_left_alone(step, text, why):
@@ -364,26 +340,3 @@ def test_what_is_written_once():
 def test_what_the_device_decides():
     assert apply("explicit_simd", HALF, facts(device=AVX512.model_copy(update={"architecture": "avx2"}))) is None
     assert apply("nontemporal_stores", LANES, facts(rows=64)) is None, "everything fits into the cache"
-
-
-def test_prefetches_of_what_was_read_before():
-    loop = "        for (long i = 0; i < n; ++i) {\n"
-    twice = SWISH.replace(loop, f"        float sum = 0.0f;\n{loop} sum += weight[i]; }}\n{loop}").replace(
-        "= swish", "= sum * swish"
-    )
-    steps = "vector_math explicit_simd nontemporal_stores"
-    assert after(f"{steps} software_prefetch", twice).count("prefetch_ahead(row + i);") == 1
-    sum_has_read_it = after(steps, twice.replace("+= weight[i]", "+= row[i]"))
-    assert apply("software_prefetch", sum_has_read_it) is None
-
-
-def test_prefetches_in_bodies_that_somebody_else_wrote():
-    count = " {\n            const int64_t count = std::min<int64_t>(LANES, n - i);\n"
-    start, end = STREAMED.index(count), STREAMED.index("        }\n", STREAMED.index(count))
-    single = STREAMED[:start] + "\n" + STREAMED[start + len(count) : end] + STREAMED[end + len("        }\n") :]
-    single = single.replace(", count)", ", LANES)").replace(", count, streams", ", LANES, streams")
-    assert apply("software_prefetch", single) is None, "the prefetch would be the loop's body"
-    branch = STREAMED.replace("store_lanes(y + r", "if (r > 2) { const float* from = row; store_lanes(y + r", 1)
-    branch = branch.replace("load_lanes(row + i, count)", "load_lanes(from + i, count)")
-    branch = branch.replace(", count, streams);\n", ", count, streams); }\n")
-    assert apply("software_prefetch", branch) is None, "of a variable that is not in sight in front of the branch"
