@@ -25,25 +25,22 @@ _EARLY = ("if ($condition) return $value;", "if ($condition) { return $value; }"
 )
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
-    for group in functions(source).values():
-        for function in group:
-            # Between numbers that become a float anyway, the common type of a choice's sides changes nothing.
-            if source.of(function.node, "type") in {"float", "double"}:
-                _chosen(source, function.body, edits)
+    for function in (each for group in functions(source).values() for each in group):
+        # Between numbers that become a float anyway, the common type of a choice's sides changes nothing.
+        if source.of(function.node, "type") in {"float", "double"}:
+            _chosen(source, children_of(function.body), edits)
     return edits.apply() if edits.changes else None
 
 
-def _chosen(source: Source, body: Node, edits: Edits) -> None:
-    *before, last = children_of(body) or [body]
-    first, found = last, match(source, last, "return $value;")
-    text = _operand(source, found["value"]) if found is not None else ""
-    while found is not None and before and (found := match(source, before[-1], *_EARLY)) is not None:
-        if found["condition"].type == "declaration":
-            return
-        first = before.pop()
+def _chosen(source: Source, lines: list[Node], edits: Edits) -> None:
+    found = match(source, lines[-1], "return $value;") if lines else None
+    text, first = _operand(source, found["value"]) if found is not None else "", len(lines) - 1
+    while found is not None and first > 0 and (found := match(source, lines[first - 1], *_EARLY)) is not None:
         text = f"{_operand(source, found['condition'])} ? {_operand(source, found['value'])} : {text}"
-    if first is not last and not source.has(body, "initializer_list"):
-        edits.span(first, last, f"return {text};")
+        first -= 1
+    loose = any(source.has(line, "initializer_list", "declaration") for line in lines[first:])
+    if first < len(lines) - 1 and not loose:
+        edits.span(lines[first], lines[-1], f"return {text};")
 
 
 def _operand(source: Source, node: Node) -> str:

@@ -11,19 +11,13 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import independent
 from nodes.rewrites.analysis.host_effects import effects
 from nodes.rewrites.analysis.host_loops import has_pragma, loops, put_in_front
-from nodes.rewrites.analysis.host_source import (
-    declared_names,
-    declared_type,
-    fields,
-    identifiers,
-    indentation,
-    operator,
-)
+from nodes.rewrites.analysis.host_source import declared_names, declared_type, identifiers, indentation
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_simd import vectorizes
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of
+from nodes.rewrites.syntax.match import match
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
+from nodes.rewrites.syntax.tree import statements
 
 
 @rule(
@@ -43,34 +37,22 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def _scan(source: Source, loop: Loop, edits: Edits) -> None:
-    if loop.step_node is not None or loop.body.type != "compound_statement":
-        raise Unsupported("a loop of another form")
-    if has_pragma(source, loop) or any(source.walk(loop.body, "preproc_call")):
-        raise Unsupported("a loop with a pragma")
-    found = effects(source, loop)
-    if len(found.carried) != 1 or found.inner_loops or not vectorizes(source, found):
-        raise Unsupported("more than one running sum")
-    if why := independent(found):
-        raise Unsupported(why)
-    (sum_,) = found.carried
-    name, node = sum_.name, sum_.node
-    statements = children_of(loop.body)
-    adds = node.type == "assignment_expression" and operator(source, node) == "+=" and node.parent in statements
-    left, right = fields(node, "left", "right")
-    if not adds or name in identifiers(source, right) or declared_type(source, left) not in {"float", "double"}:
+    found, lines = effects(source, loop), statements(loop.body)
+    plain = loop.step_node is None and not has_pragma(source, loop) and not source.has(loop.body, "preproc_call")
+    if not plain or len(found.carried) != 1 or not vectorizes(source, found) or independent(found):
+        raise Unsupported("a loop of another form, or more than one running sum")
+    (carried,) = found.carried
+    at = next((n for n, line in enumerate(lines) if inside(carried.node, line)), 0)
+    before, after, added = lines[:at], lines[at + 1 :], match(source, lines[at], "$v += $e;")
+    if added is None or declared_type(source, added["v"]) not in {"float", "double"}:
         raise Unsupported("not a sum of floats that every iteration adds to")
-    at = statements.index(node.parent)
-    before, after = statements[:at], statements[at + 1 :]
-    reads = [any(name in identifiers(source, each) for each in part) for part in (before, after)]
-    if reads == [False, True]:
-        kind, place, first, second = "inclusive", after[0], before, after
-    elif reads == [True, False] and not after:
-        kind, place, first, second = "exclusive", node.parent, before, [node.parent]
-    else:
-        raise Unsupported("a sum that is not read, or on both sides")
+    name, first = carried.name, identifiers(source, *before, added["e"])
     # Each side of the directive is a block of its own.
-    declared = {name for each in first for name in declared_names(source, each)}
-    if any(identifiers(source, each) & declared for each in second):
-        raise Unsupported("a value that both sides need")
+    if (
+        name in first
+        or name not in identifiers(source, *after)
+        or identifiers(source, *after) & declared_names(source, *before)
+    ):
+        raise Unsupported("a sum that is read before, or a value that both sides need")
     put_in_front(edits, loop, [f"#pragma omp simd reduction(inscan, +:{name})"])
-    edits.insert(place.start_byte, f"#pragma omp scan {kind}({name})\n{indentation(source, place)}")
+    edits.insert(after[0].start_byte, f"#pragma omp scan inclusive({name})\n{indentation(source, after[0])}")

@@ -9,11 +9,7 @@ from __future__ import annotations
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import loops, put_in_front
-from nodes.rewrites.analysis.host_source import (
-    functions,
-    pragma_before,
-    pragma_node,
-)
+from nodes.rewrites.analysis.host_source import functions, pragma_before, pragma_node
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.vector_math import declared
 from nodes.rewrites.registry import rule
@@ -21,9 +17,8 @@ from nodes.rewrites.syntax.source import Edits, Source
 
 # What g++ 12 turns into vector instructions by itself; any other call keeps the loop scalar.
 _VECTOR_CALLS = frozenset({
-    "fabs", "fabsf", "std::fabs", "abs", "fma", "fmaf", "floor", "floorf", "ceil", "ceilf", "trunc", "truncf",
-    "rint", "rintf", "nearbyint", "nearbyintf", "copysign", "copysignf", "min", "max", "clamp", "sqrt", "sqrtf",
-    "isnan", "signbit",
+    "fabs", "fabsf", "abs", "fma", "fmaf", "floor", "floorf", "ceil", "ceilf", "trunc", "truncf", "rint", "rintf", "nearbyint",
+    "nearbyintf", "copysign", "copysignf", "min", "max", "clamp", "sqrt", "sqrtf", "isnan", "signbit",
 })  # fmt: skip
 SHORT = 8
 """Iterations, known when it is compiled, up to which a loop is unrolled whole. Marked, it would be vectors of a few lanes:
@@ -42,15 +37,11 @@ def rewrite(source: Source, facts: object) -> str | None:
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or _short(loop):
-            continue
-        if loop.step_node is not None and not (
-            source.of(loop.step_node).isdigit() and int(source.of(loop.step_node)) <= SHORT
-        ):
+        if (pragma and not shared) or loop.step_node is not None or _short(loop):
             continue
         with edits.attempt():
             found, carried = unordered(source, loop)
-            if found.inner_loops or not vectorizes(source, found):
+            if not vectorizes(source, found):
                 continue
             if shared:
                 combined = pragma.replace(" for ", " for simd ", 1).replace(" if (", " if (parallel: ")
@@ -61,8 +52,9 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 
 def vectorizes(source: Source, found: Effects) -> bool:
-    """Whether all that an iteration calls has a vector form, or is inlined and without a loop."""
-    return not found.called_loops and found.calls <= _VECTOR_CALLS | functions(source).keys() | declared(source)
+    """Whether there is no loop in it, and all that an iteration calls has a vector form, or is inlined and without a loop."""
+    known = found.calls <= _VECTOR_CALLS | functions(source).keys() | declared(source)
+    return known and not found.inner_loops and not found.called_loops
 
 
 def _short(loop: Loop) -> bool:
