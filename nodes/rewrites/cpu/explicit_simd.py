@@ -28,15 +28,14 @@ from nodes.rewrites.analysis.host_source import (
     host_code,
     identifiers,
     is_float,
-    operator,
     pragma_node,
-    vector_of,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu import lanes_text
 from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions, cast
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import after_definitions, free, include
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted
@@ -52,7 +51,7 @@ _FUNCTIONS |= {f"std::{name.removesuffix('f')}": form for name, form in _FUNCTIO
     "std::min": ("min_lanes", 2), "std::abs": ("abs_lanes", 1),
 }  # fmt: skip
 """What a function is over lanes, and how many arguments it takes."""
-_PARTS = {"subscript_expression", "pointer_expression", "parenthesized_expression", "binary_expression"}
+_OPERATIONS = {"parenthesized_expression", "unary_expression", "binary_expression", "conditional_expression"}
 _ENDS = {"max": "= largest_of", "min": "= smallest_of", "+": "+= sum_of"}
 
 
@@ -89,7 +88,7 @@ def _refused(node: Node, why: str) -> Unsupported:
 
 
 class _Expressions:
-    """What expressions of a loop's body are over lanes: ("lanes", "mask" or "uniform", the text). Raises Unsupported."""
+    """What expressions of a loop's body are over lanes. Raises Unsupported at what has no lane form."""
 
     def __init__(self, source: Source, loop: Loop, found: Effects, conversions: Conversions) -> None:
         self.source, self.loop, self.effects, self.conversions = source, loop, found, conversions
@@ -99,71 +98,48 @@ class _Expressions:
         self.own = functions(source)
         self.overloads: dict[int, str] = {}
         """End of a function of the file -> its form over lanes, to be written behind it."""
-        self.count = "count"
-        while self.count in identifiers(source, enclosing_function(loop.node)):
-            self.count += "_here"
+        self.count = free("count", identifiers(source, enclosing_function(loop.node)))
 
     def variant(self, node: Node) -> bool:
         return bool(identifiers(self.source, node) & (self.lanes | self.numbers))
 
-    def expression(self, node: Node) -> tuple[str, str]:
+    def compares(self, node: Node) -> bool:
+        return self.source.of(bare(node), "operator") in {"<", ">", "<=", ">=", "==", "!="}
+
+    def expression(self, node: Node) -> str:
+        """The text; what is the same for all lanes stays as it is."""
         source, text = self.source, self.source.of(node)
-        if node.type == "identifier" and text in self.numbers:
-            raise _refused(node, f"{text} as a number")
         if not self.variant(node):
-            return "uniform", text
+            return text
         to, value = cast(source, node)
         if to == "float" or to in self.conversions.widening:
-            return "lanes", self.to_float(bare(value), by_cast=to == "float")
-        match node.type:
-            case "identifier":
-                return "lanes", text
-            case "parenthesized_expression":
-                kind, inner = self.expression(node.named_children[0])
-                return kind, f"({inner})"
-            case "unary_expression":
-                argument = field_of(node, "argument")
-                kind, inner = self.expression(argument)
-                if (kind == "mask") == (operator(source, node) == "!"):
-                    return kind, source.render(node, [(argument, inner)])
-            case "subscript_expression" | "pointer_expression":
-                return "lanes", self.load(node, by_cast=True)
-            case "call_expression":
-                return "lanes", self.call(node)
-            case "binary_expression":
-                return self.binary(node)
-            case "conditional_expression":
-                condition, *branches = fields(node, "condition", "consequence", "alternative")
-                kind, tested = self.expression(condition)
-                if kind == "mask":
-                    chosen = [(branch, self.widened(branch)) for branch in branches]
-                    return "lanes", source.render(node, [(condition, tested), *chosen])
-        raise _refused(node, f"{text} has no lane form")
-
-    def binary(self, node: Node) -> tuple[str, str]:
-        sides, sign = fields(node, "left", "right"), operator(self.source, node)
-        kinds = [self.expression(side)[0] for side in sides]
-        if sign in {"&&", "||"} and kinds == ["mask", "mask"]:
-            return "mask", self.source.render(node, [(side, self.expression(side)[1]) for side in sides])
-        if sign not in {"+", "-", "*", "/", "<", ">", "<=", ">=", "==", "!="}:
-            raise _refused(node, f"{sign} has no lane form")
-        text = self.source.render(node, [(side, self.single(side)) for side in sides])
-        return "lanes" if sign in {"+", "-", "*", "/"} else "mask", text
-
-    def number(self, node: Node) -> tuple[str, str]:
-        kind, text = self.expression(node)
-        if kind == "mask":
-            raise _refused(node, "a comparison as a number")
-        return kind, text
+            return self.to_float(bare(value), by_cast=to == "float")
+        if node.type == "identifier" and text not in self.numbers:
+            return text
+        if node.type in {"subscript_expression", "pointer_expression"}:
+            return self.load(node, by_cast=True)
+        if node.type == "call_expression":
+            return self.call(node)
+        chooses, parts = node.type == "conditional_expression", children_of(node)
+        operators = {"", "+", "-", "*", "/", "<", ">", "<=", ">=", "==", "!="}
+        compared = [part for part in parts if self.compares(part) and self.variant(part)]
+        if node.type not in _OPERATIONS or source.of(node, "operator") not in operators or compared != parts[:chooses]:
+            raise _refused(node, f"{text} has no lane form")
+        if node.type == "parenthesized_expression":
+            return f"({self.expression(parts[0])})"
+        return source.render(
+            node, [(n, self.widened(n) if chooses and n not in compared else self.single(n)) for n in parts]
+        )
 
     def single(self, node: Node) -> str:
         """Lanes; or what is the same for all of them, as a float: a double or an integer would not mix with them."""
-        kind, text = self.number(node)
-        return text if kind == "lanes" or is_float(self.source, node) else f"static_cast<float>({text})"
+        text = self.expression(node)
+        return text if self.variant(node) or is_float(self.source, node) else f"static_cast<float>({text})"
 
     def widened(self, node: Node) -> str:
-        kind, text = self.number(node)
-        return text if kind == "lanes" else f"splat({text})"
+        if self.compares(node):
+            raise _refused(node, "a comparison as a number")
+        return self.expression(node) if self.variant(node) else f"splat({self.source.of(node)})"
 
     def call(self, node: Node) -> str:
         given, name = arguments(node), self.source.of(node, "function")
@@ -182,9 +158,7 @@ class _Expressions:
         """`(float)p[i]` is a load; of anything else that is lanes already, the cast goes."""
         if value.type in {"subscript_expression", "pointer_expression"}:
             return self.load(value, by_cast=by_cast)
-        kind, text = self.expression(value)
-        if kind != "lanes":
-            raise _refused(value, "a cast of something that is no number")
+        text = self.widened(value)
         return text if value.type in {"identifier", "call_expression"} else f"({text})"
 
     def own_function(self, name: str) -> bool:
@@ -217,9 +191,9 @@ class _Expressions:
         if not self.variant(value) or is_integer(type_):
             self.numbers |= {self.source.of(name)} if self.variant(value) else set()
             return []
-        got, text = self.expression(value)
-        if got != "lanes" or type_ not in {"float", "auto"}:
-            raise _refused(node, f"{got} as {type_}")
+        text = self.widened(value)
+        if type_ not in {"float", "auto"}:
+            raise _refused(node, f"lanes as {type_}")
         self.lanes.add(self.source.of(name))
         return [(value, text), *([(kind, "lanes")] if type_ == "float" else [])]
 
@@ -227,17 +201,18 @@ class _Expressions:
 
     def load(self, element: Node, *, by_cast: bool) -> str:
         """`load_lanes(p + i, count)` for `p[i]`, as it is or `by_cast`, and for `f(p[i])`, which reads bfloat16, too."""
-        address, kind = self.address(element), self.kind_of(element)
-        if kind not in self.conversions.storage | ({self.conversions.bfloat16} if not by_cast else set()):
+        address = self.address(element)
+        if self.kind_of(element) not in self.conversions.storage | (
+            {self.conversions.bfloat16} if not by_cast else set()
+        ):
             raise _refused(element, "an element that may be no float")
         return f"load_lanes({address}, {self.count})"
 
     def kind_of(self, node: Node) -> str:
-        """The element type of the array that an element belongs to, "" where it is not declared plainly."""
-        while node.type in _PARTS:
-            node = field_of(node, "argument") or field_of(node, "left") or node.named_children[0]
-        kind = declared_type(self.source, node)
-        return vector_of(kind) or kind
+        """The element type of the array that an element belongs to, "" where it is not known."""
+        code = host_code(self.source)
+        base = code.pointer_base(code.place_of(node) or Polynomial())
+        return code.plain_type(code.element_of(base)) if base is not None else ""
 
     def address(self, node: Node) -> str:
         source = self.source
@@ -247,8 +222,8 @@ class _Expressions:
             return source.of(base)
         if len(index) != 1:
             raise _refused(node, f"{source.of(node)} is no element")
-        pointer = base.type == "identifier" and not vector_of(declared_type(source, base))
-        sum_ = operator(source, index[0]) in {"+", "*"} or index[0].type == "identifier"
+        pointer = base.type == "identifier" and "<" not in declared_type(source, base)
+        sum_ = source.of(index[0], "operator") in {"+", "*"} or index[0].type == "identifier"
         return f"{source.of(base)} + {source.of(index[0])}" if pointer and sum_ else f"&{source.of(node)}"
 
     def check_steps(self, touched: list, node: Node) -> None:
@@ -322,7 +297,7 @@ class _Translation(_Expressions):
         return [(inner, self.stored(inner))] if inner.type == "call_expression" else self.declaration(node)
 
     def assigned(self, node: Node) -> str:
-        source, (left, right), sign = self.source, fields(node, "left", "right"), operator(self.source, node)
+        source, (left, right), sign = self.source, fields(node, "left", "right"), self.source.of(node, "operator")
         if left.type == "identifier" and source.of(left) in self.lanes:
             return f"{source.of(left)} {sign} {self.single(right) if sign != '=' else self.widened(right)}"
         address, kind = self.address(left), self.kind_of(left)
@@ -354,8 +329,8 @@ class _Translation(_Expressions):
 
     def reduced(self, found: Reduction, name: str) -> str:
         """The extreme of two lanes, where a NaN gives way to what was there before, or a sum."""
-        kind, text = self.expression(found.value) if found.value is not None else ("", "")
-        if kind != "lanes":
+        if found.value is None or not self.variant(found.value):
             raise _refused(found.statement, "a reduction of something that is the same for all lanes")
-        vector, kept = self.vector(name), f"kept({text}, {self.count}, {'0.0f' if found.kind == '+' else name})"
+        neutral, vector = "0.0f" if found.kind == "+" else name, self.vector(name)
+        kept = f"kept({self.widened(found.value)}, {self.count}, {neutral})"
         return f"{vector} += {kept}" if found.kind == "+" else f"{vector} = {found.kind}_lanes({vector}, {kept})"

@@ -19,9 +19,11 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_loops import runs_again
 from nodes.rewrites.analysis.host_source import arguments, functions, is_float, operator, overloaded
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_includes, include
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import field_of
 
 VECTOR_FUNCTIONS = {
     **dict.fromkeys((
@@ -46,23 +48,6 @@ extern "C" {{
 _FUNCTION = """\
 #pragma omp declare simd notinbranch
 __attribute__((const)) float {name}({arguments}) noexcept;"""
-_IS_NAN = """
-// On bits, because g++ 12 compares a float that came from a _Float16 by a call.
-static inline bool is_nan(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof(bits));
-    return (bits & 0x7fffffffu) > 0x7f800000u;
-}
-"""
-_EXTREME = """
-// f{which}f as comparisons that vectorise: the other one where one is a NaN.
-static inline float simd_{which}(float a, float b) {{ return a {sign} b || is_nan(b) ? a : b; }}
-"""
-_TEXTS = {
-    "is_nan": _IS_NAN,
-    "simd_max": _EXTREME.format(which="max", sign=">"),
-    "simd_min": _EXTREME.format(which="min", sign="<"),
-}
 
 
 @rule(
@@ -79,16 +64,22 @@ def rewrite(source: Source, facts: object) -> str | None:
         if name in {*VECTOR_FUNCTIONS, *_EXTREMES} - own.keys() and runs_again(source, call):
             name = _EXTREMES.get(name, name)
             if source.of(call, "function") != name:
-                edits.replace(call.child_by_field_name("function"), name)
+                edits.replace(field_of(call, "function"), name)
             used.add(name)
-    text = _definitions(source, used)
-    if text is None or not (text or edits.changes):
+    extremes = used & set(_EXTREMES.values()) - own.keys()
+    if extremes and "is_nan" in own:
         return None
-    if text:
-        for header in ("cmath", *(("cstdint", "cstring") if "is_nan" in text else ())):
-            include(source, edits, header)
-        edits.insert(after_includes(source), text)
-    return edits.apply()
+    missing = sorted(used & VECTOR_FUNCTIONS.keys() - declared(source))
+    for header in (*(("cmath",) if extremes or missing else ()), *(("cstdint", "cstring") if extremes else ())):
+        include(source, edits, header)
+    if extremes:
+        edits.insert(after_includes(source), f"\n{text_of('simd_extremes', '.h')}")
+    if missing:
+        lines = (
+            _FUNCTION.format(name=name, arguments=", ".join(["float"] * VECTOR_FUNCTIONS[name])) for name in missing
+        )
+        edits.insert(after_includes(source), _DECLARED.format(functions="\n".join(lines)))
+    return edits.apply() if edits.changes else None
 
 
 def declared(source: Source) -> set[str]:
@@ -96,26 +87,10 @@ def declared(source: Source) -> set[str]:
     return set(re.findall(r"#pragma omp declare simd notinbranch\n.*?(\w+)\(float", source.text))
 
 
-def _definitions(source: Source, used: set[str]) -> str | None:
-    """The text that the used names need and the file lacks; None where it has other functions of these names."""
-    own = functions(source)
-    extremes = sorted(used & set(_EXTREMES.values()))
-    needed = ["is_nan", *extremes] if extremes else []
-    if any(name in own and source.of(own[name][0].node) not in _TEXTS[name] for name in needed):
-        return None
-    text = "".join(_TEXTS[name] for name in needed if name not in own)
-    missing = sorted(used & VECTOR_FUNCTIONS.keys() - declared(source))
-    declarations = [
-        _FUNCTION.format(name=name, arguments=", ".join(["float"] * VECTOR_FUNCTIONS[name])) for name in missing
-    ]
-    return text + (_DECLARED.format(functions="\n".join(declarations)) if missing else "")
-
-
 def _float_function(source: Source, call: Node) -> str:
     """The name of the function of floats that a call is one of, or comes to."""
     name = source.of(call, "function").removeprefix("::")
-    plain = name.removeprefix("std::")
-    given = arguments(call)
+    plain, given = name.removeprefix("std::"), arguments(call)
     floats = overloaded(source, name) and all(is_float(source, argument) for argument in given)
     tolerant = plain in _TOLERANT and len(given) == 1 and _of_a_float(source, given[0])
     return f"{plain}f" if floats or tolerant else plain
