@@ -1,4 +1,4 @@
-"""What does not change inside a loop moves in front of it: declarations, divisions, calls, and `if (i == 0)` blocks; and where a loop
+"""What does not change inside a loop moves in front of it: declarations and `if (i == 0)` blocks; and where a loop
 computes the same for each of its rows by calls into the mathematical library, a table of it does:
 
     for (h ...) { for (i ...) { c = cosf(position[t] * frequency[i]); ... } }
@@ -32,12 +32,9 @@ from nodes.rewrites.analysis.host_source import (
     changed_names,
     declared_names,
     enclosing_function,
-    fields,
     host_code,
     identifiers,
     indentation,
-    is_float,
-    operator,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
@@ -46,7 +43,6 @@ from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, one_by_one
 from nodes.rewrites.syntax.tree import JUMPS, one_variable, upward
 
-_SOMETIMES = frozenset({"for_statement", "if_statement", "conditional_expression", "while_statement", "preproc_call"})
 _LONG = {
     "pow", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "atan",
     "atan2", "asin", "acos", "erf", "erfc", "cbrt", "hypot", "fmod",
@@ -110,12 +106,6 @@ def _hoisted(edits: Edits, source: Source, loop: Loop) -> bool:
         for statement in block:
             indentation(source, statement)  # nothing else stands in front of it
             lines += lifted(source, statement, source.of(statement)).split("\n")
-    names = dict[str, str]()
-    for node in _costly(moves, [node for node in loop.body.named_children if node not in moved]):
-        if (text := source.of(node)) not in names:
-            names[text] = free(_name(source, node), taken | moves.variant | set(names.values()))
-            lines.append(f"const float {names[text]} = {text};")
-        edits.replace(node.parent if node.parent.type == "parenthesized_expression" else node, names[text])
     put_in_front(edits, loop, lines)
     for node in moved:
         edits.remove(node)
@@ -140,28 +130,6 @@ def _first_iteration(moves: _Moves, node: Node) -> Node | None:
     clash |= {a.root for a in mine} & {a.root for a in others if a.writes}
     changes = any(inside(carried.node, node) for carried in moves.effects.carried)
     return None if clash or changes else block
-
-
-def _costly(moves: _Moves, statements: list[Node]) -> Iterator[Node]:
-    """The largest steady floats that cost a division or a call, where every iteration evaluates them."""
-    source, stack = moves.source, statements[::-1]
-    while stack:
-        node = stack.pop()
-        if node.type in _SOMETIMES:
-            continue
-        costs = any(operator(source, n) == "/" for n in source.walk(node, "binary_expression"))
-        costs = costs or any(source.called(n) != "static_cast" for n in source.walk(node, "call_expression"))
-        plain = node.type in {"binary_expression", "call_expression"} and is_float(source, node)
-        if plain and costs and moves.steady(node):
-            yield node
-        else:
-            stack.extend(reversed(node.named_children))
-
-
-def _name(source: Source, node: Node) -> str:
-    left, right = fields(node, "left", "right")
-    plain = operator(source, node) == "/" and left.type == right.type == "identifier"
-    return f"{source.of(left)}_over_{source.of(right)}" if plain else "constant"
 
 
 def _around(source: Source, inner: Loop) -> list[Loop]:

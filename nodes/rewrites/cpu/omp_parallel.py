@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_loops import canonical, loops, put_in_front, runs_again, varying
-from nodes.rewrites.analysis.host_source import enclosing_function, host_code, identifiers, pragma_before, pragma_node
+from nodes.rewrites.analysis.host_loops import canonical, has_pragma, loops, put_in_front, runs_again, varying
+from nodes.rewrites.analysis.host_source import enclosing_function, identifiers, pragma_before
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import as_factor, define
@@ -30,21 +30,14 @@ PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
     for loop in loops(source):
-        pragma = pragma_before(source, loop.node)
-        if loop.step_node is not None or (pragma and not pragma.startswith("#pragma omp simd")):
-            continue
-        if loop.start_node.type != "number_literal":  # the remainder of a loop before it: a few elements
+        # What does not begin at a number is the remainder of a loop before it: a few elements.
+        if loop.step_node is not None or has_pragma(source, loop) or loop.start_node.type != "number_literal":
             continue
         with edits.attempt():
             found, carried = unordered(source, loop)
-            if not may_fork(source, loop) or _forks(source, found):
-                continue
-            clauses = (" collapse(2)" if _collapses(source, loop) else "") + reduction_clauses(carried)
-            condition = _condition(source, loop, found)
-            if pragma:
-                line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
-                edits.replace(pragma_node(source, loop.node), line)
-            else:
+            if may_fork(source, loop):
+                clauses = (" collapse(2)" if _collapses(source, loop) else "") + reduction_clauses(carried)
+                condition = _condition(source, loop, found)
                 put_in_front(edits, loop, [f"#pragma omp parallel for schedule(static) if ({condition}){clauses}"])
     if not edits.changes:
         return None
@@ -58,12 +51,6 @@ def may_fork(source: Source, loop: Loop) -> bool:
     lent = enclosing(node, "lambda_expression") is not None  # it may be called in a loop
     shared = any("omp parallel" in pragma_before(source, here) for here in upward(node, enclosing_function(node)))
     return not lent and not shared and not runs_again(source, node)
-
-
-def _forks(source: Source, found: Effects) -> bool:
-    """Whether a function that the loop calls shares out its own loops: inside another team those would run alone."""
-    bodies = (found.loop.body, *host_code(source).reached(*found.calls))
-    return any("#pragma omp parallel" in source.of(body) for body in bodies)
 
 
 def _collapses(source: Source, loop: Loop) -> bool:

@@ -2,7 +2,7 @@
 
 `expf` is a call per element: g++ takes libmvec's forms of it for four, eight or sixteen elements only under -ffast-math, or
 where the function is declared to have them, which is what this step does. `const` says that it sets no errno, so that a call
-under a condition is made for every element. Forms that take doubles or belong to `std` become the float function's name first.
+under a condition is made for every element. Forms that belong to `std` become the float function's name first.
 
 Measured on one core of a Xeon (Sapphire Rapids, g++ 12.2, glibc 2.36), processor time, beside polynomials written out in the
 source, which this step used before: with vectors of AVX2 silu float32 [32, 4096] 63 us and 419, gelu [1024, 4096] 5.3 ms and 47,
@@ -18,7 +18,7 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_loops import runs_again
-from nodes.rewrites.analysis.host_source import arguments, functions, is_float, operator, overloaded
+from nodes.rewrites.analysis.host_source import arguments, functions, is_float, overloaded
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_includes, include
@@ -34,9 +34,6 @@ VECTOR_FUNCTIONS = {
 }  # fmt: skip
 """Functions of floats of which glibc 2.35 has vector forms on x86, and how many arguments they take."""
 _EXTREMES = {"fmaxf": "simd_max", "fminf": "simd_min"}
-# Where a float and literals without an `f` make a double of the argument, what it rounds to is as good for these. It is not
-# for a logarithm: ln(1.0 + x) of a small x lives off the digits that a float does not have.
-_TOLERANT = frozenset({"exp", "tanh", "erf"})
 _DECLARED = """
 // With vector forms by the C library, which g++ takes by itself only under -ffast-math.
 #if defined(__x86_64__) && __GLIBC__ == 2 && __GLIBC_MINOR__ >= 35
@@ -90,21 +87,5 @@ def declared(source: Source) -> set[str]:
 def _float_function(source: Source, call: Node) -> str:
     """The name of the function of floats that a call is one of, or comes to."""
     name = source.of(call, "function").removeprefix("::")
-    plain, given = name.removeprefix("std::"), arguments(call)
-    floats = overloaded(source, name) and all(is_float(source, argument) for argument in given)
-    tolerant = plain in _TOLERANT and len(given) == 1 and _of_a_float(source, given[0])
-    return f"{plain}f" if floats or tolerant else plain
-
-
-def _of_a_float(source: Source, node: Node) -> bool:
-    """Whether an expression is arithmetic on floats and literals, and holds a float at all."""
-    leaves, stack = [], [node]
-    while stack:
-        here = stack.pop()
-        if here.type in {"parenthesized_expression", "unary_expression"}:
-            stack.append(here.named_children[-1])
-        elif here.type == "binary_expression" and operator(source, here) in set("+-*/"):
-            stack += [here.child_by_field_name("left"), here.child_by_field_name("right")]
-        elif here.type != "number_literal":
-            leaves.append(here)
-    return bool(leaves) and all(is_float(source, leaf) for leaf in leaves)
+    floats = overloaded(source, name) and all(is_float(source, argument) for argument in arguments(call))
+    return name.removeprefix("std::") + "f" * floats
