@@ -28,7 +28,6 @@ from nodes.rewrites.analysis.host_source import (
     host_code,
     identifiers,
     is_float,
-    pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu import lanes_text
@@ -39,7 +38,7 @@ from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import after_definitions, free, include
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted
-from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, one_variable
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, one_variable, pragma_of
 
 _FUNCTIONS = {name: (f"{name.removesuffix('f')}_lanes", count) for name, count in VECTOR_FUNCTIONS.items()} | {
     "sqrtf": ("sqrt_lanes", 1), "fabsf": ("abs_lanes", 1), "rintf": ("rint_lanes", 1), "nearbyintf": ("rint_lanes", 1),
@@ -267,7 +266,7 @@ class _Translation(_Expressions):
 
     def _pragma(self, edits: Edits) -> None:
         """A loop over lanes needs no `simd`, and can be shared out as before if it reduces nothing."""
-        pragma = pragma_node(self.source, self.loop.node)
+        pragma = pragma_of(self.loop.node)
         text = self.source.of(pragma).rstrip()
         if text.startswith("#pragma omp simd"):
             at = self.source.line_start(pragma)

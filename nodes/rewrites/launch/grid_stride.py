@@ -17,14 +17,14 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_first_thread
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
+from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements, upward
+from nodes.rewrites.syntax.tree import field_of, is_integer, pragma_of, same, statements, upward
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -61,14 +61,10 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for kernel in code.kernels:
         with edits.attempt():
             _rewrite_kernel(edits, code, kernel)
-    if not edits.changes:
-        return None
-    if "ceil_div" not in code.functions:
-        require(edits, code, "ceil_div")
     units = facts.device.units
     blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
-    edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-    require(edits, code, "row_shape", includes=("algorithm", "cstdint"))
+    bring(edits, code, TUNABLES.format(**blocks))
+    require(edits, code, "row_shape")
     return without_unused(code, edits.apply())
 
 
@@ -149,11 +145,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
     """One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first."""
-    before = loop.prev_sibling
-    while before is not None and before.type == "comment":
-        before = before.prev_sibling
     line = source.line_start(loop)
-    if source.data[line : loop.start_byte].strip() or (before is not None and before.type == "preproc_call"):
+    if source.data[line : loop.start_byte].strip() or pragma_of(loop) is not None:
         return
     edits.insert(line, "#pragma unroll 1\n")
 

@@ -15,11 +15,11 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point, require
+from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, edited, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, by_items, edited, with_second_form
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
@@ -55,18 +55,12 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if facts.compute_capability < 90 or not brought(source):
         return None
     code = code_of(source)
-    edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
-    if not edits.changes:
-        return None
+    edits = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
     units = facts.device.units
-    edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
-    require(edits, code, "ceil_div", includes=("cstdint",))
-    require(edits, code, "enable_pdl")
-    require(edits, code, "launch_cluster", includes=("cooperative_groups.h", "cuda_runtime.h", "type_traits"))
-    text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
-    for kind in sorted(kinds):
-        text = behind(source.reparsed(text), f"block_{kind}", f"cluster_{kind}")
-    return behind(source.reparsed(text), "row_threads", "cluster_items") if "cluster_items(" in text else text
+    bring(edits, code, NUMBERS.format(blocks=2 * units, fewer=units))
+    require(edits, code, "ceil_div", "launch_cluster", "cluster_items")
+    require(edits, code, "cluster_max", "cluster_min", "cluster_shifted_sum", "cluster_sum")
+    return edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS) if edits.changes else None
 
 
 def _new_kernel(found: RowKernel, name: str) -> str:
@@ -90,22 +84,19 @@ def _new_kernel(found: RowKernel, name: str) -> str:
             edits.replace(use, new)
     for use in found.uses("gridDim.x"):
         edits.replace(use, f"gridDim.x / {blocks}")
-    first = statements(kernel.body)[0]
-    indent = source.indent(first)
     cluster = "cooperative_groups::this_cluster()"
-    lines = [
+    edits.in_front(
+        statements(kernel.body)[0],
         f"const unsigned {blocks} = {cluster}.num_blocks(), {row} = blockIdx.x / {blocks};",
         f"const unsigned {thread} = blockIdx.x % {blocks} * blockDim.x + threadIdx.x, {threads} = {blocks} * blockDim.x;",
         f"{cluster}.barrier_arrive();",
-    ]
-    edits.insert(first.start_byte, "".join(f"{line}\n{indent}" for line in lines))
+    )
     body = kernel.body if found.rows is None else found.rows.body
     meets, last = _statement_of(body, found.reductions[0]), _statement_of(body, found.reductions[-1])
-    within = source.indent(meets)
-    edits.insert(meets.start_byte, f"{cluster}.barrier_wait();  // all of its blocks are there\n{within}")
+    edits.in_front(meets, f"{cluster}.barrier_wait();  // all of its blocks are there")
     if found.rows is not None:
-        edits.insert(last.end_byte, f"\n{within}{cluster}.barrier_arrive();  // this one's parts are read")
-        edits.insert(found.rows.node.end_byte, f"\n{source.indent(found.rows.node)}{cluster}.barrier_wait();")
+        edits.behind(last, f"{cluster}.barrier_arrive();  // this one's parts are read")
+        edits.behind(found.rows.node, f"{cluster}.barrier_wait();")
     return edited(kernel, edits)
 
 
