@@ -36,7 +36,7 @@ from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import after_definitions, free, include
-from nodes.rewrites.syntax.match import bare
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted
 from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, one_variable, pragma_of
 
@@ -51,6 +51,7 @@ _FUNCTIONS |= {f"std::{name.removesuffix('f')}": form for name, form in _FUNCTIO
 }  # fmt: skip
 """What a function is over lanes, and how many arguments it takes."""
 _OPERATIONS = {"parenthesized_expression", "unary_expression", "binary_expression", "conditional_expression"}
+_EARLY = ("if ($condition) return $value;", "if ($condition) { return $value; }")
 _ENDS = {"max": "= largest_of", "min": "= smallest_of", "+": "+= sum_of"}
 
 
@@ -59,7 +60,7 @@ _ENDS = {"max": "= largest_of", "min": "= smallest_of", "+": "+= sum_of"}
     expected="16-bit floats are converted sixteen at a time by the hardware; float16 loops become vector code at all",
     speedup=2.2,
     helps={"memory", "latency", "compute"},
-    after=("reciprocal_division",),
+    after=("omp_simd",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     taken = lanes_text.NAMES & host_code(source).names() and "typedef float lanes" not in source.text
@@ -173,11 +174,18 @@ class _Expressions:
         inner.effects = replace(self.effects, carried=[], accesses=[])
         listed = source.walk(declarator, "parameter_declaration")
         changed = [(kind, "lanes"), *((field_of(parameter, "type"), "lanes") for parameter in listed)]
-        for node in children_of(function.body):
-            if node.type == "return_statement":
-                changed.append((node.named_children[0], inner.widened(node.named_children[0])))
-            else:
+        start = "return "
+        for node in children_of(function.body):  # early returns become one choice: `return v > 3.0f ? v :` and so on
+            found = match(source, node, "return $value;", *_EARLY)
+            if found is None and start:
                 changed += inner.declaration(node)
+                continue
+            if found is None or ((early := "condition" in found) and not inner.compares(found["condition"])):
+                raise _refused(node, "a statement between returns, or a condition of another form")
+            value = inner.widened(found["value"])
+            chosen = f"{inner.expression(bare(found['condition']))} ? {value} :" if early else f"{value};"
+            changed.append((node, f"{start}{chosen}"))
+            start = ""
         self.overloads[function.node.end_byte] = source.render(function.node, changed)
         return True
 

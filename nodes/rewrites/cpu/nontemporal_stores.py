@@ -26,7 +26,7 @@ _DEFINE = "#define STREAM_FROM_MB {threshold}  // tune: {threshold} {large}"
     expected="bytes moved fall by the size of the output on workloads beyond the last-level cache",
     speedup=1.15,
     helps={"memory"},
-    after=("reciprocal_division",),
+    after=("omp_simd",),
     once="STREAM_FROM_MB",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

@@ -128,7 +128,7 @@ ANGLES = f(
     "const float* x, const int* at, float* y, long rows, long n",
 )
 EARLY = """\
-static float f(float v) {
+static float bend(float v) {
     if (v <= -3) return 0;
     if (v >= 3) { return v; }
     return v * (v + 3) / 6;
@@ -208,7 +208,7 @@ LANES = after("explicit_simd", HALF)
             y[r * n + i] = x[r * n + i] * (weight / sum);
         }
 """),
-        ("reciprocal_division", QUOTIENT, """\
+        ("licm", QUOTIENT, """\
     const float inverse_s = 1.0f / s;
     for (long i = 0; i < n; ++i) {
         y[i] = x[i] * inverse_s * 2.0f;
@@ -222,7 +222,13 @@ LANES = after("explicit_simd", HALF)
         ("licm", ANGLES, "{ const float power = power_table[i]; const float c = cosf(at[r] * power); c_table[i] = c; } for (long h"),
         ("licm", ANGLES, "for (long i = 0; i < n; ++i) { const float c = c_table[i]; y[(r * 8 + h) * n + i] = x[(r * 8 + h) * n + i] * c; }"),
         ("licm", ANGLES.replace("= x[", "= power * x["), "{ const float power = power_table[i]; const float c = c_table[i]; y["),
-        ("if_conversion", EARLY, "    return v <= -3 ? 0 : v >= 3 ? v : v * (v + 3) / 6;\n"),
+        ("explicit_simd", BENT.replace(BEND, EARLY), """\
+static lanes bend(lanes v) {
+    return v <= static_cast<float>(-3) ? splat(0) :
+    v >= static_cast<float>(3) ? v :
+    v * (v + static_cast<float>(3)) / static_cast<float>(6);
+}
+"""),
         ("explicit_simd", HALF, """\
         lanes sum_lanes = lanes{};
         for (long i = 0; i < n; i += LANES) {
@@ -274,15 +280,14 @@ BODY = HOISTED[: HOISTED.index("            const float weight")] + "%s        }
         ("licm", BODY % (FIRST.replace("i == 0", "i == 1") % "w[r]" + "            y[r * n + i] = x[i];\n"), "not the first"),
         ("unflatten_loop", FLAT.replace("rows * n", "rows * n + 1"), "rows that are not whole"),
         ("unflatten_loop", FLAT.replace("i % n", "i % rows"), "two divisors"),
-        ("reciprocal_division", QUOTIENT.replace("x[i] / s * 2.0f", "rintf(x[i] / s)"), "a tie may flip"),
-        ("reciprocal_division", QUOTIENT.replace("float s", "long s"), "an integer division"),
+        ("licm", QUOTIENT.replace("x[i] / s * 2.0f", "rintf(x[i] / s)"), "a tie may flip"),
+        ("licm", QUOTIENT.replace("float s", "long s"), "an integer division"),
         ("loop_interchange", COLUMNS.replace("x[r * n + c]", "x[c * rows + r]"), "it goes along rows"),
         ("loop_interchange", TURNED.replace("y[c] +=", "y[c] += y[c + 1] *"), "columns that depend on each other"),
         ("loop_interchange", TURNED.replace("y[c] +=", "y[r * n + c] ="), "its rows can be shared out as they are"),
         ("licm", ANGLES.replace("/ n)", "/ (n + h + r))"), "nothing stays the same"),
         ("licm", ANGLES.replace("powf(10000.0f, -(float)i / n)", "x[i]").replace("* power)", "* power + h)"), "what is left depends on the head"),
         ("licm", ANGLES.replace("powf(10000.0f, -(float)i / n)", "y[i]"), "of what the loop writes"),
-        ("if_conversion", EARLY.replace("static float", "static int"), "the common type of the sides is another"),
         ("explicit_simd", HALF.replace("v * v", "v * static_cast<float>(i)"), "the position as a number"),
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[r * n + 2 * i]"), "every other element"),
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[i * rows + r]"), "down a column"),
