@@ -170,7 +170,7 @@ def steady(source: Source, node: Node, variant: set[str], found: Effects) -> boo
         return False
     own = functions(source)
     for name in map(source.called, source.walk(node, "call_expression")):
-        pointers = any(each.pointer for function in own.get(name, ()) for each in function.parameters)
+        pointers = any(each.behind for function in own.get(name, ()) for each in function.parameters)
         if pointers or (name not in own and name not in PURE | {"static_cast", "float"}):
             return False
     return not any(access.root in found.written and inside(access.node, node) for access in found.accesses)

@@ -125,7 +125,7 @@ class _Reader:
         """What the outermost call gives for parameters, by where they are defined."""
         for each in function_around(source, loop.node).parameters:
             size = Polynomial.symbol(Symbol(each.name, SIZE))
-            self.given[each.symbol] = Pointer(each.name, Polynomial()) if each.pointer else size
+            self.given[each.symbol] = Pointer(each.name, Polynomial()) if each.behind else size
         self.inner: list[Iteration] = []
         self.own = [loop.body]
         """Where an iteration's own variables are declared: the loop's body, and the functions that it calls."""

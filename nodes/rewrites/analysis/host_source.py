@@ -4,18 +4,18 @@ indices.py) but for what is only known when it runs; and questions to single nod
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.analysis.kernels import Loop, counting_loop
+from nodes.rewrites.analysis.kernels import Kernel, Loop, counting_loop
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.rewrites.syntax.tree import (
     children_of,
-    declared_name,
     enclosing,
     field_of,
     names_declared,
@@ -40,39 +40,12 @@ PURE = (
 _FLOAT_CALLS = {"static_cast<float>", "float", "simd_max", "simd_min", *(f"{name}f" for name in _MATH)}
 
 
-@dataclass(frozen=True)
-class Parameter:
-    name: str
-    type: str
-    """Without qualifiers."""
-    pointer: bool
-    """Or a reference."""
-    reference: bool
-    symbol: Symbol
-    """What its value is called."""
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function definition with a body."""
-
-    name: str
-    node: Node
-    """The function_definition."""
-    parameters: tuple[Parameter, ...]
-    body: Node
-
-
 # --- nodes ---------------------------------------------------------------------------------------------------------
 
 
 def fields(node: Node, *names: str) -> list[Node | None]:
     """The children of these fields of the grammar."""
     return [node.child_by_field_name(name) for name in names]
-
-
-def operator(source: Source, node: Node) -> str:
-    return source.of(node, "operator")
 
 
 def arguments(call: Node) -> list[Node]:
@@ -115,29 +88,16 @@ def indentation(source: Source, node: Node) -> str:
 
 
 @lru_cache(maxsize=16)
-def functions(source: Source) -> dict[str, list[Function]]:
-    """The functions that the file defines, by name; several for overloads."""
-    return {
-        name: [_function(source, name, node) for node in group if field_of(node, "body") is not None]
-        for name, group in host_code(source).overloads.items()
-    }
+def functions(source: Source) -> dict[str, list[Kernel]]:
+    """The functions that the file defines, by name, several for overloads; as kernels are read, which they are not."""
+    found = {}
+    for name, group in host_code(source).overloads.items():
+        with suppress(Unsupported):
+            found[name] = [Kernel(host_code(source), node) for node in group if not node.has_error]
+    return found
 
 
-def _function(source: Source, name: str, node: Node) -> Function:
-    listed = children_of(next(source.walk(field_of(node, "declarator"), "function_declarator"), None), "parameters")
-    return Function(name, node, tuple(_parameter(source, each) for each in listed), field_of(node, "body"))
-
-
-def _parameter(source: Source, node: Node) -> Parameter:
-    declarator = field_of(node, "declarator")
-    name = source.of(declared_name(declarator))
-    reference = declarator is not None and source.has(declarator, "reference_declarator")
-    pointer = declarator is not None and source.has(declarator, "pointer_declarator", "array_declarator")
-    symbol = Symbol(name, (declarator or node).start_byte)
-    return Parameter(name, source.of(node, "type"), pointer or reference, reference, symbol)
-
-
-def function_around(source: Source, node: Node) -> Function:
+def function_around(source: Source, node: Node) -> Kernel:
     """The function that a node is in. Raises Unsupported where it is in none."""
     definition = enclosing_function(node)
     found = (f for group in functions(source).values() for f in group if f.node == definition)
@@ -225,9 +185,9 @@ def root_name(source: Source, address: Node) -> str:
     return "?" if base is None else code.root_of(base) or base.text
 
 
-def may_be_one(source: Source, function: Function, first: str, second: str, depth: int = 0) -> bool:
+def may_be_one(source: Source, function: Kernel, first: str, second: str, depth: int = 0) -> bool:
     """Whether some call in the file hands the same array to two pointer parameters of a function."""
-    places = [at for at, each in enumerate(function.parameters) if each.pointer and each.name in {first, second}]
+    places = [at for at, each in enumerate(function.parameters) if each.behind and each.name in {first, second}]
     if len(places) < 2 or depth > 4:
         return depth > 4
     for call in source.walk(None, "call_expression"):

@@ -29,6 +29,20 @@ class Parameter:
     const: bool
     restrict: bool
 
+    @property
+    def symbol(self) -> Symbol:
+        """What its value is called."""
+        return Symbol(self.name, field_of(self.node, "declarator").start_byte)
+
+    @property
+    def reference(self) -> bool:
+        return field_of(self.node, "declarator").type == "reference_declarator"
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is reached through it."""
+        return self.pointer or self.reference
+
 
 TALKS = re.compile(r"(__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative).*|sync|Reduce|Sum")
 """Functions by which threads talk to each other."""

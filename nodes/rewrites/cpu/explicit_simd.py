@@ -165,7 +165,7 @@ class _Expressions:
         """Whether a function of the file has a form over lanes; notes the text of that overload."""
         source, (function, *others) = self.source, self.own[name]
         kind, declarator = fields(function.node, "type", "declarator")
-        plain = all(each.type == "float" and not each.pointer for each in function.parameters)
+        plain = all(each.element == "float" and not each.behind for each in function.parameters)
         template = function.node.parent.type == "template_declaration"
         if others or template or name.startswith("simd_") or not plain or source.of(kind) != "float":
             return False

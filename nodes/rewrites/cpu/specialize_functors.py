@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import Function, arguments, declared_names, functions, host_code
-from nodes.rewrites.analysis.kernels import template_name
+from nodes.rewrites.analysis.host_source import arguments, declared_names, functions, host_code
+from nodes.rewrites.analysis.kernels import Kernel, template_name
 from nodes.rewrites.analysis.structs import structs
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import free
@@ -26,13 +26,13 @@ def rewrite(source: Source, facts: object) -> str | None:
     return one_by_one(source, _write_out, _templates, 64)
 
 
-def _templates(source: Source) -> Iterator[tuple[Source, Node, Function]]:
+def _templates(source: Source) -> Iterator[tuple[Source, Node, Kernel]]:
     for function, *others in functions(source).values():
         if not others and function.node.parent.type == "template_declaration":
             yield source, function.node.parent, function
 
 
-def _write_out(edits: Edits, source: Source, template: Node, function: Function) -> None:
+def _write_out(edits: Edits, source: Source, template: Node, function: Kernel) -> None:
     *_, last = named = [n for n in source.walk(None, "identifier") if source.of(n) == function.name]
     if len(named) != 2 or not same(field_of(last.parent, "function"), last):
         raise Unsupported("not called once by its name")
@@ -40,7 +40,7 @@ def _write_out(edits: Edits, source: Source, template: Node, function: Function)
     for parameter, argument in zip(function.parameters, arguments(last.parent), strict=False):
         uses = [n for n in source.walk(function.body, "identifier") if source.of(n) == parameter.name]
         applied = uses and all(same(field_of(use.parent, "function"), use) for use in uses)
-        if parameter.type in types and applied and parameter.name not in declared_names(source, function.body):
+        if parameter.element in types and applied and parameter.name not in declared_names(source, function.body):
             name, text = _function_of(source, argument)
             edits.insert(template.start_byte, text)
             for use in uses:

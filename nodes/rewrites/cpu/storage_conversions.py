@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_source import Function, arguments, functions, host_code, operator
+from nodes.rewrites.analysis.host_source import arguments, functions, host_code
+from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Source
 from nodes.rewrites.syntax.tree import LOOPS, children_of, field_of
@@ -40,11 +41,11 @@ class Conversions:
             for kind in ("widen", "narrow", "store")
         )
 
-    def _is(self, kind: str, function: Function) -> bool:
+    def _is(self, kind: str, function: Kernel) -> bool:
         plain = host_code(self.source).plain_type
-        kinds = [plain(each.type) for each in function.parameters] + [plain(self.source.of(function.node, "type"))]
+        kinds = [plain(each.element) for each in function.parameters] + [plain(self.source.of(function.node, "type"))]
         # `const T&` reads like a value, `T&` is written through like a pointer.
-        pointers = [each.pointer and not (kind != "store" and each.reference) for each in function.parameters]
+        pointers = [each.pointer or (kind == "store" and each.reference) for each in function.parameters]
         forms = {
             "widen": ([False], 0, ["float"]),
             "narrow": ([False], 1, ["float"]),
@@ -59,7 +60,7 @@ class Conversions:
         fits = kinds[at] in {"float", "_Float16"} or (kind == "widen" and kinds[at] in self.storage)
         return fits and self._hands_on(function)
 
-    def _hands_on(self, function: Function) -> bool:
+    def _hands_on(self, function: Kernel) -> bool:
         """Whether the body only hands its float on: `return value;`, `*to = static_cast<_Float16>(value);`."""
         (first, *more) = children_of(function.body) or [None]
         found = match(self.source, first, "return $v;", "*$to = $v;", "$to = $v;")
@@ -72,7 +73,7 @@ class Conversions:
     def _moves_bits(self, body: Node, *, widens: bool) -> bool:
         source = self.source
         numbers = {source.of(n).rstrip("uUlL").lower() for n in source.walk(body, "number_literal")}
-        signs = {operator(source, n) for n in source.walk(body, "binary_expression")}
+        signs = {source.of(n, "operator") for n in source.walk(body, "binary_expression")}
         if not {source.called(n) for n in source.walk(body, "call_expression")} <= _MOVING or source.has(body, *LOOPS):
             return False
         shifts = signs == {"<<"} if widens else ">>" in signs and not signs & {"*", "/", "-", "<<", "%"}
