@@ -12,10 +12,10 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Definition
-from nodes.rewrites.analysis.host_loops import canonical
 from nodes.rewrites.analysis.host_source import (
     PURE,
     arguments,
+    canonical,
     function_around,
     functions,
     host_code,
@@ -35,9 +35,8 @@ _CASTS = frozenset({
     "size_t", "long", "float", "double", "ptrdiff_t", "_Float16", "numeric_limits",
 })  # fmt: skip
 _WITHOUT_EFFECT = frozenset({
-    "comment", "string_literal", "char_literal", "true", "false", "sizeof_expression", "type_descriptor", "qualified_identifier",
-    "template_function", "static_assert_declaration", "type_definition", "alias_declaration", "number_literal", "identifier",
-    "field_identifier", "continue_statement", "primitive_type", "type_identifier",
+    "comment", "true", "false", "sizeof_expression", "type_descriptor", "qualified_identifier", "template_function", "type_definition",
+    "alias_declaration", "number_literal", "identifier", "field_identifier", "continue_statement", "primitive_type", "type_identifier", "preproc_call",
 })  # fmt: skip
 _ALL_PARTS = frozenset({
     "initializer_list", "argument_list", "condition_clause", "comma_expression", "expression_statement", "compound_statement",
@@ -204,10 +203,6 @@ class _Reader:
         if own is not None:
             own(node)
 
-    def _preproc_call(self, node: Node) -> None:
-        if "#pragma" not in self.source.of(node):
-            raise _refused(node, "a preprocessor line inside a loop")
-
     def _declaration(self, node: Node) -> None:
         if self.source.says(node, "static", "thread_local"):
             raise _refused(node, "a static variable")
@@ -282,7 +277,7 @@ class _Reader:
         text, found = self.source.of(name), self.code.definition(name)
         if found is None or found.kind in {"global", "macro", "template"}:
             raise _refused(node, f"writes {text}, a global")
-        if found.form.type == "array_declarator" or vector_of(self.source.of(found.declaration, "type")):
+        if vector_of(self.source.of(found.declaration, "type")):
             raise _refused(node, f"writes {text} as a whole")
         if len(self.own) == 1 and not inside(found.declaration, self.own[0]):
             self.effects.carried.append(Carried(text, node))

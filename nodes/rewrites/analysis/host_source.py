@@ -1,9 +1,19 @@
 """What a C++ candidate declares: functions, the types of names; what its names and indices come to, as in a kernel (device_code.py,
-indices.py) but for what is only known when it runs; and questions to single nodes of its tree."""
+indices.py) but for what is only known when it runs; its loops that count; and questions to single nodes of its tree.
+
+The order of the CPU rewrites: other people's forms come first (what is called is in the text, a flat loop becomes rows), what does
+not change leaves its loop or goes into a table, calls into libm get their vector forms, rows are shared out while the loops are
+still plain, columns are turned into blocks, what is left is marked for the compiler's vectoriser, and vectors are written out by
+hand with their stores. Any other order gives right code, if less of it.
+
+Taken for granted, as the contract between spec and candidate says so: two pointer parameters of an entry point never
+overlap, and sizes are at least 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -13,15 +23,8 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel, Loop, counting_loop
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import (
-    children_of,
-    enclosing,
-    field_of,
-    names_declared,
-    pragma_of,
-    upward,
-)
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import LOOPS, children_of, enclosing, field_of, names_declared, pragma_of, upward
 from nodes.rewrites.syntax.tree import is_integer as is_whole
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
@@ -259,3 +262,58 @@ def is_float(source: Source, node: Node) -> bool:
         case "cast_expression":
             return source.of(node, "type") == "float"
     return False
+
+
+# --- loops ---------------------------------------------------------------------------------------------------------
+
+
+def canonical(source: Source, node: Node) -> Loop | None:
+    """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
+    return host_code(source).loop(node) if node.type == "for_statement" else None
+
+
+def loops(source: Source) -> list[Loop]:
+    """Every canonical loop, in source order, but for those of functions that work on lanes already (see explicit_simd)."""
+    found = (canonical(source, here) for here in source.walk(None, "for_statement") if not _over_lanes(source, here))
+    return [loop for loop in found if loop is not None]
+
+
+def _over_lanes(source: Source, node: Node) -> bool:
+    return re.search(r"\blanes\b", source.of(enclosing_function(node)).partition("{")[0]) is not None
+
+
+@lru_cache(maxsize=4)
+def _called_in_loops(source: Source) -> set[Node]:
+    """Functions of the file that run once per iteration of something, by way of others too."""
+    names = {source.called(c) for loop in source.walk(None, *LOOPS) for c in source.walk(loop, "call_expression")}
+    return host_code(source).reached(*names)
+
+
+def runs_again(source: Source, node: Node) -> bool:
+    """Whether what stands there may run more than once for a call of the kernel, as far as the file shows."""
+    return enclosing(node.parent, *LOOPS) is not None or enclosing_function(node) in _called_in_loops(source)
+
+
+def header(source: Source, loop: Loop) -> str:
+    """`for (...)`."""
+    return source.data[loop.node.start_byte : loop.body.start_byte].decode().strip()
+
+
+def counts_from_zero(source: Source, loop: Loop) -> bool:
+    """Whether it counts 0, 1, 2 and stops before its bound."""
+    return loop.step_node is None and not loop.inclusive and source.of(loop.start_node) == "0"
+
+
+def has_pragma(source: Source, loop: Loop) -> bool:
+    return pragma_of(loop.node) is not None
+
+
+def varying(source: Source, loop: Loop) -> set[str]:
+    """What may differ from one iteration to another: the counter, what the body declares, what it changes."""
+    return {loop.name} | declared_names(source, loop.body) | changed_names(source, loop.body)
+
+
+def put_in_front(edits: Edits, loop: Loop, lines: Iterable[str]) -> None:
+    """Lines in front of a loop and its pragma. Raises Unsupported where something else stands on the loop's line."""
+    indent, place = indentation(edits.source, loop.node), pragma_of(loop.node) or loop.node
+    edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in lines))

@@ -18,7 +18,6 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import Reduction, reduction, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_loops import loops
 from nodes.rewrites.analysis.host_source import (
     arguments,
     declared_type,
@@ -28,6 +27,7 @@ from nodes.rewrites.analysis.host_source import (
     host_code,
     identifiers,
     is_float,
+    loops,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu import lanes_text
@@ -127,9 +127,8 @@ class _Expressions:
             raise _refused(node, f"{text} has no lane form")
         if node.type == "parenthesized_expression":
             return f"({self.expression(parts[0])})"
-        return source.render(
-            node, [(n, self.widened(n) if chooses and n not in compared else self.single(n)) for n in parts]
-        )
+        form = self.widened if chooses else self.single
+        return source.render(node, [(n, self.single(bare(n)) if n in compared else form(n)) for n in parts])
 
     def single(self, node: Node) -> str:
         """Lanes; or what is the same for all of them, as a float: a double or an integer would not mix with them."""
@@ -311,18 +310,15 @@ class _Translation(_Expressions):
         if sign == "=":
             if kind not in self.conversions.storage | BYTES | {self.conversions.bfloat16}:
                 raise _refused(node, f"stores {kind or 'something'} that is no float")
-            return f"store_lanes({address}, {self.widened(self.narrowed(right))}, {self.count})"
+            to, inner = cast(source, right)  # a conversion to the storage type
+            value = inner if to in self.conversions.narrowing | self.conversions.storage | BYTES else right
+            return f"store_lanes({address}, {self.widened(value)}, {self.count})"
         if sign not in {"+=", "-=", "*=", "/="}:
             raise _refused(node, f"{sign} in memory")
         value = self.single(right)
         simple = right.type in {"identifier", "number_literal", "call_expression", "subscript_expression"}
         value = value if simple else f"({value})"
         return f"store_lanes({address}, {self.load(left, by_cast=True)} {sign[0]} {value}, {self.count})"
-
-    def narrowed(self, node: Node) -> Node:
-        """The float inside a conversion to the storage type."""
-        kind, inner = cast(self.source, node)
-        return inner if kind in self.conversions.narrowing | self.conversions.storage | BYTES else node
 
     def stored(self, node: Node) -> str:
         """`store(p + i, value)`, where the file's own function converts."""

@@ -20,23 +20,21 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import (
-    canonical,
-    counts_from_zero,
-    has_pragma,
-    header,
-    loops,
-    put_in_front,
-    varying,
-)
 from nodes.rewrites.analysis.host_source import (
+    canonical,
     changed_names,
+    counts_from_zero,
     declared_names,
     declared_type,
     enclosing_function,
+    has_pragma,
+    header,
     host_code,
     identifiers,
     indentation,
+    loops,
+    put_in_front,
+    varying,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule

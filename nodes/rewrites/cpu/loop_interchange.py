@@ -15,8 +15,16 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import unordered
-from nodes.rewrites.analysis.host_loops import canonical, counts_from_zero, has_pragma, header, loops
-from nodes.rewrites.analysis.host_source import declared_names, enclosing_function, identifiers
+from nodes.rewrites.analysis.host_source import (
+    canonical,
+    counts_from_zero,
+    declared_names,
+    enclosing_function,
+    has_pragma,
+    header,
+    identifiers,
+    loops,
+)
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, may_fork
 from nodes.rewrites.registry import rule

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import canonical, put_in_front, varying
-from nodes.rewrites.analysis.host_source import arguments, function_around, identifiers, root_name
+from nodes.rewrites.analysis.host_source import (
+    arguments,
+    canonical,
+    function_around,
+    identifiers,
+    put_in_front,
+    root_name,
+    varying,
+)
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_loops import canonical, has_pragma, loops, put_in_front, runs_again, varying
-from nodes.rewrites.analysis.host_source import enclosing_function, identifiers, pragma_before
+from nodes.rewrites.analysis.host_source import (
+    canonical,
+    enclosing_function,
+    has_pragma,
+    identifiers,
+    loops,
+    pragma_before,
+    put_in_front,
+    runs_again,
+    varying,
+)
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import as_factor, define

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import independent, reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects, effects
-from nodes.rewrites.analysis.host_loops import has_pragma, loops, put_in_front
 from nodes.rewrites.analysis.host_source import (
     declared_names,
     declared_type,
     functions,
+    has_pragma,
     identifiers,
     indentation,
+    loops,
     pragma_before,
+    put_in_front,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.vector_math import declared

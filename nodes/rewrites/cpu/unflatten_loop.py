@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import counts_from_zero, has_pragma, loops
 from nodes.rewrites.analysis.host_source import (
     changed_names,
+    counts_from_zero,
     declared_names,
     enclosing_function,
+    has_pragma,
     host_code,
     identifiers,
+    loops,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule

@@ -17,8 +17,7 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_loops import runs_again
-from nodes.rewrites.analysis.host_source import arguments, functions, is_float, overloaded
+from nodes.rewrites.analysis.host_source import arguments, functions, is_float, overloaded, runs_again
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_includes, include

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nodes.rewrites.analysis.host_dependence import independent, reductions
 from nodes.rewrites.analysis.host_effects import effects
-from nodes.rewrites.analysis.host_loops import loops
+from nodes.rewrites.analysis.host_source import loops
 from nodes.rewrites.syntax.source import Source, Unsupported
 
 
