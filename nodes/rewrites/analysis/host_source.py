@@ -23,8 +23,9 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel, Loop, counting_loop
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, enclosing, field_of, names_declared, pragma_of, upward
+from nodes.rewrites.syntax.tree import LOOPS, children_of, enclosing, names_declared, pragma_of, upward
 from nodes.rewrites.syntax.tree import is_integer as is_whole
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
@@ -61,6 +62,11 @@ def identifiers(source: Source, *nodes: Node | None) -> set[str]:
 
 def enclosing_function(node: Node) -> Node | None:
     return enclosing(node.parent, "function_definition")
+
+
+def fresh(source: Source, node: Node, name: str) -> str:
+    """The name, or one like it that nothing in the function around a node has."""
+    return free(name, identifiers(source, enclosing_function(node)))
 
 
 def declared_names(source: Source, *nodes: Node) -> set[str]:
@@ -118,7 +124,6 @@ class HostCode(Code):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        self._loops: dict[int, Loop | None] = {}
         self._polynomials: dict[int, Polynomial] = {}
 
     def polynomial(self, node: Node, depth: int = 0) -> Polynomial:
@@ -154,11 +159,7 @@ class HostCode(Code):
             yield from (argument for argument in given if self.lends(call, argument)[0])
 
     def loop(self, node: Node) -> Loop | None:
-        if node.id not in self._loops:
-            self._loops[node.id] = self._loop(node)
-        return self._loops[node.id]
-
-    def _loop(self, node: Node) -> Loop | None:
+        """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
         source, sign = self.source, self.source.of(node, "condition", "operator")
         found = counting_loop(self, node, sign) if sign in {"<", "<="} and not node.has_error else None
         if found is None or not (found.type == "auto" or is_whole(found.type)):
@@ -232,6 +233,13 @@ def overloaded(source: Source, name: str) -> bool:
     return name != plain or "<math.h>" in included
 
 
+def element_type(source: Source, node: Node) -> str:
+    """The type of what `p[i]` or `*p` reads, "" where that is not known."""
+    code = host_code(source)
+    base = code.pointer_base(code.place_of(node) or Polynomial())
+    return code.plain_type(code.element_of(base)) if base is not None else ""
+
+
 def is_float(source: Source, node: Node) -> bool:
     """Whether an expression has the type float for certain: made of float variables, float literals and integers' literals."""
     match node.type:
@@ -240,27 +248,19 @@ def is_float(source: Source, node: Node) -> bool:
         case "identifier":
             return declared_type(source, node) == "float"
         case "subscript_expression":
-            kind = declared_type(source, field_of(node, "argument"))
-            return (vector_of(kind) or kind) == "float"
-        case "conditional_expression":
-            return all(is_float(source, side) for side in fields(node, "consequence", "alternative"))
-        case "parenthesized_expression":
-            return is_float(source, node.named_children[0])
-        case "unary_expression":
-            return is_float(source, node.child_by_field_name("argument"))
-        case "binary_expression":
-            sides = fields(node, "left", "right")
-            floats = [is_float(source, side) for side in sides]
-            whole = any(side.type == "number_literal" and "." not in source.of(side) for side in sides)
-            return all(floats) or (any(floats) and whole)
+            return element_type(source, node) == "float"
+        case "cast_expression":
+            return source.of(node, "type") == "float"
         case "call_expression":
             name = source.of(node, "function")
             group = functions(source).get(name.partition("<")[0], [])
             if overloaded(source, name) and not group:
                 return all(is_float(source, argument) for argument in arguments(node))
             return name in _FLOAT_CALLS or {source.of(f.node, "type") for f in group} == {"float"}
-        case "cast_expression":
-            return source.of(node, "type") == "float"
+        case "parenthesized_expression" | "unary_expression" | "binary_expression" | "conditional_expression":
+            parts = children_of(node)[-2:]
+            floats = [part for part in parts if is_float(source, part)]
+            return bool(floats) and all(part in floats or source.of(part).isdigit() for part in parts)
     return False
 
 
@@ -268,7 +268,7 @@ def is_float(source: Source, node: Node) -> bool:
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
-    """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
+    """The loop that a node is, as HostCode.loop has it; None for any other one."""
     return host_code(source).loop(node) if node.type == "for_statement" else None
 
 
@@ -302,10 +302,6 @@ def header(source: Source, loop: Loop) -> str:
 def counts_from_zero(source: Source, loop: Loop) -> bool:
     """Whether it counts 0, 1, 2 and stops before its bound."""
     return loop.step_node is None and not loop.inclusive and source.of(loop.start_node) == "0"
-
-
-def has_pragma(source: Source, loop: Loop) -> bool:
-    return pragma_of(loop.node) is not None
 
 
 def varying(source: Source, loop: Loop) -> set[str]:

@@ -21,8 +21,10 @@ from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_source import (
     arguments,
     declared_type,
+    element_type,
     enclosing_function,
     fields,
+    fresh,
     functions,
     host_code,
     identifiers,
@@ -34,7 +36,6 @@ from nodes.rewrites.cpu import lanes_text
 from nodes.rewrites.cpu.storage_conversions import BYTES, Conversions, cast
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import after_definitions, free, include
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted
@@ -98,7 +99,7 @@ class _Expressions:
         self.own = functions(source)
         self.overloads: dict[int, str] = {}
         """End of a function of the file -> its form over lanes, to be written behind it."""
-        self.count = free("count", identifiers(source, enclosing_function(loop.node)))
+        self.count = fresh(source, loop.node, "count")
 
     def variant(self, node: Node) -> bool:
         return bool(identifiers(self.source, node) & (self.lanes | self.numbers))
@@ -208,17 +209,11 @@ class _Expressions:
     def load(self, element: Node, *, by_cast: bool) -> str:
         """`load_lanes(p + i, count)` for `p[i]`, as it is or `by_cast`, and for `f(p[i])`, which reads bfloat16, too."""
         address = self.address(element)
-        if self.kind_of(element) not in self.conversions.storage | (
+        if element_type(self.source, element) not in self.conversions.storage | (
             {self.conversions.bfloat16} if not by_cast else set()
         ):
             raise _refused(element, "an element that may be no float")
         return f"load_lanes({address}, {self.count})"
-
-    def kind_of(self, node: Node) -> str:
-        """The element type of the array that an element belongs to, "" where it is not known."""
-        code = host_code(self.source)
-        base = code.pointer_base(code.place_of(node) or Polynomial())
-        return code.plain_type(code.element_of(base)) if base is not None else ""
 
     def address(self, node: Node) -> str:
         source = self.source
@@ -306,7 +301,7 @@ class _Translation(_Expressions):
         source, (left, right), sign = self.source, fields(node, "left", "right"), self.source.of(node, "operator")
         if left.type == "identifier" and source.of(left) in self.lanes:
             return f"{source.of(left)} {sign} {self.single(right) if sign != '=' else self.widened(right)}"
-        address, kind = self.address(left), self.kind_of(left)
+        address, kind = self.address(left), element_type(source, left)
         if sign == "=":
             if kind not in self.conversions.storage | BYTES | {self.conversions.bfloat16}:
                 raise _refused(node, f"stores {kind or 'something'} that is no float")

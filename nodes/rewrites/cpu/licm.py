@@ -27,7 +27,7 @@ from nodes.rewrites.analysis.host_source import (
     declared_names,
     declared_type,
     enclosing_function,
-    has_pragma,
+    fresh,
     header,
     host_code,
     identifiers,
@@ -38,10 +38,10 @@ from nodes.rewrites.analysis.host_source import (
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import free, include
+from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, one_by_one
-from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, one_variable, upward
+from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, one_variable, pragma_of, upward
 
 _ROUNDS = re.compile("int|long|char|size_t|round|floor|ceil|trunc")
 _LONG = {
@@ -67,7 +67,7 @@ def _places(source: Source) -> Iterator[tuple]:
     found = [loop for loop in loops(source) if loop.body.type == "compound_statement"]
     yield from ((source, _hoisted, loop) for loop in reversed(found))
     for inner in found:
-        if counts_from_zero(source, inner) and not has_pragma(source, inner):
+        if counts_from_zero(source, inner) and not pragma_of(inner.node):
             yield from ((source, _tabulated, outer, inner) for outer in _around(source, inner))
 
 
@@ -148,7 +148,7 @@ def _inverted(edits: Edits, moves: _Moves) -> dict[str, str]:
         found = match(source, node, "$a / $b")
         name = source.of(found["b"]) if found is not None and declared_type(source, found["b"]) == "float" else ""
         if name and name not in moves.variant and identifiers(source, found["a"]) & moves.variant:
-            names[name] = free(f"inverse_{name}", identifiers(source, enclosing_function(body)))
+            names[name] = fresh(source, body, f"inverse_{name}")
             edits.replace(field_of(node, "operator"), "*")
             edits.replace(field_of(node, "right"), names[name])
     return names
@@ -159,7 +159,7 @@ def _around(source: Source, inner: Loop) -> list[Loop]:
     found: list[Loop] = []
     for here in upward(inner.node.parent):
         loop = canonical(source, here)
-        if here.type != "compound_statement" and (loop is None or has_pragma(source, loop)):
+        if here.type != "compound_statement" and (loop is None or pragma_of(loop.node)):
             break
         found = [loop, *found] if loop is not None else found
     return found
@@ -176,8 +176,7 @@ def _tabulated(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     tables = [name for name, node in fixed.items() if source.of(node, "type") == "float" and _takes_long(source, node)]
     if not tables:
         raise Unsupported("nothing to put into a table")
-    taken, lines = identifiers(source, enclosing_function(inner.node)), list[str]()
-    names = {name: free(f"{name}_table", taken) for name in tables}
+    names, lines = {name: fresh(source, inner.node, f"{name}_table") for name in tables}, list[str]()
     for node in fixed.values():
         lines += lifted(source, node, source.of(node)).split("\n")
     lines += [f"{table}[{inner.name}] = {name};" for name, table in names.items()]

@@ -19,8 +19,7 @@ from nodes.rewrites.analysis.host_source import (
     canonical,
     counts_from_zero,
     declared_names,
-    enclosing_function,
-    has_pragma,
+    fresh,
     header,
     identifiers,
     loops,
@@ -28,9 +27,9 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, may_fork
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import as_factor, define, free, include
+from nodes.rewrites.syntax.insert import as_factor, define, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted, one_by_one
-from nodes.rewrites.syntax.tree import JUMPS, LOOPS, children_of, one_variable, statements
+from nodes.rewrites.syntax.tree import JUMPS, LOOPS, children_of, one_variable, pragma_of, statements
 
 _DEFINE = "#define COLUMNS 1024  // tune: 64 256 1024"
 _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
@@ -63,7 +62,7 @@ def _inner(source: Source, outer: Loop) -> tuple[Loop, list[Node], list[Node]]:
     on the loop around it."""
     body, found = children_of(outer.body), list(source.walk(outer.body, *LOOPS))
     inner = canonical(source, found[0]) if len(found) == 1 and found[0] in body else None
-    if inner is None or inner.step_node is not None or has_pragma(source, inner):
+    if inner is None or inner.step_node is not None or pragma_of(inner.node):
         raise Unsupported("not one loop in it")
     if source.has(outer.body, "preproc_call", *JUMPS) or outer.name in _ends(source, inner):
         raise Unsupported("an iteration that may end early, or a loop that depends on the one around it")
@@ -77,7 +76,7 @@ def _ends(source: Source, loop: Loop) -> set[str]:
 def _row_by_row(source: Source, outer: Loop) -> list:
     """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory: as column by column."""
     inner, first, last = _inner(source, outer)
-    if first or last or outer.step_node is not None or has_pragma(source, outer) or not may_fork(source, outer):
+    if first or last or outer.step_node is not None or pragma_of(outer.node) or not may_fork(source, outer):
         raise Unsupported("not two loops and nothing between them")
     try:
         unordered(source, outer)
@@ -103,8 +102,7 @@ def _column_by_column(source: Source, columns: Loop) -> list:
     if kept.keys() & (declared_names(source, rows.node, *last) | _ends(source, rows)):
         raise Unsupported("a name for two things")
     name, kind, bound = columns.name, columns.type, source.of(columns.bound_node)
-    taken = identifiers(source, enclosing_function(columns.node))
-    begin, end = (free(f"{name}_{word}", taken) for word in ("block", "end"))
+    begin, end = (fresh(source, columns.node, f"{name}_{word}") for word in ("block", "end"))
     plain = {"identifier", "number_literal", "binary_expression", "parenthesized_expression"}
     if not counts_from_zero(source, columns) or columns.bound_node.type not in plain:
         raise Unsupported("a loop that does not count from 0 by 1, or a bound of another form")

@@ -11,7 +11,6 @@ from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_source import (
     canonical,
     enclosing_function,
-    has_pragma,
     identifiers,
     loops,
     pragma_before,
@@ -24,7 +23,7 @@ from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import as_factor, define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.source import inside as within
-from nodes.rewrites.syntax.tree import children_of, enclosing, upward
+from nodes.rewrites.syntax.tree import children_of, enclosing, pragma_of, upward
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
@@ -40,7 +39,7 @@ def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
     for loop in loops(source):
         # What does not begin at a number is the remainder of a loop before it: a few elements.
-        if loop.step_node is not None or has_pragma(source, loop) or loop.start_node.type != "number_literal":
+        if loop.step_node is not None or pragma_of(loop.node) or loop.start_node.type != "number_literal":
             continue
         with edits.attempt():
             found, carried = unordered(source, loop)

@@ -16,7 +16,6 @@ from nodes.rewrites.analysis.host_source import (
     declared_names,
     declared_type,
     functions,
-    has_pragma,
     identifiers,
     indentation,
     loops,
@@ -84,7 +83,7 @@ def _short(loop: Loop) -> bool:
 def _scan(source: Source, loop: Loop, edits: Edits) -> None:
     found, lines = effects(source, loop), statements(loop.body)
     _check_vectorizes(source, found)
-    other = has_pragma(source, loop) or source.has(loop.body, "preproc_call")
+    other = pragma_of(loop.node) or source.has(loop.body, "preproc_call")
     if other or len(found.carried) != 1 or independent(found):
         raise Unsupported("a loop of another form, or more than one running sum")
     (carried,) = found.carried

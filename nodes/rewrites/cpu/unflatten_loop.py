@@ -13,17 +13,15 @@ from nodes.rewrites.analysis.host_source import (
     counts_from_zero,
     declared_names,
     enclosing_function,
-    has_pragma,
+    fresh,
     host_code,
-    identifiers,
     loops,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
-from nodes.rewrites.syntax.tree import JUMPS, field_of, names_declared
+from nodes.rewrites.syntax.tree import JUMPS, field_of, names_declared, pragma_of
 
 
 @rule(
@@ -42,7 +40,7 @@ def rewrite(source: Source, facts: object) -> str | None:
 
 def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     body = loop.body
-    plain = counts_from_zero(source, loop) and body.type == "compound_statement" and not has_pragma(source, loop)
+    plain = counts_from_zero(source, loop) and body.type == "compound_statement" and not pragma_of(loop.node)
     divided = [n for n in source.walk(body, "binary_expression") if match(source, n, *_forms(loop, "$n"))]
     widths = {source.of(node, "right") for node in divided}
     if not plain or len(widths) != 1 or source.has(body, "preproc_call", *JUMPS):
@@ -51,13 +49,12 @@ def _nest(source: Source, loop: Loop, edits: Edits) -> None:
     if not width.isidentifier() or width in changed_names(source, loop.node) | declared_names(source, body):
         raise Unsupported("a divisor that changes")
     height = _height(source, loop, field_of(divided[0], "right"))
-    taken, names, gone = identifiers(source, enclosing_function(loop.node)), dict[str, str](), list[Node]()
+    names, gone = dict[str, str](), list[Node]()
     for form, plain_name in zip(_forms(loop, width), ("row", "column"), strict=True):
         # `const T row = i / n;` is what the new loop counts; any other mention reads it.
         found = {n: match(source, n, f"const $T $v = {form};") for n in body.named_children if n.type == "declaration"}
         known = [n for n, parts in found.items() if parts is not None and source.of(parts["T"]) in {loop.type, "auto"}]
-        names[form] = source.of(found[known[0]]["v"]) if known else free(plain_name, taken)
-        taken.add(names[form])
+        names[form] = source.of(found[known[0]]["v"]) if known else fresh(source, loop.node, plain_name)
         gone += known[:1]
     replaced = [(n, names[form]) for n in divided for form in names if match(source, n, form)]
     kept = [lifted(source, n, source.render(n, replaced)) for n in body.named_children if n not in gone]
