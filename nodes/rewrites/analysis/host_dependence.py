@@ -1,6 +1,6 @@
 """Whether iterations of a C++ loop may run in any order, and what they then add up to.
 
-`independent` decides whether two different iterations can ever touch the same element where one of them writes; `reductions`
+`check_independent` decides whether two different iterations can ever touch the same element where one of them writes; `reductions`
 says what the variables are that an iteration takes over from the one before.
 """
 
@@ -52,34 +52,26 @@ def unordered(source: Source, loop: Loop) -> tuple[Effects, dict[str, str]]:
     """What an iteration does and what the loop reduces (variable -> operator), where iterations may run in any order.
     Raises Unsupported where they may not, or where that is not known."""
     found = effects(source, loop)
-    carried = reductions(source, found)
-    if carried is None:
-        raise Unsupported("a variable that an iteration takes from the one before")
-    if why := independent(found):
-        raise Unsupported(why)
-    return found, carried
+    check_independent(found)
+    return found, reductions(source, found)
 
 
 # --- elements ------------------------------------------------------------------------------------------------------
 
 
-def independent(found: Effects) -> str:
-    """ "" where no two iterations touch one element that either of them writes, or why that is not known.
+def check_independent(found: Effects) -> None:
+    """Raises Unsupported unless no two iterations touch one element that either of them writes.
 
     With `v` the loop's variable, every access to a root that is written must be `S * v + low + high`: one stride `S`
     for all, `low` inside one window of `S` elements, `high` a multiple of the whole span `S * extent`.
     """
     for root in found.written:
         accesses = [access for access in found.accesses if access.root == root]
-        try:
-            strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
-        except Unsupported as refused:
-            return str(refused)
+        strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
         if len(set(strides)) != 1:
-            return f"{root} is indexed with several strides"
+            raise Unsupported(f"{root} is indexed with several strides")
         if any(not _not_negative(strides[0] - _ONE - (high - low)) for low, _ in windows for _, high in windows):
-            return f"iterations of {found.iteration.symbol.text} overlap in {root}"
-    return ""
+            raise Unsupported(f"iterations of {found.iteration.symbol.text} overlap in {root}")
 
 
 def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Polynomial, Polynomial]]:
@@ -125,18 +117,19 @@ def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial,
 # --- variables -----------------------------------------------------------------------------------------------------
 
 
-def reductions(source: Source, found: Effects) -> dict[str, str] | None:
-    """OpenMP reduction operator of each variable that the loop carries; None where one is not a reduction."""
+def reductions(source: Source, found: Effects) -> dict[str, str]:
+    """OpenMP reduction operator of each variable that the loop carries. Raises Unsupported where one is not a reduction."""
     kinds: dict[str, str] = {}
     statements: dict[str, list[Node]] = {}
     for carried in found.carried:
         mine = reduction(source, carried)
-        if mine is None or kinds.setdefault(carried.name, mine.kind) != mine.kind:
-            return None
-        statements.setdefault(carried.name, []).append(mine.statement)
-    for use in source.walk(found.loop.body, "identifier"):
-        if not any(inside(use, statement) for statement in statements.get(source.of(use), [use])):
-            return None
+        if mine is not None and kinds.setdefault(carried.name, mine.kind) == mine.kind:
+            statements.setdefault(carried.name, []).append(mine.statement)
+    uses = [
+        use for use in source.walk(found.loop.body, "identifier") if source.of(use) in {c.name for c in found.carried}
+    ]
+    if not all(any(inside(use, statement) for statement in statements.get(source.of(use), ())) for use in uses):
+        raise Unsupported("a variable that an iteration carries to the next")
     return kinds
 
 

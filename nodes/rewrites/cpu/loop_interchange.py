@@ -23,9 +23,10 @@ from nodes.rewrites.analysis.host_source import (
     header,
     identifiers,
     loops,
+    runs_again,
 )
 from nodes.rewrites.analysis.kernels import Loop
-from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, may_fork
+from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import as_factor, define, include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted, one_by_one
@@ -76,7 +77,7 @@ def _ends(source: Source, loop: Loop) -> set[str]:
 def _row_by_row(source: Source, outer: Loop) -> list:
     """A loop over rows, not to be shared out, around one over columns, each of which keeps something in memory: as column by column."""
     inner, first, last = _inner(source, outer)
-    if first or last or outer.step_node is not None or pragma_of(outer.node) or not may_fork(source, outer):
+    if first or last or outer.step_node is not None or pragma_of(outer.node) or runs_again(source, outer.node):
         raise Unsupported("not two loops and nothing between them")
     try:
         unordered(source, outer)

@@ -10,10 +10,8 @@ from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_source import (
     canonical,
-    enclosing_function,
     identifiers,
     loops,
-    pragma_before,
     put_in_front,
     runs_again,
     varying,
@@ -23,7 +21,7 @@ from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import as_factor, define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.source import inside as within
-from nodes.rewrites.syntax.tree import children_of, enclosing, pragma_of, upward
+from nodes.rewrites.syntax.tree import children_of, pragma_of
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
@@ -43,7 +41,7 @@ def rewrite(source: Source, facts: object) -> str | None:
             continue
         with edits.attempt():
             found, carried = unordered(source, loop)
-            if may_fork(source, loop):
+            if not runs_again(source, loop.node):
                 clauses = (" collapse(2)" if _collapses(source, loop) else "") + reduction_clauses(carried)
                 condition = _condition(source, loop, found)
                 put_in_front(edits, loop, [f"#pragma omp parallel for schedule(static) if ({condition}){clauses}"])
@@ -51,14 +49,6 @@ def rewrite(source: Source, facts: object) -> str | None:
         return None
     define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
     return edits.apply()
-
-
-def may_fork(source: Source, loop: Loop) -> bool:
-    """Whether a loop runs once for a call of the kernel, as far as the file shows, and is not shared out already."""
-    node = loop.node
-    lent = enclosing(node, "lambda_expression") is not None  # it may be called in a loop
-    shared = any("omp parallel" in pragma_before(source, here) for here in upward(node, enclosing_function(node)))
-    return not lent and not shared and not runs_again(source, node)
 
 
 def _collapses(source: Source, loop: Loop) -> bool:
