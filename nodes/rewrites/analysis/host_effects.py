@@ -240,8 +240,7 @@ class _Reader:
 
     def _iteration(self, loop: Loop) -> Iteration:
         low, end = self.settled(loop.start), self.settled(loop.bound)
-        before = Polynomial.constant(0 if loop.inclusive else 1)
-        return Iteration(loop.symbol, low, end - before if end is not None else None)
+        return Iteration(loop.symbol, low, end - Polynomial.constant(1) if end is not None else None)
 
     def _subscript_expression(self, node: Node) -> None:
         """`p[i]` or `*p`."""

@@ -12,7 +12,6 @@ overlap, and sizes are at least 1.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -122,16 +121,6 @@ class HostCode(Code):
     """C++ with names resolved. A value that is read from memory is not known where it is read, and fixed where a variable that
     never changes has it."""
 
-    def __init__(self, source: Source) -> None:
-        super().__init__(source)
-        self._polynomials: dict[int, Polynomial] = {}
-
-    def polynomial(self, node: Node, depth: int = 0) -> Polynomial:
-        """Kept, as every loop around a place asks for it again."""
-        if node.id not in self._polynomials:
-            self._polynomials[node.id] = super().polynomial(node, depth)
-        return self._polynomials[node.id]
-
     def _variable(self, node: Node, depth: int) -> Polynomial:
         found, value = self.definition(node), super()._variable(node, depth)
         if found is not None and self.source.says(found.declaration, "static", "thread_local"):
@@ -160,8 +149,7 @@ class HostCode(Code):
 
     def loop(self, node: Node) -> Loop | None:
         """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
-        source, sign = self.source, self.source.of(node, "condition", "operator")
-        found = counting_loop(self, node, sign) if sign in {"<", "<="} and not node.has_error else None
+        source, found = self.source, counting_loop(self, node) if not node.has_error else None
         if found is None or not (found.type == "auto" or is_whole(found.type)):
             return None
         step = None if source.of(found.step_node) == "1" else found.step_node
@@ -273,13 +261,9 @@ def canonical(source: Source, node: Node) -> Loop | None:
 
 
 def loops(source: Source) -> list[Loop]:
-    """Every canonical loop, in source order, but for those of functions that work on lanes already (see explicit_simd)."""
-    found = (canonical(source, here) for here in source.walk(None, "for_statement") if not _over_lanes(source, here))
+    """Every canonical loop, in source order."""
+    found = (canonical(source, here) for here in source.walk(None, "for_statement"))
     return [loop for loop in found if loop is not None]
-
-
-def _over_lanes(source: Source, node: Node) -> bool:
-    return re.search(r"\blanes\b", source.of(enclosing_function(node)).partition("{")[0]) is not None
 
 
 @lru_cache(maxsize=4)
@@ -301,7 +285,7 @@ def header(source: Source, loop: Loop) -> str:
 
 def counts_from_zero(source: Source, loop: Loop) -> bool:
     """Whether it counts 0, 1, 2 and stops before its bound."""
-    return loop.step_node is None and not loop.inclusive and source.of(loop.start_node) == "0"
+    return loop.step_node is None and source.of(loop.start_node) == "0"
 
 
 def varying(source: Source, loop: Loop) -> set[str]:

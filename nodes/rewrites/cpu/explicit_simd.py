@@ -117,7 +117,7 @@ class _Expressions:
             return self.to_float(bare(value), by_cast=to == "float")
         if node.type == "identifier" and text not in self.numbers:
             return text
-        if node.type in {"subscript_expression", "pointer_expression"}:
+        if node.type == "subscript_expression":
             return self.load(node, by_cast=True)
         if node.type == "call_expression":
             return self.call(node)
@@ -156,7 +156,7 @@ class _Expressions:
 
     def to_float(self, value: Node, *, by_cast: bool) -> str:
         """`(float)p[i]` is a load; of anything else that is lanes already, the cast goes."""
-        if value.type in {"subscript_expression", "pointer_expression"}:
+        if value.type == "subscript_expression":
             return self.load(value, by_cast=by_cast)
         text = self.widened(value)
         return text if value.type in {"identifier", "call_expression"} else f"({text})"
@@ -219,8 +219,6 @@ class _Expressions:
         source = self.source
         self.check_steps([a for a in self.effects.accesses if inside(a.node, node)], node)
         base, index = field_of(node, "argument"), children_of(node, "indices")
-        if node.type == "pointer_expression" and not index:
-            return source.of(base)
         if len(index) != 1:
             raise _refused(node, f"{source.of(node)} is no element")
         pointer = base.type == "identifier" and "<" not in declared_type(source, base)
@@ -238,7 +236,7 @@ class _Translation(_Expressions):
     """The edits that turn one loop into a loop over lanes. Raises Unsupported at what has no lane form."""
 
     def __init__(self, source: Source, loop: Loop, conversions: Conversions) -> None:
-        if loop.step_node is not None or loop.inclusive:
+        if loop.step_node is not None:
             raise Unsupported("a loop of another form")
         found, self.carried = unordered(source, loop)
         super().__init__(source, loop, found, conversions)

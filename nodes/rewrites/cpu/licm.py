@@ -37,6 +37,7 @@ from nodes.rewrites.analysis.host_source import (
     varying,
 )
 from nodes.rewrites.analysis.kernels import Loop
+from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.match import match
@@ -44,10 +45,6 @@ from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lif
 from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, one_variable, pragma_of, upward
 
 _ROUNDS = re.compile("int|long|char|size_t|round|floor|ceil|trunc")
-_LONG = {
-    "pow", "exp", "exp2", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "sinh", "cosh", "atan",
-    "atan2", "asin", "acos", "erf", "erfc", "cbrt", "hypot", "fmod",
-}  # fmt: skip
 
 
 @rule(
@@ -198,5 +195,5 @@ def _tabulated(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
 def _takes_long(source: Source, node: Node) -> bool:
     """Whether it calls what takes long, itself or by way of functions of the file."""
     reached = host_code(source).reached(*map(source.called, source.walk(node, "call_expression")))
-    calls = (call for body in (node, *reached) for call in source.walk(body, "call_expression"))
-    return any(source.called(call).removesuffix("f") in _LONG or source.called(call) in _LONG for call in calls)
+    calls = (source.called(call) for body in (node, *reached) for call in source.walk(body, "call_expression"))
+    return any(name in VECTOR_FUNCTIONS or f"{name}f" in VECTOR_FUNCTIONS for name in calls)

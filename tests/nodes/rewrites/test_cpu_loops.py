@@ -68,7 +68,7 @@ def test_independent_iterations(body):
         (f"{ROWS} {INNER} y[c] = x[r * columns + c]; }}", "without r"),
         (f"{ROWS} {INNER} y[r + c] = x[c]; }}", "overlap"),
         # One element more than the row holds.
-        (f"{ROWS} for (int64_t c = 0; c <= columns; ++c) y[r * columns + c] = 1; }}", "overlap"),
+        (f"{ROWS} for (int64_t c = 0; c < columns + 1; ++c) y[r * columns + c] = 1; }}", "overlap"),
         (f"{ROWS} {INNER} y[r * columns + 2 * c] = 1; }}", "overlap"),
         ("for (int64_t i = 0; i < rows; ++i) y[(int64_t)x[i]] += 1;", "not known"),
         ("for (int64_t i = 0; i < rows; ++i) { const int64_t at = (int64_t)x[i]; y[at] = 1; }", "not linear"),
