@@ -22,14 +22,14 @@ def test_slots_side_by_side_in_one_array_are_understood() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kept"),
     [
-        ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + maxvals[0];", "maxvals[0] = maxval_of_block;"),
+        ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + maxvals[0];", "maxvals[0] = val;"),
         ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[0]) + shared[1];", "sumvals[0] = val;"),
         ("float logsum = logf(sumvals[0]);", "float* seen = shared;\n    float logsum = logf(sumvals[0]) + seen[1];", "sumvals[0] = val;"),
         ("float logsum = logf(sumvals[0]);", "float logsum = logf(sumvals[tid % 2]);", "sumvals[0] = val;"),
         ("float logsum = logf(sumvals[0]);", "sumvals += 1;\n    float logsum = logf(sumvals[0]);", "sumvals[0] = val;"),
-        ("float offset = maxvals[0];", "float* late = shared; late[0] = 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = maxval_of_block;"),
-        ("float offset = maxvals[0];", "maxvals[0] += 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = maxval_of_block;"),
-        ("float offset = maxvals[0];", "float offset = maxvals[0];\n    if (C > 7) maxvals[0] = 1.0f;\n    offset += maxvals[0];", "maxvals[0] = maxval_of_block;"),
+        ("float offset = maxvals[0];", "float* late = shared; late[0] = 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = val;"),
+        ("float offset = maxvals[0];", "maxvals[0] += 1.0f;\n    float offset = maxvals[0];", "maxvals[0] = val;"),
+        ("float offset = maxvals[0];", "float offset = maxvals[0];\n    if (C > 7) maxvals[0] = 1.0f;\n    offset += maxvals[0];", "maxvals[0] = val;"),
         ("float* maxvals = shared;", "int* maxvals = (int*)shared;", "maxvals[0] = val;"),
     ],
 )  # fmt: skip
