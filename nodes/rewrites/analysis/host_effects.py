@@ -111,7 +111,7 @@ def effects(source: Source, loop: Loop) -> Effects:
     return found
 
 
-def _refused(node: Node, why: str) -> Unsupported:
+def refused(node: Node, why: str) -> Unsupported:
     return Unsupported(f"line {node.start_point[0] + 1}: {why}")
 
 
@@ -167,7 +167,7 @@ class _Reader:
             return start._replace(offset=start.offset + offset if known else None)
         own = self.code.variable(field_of(node, "argument")) if is_address(self.source, node) else None
         if own is None or own.kind not in {"local", "parameter"} or own.form.type != "identifier":
-            raise _refused(node, f"{self.source.of(node)} is not a pointer to an array that is known")
+            raise refused(node, f"{self.source.of(node)} is not a pointer to an array that is known")
         return self._array(own)
 
     def _start(self, node: Node, base: Symbol) -> Pointer:
@@ -176,7 +176,7 @@ class _Reader:
         if isinstance(given, Pointer) and base.where not in self.changing:
             return given
         if base in self.given or found is None or found.form.type == "pointer_declarator" or found.kind == "parameter":
-            raise _refused(node, f"{base.text} is no pointer that stays where it is")
+            raise refused(node, f"{base.text} is no pointer that stays where it is")
         return self._array(found)
 
     def _array(self, found: Definition) -> Pointer:
@@ -199,33 +199,33 @@ class _Reader:
             for child in node.named_children:
                 self.read(child)
         elif own is None:
-            raise _refused(node, f"a {node.type.replace('_', ' ')} is not understood")
+            raise refused(node, f"a {node.type.replace('_', ' ')} is not understood")
         if own is not None:
             own(node)
 
     def _declaration(self, node: Node) -> None:
         if self.source.says(node, "static", "thread_local"):
-            raise _refused(node, "a static variable")
+            raise refused(node, "a static variable")
         vector = vector_of(self.source.of(node, "type")) != ""
         other = ("reference_declarator", *(["function_declarator"] if not vector else []))  # `std::vector<float> v(n);`
         for declarator in node.children_by_field_name("declarator"):
             value = field_of(declarator, "value")
             if declared_name(declarator) is None or self.source.has(declarator, *other):
-                raise _refused(node, "a variable of another form")
+                raise refused(node, "a variable of another form")
             if value is not None:
                 self.read(value)
             for given in self.source.walk(value, "identifier") if vector and value is not None else ():
                 if self.code.pointer_base(self.code.polynomial(given)) is not None:
-                    raise _refused(node, "a vector of another array's elements")
+                    raise refused(node, "a vector of another array's elements")
 
     def _return_statement(self, node: Node) -> None:
         if len(self.own) == 1:
-            raise _refused(node, "leaves the loop")
+            raise refused(node, "leaves the loop")
 
     def _for_statement(self, node: Node) -> None:
         loop = canonical(self.source, node)
         if loop is None:
-            raise _refused(node, "not a loop that counts upwards")
+            raise refused(node, "not a loop that counts upwards")
         for part in (loop.start_node, loop.bound_node, loop.step_node):
             if part is not None:
                 self.read(part)
@@ -248,7 +248,7 @@ class _Reader:
         if place is None and is_address(self.source, node):
             return
         if place is None:
-            raise _refused(node, "a subscript of several")
+            raise refused(node, "a subscript of several")
         pointer = self.pointer(node, place)
         if use is not None:
             reads, writes, _ = use
@@ -275,9 +275,9 @@ class _Reader:
     def _assigned(self, name: Node, node: Node) -> None:
         text, found = self.source.of(name), self.code.definition(name)
         if found is None or found.kind in {"global", "macro", "template"}:
-            raise _refused(node, f"writes {text}, a global")
+            raise refused(node, f"writes {text}, a global")
         if vector_of(self.source.of(found.declaration, "type")):
-            raise _refused(node, f"writes {text} as a whole")
+            raise refused(node, f"writes {text} as a whole")
         if len(self.own) == 1 and not inside(found.declaration, self.own[0]):
             self.effects.carried.append(Carried(text, node))
 
@@ -286,7 +286,7 @@ class _Reader:
     def _call_expression(self, node: Node) -> None:
         function, given = field_of(node, "function"), arguments(node)
         if function.type == "field_expression":
-            raise _refused(function, f"calls {self.source.of(function)}, whose effects are unknown")
+            raise refused(function, f"calls {self.source.of(function)}, whose effects are unknown")
         name = self.source.of(function).partition("<")[0].removeprefix("::").removeprefix("std::")
         for argument in given:
             self.read(argument)
@@ -300,7 +300,7 @@ class _Reader:
 
     def _enter(self, name: str, given: list[Node], node: Node) -> None:
         if len(self.own) > 8:
-            raise _refused(node, "calls are nested too deeply, or recursive")
+            raise refused(node, "calls are nested too deeply, or recursive")
         outermost = len(self.own) == 1
         values, self.call = [self._value(argument) for argument in given], node if outermost else self.call
         for function in functions(self.source)[name]:
@@ -331,7 +331,7 @@ class _Reader:
             return
         self.effects.calls.add(name)
         if name not in PURE or pointers:
-            raise _refused(node, f"calls {name}, whose effects are unknown")
+            raise refused(node, f"calls {name}, whose effects are unknown")
 
 
 def is_address(source: Source, node: Node | None) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import Reduction, reduction, unordered
-from nodes.rewrites.analysis.host_effects import Effects
+from nodes.rewrites.analysis.host_effects import refused
 from nodes.rewrites.analysis.host_source import (
     arguments,
     declared_type,
@@ -70,9 +70,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     conversions, edits, overloads = Conversions(source), Edits(source), dict[int, str]()
     for loop in loops(source):
         with edits.attempt():
-            translation = _Translation(source, loop, conversions)
-            translation.write(edits)
-            overloads |= translation.overloads
+            over_lanes = _Lanes(source, loop, conversions)
+            over_lanes.write(edits)
+            overloads |= over_lanes.overloads
     if not edits.changes:
         return None
     for end, overload in overloads.items():
@@ -84,22 +84,24 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     return edits.apply()
 
 
-def _refused(node: Node, why: str) -> Unsupported:
-    return Unsupported(f"line {node.start_point[0] + 1}: {why}")
+class _Lanes:
+    """What a loop is over lanes. Raises Unsupported at what has no lane form."""
 
-
-class _Expressions:
-    """What expressions of a loop's body are over lanes. Raises Unsupported at what has no lane form."""
-
-    def __init__(self, source: Source, loop: Loop, found: Effects, conversions: Conversions) -> None:
-        self.source, self.loop, self.effects, self.conversions = source, loop, found, conversions
+    def __init__(self, source: Source, loop: Loop, conversions: Conversions) -> None:
+        self.source, self.loop, self.conversions = source, loop, conversions
+        self.effects, self.carried = unordered(source, loop)
+        kinds = {declared_type(source, each.node.named_children[0]) for each in self.effects.carried}
+        if loop.step_node or self.effects.inner_loops or self.effects.called_loops or not kinds <= {"float"}:
+            raise Unsupported("loops in it, or a reduction of something else")
         self.lanes: set[str] = set()
-        self.numbers: set[str] = {loop.name}
+        self.numbers: set[str] = {loop.name, *self.carried}
         """Integers that differ from lane to lane, which may only appear in subscripts; and what the loop reduces."""
         self.own = functions(source)
         self.overloads: dict[int, str] = {}
         """End of a function of the file -> its form over lanes, to be written behind it."""
         self.count = fresh(source, loop.node, "count")
+
+    # expressions
 
     def variant(self, node: Node) -> bool:
         return bool(identifiers(self.source, node) & (self.lanes | self.numbers))
@@ -125,7 +127,7 @@ class _Expressions:
         operators = {"", "+", "-", "*", "/", "<", ">", "<=", ">=", "==", "!="}
         compared = [part for part in parts if self.compares(part) and self.variant(part)]
         if node.type not in _OPERATIONS or source.of(node, "operator") not in operators or compared != parts[:chooses]:
-            raise _refused(node, f"{text} has no lane form")
+            raise refused(node, f"{text} has no lane form")
         if node.type == "parenthesized_expression":
             return f"({self.expression(parts[0])})"
         form = self.widened if chooses else self.single
@@ -138,7 +140,7 @@ class _Expressions:
 
     def widened(self, node: Node) -> str:
         if self.compares(node):
-            raise _refused(node, "a comparison as a number")
+            raise refused(node, "a comparison as a number")
         return self.expression(node) if self.variant(node) else f"splat({self.source.of(node)})"
 
     def call(self, node: Node) -> str:
@@ -148,7 +150,7 @@ class _Expressions:
         if base in self.own and not function and self.own_function(base):
             function, count = base, len(given)
         if not function or count != len(given):
-            raise _refused(node, f"{name} has no lane form")
+            raise refused(node, f"{name} has no lane form")
         values = [self.widened(argument) for argument in given]
         if "_number_" in function and given[1].type == "number_literal":  # which is no NaN
             function, values = function.replace("_number", ""), values[::-1]
@@ -181,7 +183,7 @@ class _Expressions:
                 changed += inner.declaration(node)
                 continue
             if found is None or ((early := "condition" in found) and not inner.compares(found["condition"])):
-                raise _refused(node, "a statement between returns, or a condition of another form")
+                raise refused(node, "a statement between returns, or a condition of another form")
             value = inner.widened(found["value"])
             chosen = f"{inner.expression(bare(found['condition']))} ? {value} :" if early else f"{value};"
             changed.append((node, f"{start}{chosen}"))
@@ -193,14 +195,14 @@ class _Expressions:
         """What of a declaration is replaced by what."""
         variable, kind = one_variable(node) if node.type == "declaration" else None, field_of(node, "type")
         if variable is None:
-            raise _refused(node, "no declaration of one variable with a value")
+            raise refused(node, "no declaration of one variable with a value")
         (name, value), type_ = variable, self.source.of(kind)
         if not self.variant(value) or is_integer(type_):
             self.numbers |= {self.source.of(name)} if self.variant(value) else set()
             return []
         text = self.widened(value)
         if type_ not in {"float", "auto"}:
-            raise _refused(node, f"lanes as {type_}")
+            raise refused(node, f"lanes as {type_}")
         self.lanes.add(self.source.of(name))
         return [(value, text), *([(kind, "lanes")] if type_ == "float" else [])]
 
@@ -212,7 +214,7 @@ class _Expressions:
         if element_type(self.source, element) not in self.conversions.storage | (
             {self.conversions.bfloat16} if not by_cast else set()
         ):
-            raise _refused(element, "an element that may be no float")
+            raise refused(element, "an element that may be no float")
         return f"load_lanes({address}, {self.count})"
 
     def address(self, node: Node) -> str:
@@ -220,7 +222,7 @@ class _Expressions:
         self.check_steps([a for a in self.effects.accesses if inside(a.node, node)], node)
         base, index = field_of(node, "argument"), children_of(node, "indices")
         if len(index) != 1:
-            raise _refused(node, f"{source.of(node)} is no element")
+            raise refused(node, f"{source.of(node)} is no element")
         pointer = base.type == "identifier" and "<" not in declared_type(source, base)
         sum_ = source.of(index[0], "operator") in {"+", "*"} or index[0].type == "identifier"
         return f"{source.of(base)} + {source.of(index[0])}" if pointer and sum_ else f"&{source.of(node)}"
@@ -229,21 +231,9 @@ class _Expressions:
         """Raises Unsupported unless what is touched is, and only elements one behind the other."""
         variable = self.effects.iteration.symbol
         if {a.offset.coefficient(variable).value if a.offset is not None else None for a in touched} != {1}:
-            raise _refused(node, "elements that are not consecutive")
+            raise refused(node, "elements that are not consecutive")
 
-
-class _Translation(_Expressions):
-    """The edits that turn one loop into a loop over lanes. Raises Unsupported at what has no lane form."""
-
-    def __init__(self, source: Source, loop: Loop, conversions: Conversions) -> None:
-        if loop.step_node is not None:
-            raise Unsupported("a loop of another form")
-        found, self.carried = unordered(source, loop)
-        super().__init__(source, loop, found, conversions)
-        self.numbers |= set(self.carried)
-        kinds = {declared_type(source, each.node.named_children[0]) for each in found.carried}
-        if found.inner_loops or found.called_loops or not kinds <= {"float"}:
-            raise Unsupported("loops in it, or a reduction of something else")
+    # the loop
 
     def write(self, edits: Edits) -> None:
         source, loop, lines = self.source, self.loop, list[str]()
@@ -302,12 +292,12 @@ class _Translation(_Expressions):
         address, kind = self.address(left), element_type(source, left)
         if sign == "=":
             if kind not in self.conversions.storage | BYTES | {self.conversions.bfloat16}:
-                raise _refused(node, f"stores {kind or 'something'} that is no float")
+                raise refused(node, f"stores {kind or 'something'} that is no float")
             to, inner = cast(source, right)  # a conversion to the storage type
             value = inner if to in self.conversions.narrowing | self.conversions.storage | BYTES else right
             return f"store_lanes({address}, {self.widened(value)}, {self.count})"
         if sign not in {"+=", "-=", "*=", "/="}:
-            raise _refused(node, f"{sign} in memory")
+            raise refused(node, f"{sign} in memory")
         value = self.single(right)
         simple = right.type in {"identifier", "number_literal", "call_expression", "subscript_expression"}
         value = value if simple else f"({value})"
@@ -317,7 +307,7 @@ class _Translation(_Expressions):
         """`store(p + i, value)`, where the file's own function converts."""
         source, given = self.source, arguments(node)
         if source.of(node, "function") not in self.conversions.storing or len(given) != 2:
-            raise _refused(node, source.of(node))
+            raise refused(node, source.of(node))
         self.check_steps([a for a in self.effects.accesses if a.writes and inside(a.call or a.node, node)], node)
         # The element itself where it is handed over as a reference.
         to = self.address(given[0]) if given[0].type == "subscript_expression" else source.of(given[0])
@@ -326,7 +316,7 @@ class _Translation(_Expressions):
     def reduced(self, found: Reduction, name: str) -> str:
         """The extreme of two lanes, where a NaN gives way to what was there before, or a sum."""
         if found.value is None or not self.variant(found.value):
-            raise _refused(found.statement, "a reduction of something that is the same for all lanes")
+            raise refused(found.statement, "a reduction of something that is the same for all lanes")
         neutral, vector = "0.0f" if found.kind == "+" else name, self.vector(name)
         kept = f"kept({self.widened(found.value)}, {self.count}, {neutral})"
         return f"{vector} += {kept}" if found.kind == "+" else f"{vector} = {found.kind}_lanes({vector}, {kept})"

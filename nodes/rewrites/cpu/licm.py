@@ -21,7 +21,6 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
 from nodes.rewrites.analysis.host_source import (
-    canonical,
     changed_names,
     counts_from_zero,
     declared_names,
@@ -42,7 +41,7 @@ from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, one_by_one
-from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, one_variable, pragma_of, upward
+from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, one_variable, pragma_of
 
 _ROUNDS = re.compile("int|long|char|size_t|round|floor|ceil|trunc")
 
@@ -64,8 +63,14 @@ def _places(source: Source) -> Iterator[tuple]:
     found = [loop for loop in loops(source) if loop.body.type == "compound_statement"]
     yield from ((source, _hoisted, loop) for loop in reversed(found))
     for inner in found:
-        if counts_from_zero(source, inner) and not pragma_of(inner.node):
-            yield from ((source, _tabulated, outer, inner) for outer in _around(source, inner))
+        outer = next((loop for loop in found if inner.node.parent == loop.body), None)
+        if (
+            outer is not None
+            and counts_from_zero(source, inner)
+            and not pragma_of(inner.node)
+            and not pragma_of(outer.node)
+        ):
+            yield source, _tabulated, outer, inner
 
 
 class _Moves:
@@ -151,17 +156,6 @@ def _inverted(edits: Edits, moves: _Moves) -> dict[str, str]:
     return names
 
 
-def _around(source: Source, inner: Loop) -> list[Loop]:
-    """The loops around one that run it at least once each, outermost first."""
-    found: list[Loop] = []
-    for here in upward(inner.node.parent):
-        loop = canonical(source, here)
-        if here.type != "compound_statement" and (loop is None or pragma_of(loop.node)):
-            break
-        found = [loop, *found] if loop is not None else found
-    return found
-
-
 def _tabulated(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     moves = _Moves(source, outer)
     moves.variant.discard(inner.name)
@@ -170,7 +164,10 @@ def _tabulated(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     if source.has(outer.body, *JUMPS) or not plain or not moves.steady(bound):
         raise Unsupported("a loop that may end early, or a length that changes")
     fixed = {name: node for node in inner.body.named_children if (name := moves.declaration(node, inner.body))}
-    tables = [name for name, node in fixed.items() if source.of(node, "type") == "float" and _takes_long(source, node)]
+    used, slow = identifiers(source, *(n for n in inner.body.named_children if n not in fixed.values())), set[str]()
+    for name, node in fixed.items():
+        slow |= {name} if identifiers(source, node) & slow or _takes_long(source, node) else set()
+    tables = [name for name, node in fixed.items() if name in used & slow and source.of(node, "type") == "float"]
     if not tables:
         raise Unsupported("nothing to put into a table")
     names, lines = {name: fresh(source, inner.node, f"{name}_table") for name in tables}, list[str]()
@@ -180,7 +177,6 @@ def _tabulated(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:
     unit = source.unit(outer.node)
     vectors = [f"std::vector<float> {table}({source.of(bound)});" for table in names.values()]
     put_in_front(edits, outer, [*vectors, f"{header(source, inner)} {{", *(unit + line for line in lines), "}"])
-    used = identifiers(source, *(node for node in inner.body.named_children if node not in fixed.values()))
     for name, node in reversed(fixed.items()):
         value = one_variable(node)[1]
         if name not in used:

@@ -46,15 +46,16 @@ _SCALARS = frozenset({"float", "double", "int", "int32_t", "int64_t"})
 def rewrite(source: Source, facts: object) -> str | None:
     if "COLUMNS" in identifiers(source, source.root) and _DEFINE not in source.text:
         return None
-    forms = (_column_by_column, _row_by_row)
-    return one_by_one(source, _turned, lambda left: ((left, loop, form) for loop in loops(left) for form in forms), 16)
+    return one_by_one(source, _turned, lambda left: ((left, loop) for loop in loops(left)), 16)
 
 
-def _turned(edits: Edits, source: Source, loop: Loop, form) -> None:
-    edits.write(loop.node, form(source, loop))
+def _turned(edits: Edits, source: Source, loop: Loop) -> None:
     include(source, edits, "algorithm")
     define(source, edits, "COLUMNS", _DEFINE)
-    if form is _row_by_row:
+    try:
+        edits.write(loop.node, _column_by_column(source, loop))
+    except Unsupported:
+        edits.write(loop.node, _row_by_row(source, loop))
         define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
 
 

@@ -51,7 +51,8 @@ def rewrite(source: Source, facts: object) -> str | None:
     for loop in loops(source):
         pragma = pragma_before(source, loop.node)
         shared = pragma.startswith("#pragma omp parallel for ") and " for simd" not in pragma
-        if (pragma and not shared) or loop.step_node is not None or _short(loop):
+        short = loop.start.value == 0 and loop.bound.value in range(SHORT + 1)
+        if (pragma and not shared) or loop.step_node is not None or short:
             continue
         with edits.attempt():
             found, carried = unordered(source, loop)
@@ -73,11 +74,6 @@ def _check_vectorizes(source: Source, found: Effects) -> None:
     known = found.calls <= _VECTOR_CALLS | functions(source).keys() | declared(source)
     if not known or found.inner_loops or found.called_loops:
         raise Unsupported("what has no vector form")
-
-
-def _short(loop: Loop) -> bool:
-    """Whether the loop runs from 0 to a small number that stands in the file."""
-    return loop.start.value == 0 and loop.bound.value is not None and loop.bound.value <= SHORT
 
 
 def _scan(source: Source, loop: Loop, edits: Edits) -> None:

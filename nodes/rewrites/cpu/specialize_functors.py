@@ -8,8 +8,6 @@ nothing by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_source import arguments, declared_names, functions, host_code
@@ -23,18 +21,13 @@ from nodes.rewrites.syntax.tree import children_of, field_of, same
 
 @rule("cpu", expected="nothing by itself: later steps see what a template is asked to apply", normalizes=True)
 def rewrite(source: Source, facts: object) -> str | None:
-    return one_by_one(source, _write_out, _templates, 64)
+    return one_by_one(source, _write_out, lambda left: ((left, *group) for group in functions(left).values()), 64)
 
 
-def _templates(source: Source) -> Iterator[tuple[Source, Node, Kernel]]:
-    for function, *others in functions(source).values():
-        if not others and function.node.parent.type == "template_declaration":
-            yield source, function.node.parent, function
-
-
-def _write_out(edits: Edits, source: Source, template: Node, function: Kernel) -> None:
+def _write_out(edits: Edits, source: Source, function: Kernel, *others: Kernel) -> None:
     *_, last = named = [n for n in source.walk(None, "identifier") if source.of(n) == function.name]
-    if len(named) != 2 or not same(field_of(last.parent, "function"), last):
+    template = function.template
+    if others or template is None or len(named) != 2 or not same(field_of(last.parent, "function"), last):
         raise Unsupported("not called once by its name")
     types = {template_name(source, t) for t in children_of(template, "parameters")}
     for parameter, argument in zip(function.parameters, arguments(last.parent), strict=False):
