@@ -19,11 +19,7 @@ from nodes.rewrites.syntax.source import Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import enclosing
 
 _ONE = Polynomial.constant(1)
-_EXTREMES = {
-    f"{name}{kind}{end}": kind
-    for kind in ("max", "min")
-    for name, end in (("", ""), ("f", "f"), ("f", ""), ("simd_", ""))
-}
+_EXTREMES = {form.format(kind): kind for kind in ("max", "min") for form in ("{}", "f{}", "f{}f", "simd_{}")}
 _SUMS = ("++$v", "$v++", "$v += $e", "$v = $v + $e", "$v = $e + $v")
 _CALLS = ("$v = $f($v, $e)", "$v = $f($e, $v)")
 _CHOICES = {

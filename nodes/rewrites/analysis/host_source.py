@@ -24,8 +24,7 @@ from nodes.rewrites.analysis.kernels import Kernel, Loop, counting_loop
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, enclosing, names_declared, pragma_of, upward
-from nodes.rewrites.syntax.tree import is_integer as is_whole
+from nodes.rewrites.syntax.tree import LOOPS, children_of, enclosing, is_integer, names_declared, pragma_of, upward
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
 _MATH = frozenset({
@@ -44,11 +43,6 @@ _FLOAT_CALLS = {"static_cast<float>", "float", "simd_max", "simd_min", *(f"{name
 
 
 # --- nodes ---------------------------------------------------------------------------------------------------------
-
-
-def fields(node: Node, *names: str) -> list[Node | None]:
-    """The children of these fields of the grammar."""
-    return [node.child_by_field_name(name) for name in names]
 
 
 def arguments(call: Node) -> list[Node]:
@@ -79,17 +73,10 @@ def changed_names(source: Source, node: Node) -> set[str]:
     return {source.of(name) for name in host_code(source).assigned(node)}
 
 
-def pragma_before(source: Source, node: Node) -> str:
-    """The text of the pragma that applies to this statement, "" for none."""
-    return source.of(pragma_of(node)).strip()
-
-
-def indentation(source: Source, node: Node) -> str:
-    """The white space before the node on its line; raises Unsupported where something else stands there."""
-    before = source.indent(node)
-    if source.line_start(node) + len(before) < node.start_byte:
+def check_alone(source: Source, node: Node) -> None:
+    """Raises Unsupported where something else stands before the node on its line."""
+    if source.line_start(node) + len(source.indent(node)) < node.start_byte:
         raise Unsupported(f"line {node.start_point[0] + 1} has something before the statement")
-    return before
 
 
 # --- what the file declares ----------------------------------------------------------------------------------------
@@ -108,10 +95,9 @@ def functions(source: Source) -> dict[str, list[Kernel]]:
 def function_around(source: Source, node: Node) -> Kernel:
     """The function that a node is in. Raises Unsupported where it is in none."""
     definition = enclosing_function(node)
-    found = (f for group in functions(source).values() for f in group if f.node == definition)
-    if (function := next(found, None)) is None:
+    if definition is None:
         raise Unsupported("in no function")
-    return function
+    return Kernel(host_code(source), definition)
 
 
 # --- values --------------------------------------------------------------------------------------------------------
@@ -128,7 +114,7 @@ class HostCode(Code):
         unknown = [s for s in value.symbols if not is_known(s) and not self.element_of(s)]
         if found is None or not unknown:
             return value
-        around = (self.loop(n) for n in upward(found.declaration) if n.type == "for_statement")
+        around = (canonical(self.source, n) for n in upward(found.declaration))
         varies = frozenset(loop.symbol for loop in around if loop is not None)
         for symbol in unknown:
             fixed = Symbol(f"{found.name}: {symbol.text}", found.where, varies)
@@ -146,15 +132,6 @@ class HostCode(Code):
         for call in self.source.walk(node, "call_expression"):
             given = (argument for argument in arguments(call) if argument.type == "identifier")
             yield from (argument for argument in given if self.lends(call, argument)[0])
-
-    def loop(self, node: Node) -> Loop | None:
-        """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
-        source, found = self.source, counting_loop(self, node) if not node.has_error else None
-        if found is None or not (found.type == "auto" or is_whole(found.type)):
-            return None
-        step = None if source.of(found.step_node) == "1" else found.step_node
-        fixed = identifiers(source, found.bound_node, step)
-        return replace(found, step_node=step) if not fixed & changed_names(source, found.body) else None
 
 
 def is_known(symbol: Symbol) -> bool:
@@ -256,8 +233,13 @@ def is_float(source: Source, node: Node) -> bool:
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
-    """The loop that a node is, as HostCode.loop has it; None for any other one."""
-    return host_code(source).loop(node) if node.type == "for_statement" else None
+    """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
+    found = counting_loop(host_code(source), node) if node.type == "for_statement" and not node.has_error else None
+    if found is None or not (found.type == "auto" or is_integer(found.type)):
+        return None
+    step = None if source.of(found.step_node) == "1" else found.step_node
+    fixed = identifiers(source, found.bound_node, step)
+    return replace(found, step_node=step) if not fixed & changed_names(source, found.body) else None
 
 
 def loops(source: Source) -> list[Loop]:
@@ -295,5 +277,5 @@ def varying(source: Source, loop: Loop) -> set[str]:
 
 def put_in_front(edits: Edits, loop: Loop, lines: Iterable[str]) -> None:
     """Lines in front of a loop and its pragma. Raises Unsupported where something else stands on the loop's line."""
-    indent, place = indentation(edits.source, loop.node), pragma_of(loop.node) or loop.node
-    edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in lines))
+    check_alone(edits.source, loop.node)
+    edits.in_front(pragma_of(loop.node) or loop.node, *lines)

@@ -23,7 +23,6 @@ from nodes.rewrites.analysis.host_source import (
     declared_type,
     element_type,
     enclosing_function,
-    fields,
     fresh,
     functions,
     host_code,
@@ -166,7 +165,7 @@ class _Lanes:
     def own_function(self, name: str) -> bool:
         """Whether a function of the file has a form over lanes; notes the text of that overload."""
         source, (function, *others) = self.source, self.own[name]
-        kind, declarator = fields(function.node, "type", "declarator")
+        kind, declarator = field_of(function.node, "type"), field_of(function.node, "declarator")
         plain = all(each.element == "float" and not each.behind for each in function.parameters)
         template = function.node.parent.type == "template_declaration"
         if others or template or name.startswith("simd_") or not plain or source.of(kind) != "float":
@@ -211,9 +210,7 @@ class _Lanes:
     def load(self, element: Node, *, by_cast: bool) -> str:
         """`load_lanes(p + i, count)` for `p[i]`, as it is or `by_cast`, and for `f(p[i])`, which reads bfloat16, too."""
         address = self.address(element)
-        if element_type(self.source, element) not in self.conversions.storage | (
-            {self.conversions.bfloat16} if not by_cast else set()
-        ):
+        if element_type(self.source, element) not in (self.conversions.storage if by_cast else self.conversions.floats):
             raise refused(element, "an element that may be no float")
         return f"load_lanes({address}, {self.count})"
 
@@ -286,12 +283,13 @@ class _Lanes:
         return [(inner, self.stored(inner))] if inner.type == "call_expression" else self.declaration(node)
 
     def assigned(self, node: Node) -> str:
-        source, (left, right), sign = self.source, fields(node, "left", "right"), self.source.of(node, "operator")
+        source, sign = self.source, self.source.of(node, "operator")
+        left, right = field_of(node, "left"), field_of(node, "right")
         if left.type == "identifier" and source.of(left) in self.lanes:
             return f"{source.of(left)} {sign} {self.single(right) if sign != '=' else self.widened(right)}"
         address, kind = self.address(left), element_type(source, left)
         if sign == "=":
-            if kind not in self.conversions.storage | BYTES | {self.conversions.bfloat16}:
+            if kind not in self.conversions.floats | BYTES:
                 raise refused(node, f"stores {kind or 'something'} that is no float")
             to, inner = cast(source, right)  # a conversion to the storage type
             value = inner if to in self.conversions.narrowing | self.conversions.storage | BYTES else right

@@ -22,6 +22,7 @@ from nodes.rewrites.analysis.host_dependence import steady
 from nodes.rewrites.analysis.host_effects import effects
 from nodes.rewrites.analysis.host_source import (
     changed_names,
+    check_alone,
     counts_from_zero,
     declared_names,
     declared_type,
@@ -30,7 +31,6 @@ from nodes.rewrites.analysis.host_source import (
     header,
     host_code,
     identifiers,
-    indentation,
     loops,
     put_in_front,
     varying,
@@ -107,7 +107,7 @@ def _hoisted(edits: Edits, source: Source, loop: Loop) -> bool:
             taken.add(name)
         moved.append(node)
         for statement in block:
-            indentation(source, statement)  # nothing else stands in front of it
+            check_alone(source, statement)
             lines += lifted(source, statement, source.of(statement)).split("\n")
     lines += [f"const float {new} = 1.0f / {name};" for name, new in _inverted(edits, moves).items()]
     put_in_front(edits, loop, lines)
@@ -122,11 +122,8 @@ def _first_iteration(moves: _Moves, node: Node) -> Node | None:
     if found is None or {source.of(found["a"]), source.of(found["b"])} != {loop.name, source.of(loop.start_node)}:
         return None
     block = found["block"]
-    if (
-        block.type != "compound_statement"
-        or declared_names(source, block)
-        or not moves.variant.isdisjoint(identifiers(source, block))
-    ):
+    plain = block.type == "compound_statement" and not declared_names(source, block)
+    if not plain or identifiers(source, block) & moves.variant:
         return None
     mine = [a for a in moves.effects.accesses if inside(a.node, node)]
     others = [a for a in moves.effects.accesses if not inside(a.node, node)]
@@ -140,11 +137,9 @@ def _inverted(edits: Edits, moves: _Moves) -> dict[str, str]:
     """Multiplies by the reciprocal of what all elements are divided by, but where values are rounded to integers, as the quotient may
     differ in its last bit; what is called how. A vector division holds the divider for ten cycles, a multiplication for one."""
     source, body, names = moves.source, moves.loop.body, dict[str, str]()
-    called = (
-        source.of(n, "function") or source.of(n, "type")
-        for n in source.walk(body, "call_expression", "cast_expression")
-    )
-    if source.has(body, *LOOPS) or any(map(_ROUNDS.search, called)):
+    made = source.walk(body, "call_expression", "cast_expression")
+    rounds = any(_ROUNDS.search(source.of(n, "function") or source.of(n, "type")) for n in made)
+    if rounds or source.has(body, *LOOPS):
         return {}
     for node in source.walk(body, "binary_expression"):
         found = match(source, node, "$a / $b")

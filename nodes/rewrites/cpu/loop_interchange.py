@@ -66,13 +66,11 @@ def _inner(source: Source, outer: Loop) -> tuple[Loop, list[Node], list[Node]]:
     inner = canonical(source, found[0]) if len(found) == 1 and found[0] in body else None
     if inner is None or inner.step_node is not None or pragma_of(inner.node):
         raise Unsupported("not one loop in it")
-    if source.has(outer.body, "preproc_call", *JUMPS) or outer.name in _ends(source, inner):
+    if source.has(outer.body, "preproc_call", *JUMPS) or outer.name in identifiers(
+        source, inner.bound_node, inner.start_node
+    ):
         raise Unsupported("an iteration that may end early, or a loop that depends on the one around it")
     return inner, body[: body.index(inner.node)], body[body.index(inner.node) + 1 :]
-
-
-def _ends(source: Source, loop: Loop) -> set[str]:
-    return identifiers(source, loop.bound_node, loop.start_node)
 
 
 def _row_by_row(source: Source, outer: Loop) -> list:
@@ -101,7 +99,7 @@ def _column_by_column(source: Source, columns: Loop) -> list:
     rows, first, last = _inner(source, columns)
     _check_walks(source, columns)
     kept = {name: (kind, value) for name, kind, value in (_kept(source, node) for node in first)}
-    if kept.keys() & (declared_names(source, rows.node, *last) | _ends(source, rows)):
+    if kept.keys() & (declared_names(source, rows.node, *last) | identifiers(source, rows.bound_node, rows.start_node)):
         raise Unsupported("a name for two things")
     name, kind, bound = columns.name, columns.type, source.of(columns.bound_node)
     begin, end = (fresh(source, columns.node, f"{name}_{word}") for word in ("block", "end"))

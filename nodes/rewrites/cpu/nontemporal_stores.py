@@ -38,7 +38,8 @@ _DEFINE = "#define STREAM_FROM_MB {threshold}  // tune: {threshold} {large}"
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     threshold_mb = _threshold_mb(facts)
-    if not _beyond(facts, threshold_mb << 20):
+    suite = [workload for workload in facts.spec.suite(facts.device.device) if workload.timed]  # which agents may see
+    if all(facts.spec.write_bytes(workload) < threshold_mb << 20 for workload in suite):
         return None
     edits, declared = Edits(source), set[int]()
     for call in _calls(source, source.root, "store_lanes"):
@@ -64,12 +65,6 @@ def _threshold_mb(facts: Facts) -> int:
     With 32 MB of it, an output of 22 MiB gained 15 % (silu, 69 MB of traffic) and one of 16 MiB lost 40 % (softmax).
     """
     return max(1, facts.device.last_level_cache_bytes * 5 // 8 >> 20)
-
-
-def _beyond(facts: Facts, size: int) -> bool:
-    """Whether any workload that agents may see writes so many bytes."""
-    suite = [workload for workload in facts.spec.suite(facts.device.device) if workload.timed]
-    return any(facts.spec.write_bytes(workload) >= size for workload in suite)
 
 
 def _calls(source: Source, node: Node, name: str) -> list[Node]:

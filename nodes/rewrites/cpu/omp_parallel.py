@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_source import (
-    canonical,
-    identifiers,
-    loops,
-    put_in_front,
-    runs_again,
-    varying,
-)
+from nodes.rewrites.analysis.host_source import canonical, identifiers, loops, put_in_front, runs_again, varying
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import as_factor, define
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.source import inside as within
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import children_of, pragma_of
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
@@ -71,12 +63,12 @@ def _collapses(source: Source, loop: Loop) -> bool:
 
 def _condition(source: Source, loop: Loop, found: Effects) -> str:
     """Whether sharing out pays, written before the loop: the elements of the whole nest, or of its largest part."""
-    inside, outer = varying(source, loop), as_factor(source.of(loop.bound_node))
-    chains = [[o.bound_node for o in found.inner_loops if within(inner.node, o.node)] for inner in found.inner_loops]
+    changing, outer = varying(source, loop), as_factor(source.of(loop.bound_node))
+    chains = [[o.bound_node for o in found.inner_loops if inside(inner.node, o.node)] for inner in found.inner_loops]
     chains += [[bound] for bound in found.called_loops if bound is not None]
     products = [
         " * ".join([outer, *(as_factor(source.of(bound)) for bound in nest)])
-        for nest in chains if not identifiers(source, *nest) & inside
+        for nest in chains if not identifiers(source, *nest) & changing
     ]  # fmt: skip
     if not products and (found.inner_loops or found.called_loops):
         return f"{outer} > 1"  # how long an iteration is cannot be said here

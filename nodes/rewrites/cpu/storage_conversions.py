@@ -40,6 +40,7 @@ class Conversions:
             {name for name, group in functions(source).items() if all(self._is(kind, each) for each in group)}
             for kind in ("widen", "narrow", "store")
         )
+        self.floats = self.storage | ({self.bfloat16} - {""})
 
     def _is(self, kind: str, function: Kernel) -> bool:
         plain = host_code(self.source).plain_type
