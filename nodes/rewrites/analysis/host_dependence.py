@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_effects import SIZE, Access, Carried, Effects, Iteration, effects
-from nodes.rewrites.analysis.host_source import PURE, functions, identifiers
+from nodes.rewrites.analysis.host_source import PURE, functions, host_code, identifiers
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
@@ -157,9 +157,9 @@ def steady(source: Source, node: Node, variant: set[str], found: Effects) -> boo
         node, "assignment_expression", "update_expression", "lambda_expression"
     ):
         return False
-    own = functions(source)
     for name in map(source.called, source.walk(node, "call_expression")):
-        pointers = any(each.behind for function in own.get(name, ()) for each in function.parameters)
-        if pointers or (name not in own and name not in PURE | {"static_cast", "float"}):
+        own = functions(source).get(name, ())
+        pure = bool(own) or (name in PURE | {"static_cast", "float"} and name not in host_code(source).overloads)
+        if not pure or any(each.behind for function in own for each in function.parameters):
             return False
     return not any(access.root in found.written and inside(access.node, node) for access in found.accesses)

@@ -330,7 +330,7 @@ class _Reader:
                 self.touch(node, pointer._replace(offset=None), writes)
             return
         self.effects.calls.add(name)
-        if name not in PURE or pointers:
+        if name in self.code.overloads or name not in PURE or pointers:
             raise refused(node, f"calls {name}, whose effects are unknown")
 
 

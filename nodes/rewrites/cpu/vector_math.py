@@ -17,7 +17,7 @@ import re
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.host_source import arguments, functions, is_float, overloaded, runs_again
+from nodes.rewrites.analysis.host_source import arguments, host_code, is_float, overloaded, runs_again
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import after_includes, include
@@ -54,7 +54,7 @@ __attribute__((const)) float {name}({arguments}) noexcept;"""
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: object) -> str | None:
-    own, edits, used = functions(source), Edits(source), set()
+    own, edits, used = host_code(source).overloads, Edits(source), set()
     for call in source.walk(None, "call_expression"):
         name = _float_function(source, call)
         if name in {*VECTOR_FUNCTIONS, *_EXTREMES} - own.keys() and runs_again(source, call):
