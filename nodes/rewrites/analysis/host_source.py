@@ -278,4 +278,5 @@ def varying(source: Source, loop: Loop) -> set[str]:
 def put_in_front(edits: Edits, loop: Loop, lines: Iterable[str]) -> None:
     """Lines in front of a loop and its pragma. Raises Unsupported where something else stands on the loop's line."""
     check_alone(edits.source, loop.node)
-    edits.in_front(pragma_of(loop.node) or loop.node, *lines)
+    place, indent = pragma_of(loop.node) or loop.node, edits.source.indent(loop.node)
+    edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in lines))

@@ -95,4 +95,4 @@ def _scan(source: Source, loop: Loop, edits: Edits) -> None:
     ):
         raise Unsupported("a sum that is read before, or a value that both sides need")
     put_in_front(edits, loop, [f"#pragma omp simd reduction(inscan, +:{name})"])
-    edits.in_front(after[0], f"#pragma omp scan inclusive({name})")
+    edits.insert(after[0].start_byte, f"#pragma omp scan inclusive({name})\n{source.indent(after[0])}")

@@ -20,7 +20,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.host_source import arguments, host_code, is_float, overloaded, runs_again
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import after_includes, include
+from nodes.rewrites.syntax.insert import behind_includes, include
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
 
@@ -69,12 +69,12 @@ def rewrite(source: Source, facts: object) -> str | None:
     for header in (*(("cmath",) if extremes or missing else ()), *(("cstdint", "cstring") if extremes else ())):
         include(source, edits, header)
     if extremes:
-        edits.insert(after_includes(source), f"\n{text_of('simd_extremes', '.h')}")
+        edits.insert(behind_includes(source), f"\n{text_of('simd_extremes', '.h')}")
     if missing:
         lines = (
             _FUNCTION.format(name=name, arguments=", ".join(["float"] * VECTOR_FUNCTIONS[name])) for name in missing
         )
-        edits.insert(after_includes(source), _DECLARED.format(functions="\n".join(lines)))
+        edits.insert(behind_includes(source), _DECLARED.format(functions="\n".join(lines)))
     return edits.apply() if edits.changes else None
 
 
