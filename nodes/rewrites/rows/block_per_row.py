@@ -276,7 +276,8 @@ class _Rows:
         for site, (loop, found, kind) in enumerate(self.folds):
             edits.behind(loop.node, f"{found.name} = block_{kind}<{site}>({found.name});")
         # A second reduction's barrier keeps the next row's first one from overtaking this one's.
-        if rows is not None and sum(same(loop.node.parent, rows.body) for loop, *_ in self.folds) < 2:
+        always = sum(same(loop.node.parent, rows.body) for loop, *_ in self.folds) if rows is not None else 2
+        if self.folds and always < 2:
             edits.behind(statements(rows.body)[-1], "__syncthreads();")
 
     def _write_once(self, edits: Edits) -> None:
@@ -293,12 +294,9 @@ class _Rows:
 
     def _launch(self, edits: Edits, launch: Launch) -> None:
         """A block for each row."""
-        if any(launch.extents(node)[1:] != ("1", "1") for node in (launch.grid, launch.block)):
-            raise Unsupported("a launch of more than one dimension")
-        if launch.shared_text != "0":
-            raise Unsupported("shared memory of unknown use")
-        if self.region.loop is None and not self._covers(launch):
-            raise Unsupported("a grid that may leave rows out")
+        wide = any(launch.extents(node)[1:] != ("1", "1") for node in (launch.grid, launch.block))
+        if wide or launch.shared_text != "0" or (self.region.loop is None and not self._covers(launch)):
+            raise Unsupported("a launch of another kind, or a grid that may leave rows out")
         width, block = extent_of(self.code, self.kernel, launch.along_x(launch.block)), None
         if width is None or width < WIDTH // 2 or width % 32 != 0:
             if self.kernel.launch_bounds is not None:
