@@ -142,11 +142,11 @@ class _Rows:
             if (rows is not None and same(node, rows.node)) or any(inside(node, loop.node) for loop in found):
                 continue
             loop = next((o for o in self.kernel.loops if same(o.node, node)), None)
-            if loop is None or loop.step.value != 1 or not is_integer(loop.type) or not self.region.holds(node):
-                raise Unsupported("a loop of another kind")
+            plain = loop is not None and loop.step.value == 1 and is_integer(loop.type) and self.region.holds(node)
             # A few elements, as many as the compiler knows, are a pack most likely.
-            if self.code.is_constant(loop.bound_node) or self.kernel.changes_within(loop.bound, [loop.body]):
-                raise Unsupported("a loop that is not over a row")
+            short = plain and self.code.is_constant(loop.bound_node)
+            if not plain or short or self.kernel.changes_within(loop.bound, [loop.body]):
+                raise Unsupported("a loop of another kind")
             found.append(loop)
             if any(jump.type != "continue_statement" for jump in source.jumps_out_of(loop.body)):
                 raise Unsupported("a row that is left early")
@@ -158,11 +158,8 @@ class _Rows:
 
     def _folds(self, loop: Loop) -> Iterator[tuple[Loop, Definition, str]]:
         """Each variable that the loop changes and that outlives an element, and whether it is a sum, max or min."""
-        outer: dict[int, Definition] = {}
-        for target in self.code.assigned(loop.body):
-            found = self.code.definition(target)
-            if found is not None and not inside(found.declaration, loop.body):
-                outer[found.where] = found
+        changed = filter(None, map(self.code.definition, self.code.assigned(loop.body)))
+        outer = {found.where: found for found in changed if not inside(found.declaration, loop.body)}
         for found in outer.values():
             kinds = {fold_of(self.kernel, use) for use in self.code.uses(found, loop.body)}
             kind, type_ = kinds.pop(), self.source.of(found.declaration, "type")
@@ -219,8 +216,7 @@ class _Rows:
     def _is_the_same(self, symbol: Symbol) -> bool:
         """Whether it has one value for all of a row's elements."""
         found = self.code.variable(symbol.node)
-        settled = found is not None and found.kind in {"parameter", "template"}
-        return settled or symbol in {self.row, BLOCK, BLOCK_DIM}
+        return symbol in {self.row, BLOCK, BLOCK_DIM} or (found is not None and found.kind in {"parameter", "template"})
 
     def _place(self, access: Access) -> Polynomial:
         loop, place = self._loop_of(access.node), Polynomial.symbol(access.base) + access.offset

@@ -29,11 +29,6 @@ from nodes.rewrites.syntax.insert import renamed, substituted
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
 from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, pragma_of, same, statements
 
-ONE_REGISTER_EACH = frozenset(
-    {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
-)
-"""Types that have a register for every element anyway."""
-
 
 @rule(
     "cuda",
@@ -113,7 +108,8 @@ class RowKeeper(RowReader):
             bound = f"{value.type}& {value.variable} = {slot};"
             if value.loads and (kept or value in self.front):
                 constant = "" if self._changes(value, loop) else "const "
-                single = value.type in ONE_REGISTER_EACH or value.type in self.kernel.template_names
+                # Elements have a register each anyway.
+                single = value.type in ELEMENT_BYTES or value.type in self.kernel.template_names
                 held = "" if single else f"hold_packed({slot});\n"
                 found.append((value.statement, f"{held}{constant}{bound}"))
             elif kept and value.bare is not None:

@@ -140,8 +140,13 @@ class RowReader:
 
     def _rows(self) -> list[Row]:
         """All that is kept in shared memory. Raises Unsupported where that is more than rows, or not the thread's own elements."""
-        found: dict[str, Row] = {}
-        shared, source = self._shared_names(), self.source
+        source, shared, found = self.source, dict[str, Node](), dict[str, Row]()
+        for node in source.walk(self.kernel.body, "declaration"):
+            names, pointer = names_declared(node), field_of(node, "declarator", "declarator")
+            words = {source.of(n) for n in source.walk(node, "identifier")}
+            into = pointer is not None and pointer.type == "pointer_declarator" and not words.isdisjoint(shared)
+            if len(names) == 1 and (into or source.says(node, "__shared__")):
+                shared[source.of(names[0])] = node
         for access in self.kernel.accesses:
             name = source.of(access.node, "argument")
             loop = next((o for o in self.loops if inside(access.node, o.body)), None)
@@ -157,17 +162,6 @@ class RowReader:
             if source.of(node) in shared and not any(inside(node, part) for part in known):
                 raise Unsupported("shared memory for more than the rows")
         return list(found.values())
-
-    def _shared_names(self) -> dict[str, Node]:
-        """Arrays in shared memory and pointers into it, by name, with their declarations."""
-        found: dict[str, Node] = {}
-        for node in self.source.walk(self.kernel.body, "declaration"):
-            names, pointer = names_declared(node), field_of(node, "declarator", "declarator")
-            words = {self.source.of(n) for n in self.source.walk(node, "identifier")}
-            into = pointer is not None and pointer.type == "pointer_declarator" and words & set(found)
-            if len(names) == 1 and (into or self.source.says(node, "__shared__")):
-                found[self.source.of(names[0])] = node
-        return found
 
     def _slot(self, access: Access, loop: Loop) -> tuple[str, str]:
         """Elements for each step and the index among them, of `row[i * width + k]` in a loop over `k < width`."""
