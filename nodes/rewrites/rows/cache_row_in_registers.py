@@ -19,8 +19,8 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import row_loop, thread_loops
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
 from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
@@ -125,7 +125,7 @@ class RowKeeper(RowReader):
         """What one step takes in registers, as the kernel's template parameters say it, or those of a launch."""
         counts: dict[str, int] = {}
         kept = {self.names[v.address]: v.type for v in self.values if v.address in self.names}
-        sizes = [f"sizeof({self._spelled(spelt_out(self.kernel, short))})" for short in kept.values()]
+        sizes = [f"sizeof({self._spelled(short)})" for short in kept.values()]
         for row in self.rows:
             width = self._spelled(row.width)
             width = width if re.fullmatch(r"\w+|[(].*[)]", width) else f"({width})"
