@@ -11,7 +11,7 @@ from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.prelude import needs_of, text_of
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import declared_name, field_of, same
+from nodes.rewrites.syntax.tree import declared_name, field_of
 
 
 def insertion_point(source: Source) -> int:
@@ -83,40 +83,27 @@ def drop_unused(source: Source, text: str, names: set[str]) -> str:
     """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
     for _ in range(64):
         here = source.reparsed(text)
-        dropped = _unused(here, names)
+        edits, dropped = Edits(here), _unused(here, names)
         if dropped is None:
             break
         names |= {here.of(n) for n in here.walk(dropped, "identifier")}
-        data = here.data
-        if dropped.type == "declaration":
-            line = here.line_start(dropped)
-            start = dropped.start_byte if data[line : dropped.start_byte].strip() else line
-            data = data[:start] + data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")
-        else:  # one of several
-            before, after = dropped.prev_named_sibling, dropped.next_named_sibling
-            first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
-            start = dropped.start_byte if first or before is None else before.end_byte
-            end = after.start_byte if first and after is not None else dropped.end_byte
-            data = data[:start] + data[end:]
-        text = data.decode()
+        edits.remove(dropped)
+        text = edits.apply()
     return text
 
 
 def _unused(source: Source, names: set[str]) -> Node | None:
-    """The last local declaration, or one of several declarators, of names that nothing else mentions."""
-    mentioned: dict[str, list[Node]] = {}
-    for node in source.walk(None, "identifier", "type_identifier"):
-        mentioned.setdefault(source.of(node), []).append(node)
+    """The last local declaration of one of these names that nothing else mentions."""
+    mentioned = [n for n in source.walk(None, "identifier", "type_identifier") if source.of(n) in names]
     for declaration in reversed(list(source.walk(None, "declaration"))):
-        block, declarators = declaration.parent, declaration.children_by_field_name("declarator")
+        declarator, several = field_of(declaration, "declarator"), declaration.children_by_field_name("declarator")[1:]
+        name, value, block = field_of(declarator, "declarator"), field_of(declarator, "value"), declaration.parent
         changes = source.has(declaration, "assignment_expression", "update_expression")
-        for declarator in declarators if block.type == "compound_statement" else ():
-            name, value = field_of(declarator, "declarator"), field_of(declarator, "value")
-            if declarator.type not in {"init_declarator", "function_declarator"} or source.of(name) not in names:
-                continue
-            if changes and not (value is not None and value.type == "lambda_expression"):
-                continue  # a lambda only says what is to happen
-            others = (n for n in mentioned.get(source.of(name), ()) if inside(n, block) and not same(n, name))
-            if name.type == "identifier" and next(others, None) is None:
-                return declaration if len(declarators) == 1 else declarator
+        if several or block.type != "compound_statement" or name is None or name.type != "identifier":
+            continue
+        if changes and (value is None or value.type != "lambda_expression"):
+            continue  # a lambda only says what is to happen
+        mine = [n for n in mentioned if source.of(n) == source.of(name) and inside(n, block)]
+        if source.of(name) in names and len(mine) == 1 and declarator.type != "array_declarator":
+            return declaration
     return None

@@ -46,21 +46,10 @@ class _Parameter:
     called: bool
     """Or a method of its, which may change it."""
     const: bool
-
-    @property
-    def array(self) -> Node | None:
-        """The declarator of a reference to an array, `float (&to)[N]`."""
-        inner = field_of(self.declarator, "declarator")
-        held = inner.named_children[0] if inner is not None and inner.type == "parenthesized_declarator" else None
-        return self.declarator if held is not None and held.type == "reference_declarator" else None
-
-    @property
-    def reference(self) -> bool:
-        return self.declarator.type == "reference_declarator" or self.array is not None
-
-    @property
-    def pointer(self) -> bool:
-        return self.declarator.type == "pointer_declarator"
+    pointer: bool
+    reference: bool
+    size: str
+    """Of a reference to an array, `float (&to)[N]`."""
 
 
 class Inlined:
@@ -205,7 +194,9 @@ class Inlined:
             mutated = code.mutated(Definition(name, "parameter", node, declarator, None))
             used = name in self._words(self.body)
             const = any(source.of(c) == "const" for c in node.children if c.type == "type_qualifier")
-            found.append(_Parameter(name, node, declarator, argument, used, mutated, name in holders, const))
+            pointer, reference = declarator.type == "pointer_declarator", "&" in source.of(declarator)
+            size, mine = source.of(declarator, "size") if reference else "", (used, mutated, name in holders)
+            found.append(_Parameter(name, node, declarator, argument, *mine, const, pointer, reference, size))
         return found
 
     # What its types and names become.
@@ -262,7 +253,7 @@ class Inlined:
         if self.alone:
             copied = parameter.called and not parameter.reference
             other = parameter.reference and not (alike or parameter.const)
-            if parameter.mutated or parameter.array is not None or copied or other or not pure:
+            if parameter.mutated or parameter.size or copied or other or not pure:
                 raise Unsupported("an argument that is not a value alone")
             plain = text if argument.type in _OPERANDS else f"({text})"
             return plain if parameter.pointer or alike else f"static_cast<{kind}>({text})"
@@ -272,12 +263,11 @@ class Inlined:
         if not parameter.reference:
             kept = steady and found is not None and not parameter.mutated and not parameter.called
             return text if kept and alike else ""
-        sizes = [source.of(found.declarator, "size") if found is not None else "",
-                 substituted(source.of(parameter.array, "size"), self.types)]  # fmt: skip
+        size = source.of(found.declarator, "size") if found is not None else ""
         named = found is not None or (argument.type == "subscript_expression" and steady)
-        if named and alike and sizes[0] == sizes[1]:
+        if named and alike and size == substituted(parameter.size, self.types):
             return text
-        if not parameter.const or parameter.array is not None or argument.type not in _VALUES:
+        if not parameter.const or parameter.size or argument.type not in _VALUES:
             raise Unsupported("a reference to something that has no plain name")
         return ""
 
