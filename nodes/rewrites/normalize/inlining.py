@@ -14,15 +14,7 @@ from nodes.rewrites.analysis.kernels import TALKS, Kernel, template_name
 from nodes.rewrites.analysis.structs import called_object, is_made, object_of, structs
 from nodes.rewrites.syntax.insert import free, substituted
 from nodes.rewrites.syntax.source import Edits, Unsupported, lifted
-from nodes.rewrites.syntax.tree import (
-    children_of,
-    declared_name,
-    field_of,
-    names_declared,
-    same,
-    statements,
-    upward,
-)
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements, upward
 
 _REFUSED = (
     "goto_statement", "labeled_statement", "lambda_expression", "asm_statement", "gnu_asm_expression", "try_statement",
@@ -220,8 +212,10 @@ class Inlined:
                 types[name] = kinds.pop()
             elif value is not None:
                 types[name] = substituted(source.of(value), types)
-            elif name in self._words(self.body) or not any(p.argument.type == "lambda_expression" for p in mine):
-                raise Unsupported(f"{name} is deduced otherwise, or a lambda's type, which has no name")
+            elif any(p.argument.type == "lambda_expression" for p in mine):
+                types[name] = "auto"
+            else:
+                raise Unsupported(f"{name} is deduced in a way that is not understood")
         plain = re.compile(r"[\w:]+(<[\w:, ]+>)?|\(.*\)")
         return {name: text if plain.fullmatch(text) else f"({text})" for name, text in types.items()}
 
@@ -331,16 +325,13 @@ class Inlined:
             acts = source.has(argument, "call_expression", "assignment_expression", "update_expression")
             if self.spelt[parameter.name] or not (parameter.used or acts):
                 continue
-            name = self.names.get(parameter.name, parameter.name)
-            if argument.type == "lambda_expression":
-                yield f"const auto {name} = {source.of(argument)}"
-                continue
             inner = field_of(declarator, "declarator") if parameter.pointer else None
             if declarator.type not in {"identifier", "reference_declarator"} and source.of(inner) != parameter.name:
                 raise Unsupported("a pointer to a pointer, or a parameter of another form")
             kept = not parameter.mutated and (parameter.const or not parameter.called)
             constant = "const " if (parameter.const if parameter.pointer else kept) else ""
             star = "*" if parameter.pointer else ""
+            name = self.names.get(parameter.name, parameter.name)
             yield f"{constant}{self._kind(parameter.node)}{star} {name} = {source.of(argument)}"
 
     def _statements(self) -> list[str]:
