@@ -205,7 +205,7 @@ class Code(Indices):
         body, parameters = field_of(function, "body"), children_of(function, "declarator", "parameters")
         found: list[str | None] = []
         for parameter in parameters[:count]:
-            name = self.source.of(declared_name(field_of(parameter, "declarator")))
+            name = self.source.name(parameter)
             uses = [n for n in self.source.walk(body, "identifier") if name and self.source.of(n) == name]
             effects = [self._effect_of(use) for use in uses]
             found.append(None if None in effects else "".join(effects))

@@ -14,7 +14,16 @@ from nodes.rewrites.analysis.kernels import TALKS, Kernel, template_name
 from nodes.rewrites.analysis.structs import called_object, is_made, object_of, structs
 from nodes.rewrites.syntax.insert import free, substituted
 from nodes.rewrites.syntax.source import Edits, Unsupported, lifted
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, names_declared, same, statements, upward
+from nodes.rewrites.syntax.tree import (
+    children_of,
+    declared_name,
+    field_of,
+    names_declared,
+    same,
+    statements,
+    template_of,
+    upward,
+)
 
 _REFUSED = (
     "goto_statement", "labeled_statement", "lambda_expression", "asm_statement", "gnu_asm_expression", "try_statement",
@@ -195,8 +204,8 @@ class Inlined:
 
     def _types(self) -> dict[str, str]:
         """Template parameters as the call has them: given, by the arguments' types, or by default."""
-        source, outer = self.source, self.function.parent
-        template = children_of(outer, "parameters") if outer.type == "template_declaration" else []
+        source, outer = self.source, template_of(self.function)
+        template = children_of(outer, "parameters")
         if template and any(p.type.startswith(("variadic", "requires")) for p in [*template, *outer.children]):
             raise Unsupported("a template of another form")
         called = field_of(self.call, "function")

@@ -19,8 +19,8 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import row_loop, thread_loops
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
 from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
@@ -28,11 +28,6 @@ from nodes.rewrites.rows.rows_in_registers import RowReader, Value
 from nodes.rewrites.syntax.insert import renamed, substituted
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
 from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, same, statements
-
-ONE_REGISTER_EACH = frozenset(
-    {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
-)
-"""Types that have a register for every element anyway."""
 
 
 @rule(
@@ -56,31 +51,10 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
 
 class RowKeeper(RowReader):
     """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it, whoever shares a row: the
-    threads of a block, or those of a warp (warp_per_row.py)."""
+    threads of a block, or those of a warp (warp_per_row.py). These say the new kernel's `_bounds()`, `_numbers()` (its own template
+    parameters), which `_element(loop)` an item is, what `_elsewhere()` reads otherwise, and how to `_write_launch`."""
 
     suffix: str
-
-    def _bounds(self) -> str:
-        """The new kernel's launch bounds, "" for none."""
-        raise NotImplementedError
-
-    def _numbers(self) -> str:
-        """Its own template parameters."""
-        raise NotImplementedError
-
-    def _element(self, loop: Loop) -> str:
-        """Which element of the row a thread's item is."""
-        raise NotImplementedError
-
-    def _elsewhere(self) -> list[tuple[Node, str]]:
-        """What else of the kernel reads otherwise."""
-        return []
-
-    def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
-        """The launch, in a choice between the new kernel and the old one."""
-        raise NotImplementedError
-
-    # What is written.
 
     def write(self, edits: Edits) -> None:
         name = self.code.fresh(f"{self.kernel.name}_{self.suffix}")
@@ -90,7 +64,7 @@ class RowKeeper(RowReader):
 
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
-        replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
+        replaced = [(kernel.name_node, name), *self._elsewhere()]
         if bounds := self._bounds():
             replaced.append(kernel.bounded(bounds))
         replaced += [(node, "") for node in [*self.gone, *self.moved]]
@@ -143,7 +117,7 @@ class RowKeeper(RowReader):
 
     def _held(self, value: Value, slot: str) -> str:
         """The line in front of a kept pack's use, "" for what needs none."""
-        if value.type in ONE_REGISTER_EACH or value.type in self.kernel.template_names:
+        if value.type in ELEMENT_BYTES or value.type in self.kernel.template_names:
             return ""
         return f"hold_packed({slot});\n"
 
@@ -156,7 +130,7 @@ class RowKeeper(RowReader):
         """What one step takes in registers, as the kernel's template parameters say it, or those of a launch."""
         counts: dict[str, int] = {}
         kept = {self.names[v.address]: v.type for v in self.values if v.address in self.names}
-        sizes = [f"sizeof({self._spelled(spelt_out(self.kernel, short))})" for short in kept.values()]
+        sizes = [f"sizeof({self._spelled(short)})" for short in kept.values()]
         for row in self.rows:
             width = self._spelled(row.width)
             width = width if re.fullmatch(r"\w+|[(].*[)]", width) else f"({width})"
@@ -221,6 +195,9 @@ class _BlockKeeper(RowKeeper):
 
     def _numbers(self) -> str:
         return f"int {self.count}"
+
+    def _elsewhere(self) -> list[tuple[Node, str]]:
+        return []
 
     def _element(self, loop: Loop) -> str:
         return f"threadIdx.x + {self.item} * blockDim.x"
