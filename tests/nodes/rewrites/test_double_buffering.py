@@ -10,7 +10,7 @@ import pytest
 from nodes.policies.rules import applied_step
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.steps import FACTS, ROOT, after, refused
-from tests.nodes.rewrites.test_cuda_rewrites import compile_for_hopper
+from tests.nodes.rewrites.test_inputs import compile_for_hopper
 
 FOLDER = ROOT / "tests" / "inputs" / "l2_normalize"
 SOURCE = (FOLDER / "baseline.vector.cu").read_text()

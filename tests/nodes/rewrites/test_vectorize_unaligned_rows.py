@@ -17,7 +17,7 @@ from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
 from nodes.rewrites.specialize.uneven import row_axis
 from tests.nodes.rewrites.emulate.emulation import library
 from tests.nodes.rewrites.steps import H200, INPUTS, after, check
-from tests.nodes.rewrites.test_cuda_rewrites import _bundle
+from tests.nodes.rewrites.test_inputs import first_plan
 
 
 def spec(*workloads: Workload) -> Spec:
@@ -209,7 +209,7 @@ def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
     """With what later steps make of packs: rows in registers, over more blocks, one step a thread."""
     folder = INPUTS / name
     baseline = folder / "baseline.plain.cu"
-    steps, text = _bundle(baseline)
+    steps, text = first_plan(baseline)
     if "vectorize_unaligned_rows" not in steps:  # where its place is: the folder's timed workloads do not ask for it
         text = baseline.read_text()
         order = [rewrite.name for rewrite in ordered("cuda")]

@@ -177,22 +177,14 @@ def applied(program: Program, steps: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-@dataclass(eq=False)
 class Bench:
-    """Judges texts. Use as a context: it keeps the compiled headers in a folder of its own."""
+    """Judges texts, and keeps the compiled headers in a folder that goes with it."""
 
-    folder: Path = field(init=False)
-    _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
-    _runs: threading.Lock = field(default_factory=threading.Lock, init=False)
-    """Its files are those of one run."""
-
-    def __enter__(self) -> Bench:
+    def __init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fuzz_")
         self.folder = Path(self._scratch.name)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._scratch.cleanup()
+        self._runs = threading.Lock()
+        """Its files are those of one run."""
 
     def judge(self, pairs: Sequence[tuple[Program, Sequence[str]]]) -> list[Verdict]:
         """One verdict a pair of a program and the steps to apply."""
