@@ -9,6 +9,8 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from harness.records import DeviceFacts
 from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
@@ -54,6 +56,10 @@ def stays(step: str, text: str, old: str, new: str, times: int = 1) -> bool:
     """Whether a step that applies to a text no longer does where `old` is `new`, so many times; -1 for everywhere."""
     assert old in text and not refused(text, step)
     return refused(text.replace(old, new, times), step)
+
+
+def slow(*row: object) -> object:
+    return pytest.param(*row, marks=pytest.mark.slow)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from nodes.rewrites import catalog as rewrites
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused, stays, where_they_apply
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused, slow, stays, where_they_apply
 
 TREE = """\
   partial[threadIdx.x] = v;
@@ -284,10 +284,6 @@ STEPS = [
     "float16:rows=1,columns=20000",
 ]
 """Of one step a thread to eight, and rows whose last steps some threads do not have."""
-
-
-def slow(*row: object) -> object:
-    return pytest.param(*row, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
