@@ -8,7 +8,7 @@ from functools import cache
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.prelude import text_of
+from nodes.rewrites.prelude import needs_of, text_of
 from nodes.rewrites.syntax.insert import include
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import declared_name, field_of, same
@@ -20,26 +20,36 @@ def insertion_point(source: Source) -> int:
     return includes[-1].end_byte if includes else 0
 
 
-def require(edits: Edits, code: Code, *files: str, includes: tuple[str, ...] = ()) -> None:
-    """As `bring`, of what files of prelude/ define, named without their ending."""
-    bring(edits, code, "", includes)
+def require(edits: Edits, code: Code, *files: str) -> None:
+    """Bring, of files of prelude/, named without their ending, those of which the changes name something, and what these build on."""
     for file in files:
-        bring(edits, code, text_of(file))
+        if any(defined(text_of(file)) & set(re.findall(r"\w+", text)) for _, _, text in edits.changes):
+            _require(edits, code, file)
 
 
-def bring(edits: Edits, code: Code, text: str, includes: tuple[str, ...] = (), *, overloads: bool = False) -> None:
-    """Put definitions behind the includes unless they are there. Raises Unsupported where their names mean something else,
-    except where they are `overloads` of what has been there."""
-    source = edits.source
-    at = insertion_point(source)
+def _require(edits: Edits, code: Code, file: str) -> int:
+    """Brings a file and says from which byte on it is there."""
+    headers, files = needs_of(file)
+    at = bring(edits, code, "", headers)
+    return bring(edits, code, text_of(file), at=max([at, *(_require(edits, code, needed) for needed in files)]))
+
+
+def bring(edits: Edits, code: Code, text: str, includes: tuple[str, ...] = (), at: int = 0) -> int:
+    """Put definitions behind the includes, or at a byte, unless they are there, and say from which byte on they are; nothing where
+    nothing changes. Raises Unsupported where their names mean something else."""
+    source, at = edits.source, at or insertion_point(edits.source)
+    if not edits.changes:
+        return at
     for header in includes:
         include(source, edits, header)
-    if text in source.text or any(text in change[2] for change in edits.changes):
-        return
-    taken = sorted(defined(text) & code.names())
-    if taken and not overloads:
+    if text and text in source.text:
+        return source.data.index(text.encode()) + len(text.encode())
+    if any(text in change[2] for change in edits.changes):
+        return at
+    if taken := sorted(defined(text) & code.names()):
         raise Unsupported(f"the source already has a {', '.join(taken)}")
-    edits.insert(_behind_called(source, at, text), "\n" + text)
+    edits.insert(at, "\n" + text)
+    return at
 
 
 @cache
@@ -58,21 +68,10 @@ def defined(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _behind_called(source: Source, at: int, text: str) -> int:
-    """Where `text` may stand: behind the functions in front of the first kernel that it calls, if these are no further up."""
-    called = set(re.findall(r"\b(\w+)\(", text))
-    for node in source.root.children:
-        if "__global__" in source.of(node):
-            break
-        declarator = field_of(node, "declarator") if node.type == "function_definition" else None
-        name = declared_name(declarator)
-        if node.start_byte >= at and name is not None and source.of(name) in called:
-            at = node.end_byte
-    return at
-
-
 def without_unused(before: Code, text: str) -> str:
-    """The text without the host variables that shaped a launch before and that nothing reads any more."""
+    """The text without the host variables that shaped a launch before and that nothing reads any more; itself where it is the same."""
+    if text == before.source.text:
+        return text
     names = set()
     for launch in before.launches:
         for node in launch.config_nodes[:3]:

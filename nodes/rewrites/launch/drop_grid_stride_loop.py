@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
@@ -52,9 +52,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for kernel in code.kernels:
         with edits.attempt():
             _rewrite_kernel(edits, code, kernel)
-    if not edits.changes:
-        return None
-    require(edits, code, includes=("type_traits",))
+    bring(edits, code, "", ("type_traits",))
     return edits.apply()
 
 

@@ -17,7 +17,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_first_thread
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
+from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
@@ -61,14 +61,10 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for kernel in code.kernels:
         with edits.attempt():
             _rewrite_kernel(edits, code, kernel)
-    if not edits.changes:
-        return None
-    if "ceil_div" not in code.functions:
-        require(edits, code, "ceil_div")
     units = facts.device.units
     blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
-    edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-    require(edits, code, "row_shape", includes=("algorithm", "cstdint"))
+    bring(edits, code, TUNABLES.format(**blocks))
+    require(edits, code, "row_shape")
     return without_unused(code, edits.apply())
 
 

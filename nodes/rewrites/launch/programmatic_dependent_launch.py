@@ -61,8 +61,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         _wait(edits, kernel, busy)
         for launch in kernel.launches:
             edits.replace(launch.node, launch.rendered(function=launch.with_arguments(), dependent=True))
-    require(edits, code, "enable_pdl")
-    require(edits, code, "launch_dependent", "wait_for_predecessor", includes=("cuda_runtime.h",))
+    require(edits, code, "launch_dependent", "wait_for_predecessor")
     return edits.apply()
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, code_of
-from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
@@ -54,7 +54,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     rows = brought(source) and facts.spec.inputs
     widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
     choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
-    edits.insert(insertion_point(source), "\n" + DEFINE.format(name=name, value=value, choices=choices))
+    bring(edits, code, DEFINE.format(name=name, value=value, choices=choices))
     return edits.apply()
 
 

@@ -53,9 +53,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         for loop in thread_loops(kernel):
             with edits.attempt():
                 _buffer(edits, code, kernel, loop, taken)
-    if not edits.changes:
-        return None
-    require(edits, code, "copy_ahead", includes=("cuda_pipeline.h",))
+    require(edits, code, "copy_ahead")
     return edits.apply()
 
 

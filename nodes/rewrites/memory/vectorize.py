@@ -53,12 +53,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 found = [packed for packed in found if packed is not parted]
             if found:
                 _rewrite_kernel(edits, kernel, found)
-    if not edits.changes:
-        return None
     bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
-    require(edits, code, "lanes", "aligned_to_16_bytes")
-    if any("ceil_div(" in change[2] for change in edits.changes):
-        require(edits, code, "ceil_div")
+    require(edits, code, "lanes", "aligned_to_16_bytes", "ceil_div")
     return without_unused(code, edits.apply())
 
 

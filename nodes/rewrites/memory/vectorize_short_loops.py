@@ -49,9 +49,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         for loop in kernel.loops:
             with edits.attempt():
                 _join(edits, code, kernel, loop)
-    if not edits.changes:
-        return None
-    require(edits, code, "lanes", "joined_lanes", includes=("cstdint",))
+    require(edits, code, "lanes", "joined_lanes")
     return edits.apply()
 
 

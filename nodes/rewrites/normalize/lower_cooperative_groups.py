@@ -65,9 +65,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             _write_out(edits, code, kernel)
     if not edits.changes:
         return None
-    for name in REDUCTIONS.values():
-        if any(change[2].startswith(f"warp_{name}(") for change in edits.changes):
-            require(edits, code, f"warp_{name}")
+    require(edits, code, *(f"warp_{name}" for name in REDUCTIONS.values()))
     text = edits.apply()
     plain = _NAMED.sub("", text)
     return text if re.search(rf"\b{_SCOPE}\b", plain) else plain  # where something still asks for them

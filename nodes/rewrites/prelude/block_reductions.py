@@ -6,7 +6,7 @@ from nodes.rewrites.prelude import text_of
 from nodes.rewrites.syntax.source import Source
 from nodes.rewrites.syntax.tree import children_of
 
-NAMES = ("block_sum", "block_max", "block_min", "block_shifted_sum")
+NAMES = ("block_max", "block_min", "block_shifted_sum", "block_sum")
 
 
 def brought(source: Source) -> set[str]:

@@ -29,10 +29,11 @@ from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Frame, Functor, Me
 from nodes.rewrites.analysis.block_shape import is_barrier, width_of
 from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside, one_by_one
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
-from nodes.rewrites.prelude.block_reductions import brought, next_site
+from nodes.rewrites.prelude.block_reductions import NAMES, brought, next_site
 from nodes.rewrites.reductions.cub_reductions import without_cub
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
@@ -216,9 +217,10 @@ def _without_call(code: Code, kernel: Kernel, widths: Widths, call: Node, name: 
     kind = passed.pop() if len(passed) == 1 else element  # what all launches say of `template <typename accscalar_t>`
     edits, statement = Edits(source), statement_of(call)
     value = value if plain == element else f"static_cast<{element}>({value})"
-    reduction = reduction_text(edits, code, result, site, value, kind)
+    reduction = reduction_text(result, site, value, kind)
     keep_apart(edits, code, kernel, statement)
     put_reduction(edits, code, kernel, call, arguments[at], reduction, element, result.everywhere)
+    require(edits, code, *NAMES)
     scratch |= {source.of(n) for n in code.assigned(statement)}
     names = {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(name)}
     return Step(edits.apply(), names | scratch)
@@ -353,7 +355,7 @@ def _without_statements(
     kept = _still_needed(
         code, kernel, [s for s in taken if declared is None or not same(s, declared.declaration)], last, reduced
     )
-    reduction = reduction_text(edits, code, result, site, reduced.name, code.plain_type(element))
+    reduction = reduction_text(result, site, reduced.name, code.plain_type(element))
     new = None
     if outcome.variable == reduced.name:
         if not result.everywhere:
@@ -378,6 +380,7 @@ def _without_statements(
     indent, (start, lost) = source.indent(first), start_of(source, first)
     lines = [*(source.of(s) for s in kept), *lines]
     edits.changes.append((start, last.end_byte, lost + f"\n{indent}".join(lines)))
+    require(edits, code, *NAMES)
     helpers = [f for f in source.walk(None, "function_definition") if f.start_byte in result.used]
     return Step(
         edits.apply(),

@@ -6,8 +6,10 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import whole_warps
 from nodes.rewrites.analysis.device_code import Code
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import EXTREMES
+from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.reductions.foreign_reductions import (
     Result,
     Step,
@@ -63,9 +65,10 @@ def without_cub(code: Code, kernel: Kernel, widths: Widths, call: Node, site: in
     if declared_type(code, arguments[0]) != element:
         value = f"static_cast<{element}>({value})"
     result = Result(operation, False, "", set())
-    reduction = reduction_text(edits, code, result, site, value, element)
+    reduction = reduction_text(result, site, value, element)
     keep_apart(edits, code, kernel, statement_of(call))
     put_reduction(edits, code, kernel, call, arguments[0], reduction, element, everywhere=False)
+    require(edits, code, *NAMES)
     return Step(edits.apply(), {temporary, kind})
 
 

@@ -11,7 +11,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_arithmetic import Part
 from nodes.rewrites.analysis.block_values import WARP, Block
 from nodes.rewrites.analysis.device_code import Code, inside
-from nodes.rewrites.analysis.insertions import drop_unused, require
+from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.reductions.uses import check_readers, is_leaders, own_name
@@ -70,11 +70,10 @@ def judged(block: Block, value: object) -> Result:
     return Result(block.kind, everywhere, bound, set(block.used), block.barriers > 0)
 
 
-def reduction_text(edits: Edits, code: Code, result: Result, site: int, value: str, element: str) -> str:
-    """Our call, with what it calls. Raises Unsupported where that is a name of the file's own, or does not know the type."""
+def reduction_text(result: Result, site: int, value: str, element: str) -> str:
+    """Our call. Raises Unsupported where it does not know the type."""
     if result.kind != "sum" and element not in ORDERED:
         raise Unsupported(f"an extreme of {element}, which max() and min() may not know")
-    require(edits, code, f"block_{result.kind}")
     call = f"block_{result.kind}<{site}>({value})"
     if not result.bound:
         return call

@@ -31,7 +31,7 @@ from nodes.rewrites.analysis.insertions import drop_unused, require
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.numbers import FLT_MAX, ONE_MEANING, base_of, close
-from nodes.rewrites.prelude.block_reductions import brought, next_site
+from nodes.rewrites.prelude.block_reductions import NAMES, brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.online import Online, declares, recurrence
 from nodes.rewrites.reductions.online_runs import Run, Threads
@@ -298,8 +298,7 @@ class _Joined:
             edits.insert(first.start_byte, f"{text}\n{source.indent(first)}")
         for statement in inner[:left]:
             edits.remove(statement, comment=True)
-        for kind in ("shifted_sum",) if together else ("max", "sum"):
-            require(edits, code, f"block_{kind}")
+        require(edits, code, *NAMES)
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
         return drop_unused(source, edits.apply(), names)
 

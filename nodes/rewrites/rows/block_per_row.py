@@ -394,8 +394,7 @@ class _Rows:
         self._write_once(edits)
         for launch in self.kernel.launches:
             self._launch(edits, launch)
-        for kind in sorted({kind for _, _, kind in self.folds}):
-            require(edits, self.code, f"block_{kind}")
+        require(edits, self.code, *NAMES)
         for statement in self.steps:
             edits.remove(statement, comment=True)
         asked = field_of(self.region.guard, "condition", "value")

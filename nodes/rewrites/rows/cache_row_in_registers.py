@@ -46,17 +46,11 @@ ONE_REGISTER_EACH = frozenset(
 )
 def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     code = code_of(source)
-    edits, holds = Edits(source), False
+    edits = Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            keeper = _BlockKeeper(code, kernel, early=argument != "late")
-            keeper.write(edits)
-            holds = holds or keeper.holds
-    if not edits.changes:
-        return None
-    require(edits, code, "ceil_div", "row_items", includes=("algorithm", "cstdint", "cuda_runtime.h", "type_traits"))
-    if holds:
-        require(edits, code, "hold_packed")
+            _BlockKeeper(code, kernel, early=argument != "late").write(edits)
+    require(edits, code, "row_items", "hold_packed")
     return without_unused(code, edits.apply())
 
 
@@ -159,7 +153,6 @@ class RowKeeper(RowReader):
         """The line in front of a kept pack's use, "" for what needs none."""
         if value.type in ONE_REGISTER_EACH or value.type in self.kernel.template_names:
             return ""
-        self.holds = True
         return f"hold_packed({slot});\n"
 
     def _bytes(self, launch: Launch | None = None) -> str:

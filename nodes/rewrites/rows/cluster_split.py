@@ -15,11 +15,11 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point, require
+from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, edited, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, by_items, edited, with_second_form
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
@@ -55,18 +55,12 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if facts.compute_capability < 90 or not brought(source):
         return None
     code = code_of(source)
-    edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
-    if not edits.changes:
-        return None
+    edits = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
     units = facts.device.units
-    edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
-    require(edits, code, "ceil_div", includes=("cstdint",))
-    require(edits, code, "enable_pdl")
-    require(edits, code, "launch_cluster", includes=("cooperative_groups.h", "cuda_runtime.h", "type_traits"))
-    text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
-    for kind in sorted(kinds):
-        text = behind(source.reparsed(text), f"block_{kind}", f"cluster_{kind}")
-    return behind(source.reparsed(text), "row_threads", "cluster_items") if "cluster_items(" in text else text
+    bring(edits, code, NUMBERS.format(blocks=2 * units, fewer=units))
+    require(edits, code, "ceil_div", "launch_cluster", "cluster_items")
+    require(edits, code, "cluster_max", "cluster_min", "cluster_shifted_sum", "cluster_sum")
+    return edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS) if edits.changes else None
 
 
 def _new_kernel(found: RowKernel, name: str) -> str:

@@ -70,9 +70,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
             edits.insert(kernel.outer.end_byte, "\n\n" + found.new_kernel(name))
             for launch, place in zip(found.kernel.launches, kernel.launches, strict=True):
                 edits.write(place.statement, found.choice(launch, name))
-    if not edits.changes:
-        return None
-    require(edits, code, "neighbours", includes=("cstdint",))
+    require(edits, code, "neighbours")
     return edits.apply()
 
 

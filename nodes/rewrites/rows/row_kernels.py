@@ -13,18 +13,17 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
 from nodes.rewrites.launch.grid_stride import check_blocks, check_threads, headers
-from nodes.rewrites.prelude import text_of
 from nodes.rewrites.prelude.block_reductions import NAMES, brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
+from nodes.rewrites.syntax.source import Edits, Lines, Unsupported
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, names_declared, upward
 
 ELEMENT = Symbol("element of the row")
@@ -213,9 +212,9 @@ def with_second_form(
     suffix: str,
     new_kernel: Callable[[RowKernel, str], str],
     write_launch: Callable[[Edits, RowKernel, RowLaunch, str], None],
-) -> tuple[Edits, set[str]]:
-    """A kernel of the other form behind each one that has it, launched as `write_launch` says; the kinds they reduce by."""
-    edits, kinds = Edits(code.source), set()
+) -> Edits:
+    """A kernel of the other form behind each one that has it, launched as `write_launch` says."""
+    edits = Edits(code.source)
     for kernel in code.kernels:
         with edits.attempt():
             found = RowKernel(code, kernel)
@@ -223,20 +222,7 @@ def with_second_form(
             edits.insert(kernel.outer.end_byte, "\n\n" + new_kernel(found, name))
             for launch in found.launches():
                 write_launch(edits, found, launch, name)
-            kinds |= {found.kind(call) for call in found.reductions}
-    return edits, kinds
-
-
-def behind(source: Source, function: str, file: str) -> str:
-    """The source with what a file of prelude/ builds on a function right behind that."""
-    code, text = code_of(source), text_of(file)
-    node = code.functions[function]
-    if text.split("(")[0].split()[-1] in code.functions:
-        raise Unsupported("a function of that name that is somebody else's")
-    outer = node.parent if node.parent is not None and node.parent.type == "template_declaration" else node
-    edits = Edits(source)
-    edits.insert(outer.end_byte, "\n\n" + text.rstrip())
-    return edits.apply()
+    return edits
 
 
 def _plain(count: str) -> str:

@@ -57,7 +57,6 @@ class RowReader:
                 name = free(f"{stem}_row", taken)
                 taken.add(name)
                 self.names[value.address] = name
-        self.holds = False
         """Whether packs are held in whole registers, see hold_packed.cuh."""
         self.item = code.fresh("item")
         self.count = code.fresh("ITEMS")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of
-from nodes.rewrites.analysis.insertions import insertion_point, require
+from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.grid_stride import share_blocks, with_rows
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, edited, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, by_items, edited, with_second_form
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
@@ -45,18 +45,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if not brought(source):
         return None
     code = code_of(source)
-    edits, kinds = with_second_form(code, "short_rows", _new_kernel, _write_launch)
-    if not edits.changes:
-        return None
+    edits = with_second_form(code, "short_rows", _new_kernel, _write_launch)
     units = facts.device.units
-    edits.insert(insertion_point(source), "\n" + TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
-    require(edits, code, "ceil_div", includes=("cstdint",))
-    require(edits, code, "short_row_items", "row_lanes", includes=("type_traits",))
-    shifted = "shifted_sum" in kinds
-    for kind in sorted(kinds - {"shifted_sum"} | ({"sum", "max"} if shifted else set())):
-        require(edits, code, f"row_{kind}")
-    text = edits.apply()
-    return behind(source.reparsed(text), "block_shifted_sum", "row_shifted_sum") if shifted else text
+    bring(edits, code, TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
+    require(edits, code, "ceil_div", "short_row_items", "row_max", "row_min", "row_sum", "row_shifted_sum")
+    return edits.apply()
 
 
 def _new_kernel(found: RowKernel, name: str) -> str:

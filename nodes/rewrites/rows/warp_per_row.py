@@ -59,23 +59,18 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if "__shfl" not in source.text:
         return None
     code, edits = code_of(source), Edits(source)
-    kinds, flat, holds, planar = set[str](), False, False, False
+    kinds, flat, planar = set[str](), False, False
     long_rows = facts.share_of_workloads(lambda _, row_bytes: row_bytes > LONG_BYTES) > 0.5
     for kernel in code.kernels:
         with edits.attempt():
             keeper = TeamKeeper(code, kernel, early=not long_rows)  # a long row takes all registers that there are
             keeper.write(edits)
             kinds |= {reduction.kind for reduction in keeper.reductions}
-            flat, holds, planar = flat or keeper.flat, holds or keeper.holds, planar or keeper.planar
-    if not edits.changes:
-        return None
+            flat, planar = flat or keeper.flat, planar or keeper.planar
     bring(edits, code, TUNABLES.format(items=4 if long_rows else 1) + (THREADS if flat else ""))
-    if flat:
-        require(edits, code, "ceil_div")
-    require(edits, code, "with_team", includes=("cstdint", "type_traits"))
+    require(edits, code, "ceil_div", "with_team")
     require_team(edits, code, kinds, planar=planar)
-    if holds:
-        require(edits, code, "hold_packed")
+    require(edits, code, "hold_packed")
     return without_unused(code, edits.apply())
 
 
