@@ -68,10 +68,13 @@ def bench() -> Bench:
     return Bench()
 
 
-def same(cases: Mapping[str, tuple[str, str]], language: str = "cuda") -> None:
+def same(cases: Mapping[str, tuple[str, str]], *flags: str) -> None:
     """What steps make of texts, where they apply, computes what the texts compute: in any order of threads, aligned and not.
-    The texts have the fuzzer's entry and arrays, and are compiled together."""
-    pairs = [(of_text(language, text, (4096, 4096), ()), steps.split()) for text, steps in cases.values()]
+    In place of steps there may be another text. All have the fuzzer's entry and arrays, and are compiled together."""
+    pairs = [
+        (of_text("cuda", text, (4096, 4096), flags), steps if "\n" in steps else steps.split())
+        for text, steps in cases.values()
+    ]
     verdicts = zip(cases, bench().judge(pairs), strict=True)
     wrong = [f"{name}: {v.kind} {v.said}\n{v.text}" for name, v in verdicts if v.failed]
     assert not wrong, "\n".join([*(said.partition("\n")[0] for said in wrong), wrong[0]])
