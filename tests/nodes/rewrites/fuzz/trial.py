@@ -46,8 +46,14 @@ FLAGS = {
     "cpu": ("-std=c++17", "-O2", "-w", "-march=native", "-fopenmp", "-ffp-contract=off", f"-I{HERE}"),
 }  # fmt: skip
 C_TYPES = {
-    "cuda": {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "int64": "int64_t", "int32": "int"},
-    "cpu": {"float32": "float", "float16": "_Float16", "int64": "int64_t", "int32": "int"},
+    "cuda": {
+        "float32": "float",
+        "float16": "__half",
+        "bfloat16": "__nv_bfloat16",
+        "int64": "int64_t",
+        "uint8": "uint8_t",
+    },
+    "cpu": {"float32": "float", "float16": "_Float16", "int64": "int64_t", "uint8": "uint8_t"},
 }
 MOST_SECONDS = 20
 """Of the processor's time, for one list of steps on one text."""
@@ -84,6 +90,7 @@ INPUTS = {
     "table": Tensor(name="table", role="input", shape=("rows", "n"), values=("ordinary",), constant=True),
     "w": Tensor(name="w", role="input", shape=("n",), values=("ordinary",), constant=True),
     "s": Tensor(name="s", role="input", shape=("rows",), dtype="float32", values=("ordinary",)),
+    "mask": Tensor(name="mask", role="input", shape=("rows", "n"), dtype="uint8", values=("range:0:2",)),
     "index": Tensor(name="index", role="input", shape=("rows",), dtype="int64", values=("index:rows",)),
 }
 OUTPUTS = {
