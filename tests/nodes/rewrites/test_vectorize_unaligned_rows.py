@@ -16,7 +16,7 @@ from nodes.rewrites import Facts, ordered
 from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
 from nodes.rewrites.specialize.uneven import row_axis
 from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.steps import H200, INPUTS, after, check
+from tests.nodes.rewrites.steps import H200, INPUTS, after, check, where_they_apply
 from tests.nodes.rewrites.test_inputs import first_plan
 
 
@@ -67,8 +67,9 @@ extern "C" void run(const __half* x, __half* y, long n, cudaStream_t stream) {
 """
 
 
-def ragged(text: str, facts: Facts = RAGGED) -> str | None:
-    return applied_step("vectorize_unaligned_rows", text, facts)
+def ragged(text: str, facts: Facts = RAGGED) -> str:
+    """Packs of uneven rows, "" where they stay."""
+    return applied_step("vectorize_unaligned_rows", text, facts) or ""
 
 
 def always(text: str) -> str:
@@ -93,7 +94,7 @@ def always(text: str) -> str:
 def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Workload, ...], expected: bool) -> None:
     assert has_ragged_rows(spec(*workloads)) is expected
     facts = Facts(spec=spec(*workloads), device=H200)
-    assert (ragged(after(ROWS, "vectorize"), facts) is not None) is expected
+    assert bool(ragged(after(ROWS, "vectorize"), facts)) is expected
 
 
 @pytest.mark.parametrize(
@@ -113,54 +114,46 @@ def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Wor
         ("const int row = blockIdx.x;", "int row = blockIdx.x;\n  n = n / 2;"),
         ("const int row = blockIdx.x;", "const int row = blockIdx.x;\n  const int lanes = VEC;"),
         ("add_rows<WIDTH><<<", "add_rows<4><<<rows, 256, 0, stream>>>(x, bias, y, n);\n      add_rows<WIDTH><<<"),
-        (
-            "n % PACK == 0",
-            "sizeof(Lanes<__half, PACK>) == 16",
-        ),  # not a refusal: what the host asks for packs is its own
         ("constexpr int WIDTH = decltype(lanes)::value;", "constexpr int WIDTH = decltype(lanes)::value + 0;"),
         ("<<<rows, 256", "<<<rows, 256 / WIDTH"),
     ],
 )
 def test_what_is_not_understood_stays(old: str, new: str) -> None:
     packed = after(ROWS, "vectorize")
-    assert old in packed
-    assert (ragged(packed.replace(old, new)) is None) is (not new.startswith("sizeof"))
+    assert old in packed and not ragged(packed.replace(old, new))
 
 
 def test_a_guard_needs_a_grid_that_counts_packs() -> None:
     packed = after(FLAT, "vectorize")
     new = ragged(packed)
-    assert new is not None and "if (pack < packs_in<VEC, RAGGED>(n)) {" in new
-    assert "ceil_div(packs_in<WIDTH, RAGGED>(n), 256)" in new
-    assert ragged(packed.replace("ceil_div(n / WIDTH, 256)", "ceil_div(n, 256)")) is None
+    assert "if (pack < packs_in<VEC, RAGGED>(n)) {" in new and "ceil_div(packs_in<WIDTH, RAGGED>(n), 256)" in new
+    assert not ragged(packed.replace("ceil_div(n / WIDTH, 256)", "ceil_div(n, 256)"))
 
 
-def test_an_index_over_several_rows_stays() -> None:
-    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i % 64]"), "vectorize")
-    assert "&x[first % 64]" in packed and ragged(packed) is None
-    packed = after(
-        FLAT.replace("y[i] =", "const int row = i / 64;\n    y[i] =").replace("x[i], x[i]", "x[i], x[row]"), "vectorize"
-    )
-    assert ragged(packed) is None
-
-
-def test_what_a_pack_has_in_common_stays_where_packs_may_reach_into_another_row() -> None:
-    """pack looks `s[i / 64]` up once a pack, whose elements have it in common only where packs begin on their multiples."""
-    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i / 64]"), "vectorize")
-    assert "x_pack.at[k], x[first / 64]" in packed and ragged(packed) is None
-    assert ragged(packed.replace("x[first / 64]", "x_pack.at[k]")) is not None
+@pytest.mark.parametrize(
+    ("old", "new", "reads"),
+    [
+        ("x[i], x[i]", "x[i], x[i % 64]", "&x[first % 64]"),
+        ("y[i] = __hmax(x[i], x[i])", "const int row = i / 64;\n    y[i] = __hmax(x[i], x[row])", "x[row]"),
+        # Looked up once a pack, whose elements have it in common only where packs begin on their multiples.
+        ("x[i], x[i]", "x[i], x[i / 64]", "x_pack.at[k], x[first / 64]"),
+    ],
+)
+def test_an_index_over_several_rows_stays(old: str, new: str, reads: str) -> None:
+    packed = after(FLAT.replace(old, new), "vectorize")
+    assert reads in packed and not ragged(packed)
+    assert ragged(packed.replace("x[first / 64]", "x_pack.at[k]")) or "first / 64]" not in packed
 
 
 def test_plain_files_and_files_that_have_it_stay() -> None:
-    assert ragged(ROWS) is None
-    new = ragged(after(ROWS, "vectorize"))
-    assert new is not None and ragged(new) is None
+    packed = after(ROWS, "vectorize")
+    assert not ragged(ROWS) and not ragged(ragged(packed))
+    assert ragged(packed.replace("n % PACK == 0", "sizeof(Lanes<__half, PACK>) == 16")), "what the host asks is its own"
 
 
 def packed_twice(tmp_path: Path, text: str) -> ctypes.CDLL:
     """The ragged form, with a count of the accesses in one piece that it made."""
     new = ragged(after(text, "vectorize"))
-    assert new is not None
     counted = re.sub(r"if \(in_one_piece<N>\(from, part\)\) \{", r"\g<0> ++pieces;", always(new))
     counted = counted.replace("in_one_piece<N>(to, part)) {", "in_one_piece<N>(to, part)) { ++pieces;")
     assert counted.count("++pieces") == 2
@@ -212,10 +205,8 @@ def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
     steps, text = first_plan(baseline)
     if "vectorize_unaligned_rows" not in steps:  # where its place is: the folder's timed workloads do not ask for it
         text = baseline.read_text()
-        order = [rewrite.name for rewrite in ordered("cuda")]
-        before = [s for s in steps if order.index(s) < order.index("vectorize_unaligned_rows")]
-        for step in [*before, "vectorize_unaligned_rows", *steps[len(before) :]]:
-            text = applied_step(step, text, RAGGED) or text
+        there = [r.name for r in ordered("cuda") if r.name in {*steps, "vectorize_unaligned_rows"}]
+        text = where_they_apply(text, *there, facts=RAGGED)
     assert "past_pack" in text
     known = kernels.load(str(folder)).spec
     along = row_axis(known, known.workloads[0])
