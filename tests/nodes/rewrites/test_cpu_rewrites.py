@@ -366,17 +366,6 @@ def test_what_the_device_decides():
     assert apply("nontemporal_stores", LANES, facts(rows=64)) is None, "everything fits into the cache"
 
 
-def test_prefetches_of_what_was_read_before():
-    loop = "        for (long i = 0; i < n; ++i) {\n"
-    twice = SWISH.replace(loop, f"        float sum = 0.0f;\n{loop} sum += weight[i]; }}\n{loop}").replace(
-        "= swish", "= sum * swish"
-    )
-    steps = "vector_math explicit_simd nontemporal_stores"
-    assert after(f"{steps} software_prefetch", twice).count("prefetch_ahead(row + i);") == 1
-    sum_has_read_it = after(steps, twice.replace("+= weight[i]", "+= row[i]"))
-    assert apply("software_prefetch", sum_has_read_it) is None
-
-
 def test_prefetches_in_bodies_that_somebody_else_wrote():
     count = " {\n            const int64_t count = std::min<int64_t>(LANES, n - i);\n"
     start, end = STREAMED.index(count), STREAMED.index("        }\n", STREAMED.index(count))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from kernels import catalog
-from nodes.rewrites import Facts
-from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, refused, where_they_apply
+from tests.nodes.rewrites.steps import after, flat, refused, where_they_apply
 
 PAIRS = """\
 #include <stdint.h>
@@ -215,24 +211,6 @@ def test_a_branch_under_a_loop_without_braces_keeps_its_own() -> None:
     ):
         new = flat(after(text.replace("    if (FLIP) {", f"    {before}    if (FLIP) {{"), "fold_branches"))
         assert f"{reads} = n + i; to = i; }}" in new
-
-
-def test_heads_whose_neighbours_rotate_come_out_right(tmp_path: Path) -> None:
-    """The other side of tests/inputs/rotary_query_key, whose own workloads rotate halves."""
-    for file in (ROOT / "tests/inputs/rotary_query_key").iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_text(file.read_text().replace("value=1)", "value=0)"))
-    kernel = catalog.load(str(tmp_path))
-    assert kernel.spec.scalars["is_neox"] == 0
-    text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    text = after(
-        text,
-        "inline_device_functions split_template_instances fold_branches declare_at_first_value vectorize",
-        facts=facts,
-    )
-    made = text[text.index("rotary_query_key_kernel_not_is_neox(") :]
-    assert "cos_sin_cache_pack.at[k]" in made, "twice an index over two is followed"
-    check(text, tmp_path, tmp_path, "0", "1")
 
 
 SET_LATER = BRANCHED.replace("if (FLIP) {", "{").replace("} else {\n      from = i;\n      to = n + i;\n    }", "}")

@@ -48,27 +48,34 @@ def packed(text: str) -> str:
     return "" if refused(text, "vectorize") else flat(after(text, "vectorize"))
 
 
-def test_what_each_lane_asks_for_itself_stays_a_read_of_its_own() -> None:
-    new = packed(kernel())
-    assert "x_pack" not in new and "wanted ? (float)x[(int64_t)from * n + i] : 0.0f" in new
-    assert "const bool wanted = mask_pack.at[k] != 0;" in new and "aligned_to_16_bytes(w, mask, y, v)" in new
+CHOSEN = "if ((float)x[i] > 0) y[i] = x[i]; else if (i > rows) y[i] = bias[i]; else y[i] = 0;"
+BOTH = "if (rows > 2) { y[2 * i] = x[i]; y[2 * i + 1] = x[i]; }"
 
 
-def test_what_both_branches_store_is_stored_in_any_case() -> None:
-    new = packed(kernel(FLAT_BODY, FLAT))
-    assert "store_lanes(&y[first], y_pack);" in new and ") store_lanes(&y" not in new
-    assert "if (index[row] > 0) store_lanes(&kept" in new and "const int64_t row = first / n;" in new
-    assert "n % PACK == 0" in new and "i / n" not in new.partition("launch_packs")[0]
-
-
-def test_each_lane_may_choose_what_is_stored_where_something_is() -> None:
-    """`if (v > 0) y[i] = v; else y[i] = 0;` is how most activations are written, and was once left alone."""
-    new = packed(kernel("if ((float)x[i] > 0) y[i] = x[i]; else if (i > rows) y[i] = bias[i]; else y[i] = 0;"))
-    assert (
-        "store_lanes(&y[first], y_pack);" in new and "if ((float)x_pack.at[k] > 0) y_pack.at[k] = x_pack.at[k];" in new
-    )
-    assert "else if (i > rows) y_pack.at[k]" in new and "bias_pack" not in new
-    assert "store_lanes(&y" not in packed(kernel("if ((float)x[i] > 0) y[i] = x[i]; else y[i] += x[i];"))
+@pytest.mark.parametrize(
+    ("text", "reads", "without"),
+    [
+        # What each lane asks for itself stays a read of its own.
+        (kernel(), ["wanted ? (float)x[(int64_t)from * n + i] : 0.0f", "const bool wanted = mask_pack.at[k] != 0;",
+                    "aligned_to_16_bytes(w, mask, y, v)"], "x_pack"),
+        # What both branches store is stored in any case.
+        (kernel(FLAT_BODY, FLAT), ["store_lanes(&y[first], y_pack);", "if (index[row] > 0) store_lanes(&kept", "n % PACK == 0",
+                                   "const int64_t row = first / n;"], ") store_lanes(&y"),
+        # `if (v > 0) y[i] = v; else y[i] = 0;` is how most activations are written, and was once left alone.
+        (kernel(CHOSEN), ["store_lanes(&y[first], y_pack);", "if ((float)x_pack.at[k] > 0) y_pack.at[k] = x_pack.at[k];",
+                          "else if (i > rows) y_pack.at[k]"], "bias_pack"),
+        (kernel("if ((float)x[i] > 0) y[i] = x[i]; else y[i] += x[i];"), [], "store_lanes(&y"),
+        # Lanes of one pack are stored under one condition.
+        (kernel(BOTH), ["if (rows > 2) store_lanes(&y"], "y_pack_2"),
+        (kernel("y[2 * i] = x[i]; if (rows > 2) y[2 * i + 1] = x[i];"), [], "store_lanes(&y"),
+        # nullptr lies on every boundary, and NULL may be a number: neither is asked for its alignment.
+        (kernel().replace("(x, w, mask,", "(x, nullptr, mask,"), ["aligned_to_16_bytes(mask, y, v)", "(x, nullptr, mask,"], "x_pack"),
+        (kernel().replace("(x, w, mask,", "(x, NULL, mask,"), ["aligned_to_16_bytes(mask, y, v)", "(x, nullptr, mask,"], "x_pack"),
+    ],
+)  # fmt: skip
+def test_what_is_asked_in_front(text: str, reads: list[str], without: str) -> None:
+    new = packed(text)
+    assert all(words in new for words in reads) and without not in new, new
 
 
 @pytest.mark.parametrize(
@@ -102,19 +109,6 @@ def test_stores_under_other_conditions_stay(body: str) -> None:
 def test_reads_that_cannot_be_told_in_front_stay(read: str) -> None:
     new = packed(kernel(f"y[i] = {read}; const T other = kept[i]; y[i] += other;"))
     assert "x_pack" not in new and "bias_pack" not in new and ("store_lanes(&y" in new or "shfl" in read)
-
-
-def test_lanes_of_one_pack_are_stored_under_one_condition() -> None:
-    both = "y[2 * i] = x[i]; if (rows > 2) y[2 * i + 1] = x[i];"
-    assert "store_lanes(&y" not in packed(kernel(both))
-    assert "if (rows > 2) store_lanes(&y" in packed(kernel(f"if (rows > 2) {{ {both.replace('if (rows > 2) ', '')} }}"))
-
-
-def test_launches_without_an_optional_array() -> None:
-    """nullptr lies on every boundary, and NULL may be a number: neither is asked for its alignment."""
-    for nothing in ("nullptr", "NULL"):
-        new = packed(kernel().replace("(x, w, mask,", f"(x, {nothing}, mask,"))
-        assert "aligned_to_16_bytes(mask, y, v)" in new and "(x, nullptr, mask," in new
 
 
 def test_all_of_it_is_right() -> None:

@@ -39,18 +39,23 @@ extern "C" void fuzz_float32(const float* x, float* y, float* out, int64_t rows,
   shift<<<(rows + 3) / 4, 128, 0, stream>>>(x, y, out, rows, n);
 }
 """
+PLANE = CENTRE.replace("  const int lane = threadIdx.x & 31;\n", "").replace("lane", "threadIdx.x").replace(
+    "blockIdx.x * 4 + (threadIdx.x >> 5)", "blockIdx.x * blockDim.y + threadIdx.y").replace("128, 0", "dim3(32, 4), 0")  # fmt: skip
+COUNTED = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
 
 
 def test_blocks_that_only_count_teams_keep_their_width() -> None:
-    text = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
-    new = flat(after(text, "warp_per_row"))
+    new = flat(after(COUNTED, "warp_per_row"))
     assert "if (blockIdx.x * (blockDim.x / TEAM) + threadIdx.x / TEAM >= teams) return;" in new
-    assert "const int64_t teams = static_cast<int64_t>((rows + 3) / 4) * 4;" in new
     assert (
-        "static_cast<unsigned>(ceil_div(teams, TEAM_THREADS / decltype(team)::value)), TEAM_THREADS, 0, stream>>>"
-        in new
+        "TEAM_THREADS / decltype(team)::value)), TEAM_THREADS, 0, stream>>>" in new
+        and "__launch_bounds__(TEAM_THREADS)" in new
     )
-    assert "__launch_bounds__(TEAM_THREADS)" in new and "out, rows, n, static_cast<unsigned>(teams));" in new
+    new = after(PLANE.replace("i += 32", "i += blockDim.x"), "warp_per_row")
+    assert (
+        "const int i = threadIdx.x + item * TEAM;" in new
+        and "(rows + 3) / 4, dim3(decltype(team)::value, 4), 0, stream>>>" in new
+    )
 
 
 REFUSED = {
@@ -140,20 +145,6 @@ def test_loads_of_the_second_loop_take_what_they_need_along() -> None:
     assert "b_row" not in left, "a load that a return was to spare"
 
 
-PLANE = CENTRE.replace("  const int lane = threadIdx.x & 31;\n", "").replace("lane", "threadIdx.x").replace(
-    "blockIdx.x * 4 + (threadIdx.x >> 5)", "blockIdx.x * blockDim.y + threadIdx.y").replace("128, 0", "dim3(32, 4), 0")  # fmt: skip
-
-
-def test_warps_along_the_second_dimension() -> None:
-    new = after(PLANE, "warp_per_row")
-    made = new[new.index("template <int TEAM, int ITEMS>") : new.index('extern "C"')]
-    assert "const int i = threadIdx.x + item * TEAM;" in made and "blockIdx.x * blockDim.y + threadIdx.y" in made
-    assert "(rows + 3) / 4, dim3(decltype(team)::value, 4), 0, stream>>>" in new
-    assert "((threadIdx.y * blockDim.x + threadIdx.x) % 32 / TEAM * TEAM)" in new
-    wide = PLANE.replace("i += 32", "i += blockDim.x")
-    assert "const int i = threadIdx.x + item * TEAM;" in after(wide, "warp_per_row")
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -167,9 +158,6 @@ def test_warps_along_the_second_dimension() -> None:
 )
 def test_other_planes_are_left_alone(old: str, new: str) -> None:
     assert stays("warp_per_row", PLANE, old, new)
-
-
-COUNTED = CENTRE.replace("blockIdx.x * 4 +", "blockIdx.x * (blockDim.x / 32) +")
 
 
 def test_teams_compute_what_warps_did() -> None:
