@@ -192,8 +192,8 @@ class _Reader:
             start, offset = self._start(node, base), self.settled(value - Polynomial.symbol(base))
             known = start.offset is not None and offset is not None
             return start._replace(offset=start.offset + offset if known else None)
-        (only, *more) = value.symbols or {Symbol("")}
-        target = field_of(only.node, "argument") if not more and is_address(self.source, only.node) else None
+        place = value.only.node if value.only is not None else None
+        target = field_of(place, "argument") if place is not None and is_address(self.source, place) else None
         own = self.code.variable(target)
         if (
             own is None

@@ -24,11 +24,10 @@ from nodes.rewrites.analysis.host_source import (
     host_code,
     indentation,
     over_lanes,
-    pragma_node,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import LOOPS, enclosing, upward
+from nodes.rewrites.syntax.tree import LOOPS, enclosing, pragma_of, upward
 
 
 def canonical(source: Source, node: Node) -> Loop | None:
@@ -77,7 +76,7 @@ def counts_from_zero(source: Source, loop: Loop) -> bool:
 
 
 def has_pragma(source: Source, loop: Loop) -> bool:
-    return pragma_node(source, loop.node) is not None
+    return pragma_of(loop.node) is not None
 
 
 def varying(source: Source, loop: Loop) -> set[str]:
@@ -87,5 +86,5 @@ def varying(source: Source, loop: Loop) -> set[str]:
 
 def put_in_front(edits: Edits, loop: Loop, lines: Iterable[str]) -> None:
     """Lines in front of a loop and its pragma. Raises Unsupported where something else stands on the loop's line."""
-    indent, place = indentation(edits.source, loop.node), pragma_node(edits.source, loop.node) or loop.node
+    indent, place = indentation(edits.source, loop.node), pragma_of(loop.node) or loop.node
     edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in lines))

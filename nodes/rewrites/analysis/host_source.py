@@ -13,7 +13,15 @@ from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Loop, counting_loop
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, names_declared, upward
+from nodes.rewrites.syntax.tree import (
+    children_of,
+    declared_name,
+    enclosing,
+    field_of,
+    names_declared,
+    pragma_of,
+    upward,
+)
 from nodes.rewrites.syntax.tree import is_integer as is_whole
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
@@ -94,17 +102,9 @@ def changed_names(source: Source, node: Node) -> set[str]:
     return {source.of(name) for name in host_code(source).assigned(node)}
 
 
-def pragma_node(source: Source, node: Node) -> Node | None:
-    """The pragma that applies to this statement."""
-    before = node.prev_named_sibling
-    while before is not None and before.type == "comment":
-        before = before.prev_named_sibling
-    return before if before is not None and before.type == "preproc_call" else None
-
-
 def pragma_before(source: Source, node: Node) -> str:
     """The text of the pragma that applies to this statement, "" for none."""
-    return source.of(pragma_node(source, node)).strip()
+    return source.of(pragma_of(node)).strip()
 
 
 def indentation(source: Source, node: Node) -> str:

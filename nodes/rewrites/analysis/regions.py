@@ -86,12 +86,12 @@ def thread_loops(kernel: Kernel) -> list[Loop]:
 def row_loop(kernel: Kernel) -> Loop | None:
     """The outer loop `for (row = blockIdx.x; row < rows; row += gridDim.x)`, where there is one."""
     outer = (loop for loop in kernel.loops if same(loop.node.parent, kernel.body))
-    return next((loop for loop in outer if loop.start == _poly(BLOCK) and loop.step == _poly(GRID_DIM)), None)
+    return next((loop for loop in outer if loop.start.only == BLOCK and loop.step.only == GRID_DIM), None)
 
 
 def is_extent(kernel: Kernel, step: Polynomial) -> bool:
     """Whether a stride is the block's width: blockDim.x, or a name or number that stands for it in every launch."""
-    if step == _poly(BLOCK_DIM):
+    if step.only == BLOCK_DIM:
         return True
     if step.depends_on(BLOCK_DIM) or step.depends_on(GRID_DIM):
         return False
@@ -99,10 +99,9 @@ def is_extent(kernel: Kernel, step: Polynomial) -> bool:
         return bool(kernel.launches) and all(
             launch.extents(launch.block)[0] == str(step.value) for launch in kernel.launches
         )
-    (only, *more) = step.symbols
-    return not more and step == _poly(only) and only.node is not None and only.node.type == "identifier" and (
-        only.text.isupper() or only.text in kernel.template_names or only.text.startswith("k")
-    )  # fmt: skip
+    only = step.only
+    named = only is not None and only.node is not None and only.node.type == "identifier"
+    return named and (only.text.isupper() or only.text in kernel.template_names or only.text.startswith("k"))
 
 
 def regions(kernel: Kernel) -> list[Region]:
@@ -110,7 +109,7 @@ def regions(kernel: Kernel) -> list[Region]:
     found: list[Region] = []
     for loop in thread_loops(kernel):
         kind: Literal["block", "team", "grid", "guard"]
-        if loop.start == _poly(THREAD) and is_extent(kernel, loop.step):
+        if loop.start.only == THREAD and is_extent(kernel, loop.step):
             kind = "block"
         elif _is_place_in_team(loop.start, loop.step):
             kind = "team"
@@ -135,8 +134,8 @@ def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
     """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
     if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
         return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
-    (place, *more) = start.symbols
-    return not more and start == _poly(place) and place.operator == "%" and place.operands == (_poly(THREAD), step)
+    place = start.only
+    return place is not None and place.operator == "%" and place.operands == (_poly(THREAD), step)
 
 
 def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:

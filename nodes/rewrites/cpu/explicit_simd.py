@@ -31,7 +31,6 @@ from nodes.rewrites.analysis.host_source import (
     indentation,
     is_float,
     operator,
-    pragma_node,
     vector_of,
 )
 from nodes.rewrites.analysis.kernels import Loop
@@ -42,7 +41,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import after_definitions, include
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import is_integer
+from nodes.rewrites.syntax.tree import is_integer, pragma_of
 
 _FUNCTIONS = {name: (f"{name.removesuffix('f')}_lanes", count) for name, count in VECTOR_FUNCTIONS.items()} | {
     "sqrtf": ("sqrt_lanes", 1), "fabsf": ("abs_lanes", 1), "rintf": ("rint_lanes", 1), "nearbyintf": ("rint_lanes", 1),
@@ -348,7 +347,7 @@ class _Translation(_Expressions):
 
     def _pragma(self, edits: Edits) -> None:
         """A loop over lanes needs no `simd`, and can be shared out as before if it reduces nothing."""
-        pragma, data = pragma_node(self.source, self.loop.node), self.source.data
+        pragma, data = pragma_of(self.loop.node), self.source.data
         if pragma is None:
             return
         text, end = self.source.of(pragma).rstrip(), data.find(b"\n", pragma.start_byte) + 1

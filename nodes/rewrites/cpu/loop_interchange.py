@@ -18,12 +18,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_dependence import unordered
 from nodes.rewrites.analysis.host_loops import canonical, counts_from_zero, has_pragma, header, loop_at, loops
-from nodes.rewrites.analysis.host_source import (
-    declared_names,
-    enclosing_function,
-    host_code,
-    identifiers,
-)
+from nodes.rewrites.analysis.host_source import declared_names, enclosing_function, host_code, identifiers
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import PARALLEL_FROM, factor, may_fork
 from nodes.rewrites.registry import rule

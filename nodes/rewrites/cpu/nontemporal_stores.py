@@ -10,13 +10,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_loops import loops_around, put_in_front, varying
-from nodes.rewrites.analysis.host_source import (
-    arguments,
-    enclosing_function,
-    function_of,
-    identifiers,
-    root_name,
-)
+from nodes.rewrites.analysis.host_source import arguments, enclosing_function, function_of, identifiers, root_name
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.omp_parallel import factor
 from nodes.rewrites.prelude import text_of

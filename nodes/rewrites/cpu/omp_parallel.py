@@ -9,19 +9,13 @@ from __future__ import annotations
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import canonical, loops, put_in_front, runs_again, varying
-from nodes.rewrites.analysis.host_source import (
-    enclosing_function,
-    functions,
-    identifiers,
-    pragma_before,
-    pragma_node,
-)
+from nodes.rewrites.analysis.host_source import enclosing_function, functions, identifiers, pragma_before
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import define
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.source import inside as within
-from nodes.rewrites.syntax.tree import children_of, enclosing, upward
+from nodes.rewrites.syntax.tree import children_of, enclosing, pragma_of, upward
 
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
@@ -49,7 +43,7 @@ def rewrite(source: Source, facts: object) -> str | None:
             condition = _condition(source, loop, found)
             if pragma:
                 line = f"#pragma omp parallel for simd schedule(static) if (parallel: {condition}){clauses}\n"
-                edits.replace(pragma_node(source, loop.node), line)
+                edits.replace(pragma_of(loop.node), line)
             else:
                 put_in_front(edits, loop, [f"#pragma omp parallel for schedule(static) if ({condition}){clauses}"])
     if not edits.changes:

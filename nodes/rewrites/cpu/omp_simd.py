@@ -9,15 +9,12 @@ from __future__ import annotations
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
 from nodes.rewrites.analysis.host_loops import loops, put_in_front
-from nodes.rewrites.analysis.host_source import (
-    functions,
-    pragma_before,
-    pragma_node,
-)
+from nodes.rewrites.analysis.host_source import functions, pragma_before
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.vector_math import declared
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.tree import pragma_of
 
 # What g++ 12 turns into vector instructions by itself; any other call keeps the loop scalar.
 _VECTOR_CALLS = frozenset({
@@ -54,7 +51,7 @@ def rewrite(source: Source, facts: object) -> str | None:
                 continue
             if shared:
                 combined = pragma.replace(" for ", " for simd ", 1).replace(" if (", " if (parallel: ")
-                edits.replace(pragma_node(source, loop.node), f"{combined}\n")
+                edits.replace(pragma_of(loop.node), f"{combined}\n")
             else:
                 put_in_front(edits, loop, [f"#pragma omp simd{reduction_clauses(carried)}"])
     return edits.apply() if edits.changes else None

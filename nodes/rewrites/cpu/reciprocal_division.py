@@ -7,13 +7,7 @@ bit, so loops whose values are rounded to integers are left alone.
 from __future__ import annotations
 
 from nodes.rewrites.analysis.host_loops import loops, put_in_front, varying
-from nodes.rewrites.analysis.host_source import (
-    declared_type,
-    enclosing_function,
-    fields,
-    identifiers,
-    operator,
-)
+from nodes.rewrites.analysis.host_source import declared_type, enclosing_function, fields, identifiers, operator
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.source import Edits, Source, inside

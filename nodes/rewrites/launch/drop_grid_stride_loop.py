@@ -24,7 +24,7 @@ from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, left_by, names_declared, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, pragma_of, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
@@ -84,12 +84,12 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     first = statements(kernel.body)[0]
     if wide:
         alias = f"using {index} = std::conditional_t<kOneStep, unsigned, {wide[0].type}>;"
-        edits.insert(first.start_byte, f"{alias}\n{source.indent(first)}")
+        edits.in_front(first, alias)
     listed = field_of(kernel.template, "parameters")
     if listed is not None:
         edits.insert(listed.start_byte + 1, "bool kOneStep" + (", " if kernel.template_names else ""))
     else:
-        edits.insert(kernel.node.start_byte, f"template <bool kOneStep>\n{source.indent(kernel.node)}")
+        edits.in_front(kernel.node, "template <bool kOneStep>")
     for launch, (shape, _) in zip(kernel.launches, shapes, strict=True):
         _choose(edits, source, launch, shape)
 
@@ -138,9 +138,7 @@ def _one_row(source: Source, number: int) -> Source:
 
 def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: list[str], declares: str = "") -> str:
     """The text with the lines `first`, which declare a name, and a body's statements in place of the loop or branch around them."""
-    before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
-    above = before if before is not None and before.type == "preproc_call" else node
-    line = source.line_start(above)
+    unit, indent, line = source.unit(node), source.indent(node), source.line_start(pragma_of(node) or node)
     braces = int(body.type == "compound_statement")
     inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
     inner = inner if inner.startswith((indent, "#")) else f"{indent}{unit}{inner.lstrip()}"
@@ -160,8 +158,8 @@ def declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
 
 def _leaves(source: Source, loop: Node) -> bool:
     """Whether a `break` or `continue` is the loop's own, or may be."""
-    jumps = source.walk(loop, "break_statement", "continue_statement")
-    return source.has(loop, "goto_statement", "labeled_statement") or any(same(left_by(jump), loop) for jump in jumps)
+    jumps = source.jumps_out_of(field_of(loop, "body"))
+    return source.has(loop, "labeled_statement") or any(jump.type != "return_statement" for jump in jumps)
 
 
 def _argument(source: Source, call: Node, at: int) -> str:

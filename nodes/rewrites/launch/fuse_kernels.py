@@ -206,9 +206,9 @@ class _Fusion:
         if rest.depends_on(BLOCK) or not stride.terms:
             raise Unsupported("an element that is not of the block's row")
         if rest.terms:
-            loop = next((o for o in thread_loops(kernel) if rest == Polynomial.symbol(o.symbol)), None)
+            loop = next((o for o in thread_loops(kernel) if rest.only == o.symbol), None)
             whole = loop is not None and inside(access.node, loop.body) and loop.bound == stride
-            if loop is None or not whole or loop.start != thread or loop.step != Polynomial.symbol(BLOCK_DIM):
+            if loop is None or not whole or loop.start != thread or loop.step.only != BLOCK_DIM:
                 raise Unsupported("an element that may be of another row")
         return ("row", self._host_form(kernel, stride))
 

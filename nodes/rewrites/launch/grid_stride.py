@@ -24,7 +24,7 @@ from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carrie
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements, upward
+from nodes.rewrites.syntax.tree import field_of, is_integer, pragma_of, same, statements, upward
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -145,11 +145,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
     """One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first."""
-    before = loop.prev_sibling
-    while before is not None and before.type == "comment":
-        before = before.prev_sibling
     line = source.line_start(loop)
-    if source.data[line : loop.start_byte].strip() or (before is not None and before.type == "preproc_call"):
+    if source.data[line : loop.start_byte].strip() or pragma_of(loop) is not None:
         return
     edits.insert(line, "#pragma unroll 1\n")
 

@@ -15,7 +15,7 @@ from nodes.rewrites.memory.pack_common import Common, shared_if
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import JUMPS, enclosing, field_of, left_by, same, upward
+from nodes.rewrites.syntax.tree import enclosing, field_of, same, upward
 
 
 @dataclass
@@ -103,7 +103,7 @@ def packable(kernel: Kernel, region: Region) -> Packed | None:
         if kernel.synchronises or _asks_more(source, region):
             return None
         kernel = Kernel(Code(source, pinned=frozenset({region.symbol.where})), kernel.node)
-    if any(_leaves(jump, region) for statement in region.body for jump in source.walk(statement, *JUMPS)):
+    if any(jump for statement in region.body for jump in source.jumps_out_of(statement)):
         return None
     accesses = accesses_in(kernel, region)
     if any(region.holds(call) for call, _ in kernel.escapes) or any(a.root == "?" for a in accesses):
@@ -318,13 +318,6 @@ def array_name(source: Source, access: Access) -> str:
     argument = field_of(access.node, "argument")
     plain = argument is not None and argument.type == "identifier" and access.node.type == "subscript_expression"
     return source.of(argument) if plain else access.root
-
-
-def _leaves(jump: Node, region: Region) -> bool:
-    """Whether a jump leaves the element's visit, and not only a loop inside of it or a lambda."""
-    ends_round = jump.type in {"break_statement", "continue_statement"}
-    left = left_by(jump) if ends_round else enclosing(jump, "lambda_expression")
-    return left is None or not region.holds(left)
 
 
 def _moment(access: Access) -> int:

@@ -37,7 +37,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)
     edits = Edits(source)
     for kernel in code.kernels:
-        loops = [loop for loop in thread_loops(kernel) if loop.step == Polynomial.symbol(BLOCK_DIM)]
+        loops = [loop for loop in thread_loops(kernel) if loop.step.only == BLOCK_DIM]
         for packs, tail in itertools.pairwise(loops):
             with edits.attempt():
                 _check(kernel, packs, tail)
@@ -48,14 +48,14 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 def _check(kernel: Kernel, packs: Loop, tail: Loop) -> None:
     """Raises Unsupported unless the packs are all of what the tail writes, which is the only other thing that the kernel does."""
     code = kernel.code
-    if kernel.synchronises or kernel.escapes or not kernel.launches or packs.start != Polynomial.symbol(THREAD):
+    if kernel.synchronises or kernel.escapes or not kernel.launches or packs.start.only != THREAD:
         raise Unsupported("threads that talk, or packs that begin elsewhere")
     whole, single = _written(kernel, packs), _written(kernel, tail)
     written = [a.node for a in kernel.accesses if a.writes and a.root]
     if len(written) != 2 or whole.root != single.root or whole.element == single.element:
         raise Unsupported("other elements")
     seen = children_of(whole.base.node, "arguments")
-    if whole.offset != Polynomial.symbol(packs.symbol) or len(seen) != 1:
+    if whole.offset.only != packs.symbol or len(seen) != 1:
         raise Unsupported("packs of unknown places")
     if code.polynomial(seen[0]) + Polynomial.symbol(tail.symbol) != Polynomial.symbol(single.base) + single.offset:
         raise Unsupported("a tail of another row")

@@ -25,7 +25,7 @@ from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import JUMPS, LOOPS, same, upward
+from nodes.rewrites.syntax.tree import JUMPS, LOOPS, pragma_of, same, upward
 
 _BRANCHES = {"if_statement", "switch_statement", "conditional_expression", "lambda_expression"}
 _ORDERS = re.compile(r"atomic|sync|fence|\basm\b|volatile")
@@ -118,9 +118,9 @@ def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:
         return False
     counts, fewest = {value.value}, 2
     if value.value is None:
-        (only, *more) = value.symbols
-        bytes_ = only.operands[0].value if only.operator == "/" and "sizeof" in only.text else None
-        if bytes_ and not more and value == Polynomial.symbol(only):
+        only = value.only
+        bytes_ = only.operands[0].value if only is not None and only.operator == "/" and "sizeof" in only.text else None
+        if bytes_:
             counts, fewest = {bytes_}, 1  # over the size of an element
         else:
             counts = {value_in(code, kernel, launch, bound) for launch in kernel.launches} or {None}
@@ -128,7 +128,7 @@ def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:
 
 
 def _write(edits: Edits, code: Code, loop: Loop, found: list[Group]) -> None:
-    source, before = code.source, loop.node.prev_named_sibling
+    source, before = code.source, pragma_of(loop.node)
     count, indent = as_factor(source.of(loop.bound_node)), source.indent(loop.node)
     if loop.node.parent is None or loop.node.parent.type != "compound_statement":
         raise Unsupported("a loop that is a branch")
@@ -139,10 +139,10 @@ def _write(edits: Edits, code: Code, loop: Loop, found: list[Group]) -> None:
             held = f"{'' if group.writes else 'const '}{held} = load_joined<{count}>({place})"
         front.append(f"{held};")
         if group.writes:
-            edits.insert(loop.node.end_byte, f"\n{indent}store_joined({place}, {group.name});")
+            edits.behind(loop.node, f"store_joined({place}, {group.name});")
         for access in group.accesses:
             edits.replace(access.node, f"{group.name}.at[{loop.name}]")
-    if before is not None and before.type == "preproc_call" and "unroll" in source.of(before):
+    if before is not None and "unroll" in source.of(before):
         edits.insert(source.line_start(before), "".join(f"{indent}{line}\n" for line in front))
     else:
         edits.insert(loop.node.start_byte, f"\n{indent}".join(front) + f"\n#pragma unroll\n{indent}")

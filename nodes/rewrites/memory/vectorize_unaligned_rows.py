@@ -28,14 +28,7 @@ from kernels.spec import DTYPE_BYTES, Spec
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.memory.vectorized_loops import (
-    Change,
-    PackLoops,
-    in_lanes,
-    packs_in,
-    template_argument,
-    uses_of,
-)
+from nodes.rewrites.memory.vectorized_loops import Change, PackLoops, in_lanes, packs_in, template_argument, uses_of
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
@@ -184,8 +177,7 @@ class _Choice:
             raise Unsupported("a launch that may not reach the last pack")
         parameter = code.fresh("ragged")
         edits.insert(self.parameters.end_byte - 1, f", auto {parameter}")
-        indent = source.indent(self.declaration)
-        edits.insert(self.declaration.end_byte, f"\n{indent}constexpr bool {ragged} = decltype({parameter})::value;")
+        edits.behind(self.declaration, f"constexpr bool {ragged} = decltype({parameter})::value;")
         self._choose(edits, kernels)
         return edits.changes
 

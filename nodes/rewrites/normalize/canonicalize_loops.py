@@ -18,7 +18,7 @@ from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import left_by, same, statements
+from nodes.rewrites.syntax.tree import same, statements
 
 _FORMS = (
     "while ($check) $body;", "for (; $check; $update) $body;", "for ($i = $start; $check; $update) $body;",
@@ -57,7 +57,7 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     start = form.get("start", found.value)
     if start is None or step is None or {source.of(step["i"]), source.of(form.get("i", step["i"]))} != {found.name}:
         return False
-    if last is not None and any(same(left_by(jump), node) for jump in source.walk(body, "continue_statement")):
+    if last is not None and any(j.type == "continue_statement" for j in source.jumps_out_of(body)):
         return False
     if len(own.children_by_field_name("declarator")) != 1 or not same(own.parent, node.parent):
         return False

@@ -20,9 +20,7 @@ from nodes.rewrites.analysis.structs import called_object
 from nodes.rewrites.normalize.inlining import Inlined
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import (
-    children_of,
-)
+from nodes.rewrites.syntax.tree import children_of
 
 MOST = 24
 """Calls of one file."""

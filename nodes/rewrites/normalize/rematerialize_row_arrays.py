@@ -31,7 +31,16 @@ from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, operands
-from nodes.rewrites.syntax.tree import field_of, is_zero, one_variable, same, statement_around, statements, upward
+from nodes.rewrites.syntax.tree import (
+    field_of,
+    is_zero,
+    one_variable,
+    pragma_of,
+    same,
+    statement_around,
+    statements,
+    upward,
+)
 
 MOST = 8
 _CHECK = "$place < $length"
@@ -123,9 +132,9 @@ class _Share:
     def starts_within_a_step(self, kernel: Kernel) -> bool:
         """Whether no thread begins where another one makes its second step."""
         first = self.first
-        if first == Polynomial.symbol(THREAD):
+        if first.only == THREAD:
             widths = {extent_of(self.code, kernel, launch.along_x(launch.block)) for launch in kernel.launches}
-            return self.step == Polynomial.symbol(BLOCK_DIM) or (len(widths) == 1 and widths == {self.step.value})
+            return self.step.only == BLOCK_DIM or (len(widths) == 1 and widths == {self.step.value})
         place = next((symbol for symbol in first.symbols if first == Polynomial.symbol(symbol)), THREAD)
         return place.operator == "%" and place.operands[1] == self.step
 
@@ -236,12 +245,11 @@ class _Rereading:
             found = self.code.variable(asking.length)
             kind = source.of(found.declaration, "type") if found is not None else "auto"
             line = f"const {kind} {bound} = {length} < {most} ? {length} : {most};"
-            edits.insert(first.node.start_byte, f"{line}\n{source.indent(first.node)}")
+            edits.in_front(first.node, line)
         for loop in self.loops:
             head = f"for ({self.kind} {self.column} = {start}; {self.column} < {bound}; {self.column} += {step}) {{"
             edits.write(loop.node, [head, self._body(loop), "}"])
-            unrolled = loop.node.prev_named_sibling
-            if unrolled is not None and unrolled.type == "preproc_call" and "unroll" in source.of(unrolled):
+            if (unrolled := pragma_of(loop.node)) is not None and "unroll" in source.of(unrolled):
                 edits.remove(unrolled)
         for array in self.arrays:
             edits.remove(array.declaration)

@@ -12,7 +12,6 @@ from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Source, inside
 from nodes.rewrites.syntax.tree import enclosing, field_of, same, upward
 
@@ -129,7 +128,7 @@ def _is_step(node: Node) -> bool:
 def _starts_with_thread(kernel: Kernel, step: Node) -> bool:
     """Whether the loop with this step begins with the thread's own place along x."""
     return any(
-        loop.step_node is not None and inside(step, loop.step_node) and loop.start == Polynomial.symbol(THREAD)
+        loop.step_node is not None and inside(step, loop.step_node) and loop.start.only == THREAD
         for loop in kernel.loops
     )
 

@@ -87,5 +87,5 @@ def _pass(edits: Edits, code: Code, launch: Launch, at: int, members: list[str])
         statement = launch.statement
         if statement.parent is None or statement.parent.type != "compound_statement":
             raise Unsupported("a launch that stands where nothing can stand in front of it")
-        edits.insert(statement.start_byte, f"const auto {holder} = {made};\n{source.indent(statement)}")
+        edits.in_front(statement, f"const auto {holder} = {made};")
     edits.replace(argument, ", ".join(f"{holder}.{member}" for member in members))

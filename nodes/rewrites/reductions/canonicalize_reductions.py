@@ -109,9 +109,7 @@ def _name_value(edits: Edits, code: Code, store: Node, behind: Node) -> None:
     if form is None or form["value"].type == "identifier":
         raise Unsupported("no value without a name")
     element, value = slots_of(code, code.variable(form["slots"])), code.fresh("own")
-    edits.insert(
-        store.start_byte, f"const {element} {value} = {code.source.of(form['value'])};\n{code.source.indent(store)}"
-    )
+    edits.in_front(store, f"const {element} {value} = {code.source.of(form['value'])};")
     edits.replace(form["value"], value)
 
 

@@ -115,7 +115,7 @@ def put_reduction(
         if len(changes) > 1 or any(c.type == "update_expression" for c in changes):
             raise Unsupported("a statement that changes several things")
         name = code.fresh(f"{source.of(argument) if argument.type == 'identifier' else 'result'}_of_block")
-        edits.insert(statement.start_byte, f"const {element} {name} = {reduction};\n{source.indent(statement)}")
+        edits.in_front(statement, f"const {element} {name} = {reduction};")
         edits.replace(call, name)
         return
     found = code.declared(statement)[0] if statement.type == "declaration" else code.definition(target)

@@ -39,14 +39,7 @@ from nodes.rewrites.reductions.uses import is_leaders, keep_apart, outlives_a_ro
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import (
-    LOOPS,
-    children_of,
-    field_of,
-    same,
-    statements,
-    upward,
-)
+from nodes.rewrites.syntax.tree import LOOPS, children_of, field_of, same, statements, upward
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""

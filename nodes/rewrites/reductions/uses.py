@@ -19,6 +19,7 @@ from nodes.rewrites.syntax.tree import (
     declared_name,
     enclosing,
     field_of,
+    pragma_of,
     same,
     statements,
     upward,
@@ -44,8 +45,8 @@ def slots_of(code: Code, found: Definition) -> str:
 
 def start_of(source: Source, first: Node) -> tuple[int, str]:
     """Where statements begin, the pragma of a loop that comes first included, and the indentation that goes with its line."""
-    pragma = first.prev_named_sibling
-    if pragma is None or pragma.type != "preproc_call" or "unroll" not in source.of(pragma):
+    pragma = pragma_of(first)
+    if pragma is None or "unroll" not in source.of(pragma):
         return first.start_byte, ""
     return source.line_start(pragma), source.indent(first)
 

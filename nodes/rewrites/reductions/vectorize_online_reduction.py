@@ -26,7 +26,7 @@ from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
-from nodes.rewrites.syntax.tree import statements, upward
+from nodes.rewrites.syntax.tree import pragma_of, statements, upward
 
 
 @rule(
@@ -86,8 +86,8 @@ def _stays_in_registers(code: Code, kernel: Kernel, loop: Loop) -> bool:
 
 
 def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]) -> None:
-    source, pragma = code.source, loop.node.prev_named_sibling
-    unrolled = pragma is not None and pragma.type == "preproc_call" and "unroll" in source.of(pragma)
+    source, pragma = code.source, pragma_of(loop.node)
+    unrolled = "unroll" in source.of(pragma)
     first = pragma if unrolled else loop.node
     start = source.line_start(first)
     if source.data[start : first.start_byte].strip() or loop.node.has_error:

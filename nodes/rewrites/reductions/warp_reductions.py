@@ -19,7 +19,7 @@ from nodes.rewrites.reductions.surroundings import Surroundings
 from nodes.rewrites.reductions.uses import slots_of
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import children_of, field_of, pragma_of, same, statements, upward
 
 KINDS = ("sum", "max", "min")
 ORDERED = frozenset({
@@ -130,8 +130,7 @@ def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction
         return frame.scopes[0][found.name]
 
     kind = _kind(code, kernel, size, found, left)
-    in_front = (s.prev_named_sibling for s in run)
-    pragmas = [p for p in in_front if p is not None and p.type == "preproc_call"]
+    pragmas = filter(None, map(pragma_of, run))
     return Reduction(kind, (*run, *pragmas), found.name, source.of(found.declaration, "type"), target)
 
 

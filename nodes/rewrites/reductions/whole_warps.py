@@ -13,7 +13,6 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
 from nodes.rewrites.reductions.uses import is_leaders
-from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Unsupported
 from nodes.rewrites.syntax.tree import field_of, is_zero, same, statement_around
@@ -38,11 +37,11 @@ def check_idle(code: Code, kernel: Kernel, reduction: Node, reduced: Definition,
             raise Unsupported("a helper that asks which thread it is")
     for node in source.walk(kernel.body, "identifier", "field_expression"):
         value = code.polynomial(node)
-        if value == Polynomial.symbol(BLOCK_DIM):
+        if value.only == BLOCK_DIM:
             step = any(loop.step_node is not None and inside(node, loop.step_node) for loop in loops)
             if not (step or inside(node, reduction) or _is_alias(node)):
                 raise Unsupported("a width that means more than a step")
-        elif value == Polynomial.symbol(THREAD):
+        elif value.only == THREAD:
             start = any(inside(node, loop.start_node) for loop in loops)
             if not (start or _is_alias(node) or _asks_for_first(code, node)):
                 raise Unsupported("a thread's place that means more than its share")

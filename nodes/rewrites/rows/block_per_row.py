@@ -47,16 +47,7 @@ from nodes.rewrites.rows.row_kernels import ELEMENT, check_own
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import (
-    LOOPS,
-    children_of,
-    declared_name,
-    field_of,
-    left_by,
-    same,
-    statement_around,
-    statements,
-)
+from nodes.rewrites.syntax.tree import LOOPS, children_of, declared_name, field_of, same, statement_around, statements
 
 WIDTH = 256
 """Threads of a block where the launch has fewer than four warps or its own number is not known."""
@@ -192,16 +183,13 @@ class _Rows:
                 raise Unsupported("a loop of another kind")
             if self.kernel.changes_within(loop.bound, [loop.body]) or not self._is_long(loop):
                 raise Unsupported("a loop that is not over a row")
-            for jump in source.walk(loop.body, "break_statement", "return_statement", "goto_statement"):
-                if jump.type != "break_statement" or same(left_by(jump), node):
-                    raise Unsupported("a row that is left early")
+            if any(jump.type != "continue_statement" for jump in source.jumps_out_of(loop.body)):
+                raise Unsupported("a row that is left early")
             found.append(loop)
         if not found:
             raise Unsupported("nothing but single elements")
-        jumps = "break_statement", "continue_statement", "return_statement"
-        for jump in source.walk(rows.body, *jumps) if rows is not None else ():
-            if not any(inside(jump, loop.node) for loop in found):
-                raise Unsupported("a row that is left early")  # the loop over rows ends with a barrier
+        if rows is not None and any(source.jumps_out_of(rows.body)):
+            raise Unsupported("a row that is left early")  # the loop over rows ends with a barrier
         return found
 
     def _is_long(self, loop: Loop) -> bool:
@@ -416,7 +404,7 @@ class _Rows:
         source, rows = self.source, self.region.loop
         site = sum(len(kernel.calls(*NAMES)) for kernel in self.code.kernels)
         for loop, found, kind in self.folds:
-            around, indent = loop.node.parent, source.indent(loop.node)
+            around = loop.node.parent
             later = [use for use in self.uses(found, self.kernel.body) if not inside(use, loop.body)]
             settled = all(
                 use.start_byte > loop.node.end_byte and inside(use, around) and not source.set_by(use) for use in later
@@ -424,7 +412,7 @@ class _Rows:
             total = self.code.fresh(f"{found.name}_of_row") if settled else found.name
             type_ = source.of(found.declaration, "type")
             declared = f"const {type_} {total}" if settled else total
-            edits.insert(loop.node.end_byte, f"\n{indent}{declared} = block_{kind}<{site}>({found.name});")
+            edits.behind(loop.node, f"{declared} = block_{kind}<{site}>({found.name});")
             site += 1
             for use in later if settled else ():
                 edits.replace(use, total)
@@ -433,8 +421,7 @@ class _Rows:
             if rows.body.type != "compound_statement":
                 raise Unsupported("no place behind the row")
             if always < 2:  # else a reduction's barrier keeps the next row's first one from overtaking this one's
-                last = statements(rows.body)[-1]
-                edits.insert(last.end_byte, f"\n{source.indent(last)}__syncthreads();")
+                edits.behind(statements(rows.body)[-1], "__syncthreads();")
 
     def _write_once(self, edits: Edits) -> None:
         """What is written once a row is the first thread's to write."""

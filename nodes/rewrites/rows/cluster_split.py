@@ -84,22 +84,19 @@ def _new_kernel(found: RowKernel, name: str) -> str:
             edits.replace(use, new)
     for use in found.uses("gridDim.x"):
         edits.replace(use, f"gridDim.x / {blocks}")
-    first = statements(kernel.body)[0]
-    indent = source.indent(first)
     cluster = "cooperative_groups::this_cluster()"
-    lines = [
+    edits.in_front(
+        statements(kernel.body)[0],
         f"const unsigned {blocks} = {cluster}.num_blocks(), {row} = blockIdx.x / {blocks};",
         f"const unsigned {thread} = blockIdx.x % {blocks} * blockDim.x + threadIdx.x, {threads} = {blocks} * blockDim.x;",
         f"{cluster}.barrier_arrive();",
-    ]
-    edits.insert(first.start_byte, "".join(f"{line}\n{indent}" for line in lines))
+    )
     body = kernel.body if found.rows is None else found.rows.body
     meets, last = _statement_of(body, found.reductions[0]), _statement_of(body, found.reductions[-1])
-    within = source.indent(meets)
-    edits.insert(meets.start_byte, f"{cluster}.barrier_wait();  // all of its blocks are there\n{within}")
+    edits.in_front(meets, f"{cluster}.barrier_wait();  // all of its blocks are there")
     if found.rows is not None:
-        edits.insert(last.end_byte, f"\n{within}{cluster}.barrier_arrive();  // this one's parts are read")
-        edits.insert(found.rows.node.end_byte, f"\n{source.indent(found.rows.node)}{cluster}.barrier_wait();")
+        edits.behind(last, f"{cluster}.barrier_arrive();  // this one's parts are read")
+        edits.behind(found.rows.node, f"{cluster}.barrier_wait();")
     return edited(kernel, edits)
 
 

@@ -28,7 +28,7 @@ from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, only_argument, operands
-from nodes.rewrites.syntax.tree import JUMPS, children_of, field_of, is_integer, left_by, one_variable, same, statements
+from nodes.rewrites.syntax.tree import children_of, field_of, is_integer, one_variable, pragma_of, same, statements
 
 COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows a block, a thread a step: what is read by row lies side by side, and no index
@@ -91,7 +91,7 @@ def _one_row_a_thread(kernel: Kernel) -> Source:
     loop = next((o for o in kernel.loops if body and same(o.node, body[-1])), None)
     if loop is None or loop.step != ROW_BLOCKS * _product_of("blockDim.y"):
         return source
-    if loop.node.prev_named_sibling is not None and loop.node.prev_named_sibling.type == "preproc_call":
+    if pragma_of(loop.node) is not None:
         raise Unsupported("a pragma for the loop")
     if carries_state(kernel, statements(loop.body)):
         raise Unsupported("rows that depend on each other")
@@ -99,9 +99,8 @@ def _one_row_a_thread(kernel: Kernel) -> Source:
         found = code.definition(target)
         if found is None or not inside(found.declaration, loop.body):
             raise Unsupported("a variable that outlives its row")
-    for jump in source.walk(loop.body, *JUMPS):
-        if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop.node):
-            raise Unsupported("a row that is left early")
+    if any(source.jumps_out_of(loop.body)):
+        raise Unsupported("a row that is left early")
     start, bound = source.of(loop.start_node), source.of(loop.bound_node)
     first = [f"const {loop.type} {loop.name} = {start};", f"if ({loop.name} >= {bound}) return;"]
     return source.reparsed(in_place(source, kernel, loop.node, loop.body, first, loop.name))
@@ -458,5 +457,4 @@ class _Rows:
 
 def _symbol_of(polynomial: Polynomial) -> Symbol | None:
     """The division that the polynomial is, where it is one."""
-    only = next(iter(polynomial.symbols), None)
-    return only if only is not None and only.operator and polynomial == Polynomial.symbol(only) else None
+    return polynomial.only if polynomial.only is not None and polynomial.only.operator else None

@@ -52,7 +52,7 @@ class RowKernel:
         self.code, self.kernel, self.source = code, kernel, code.source
         self.rows = row_loop(kernel)
         self.loops = thread_loops(kernel)
-        if any(o.start != Polynomial.symbol(THREAD) or o.step != Polynomial.symbol(BLOCK_DIM) for o in self.loops):
+        if any(o.start.only != THREAD or o.step.only != BLOCK_DIM for o in self.loops):
             raise Unsupported("a loop that does not stride by the block")
         self.reductions = self._reductions()
         self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]

@@ -16,16 +16,7 @@ from nodes.rewrites.rows.row_kernels import ELEMENT
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import (
-    JUMPS,
-    children_of,
-    field_of,
-    left_by,
-    names_declared,
-    one_variable,
-    same,
-    statements,
-)
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, one_variable, same, statements
 
 
 class RowReader:
@@ -65,9 +56,8 @@ class RowReader:
         """Its elements may be anybody's, and all of them are visited."""
         if carries_state(self.kernel, statements(loop.body)) and not sums_up(self.kernel, loop):
             raise Unsupported("elements that depend on each other")
-        for jump in self.source.walk(loop.body, *JUMPS):
-            if jump.type in {"return_statement", "goto_statement"} or same(left_by(jump), loop.node):
-                raise Unsupported("a loop that is left")
+        if any(self.source.jumps_out_of(loop.body)):
+            raise Unsupported("a loop that is left")
 
     def _group(self, loops: list[Loop]) -> list[Loop]:
         """The loops over the same range, neighbours in one list of statements."""
@@ -206,7 +196,7 @@ class RowReader:
         width = access.offset.coefficient(loop.symbol)
         rest = access.offset.without(loop.symbol)
         for inner in self.kernel.loops:
-            if inside(inner.node, loop.body) and rest == Polynomial.symbol(inner.symbol):
+            if inside(inner.node, loop.body) and rest.only == inner.symbol:
                 whole = inner.start.value == 0 and inner.bound == width and inner.step.value == 1
                 if whole and self.code.is_constant(inner.bound_node, self.loops[0].node):
                     return self.source.of(inner.bound_node), inner.name

@@ -89,9 +89,9 @@ class TeamKeeper(RowKeeper):
         (size,) = sizes
         self.size = size
         self.team = code.fresh("TEAM")
-        self.planar = self.warp_loops[0].start == Polynomial.symbol(THREAD)
+        self.planar = self.warp_loops[0].start.only == THREAD
         """Whether blocks are 32 by so many threads."""
-        if any((loop.start == Polynomial.symbol(THREAD)) != self.planar for loop in self.warp_loops):
+        if any((loop.start.only == THREAD) != self.planar for loop in self.warp_loops):
             raise Unsupported("loops of several kinds")
         super().__init__(code, kernel, self.warp_loops, early=early)
         self._check_talk()
@@ -168,12 +168,10 @@ class TeamKeeper(RowKeeper):
         return self._means(self.code.polynomial(node), operator, of)
 
     def _means(self, value: Polynomial, operator: str, of: Symbol) -> bool:
-        (only, *more) = value.symbols or {THREAD}
-        return (
-            not more and only.operator == operator and value == Polynomial.symbol(only)
-            and only.operands[0] == Polynomial.symbol(of)
-            and _number(self.code, self.kernel, only.operands[1]) == self.size
-        )  # fmt: skip
+        only = value.only
+        if only is None or only.operator != operator or only.operands[0].only != of:
+            return False
+        return _number(self.code, self.kernel, only.operands[1]) == self.size
 
     def _check_helpers(self) -> None:
         source = self.source
@@ -197,13 +195,13 @@ class TeamKeeper(RowKeeper):
                 continue
             counted = code.polynomial(field_of(node, "left"))
             for of, operator in product((THREAD, BLOCK_DIM), "/%"):
-                if counted == Polynomial.symbol(of) and self._is(node, operator, of):
+                if counted.only == of and self._is(node, operator, of):
                     text = f"{of.text} {operator} {self.team}"
                     found.append((node, f"({text})" if node.parent.type == "binary_expression" else text))
         for node in source.walk(self.kernel.body, "identifier", "field_expression", "binary_expression"):
             around = [outer for outer, _ in found if inside(node, outer)]
             value = code.polynomial(node)
-            raw = value in (Polynomial.symbol(THREAD), Polynomial.symbol(BLOCK_DIM))
+            raw = value.only in (THREAD, BLOCK_DIM)
             if self._is_lane(value):
                 if all(same(node, outer) for outer in around):
                     self._check_lane(node)
@@ -212,7 +210,7 @@ class TeamKeeper(RowKeeper):
         return found
 
     def _is_lane(self, value: Polynomial) -> bool:
-        return value == Polynomial.symbol(THREAD) if self.planar else self._means(value, "%", THREAD)
+        return value.only == THREAD if self.planar else self._means(value, "%", THREAD)
 
     def _steps(self) -> list[Node]:
         """Where loops ask for the block's width, which is a warp's."""
@@ -367,8 +365,8 @@ def _number(code: Code, kernel: Kernel, value: Polynomial) -> int | None:
     """What a divisor is: a number, a constant of the file, `warpSize`."""
     if value.value is not None:
         return value.value
-    (only, *more) = value.symbols
-    if more or value != Polynomial.symbol(only) or only.node is None:
+    only = value.only
+    if only is None or only.node is None:
         return None
     if only.text == "warpSize":
         return WARP
@@ -378,14 +376,12 @@ def _number(code: Code, kernel: Kernel, value: Polynomial) -> int | None:
 
 def _size(code: Code, kernel: Kernel, loop: Loop) -> int | None:
     """How many lanes stride through a loop: a power of two up to a warp, or None."""
-    (only, *more) = loop.start.symbols or {BLOCK}
-    if more or loop.start != Polynomial.symbol(only):
-        return None
+    only = loop.start.only
     if only == THREAD:
         widths = {_along_x(code, kernel, launch) for launch in kernel.launches}
-        step = WARP if loop.step == Polynomial.symbol(BLOCK_DIM) else _number(code, kernel, loop.step)
+        step = WARP if loop.step.only == BLOCK_DIM else _number(code, kernel, loop.step)
         return WARP if widths == {WARP} and step == WARP else None
-    if only.operator != "%" or only.operands[0] != Polynomial.symbol(THREAD):
+    if only is None or only.operator != "%" or only.operands[0].only != THREAD:
         return None
     size, step = (_number(code, kernel, p) for p in (only.operands[1], loop.step))
     return size if size == step and size in {8, 16, 32} else None

@@ -83,6 +83,12 @@ class Polynomial:
     def symbols(self) -> set[Symbol]:
         return {symbol for monomial, _ in self.terms for symbol in monomial}
 
+    @property
+    def only(self) -> Symbol | None:
+        """The symbol, where it is one."""
+        (monomial, coefficient), *rest = self.terms or [((), 0)]
+        return monomial[0] if not rest and coefficient == 1 and len(monomial) == 1 else None
+
     def depends_on(self, symbol: Symbol) -> bool:
         return any(s.depends_on(symbol) for s in self.symbols)
 

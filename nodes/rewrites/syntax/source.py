@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from nodes.rewrites.syntax.tree import enclosing, field_of, inside, same
+from nodes.rewrites.syntax.tree import JUMPS, enclosing, field_of, inside, left_by, same
 
 _LANGUAGE = Language(tree_sitter_cuda.language())
 Lines = Sequence["str | Lines"]
@@ -112,6 +112,14 @@ class Source:
     def has(self, node: Node | None, *types: str) -> bool:
         """Whether there is any of these types among the node and all below it."""
         return next(self.walk(node, *types), None) is not None
+
+    def jumps_out_of(self, body: Node) -> Iterator[Node]:
+        """Jumps that end a round of the loop around a body, or leave it: not those of loops and lambdas inside of it."""
+        for jump in self.walk(body, *JUMPS):
+            stays = jump.type in {"return_statement", "goto_statement"}
+            left = enclosing(jump, "lambda_expression") if stays else left_by(jump)
+            if left is None or not inside(left, body):
+                yield jump
 
     def render(self, node: Node, replaced: Iterable[tuple[Node, str]]) -> str:
         """The text of a node with some nodes below it replaced; a replaced node's own inside is gone with it."""
@@ -235,6 +243,14 @@ class Edits:
 
     def insert(self, at: int, text: str) -> None:
         self.changes.append((at, at, text))
+
+    def in_front(self, statement: Node, *lines: str) -> None:
+        """Inserts lines in front of a statement, at its indentation."""
+        self.insert(statement.start_byte, "".join(f"{line}\n{self.source.indent(statement)}" for line in lines))
+
+    def behind(self, statement: Node, line: str) -> None:
+        """Inserts a line behind a statement, at its indentation."""
+        self.insert(statement.end_byte, f"\n{self.source.indent(statement)}{line}")
 
     def remove(self, node: Node, comment: bool = False, instead: str = "", blank: bool = False) -> None:
         """Deletes a statement with its line, with a comment of its own above it and a blank line behind it where asked for; where

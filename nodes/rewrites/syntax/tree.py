@@ -103,6 +103,14 @@ def left_by(jump: Node) -> Node | None:
     return found if found is not None and found.type in ends else None
 
 
+def pragma_of(statement: Node) -> Node | None:
+    """The directive in front of a statement, which is for that."""
+    before = statement.prev_named_sibling
+    while before is not None and before.type == "comment":
+        before = before.prev_named_sibling
+    return before if before is not None and before.type == "preproc_call" else None
+
+
 def is_zero(literal: str) -> bool:
     """Whether the text is a number, and that 0."""
     try:
