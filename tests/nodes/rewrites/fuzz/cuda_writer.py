@@ -232,7 +232,7 @@ class Writer(Author):
     @property
     def packed(self) -> bool:
         """Whether the kernel takes a struct; not where a loop of its own is called like one of the arrays."""
-        return self.form.packed and not any("int s = " in line for line in self.lines)
+        return self.form.packed and not any("int s = " in line or "int w = " in line for line in self.lines)
 
     # Elements.
 
