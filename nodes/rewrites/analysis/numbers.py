@@ -39,7 +39,7 @@ def close(a: object, b: object) -> bool:
         return False
     if math.isnan(a) or math.isnan(b):
         return math.isnan(a) and math.isnan(b)
-    return a == b or abs(a - b) <= NEAR * (1.0 + abs(a) + abs(b))
+    return a == b or (math.isfinite(a) and math.isfinite(b) and abs(a - b) <= NEAR * (1.0 + abs(a) + abs(b)))
 
 
 def base_of(code: Code, name: str) -> float:

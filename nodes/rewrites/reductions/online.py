@@ -65,7 +65,7 @@ class _Element(Block):
     """One element's statements. What the state takes no part in stands for numbers of its own."""
 
     def __init__(self, code: Code, state: set[str], draw: Callable[[str], Values]) -> None:
-        super().__init__(code, POINTS, "float", lambda _: None)
+        super().__init__(code, POINTS, lambda _: None)
         self.draw = draw
         self.bound = set(state)
         """Names that hold what the state took part in."""

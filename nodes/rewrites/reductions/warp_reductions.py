@@ -3,25 +3,26 @@ and the reductions over parts of a warp that take their place."""
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import Frame, Part
-from nodes.rewrites.analysis.block_values import WARP, Block
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
+from nodes.rewrites.analysis.block_values import WARP
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.numbers import close
 from nodes.rewrites.prelude import text_of
-from nodes.rewrites.reductions.surroundings import Surroundings
-from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.reductions.runs import Run, slots_of
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of, pragma_of, same, statements, upward
 
-KINDS = ("sum", "max", "min")
 ORDERED = frozenset({
     "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
     "size_t",
@@ -102,7 +103,7 @@ def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
     held = code.variable(arguments[0])
     if held is None or held.kind != "local":
         raise Unsupported("a reduction of something that has no name")
-    kind = _kind(code, kernel, size, held, lambda block, frame: block.value(call, frame, block.everyone))
+    kind = _kind(code, kernel, size, held, lambda run: run.block.value(call, run.frame, run.active))
     return Reduction(kind, (call,), held.name, source.of(held.declaration, "type"), arguments[0])
 
 
@@ -124,10 +125,10 @@ def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction
             break
         run.append(here)
 
-    def left(block: Block, frame: Frame) -> object:
+    def left(lanes: Run) -> object:
         for here in run:
-            block.run(here, frame, block.everyone)
-        return frame.scopes[0][found.name]
+            lanes.step(here)
+        return lanes.frame.scopes[0][found.name]
 
     kind = _kind(code, kernel, size, found, left)
     pragmas = filter(None, map(pragma_of, run))
@@ -142,18 +143,17 @@ def _outer_targets(code: Code, statement: Node) -> Iterator[Node]:
             yield target
 
 
-def _kind(code: Code, kernel: Kernel, size: int, held: Definition, left: Callable[[Block, Frame], object]) -> str:
+def _kind(code: Code, kernel: Kernel, size: int, held: Definition, left: Callable[[Run], object]) -> str:
     """The kind of reduction of a variable, by what lanes are left with. Raises Unsupported where a lane does not end with all of
     its part of the warp, and no more."""
-    kind, element = "", code.source.of(held.declaration, "type")
+    element, numbers = code.source.of(held.declaration, "type"), random.Random(size)
+    shares = [numbers.gauss(0.0, 2.0) for _ in range(WARP)]
+    parts = [shares[lane // size * size :][:size] for lane in range(WARP)]
+    kinds = {"sum": math.fsum, "max": max, "min": min} if element in ORDERED else {"sum": math.fsum}
     for launch in kernel.launches:
-        block = Surroundings(code, kernel, launch, WARP, element).block
-        values = left(block, block.frame(held.name))
-        for lane in block.everyone:
-            value, first = block.of_thread(values, lane), lane // size * size
-            if not isinstance(value, Part) or value.bound is not None or value.threads != ((1 << size) - 1) << first:
-                raise Unsupported("no reduction for every lane")
-        kind = block.kind
-        if kind not in KINDS or (kind != "sum" and element not in ORDERED):
-            raise Unsupported("a reduction of another kind")
-    return kind
+        run = Run(code, kernel, launch, WARP, {held.name: shares})
+        values = run.block.merged(UNKNOWN, left(run), run.active)
+        kinds = {kind: of for kind, of in kinds.items() if all(map(close, values, map(of, parts)))}
+    if not kinds or not kernel.launches:
+        raise Unsupported("no reduction for every lane")
+    return next(iter(kinds))
