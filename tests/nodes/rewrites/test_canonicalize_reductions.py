@@ -433,30 +433,6 @@ def test_what_a_round_or_a_branch_may_have_changed_is_told() -> None:
     assert refused(SETTLED_SUM.replace(told, told + branch), "redundant_broadcast")
 
 
-def test_later_steps_go_on_from_it() -> None:
-    """Two passes of a normalisation in an engine's style become one, and short rows share a block."""
-    moments = """\
-  sum = blockReduceSum<float>(sum);
-  __shared__ float mean;
-  if (threadIdx.x == 0) mean = sum / columns;
-  __syncthreads();
-  float spread = 0.0f;
-  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
-    const float d = x[blockIdx.x * columns + i] - mean;
-    spread += d * d;
-  }
-  spread = blockReduceSum<float>(spread);
-  if (threadIdx.x == 0) total = rsqrtf(spread / columns + eps);
-  __syncthreads();"""
-    text = source(moments)
-    assert refused(text, "several_rows_per_block") and refused(text, "cluster_split")
-    new = after(
-        text, "canonicalize_reductions redundant_broadcast vectorize cache_row_in_registers several_rows_per_block"
-    )
-    assert "normalise_in_registers_short_rows" in new
-    assert "__syncthreads" not in new[new.index("normalise_in_registers_short_rows(") :].partition("}\n\n")[0]
-
-
 # Where the first thread leaves a block's result in slots that share one array of dynamic shared memory: log_softmax's.
 
 SLOTS = (INPUTS / "log_softmax/baseline.plain.cu").read_text()

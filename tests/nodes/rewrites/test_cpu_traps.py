@@ -63,14 +63,6 @@ static void held(const float* from, float* to, int64_t m, F f) { for (int64_t i 
     once(x, y + 2 * n, n, Soft());
     held(x, y, n / 2, Scaled{});
 }""",
-    "column_by_column": """{
-    for (int64_t c = 0; c < n; ++c) {
-        double sum = 0.5; float most = x[c];
-        for (int64_t r = 0; r < rows; ++r) { sum += x[r * n + c] * x[r]; if (x[r * n + c] > most) { most = x[r * n + c]; } }
-        y[c] = sum / rows;
-        y[n + c] = most;
-    }
-}""",
     "column_that_reads_its_neighbour": """{
     for (int64_t c = 0; c < n; ++c) {
         float sum = c > 0 ? y[c - 1] : 0;
@@ -83,17 +75,6 @@ static void held(const float* from, float* to, int64_t m, F f) { for (int64_t i 
     for (int64_t r = 1; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[r * n + c] += y[(r - 1) * n + c]; } }
     for (int64_t r = 1; r < rows; ++r) { for (int64_t c = 0; c < n - 1; ++c) { y[r * n + c] += y[(r - 1) * n + c + 1]; } }
     for (int64_t r = 0; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[c / 2] += x[r * n + c]; } }
-}""",
-    "maximum_named_max": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        float max = x[r * n], min = x[r * n], exp = 0.0f;
-        for (int64_t i = 0; i < n; ++i) {
-            if (x[r * n + i] > max) { max = x[r * n + i]; }
-            min = min < x[r * n + i] ? min : x[r * n + i];
-            exp = fmaxf(exp, fabsf(x[r * n + i]));
-        }
-        y[r] = max - min + exp;
-    }
 }""",
     "doubles_beside_floats": """{
     const double scale = 1.0 / 3; const int whole = n;
@@ -197,37 +178,6 @@ static void halves(const float* a, float* b, size_t n) {
     "pairs_that_overlap": """{
     for (int64_t i = 0; i < n; i += 2) { y[i] += x[i]; y[i + 2] += y[i] * 0.5f; }
     for (int64_t i = 1; i < n; i += 3) { y[n + i - 1] = x[i]; y[n + i + 1] = y[n + i - 1]; }
-}""",
-    "products_added": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        float sum = x[r], other = 1.0f;
-        for (int64_t i = 0; i < n; ++i) { sum = fmaf(x[r * n + i], y[n + i], sum); }
-        for (int64_t i = 0; i < n; ++i) { other = fmaf(x[i], other, 0.25f); }
-        y[r] = sum + other;
-    }
-}""",
-    "running_sums": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        float sum = 0.5f, before = 0.25f;
-        for (int64_t i = 0; i < n; ++i) {
-            sum += x[r * n + i];
-            y[r * n + i] = sum * 2.0f;
-        }
-        for (int64_t i = 0; i < n - 1; ++i) {
-            y[r * n + i] += before;
-            before += x[i];
-        }
-        for (int64_t i = 0; i < n - 3; ++i) {
-            y[r * n + i] += before;
-            before += y[r * n + i] * 0.25f;
-            y[r * n + i] -= before;
-        }
-        for (int64_t i = 0; i < n - 4; ++i) {
-            if (x[i] > 0) sum += x[i];
-            y[r * n + i] += sum;
-        }
-        y[r] += sum + before;
-    }
 }""",
 }  # fmt: skip
 DEVICE = FACTS.model_copy(update={"last_level_cache_bytes": 1 << 12})
