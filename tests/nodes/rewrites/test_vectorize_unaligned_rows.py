@@ -165,25 +165,23 @@ def packed_twice(tmp_path: Path, text: str) -> ctypes.CDLL:
 def test_every_pack_but_the_ends_moves_in_one_piece(tmp_path: Path) -> None:
     """Rows from any address, in place and not; x, y and bias aligned alike and not."""
     built = packed_twice(tmp_path, ROWS)
-    pieces = ctypes.c_int.in_dll(built, "pieces")
+    pieces, rows = ctypes.c_int.in_dll(built, "pieces"), 3
     generator = torch.Generator().manual_seed(3)
     for n in (0, 1, 7, 8, 9, 15, 16, 17, 129, 50257 % 1000):
         for x_at, y_at in ((0, 0), (1, 1), (7, 7), (0, 3), (5, 0)):
-            rows = 3
             x, y = (torch.randn(64 + rows * n + 64, generator=generator).half() for _ in range(2))
             bias = torch.randn(n + 1, generator=generator).half()
-            given, before = x[x_at : x_at + rows * n].clone(), y.clone()
+            want, before = x[x_at : x_at + rows * n].view(rows, n) + bias[1:], y.clone()
             pointers = [ctypes.c_void_p(t.data_ptr() + 2 * o) for t, o in ((x, x_at), (bias, 1), (y, y_at))]
             pieces.value = 0
             built.add(*pointers, ctypes.c_long(rows), ctypes.c_long(n), None)
-            want = given.view(rows, n) + bias[1:]
             assert torch.equal(y[y_at : y_at + rows * n].view(rows, n), want), (n, x_at, y_at)
             assert torch.equal(y[:y_at], before[:y_at]) and torch.equal(y[y_at + rows * n :], before[y_at + rows * n :])
             if x_at == y_at and n % 8 and x.data_ptr() % 16 == y.data_ptr() % 16 == 0:
-                whole = [max(0, (x_at + (row + 1) * n) // 8 - -(-(x_at + row * n) // 8)) for row in range(rows)]
-                begins = [(x_at + row * n) % 8 for row in range(rows)]
-                loads_of_bias = sum(w for w, begin in zip(whole, begins, strict=True) if (1 - begin) % 8 == 0)
-                assert pieces.value == 2 * sum(whole) + loads_of_bias, (n, x_at)
+                begins = [x_at + row * n for row in range(rows)]
+                whole = [max(0, (begin + n) // 8 - -(-begin // 8)) for begin in begins]
+                of_bias = sum(w for w, begin in zip(whole, begins, strict=True) if (1 - begin) % 8 == 0)
+                assert pieces.value == 2 * sum(whole) + of_bias, (n, x_at)
             built.add(pointers[2], pointers[1], pointers[2], ctypes.c_long(rows), ctypes.c_long(n), None)
             assert torch.equal(y[y_at : y_at + rows * n].view(rows, n), want + bias[1:]), "in place"
 

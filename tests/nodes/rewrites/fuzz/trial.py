@@ -441,10 +441,7 @@ def _difference(got: torch.Tensor, want: torch.Tensor, exact: bool) -> str:
         step = {torch.float16: 2**-9, torch.bfloat16: 2**-6}.get(got.dtype, 1e-4)
         scale = b.abs().nan_to_num(posinf=0, neginf=0).max() if b.numel() else b.sum()
         near |= (a - b).abs() <= step * (b.abs() + scale) + 1e-6
-    if near.all():
-        return ""
-    at = tuple(int(i) for i in (~near).nonzero()[0])
-    return f"{int((~near).sum())} of {near.numel()} values wrong, first {at}: {got[at].item()} for {want[at].item()}"
+    return emulation.wrong_places(near, got, want)
 
 
 def _boxed(program: Program, number: int, text: str) -> str:

@@ -1,7 +1,6 @@
 // cache_row_in_registers
 // timed 4096 4096 even aligned
 // What a loop stores in v is the variable that it loaded from x: v had a register in which nothing was put.
-#include <cuda_fp16.h>
 
 __global__ void first_kernel(const float* x, float* y, float* v, int rows, int n) {
   const int row = blockIdx.x;

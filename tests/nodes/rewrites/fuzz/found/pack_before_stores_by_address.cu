@@ -1,6 +1,5 @@
 // expand_macros vectorize
 // timed 8192 1024
-#include <cuda_fp16.h>
 
 #define LOOP(i, n) for (int i = threadIdx.x; i < (n); i += blockDim.x)
 
