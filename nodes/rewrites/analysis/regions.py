@@ -444,6 +444,14 @@ def waits(source: Source, statement: Node) -> bool:
     return source.of(statement).startswith(GRID_CALLS)
 
 
+def guard_text(kernel: Kernel, condition: str) -> str:
+    """`if (condition) return;` as a kernel's first statement; in one that waits for the grid before it, `waiting_return`."""
+    source, first = kernel.source, statements(kernel.body)[0]
+    if any(waits(source, statement) for statement in statements(kernel.body)):
+        return waiting_return(f"({condition})", source.indent(first), source.unit(kernel.body))
+    return f"if ({condition}) return;"
+
+
 def waiting_return(condition: str, indent: str, unit: str) -> str:
     """`if (condition) return;` of a kernel that waits for the grid before it, see programmatic_dependent_launch.py."""
     wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
@@ -455,9 +463,8 @@ def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "
     source = kernel.source
     first = statements(kernel.body)[0]
     indent, at = source.indent(first), first.start_byte
-    declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    if any(waits(source, statement) for statement in statements(kernel.body)):
-        guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
+    declared = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;"
+    guard = guard_text(kernel, f"{row} >= {total}")
     line = source.data.rfind(b"\n", 0, at) + 1
     if source.data[line:at].strip():
         edits.insert(at, f"{declared}\n{indent}{guard}\n{indent}")

@@ -79,6 +79,11 @@ class Polynomial:
         (monomial, coefficient), *rest = self.terms
         return coefficient if not rest and not monomial else None
 
+    def division(self, operator: str) -> tuple[Polynomial, Polynomial]:
+        """Dividend and divisor of what is `a / b`, or `a % b`, and nothing else; nothing twice for any other value."""
+        found = self.only is not None and self.only.operator == operator
+        return self.only.operands if found else (Polynomial(), Polynomial())
+
     @property
     def symbols(self) -> set[Symbol]:
         return {symbol for monomial, _ in self.terms for symbol in monomial}

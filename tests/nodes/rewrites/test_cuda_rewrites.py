@@ -59,6 +59,7 @@ SILU = (ROOT / "kernels/silu_and_mul/baseline.production.cu").read_text()
         ("grid_stride", ROWS, "const float f", "__syncwarp(); const float f"),  # threads that talk
         ("grid_stride", ROWS, "factor[row]", "factor[threadIdx.x]"),
         ("grid_stride", ROWS, "const float f", "auto block = cooperative_groups::this_thread_block(); block.sync(); const float f"),
+        ("grid_stride", ROWS, "  for (int i", "  if (threadIdx.x == 0) y[row] = 1.0f;\n  for (int i"),  # once a row
         ("canonicalize_reductions", TREE, "<<<rows, 256", "<<<rows, n"),  # perhaps no whole warps
         ("canonicalize_reductions", TREE, "/ partial[0]", "/ partial[1]"),  # not the result
         ("canonicalize_reductions", TREE, "+= partial[threadIdx.x + s]", "+= 2 * partial[threadIdx.x + s]"),
@@ -117,8 +118,6 @@ def test_pack_needs_a_barrier_between_two_uses_not_just_any() -> None:
         ("vectorize", ROWS.replace("__half2float(x[row", "__half2float(y[row"), "y_pack = load_lanes<VEC>(&y[row * n + first]);"),
         # A size of the host's that is named like a variable of ours once made every row come from the wrong place.
         ("vectorize", ROWS.replace("long n,", "long width,").replace("x, factor, y, n)", "x, factor, y, width)"), "width % PACK == 0"),
-        ("grid_stride", ROWS.replace("  for (int i", "  if (threadIdx.x == 0) seen[row] = 1.0f;\n  for (int i").replace(
-            "int n) {", "int n, float* seen) {").replace("y, n);", "y, n, 0);"), "if (threadIdx.x == 0 && blockIdx.x == 0) seen"),
         # nvcc unrolls a float loop four times, for which each thread divides 64-bit integers first.
         ("grid_stride", ROWS, "#pragma unroll 1\n  for (int i = blockIdx.x * blockDim.x + threadIdx.x;"),
         ("grid_stride", ROWS.replace("  const int row = blockIdx.x;\n", "").replace("row * n", "blockIdx.x * n").replace(

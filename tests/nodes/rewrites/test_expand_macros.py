@@ -56,7 +56,7 @@ def test_a_loop_in_a_macro_is_a_loop_and_can_be_packed() -> None:
     assert refused(LOOP, "vectorize")
     new = after(LOOP, "expand_macros")
     assert (
-        "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += (long)blockDim.x * gridDim.x) {"
+        "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < (n); at += (long)blockDim.x * gridDim.x) {"
         in new
     )
     assert "#define" not in new and "store_lanes(&y[first], y_pack);" in after(new, "vectorize")
@@ -91,7 +91,7 @@ BY_TYPE = LOOP.replace("KERNEL_LOOP(i, n) for", "KERNEL_LOOP(i, n, T) for").repl
 @pytest.mark.parametrize(
     ("text", "given", "becomes"),
     [
-        (LOOP, "KERNEL_LOOP(at,  // each\n              n /* of all */) {", "at < n;"),
+        (LOOP, "KERNEL_LOOP(at,  // each\n              n /* of all */) {", "at < (n);"),
         (LOOP, "KERNEL_LOOP(at, 1'024) {", "at < (1'024);"),
         (LOOP, "KERNEL_LOOP(at, COUNT) {", "at < (COUNT);"),  # a name that stands for more
         (BY_TYPE, "KERNEL_LOOP(at, n, long) {", "at < (long)n;"),  # a cast keeps its parentheses

@@ -168,7 +168,7 @@ SQUARES = kernel(f"""\
         # What the compiler must know stays a constant.
         ("symbolic_block_size", CONSTANT, ["if constexpr (W > 32)", "warps = W / 32;", "i += blockDim.x", "(blockDim.x + warps)"]),
         ("symbolic_block_size", WIDTH, ["i += blockDim.x"]),
-        ("single_assignment_pointers", TWO_BUFFERS, ["y[0] = row[0];", "const float* row_y = y + 1;", "y[2] = row_y[1];"]),
+        ("single_assignment", TWO_BUFFERS, ["y[0] = row[0];", "const float* row_y = y + 1;", "y[2] = row_y[1];"]),
         ("canonicalize_loops", WHILE, ["i = threadIdx.x; i < n; i += blockDim.x) { y[i] = x[i]; }"]),
         ("canonicalize_loops", kernel("  int i;\n  for (i = threadIdx.x; n > i; i = i + blockDim.x) { y[i] = x[i]; }"),
          ["i = threadIdx.x; i < n; i += blockDim.x) { y[i] = x[i]; }"]),
@@ -201,7 +201,7 @@ def test_forms(step: str, text: str, reads: list[str]) -> None:
         ("symbolic_block_size", WIDTH, "y, n, block_size);", "y, n, 64);"),
         ("symbolic_block_size", ROWS.replace("i += blockDim.x", "i += 256"), "scale_rows<<<rows, 256,", "dim3 b(256); b.x = n; scale_rows<<<rows, b,"),
         ("tune_block_size", ROWS, "scale_rows<<<rows, 256,", "dim3 b(256); b.x = n; scale_rows<<<rows, b,"),
-        ("single_assignment_pointers", TWO_BUFFERS, "  row = y + 1;", "  for (int k = 0; k < n; ++k) row = y + k;"),
+        ("single_assignment", TWO_BUFFERS, "  row = y + 1;", "  for (int k = 0; k < n; ++k) row = y + k;"),
         ("canonicalize_loops", WHILE, "  }\n}", "  }\n  y[i] = 1;\n}"),
         ("canonicalize_loops", WHILE, "    y[i] =", "    if (x[i] > 0) continue;\n    y[i] ="),
         ("canonicalize_loops", WHILE, "    y[i] = x[i];\n    i += blockDim.x;", "    i += blockDim.x;\n    y[i] = x[i];"),

@@ -111,7 +111,7 @@ HIDDEN = HIDDEN.replace("= a - row", "= sum - row").replace("= a + shift", "= su
         (PAIRS.replace(CALL, "const T* at = &a; turn<T>(y, at, a, i, row);"), ["const float angle = a;"]),
         # A parameter that the body does not name.
         (PAIRS.replace("T* y, int n)", "T* y, int n, int first)").replace("y, n);", "y, n, 0);"), ["const int first_2 = 2 * i;"]),
-        (PAIRS.replace("a + shift;", "a + shift;  // last\n").replace(CALL, f"{CALL} y[0] = a;"), ["shift; // last", "y[0] = a;"]),
+        (PAIRS.replace("a + shift;", "a + shift;  // last\n").replace(CALL, f"{CALL} y[0] = a;"), ["shift; y[0] = a;"]),
         (PAIRS.replace("  row += a;", "  row += a;\n  ++place;"), ["n; int place = i;"]),
         (HIDDEN.replace(CALL, f"{CALL}\n    y[0] = sum(a);"), ["const float sum_2 = from[first]", "y[0] = sum(a);"]),
     ],
@@ -182,7 +182,7 @@ extern "C" void run(const float* x, float* y, int flip, int n, cudaStream_t stre
 
 def test_launches_of_either_side_get_a_kernel_each() -> None:
     assert refused(BRANCHED, "fold_branches") and refused(BRANCHED, "vectorize")
-    new = flat(after(BRANCHED, "split_template_instances", "fold_branches", "declare_at_first_value"))
+    new = flat(after(BRANCHED, "split_template_instances", "fold_branches", "single_assignment"))
     assert "int from = n + i; int to = i; y[to] = x[from];" in new
     assert "int from = i; int to = n + i; y[to] = x[from];" in new
     assert "copy<true><<<1" in new and "copy_not_flip<false><<<1" in new
@@ -233,31 +233,11 @@ BESIDE = SET_LATER.replace(SET, "    from = n + i;\n    to = i;")
     ],
 )
 def test_variables_that_are_set_otherwise_stay(old: str, new: str) -> None:
-    text = after(BESIDE, "declare_at_first_value") and BESIDE.replace(old, new, 1)
-    assert text != BESIDE and "int from = " not in where_they_apply(text, "declare_at_first_value")
+    text = after(BESIDE, "single_assignment") and BESIDE.replace(old, new, 1)
+    assert text != BESIDE and "int from = " not in where_they_apply(text, "single_assignment")
 
 
 def test_a_quotient_without_a_rest_is_followed() -> None:
     text = BRANCHED.replace("y[to] = x[from];", "const int twice = 2 * i;\n    y[twice / 2] = x[i];")
     assert "store_lanes(&y[" in after(text, "vectorize")
     assert "store_lanes(&" not in after(text.replace("2 * i;", "2 * i + 1;"), "vectorize")
-
-
-PLACES = """\
-__global__ void scale(const float* x, const float* w, float* y, int rows, int n) {
-  const int row = blockIdx.y * blockDim.y + threadIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (row < rows && i < n) y[row * n + i] = x[row * n + i] * w[i];
-}
-extern "C" void run(const float* x, const float* w, float* y, int rows, int n, cudaStream_t stream) {
-  scale<<<dim3((n + 31) / 32, (rows + 7) / 8), dim3(32, 8), 0, stream>>>(x, w, y, rows, n);
-}
-"""
-
-
-def test_a_place_that_is_declared_with_others_gets_a_declaration() -> None:
-    assert refused(PLACES, "vectorize")
-    new = after(PLACES, "declare_at_first_value")
-    assert "threadIdx.y;\n  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n" in new
-    assert "store_lanes(&y[row * n + first], y_pack);" in after(new, "vectorize")
-    for other in ("i = threadIdx.x", "* p = nullptr"):
-        assert refused(PLACES.replace("i = blockIdx.x * blockDim.x + threadIdx.x", other), "declare_at_first_value")

@@ -99,10 +99,8 @@ def test_kernels_that_gain_nothing_or_need_their_order_keep_it(old: str, new: st
     ("old", "new"),
     [
         ("const int64_t token", "if (scale[row] > 1) continue;\n    const int64_t token"),
-        ("const int64_t token", "if (scale[row] > 1) return;\n    const int64_t token"),
         ("out[i] =", "tokens += 0; out[i] ="),
         ("    }\n  }\n}", "    }\n  }\n  out[0] = 0;\n}"),
-        ("  for (int64_t row", "#pragma unroll 4\n  for (int64_t row"),
     ],
 )
 def test_loops_that_do_more_than_a_row_stay(old: str, new: str) -> None:
