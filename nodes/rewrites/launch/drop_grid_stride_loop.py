@@ -56,11 +56,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     source = kernel.source
     mentions = sum(source.of(node) == kernel.name for node in source.walk(None, "identifier"))
-    around = kernel.outer.parent
     if not kernel.launches or mentions != 1 + len(kernel.launches):
         raise Unsupported("a kernel that is named elsewhere")
-    if around is None or around.type not in {"translation_unit", "declaration_list"}:
-        raise Unsupported("a kernel that cannot be a template")
     loops = thread_loops(kernel)
     covered = [loop for loop in loops if _is_covered(loop) and loop.bound == loops[0].bound]
     if not covered:
@@ -74,7 +71,7 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     for loop in wide:
         _narrow(edits, code, loop, index)
     for loop in covered:
-        _end_after_one(edits, source, loop.node)
+        _end_after_one(edits, loop)
     first = statements(kernel.body)[0]
     if wide:
         alias = f"using {index} = std::conditional_t<kOneStep, unsigned, {wide[0].type}>;"
@@ -90,9 +87,8 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
 
 def _is_covered(loop: Loop) -> bool:
     """Whether it strides by the whole grid over steps that may count as the grid was made for them."""
-    threads, block, blocks = (Polynomial.symbol(symbol) for symbol in (BLOCK_DIM, BLOCK, GRID_DIM))
-    strided = (loop.start, loop.step) == (block * threads + Polynomial.symbol(THREAD), blocks * threads)
-    return strided and _is_size(loop.bound)
+    start = Polynomial.product(BLOCK, BLOCK_DIM) + Polynomial.symbol(THREAD)
+    return (loop.start, loop.step) == (start, Polynomial.product(GRID_DIM, BLOCK_DIM)) and _is_size(loop.bound)
 
 
 def _is_size(polynomial: Polynomial) -> bool:
@@ -173,13 +169,12 @@ def _is_plain(code: Code, use: Node) -> bool:
     return operator == "+" and left is not None and code.pointer_base(code.polynomial(left)) is not None
 
 
-def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
-    body = field_of(loop, "body")
-    indent, unit = source.indent(loop), source.unit(loop)
+def _end_after_one(edits: Edits, loop: Loop) -> None:
+    source, body = edits.source, loop.body
+    indent, unit = source.indent(loop.node), source.unit(loop.node)
     if body.type == "compound_statement":
-        last = len(source.data[: body.end_byte - 1].rstrip())
-        alone = b"\n" in source.data[last : body.end_byte]
-        edits.insert(last, f"\n{indent}{unit}{ONLY_STEP}" + ("" if alone else f"\n{indent}"))
+        for last in statements(body)[-1:]:
+            edits.behind(last, ONLY_STEP)
         return
     header = len(source.data[: body.start_byte].rstrip())
     edits.changes.append((header, body.start_byte, f" {{\n{indent}{unit}"))

@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_first_thread
-from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
@@ -25,13 +25,13 @@ from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import (
     children_of,
+    enclosing,
     field_of,
     is_integer,
     pragma_of,
     same,
     statement_around,
     statements,
-    upward,
 )
 
 TUNABLES = """\
@@ -156,19 +156,16 @@ def check_threads(
         if not (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) or any(inside(node, n) for n in allowed):
             continue
         place = apart(node, place) if apart is not None else place
-        if (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) and not names_integer(code, node):
+        if (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) and not _names_integer(code, node):
             raise Unsupported("threadIdx.x outside the loops")  # else its own uses are looked at, one by one
 
 
-def names_integer(code: Code, node: Node) -> bool:
+def _names_integer(code: Code, node: Node) -> bool:
     """Whether the node is part of what an integer is declared to be, for good."""
-    here = next((n for n in upward(node) if n.type == "init_declarator" or n.type.endswith("statement")), None)
-    name = field_of(here, "declarator") if here is not None and here.type == "init_declarator" else None
-    if name is None or name.type != "identifier" or here.parent is None:
-        return False
-    kind = code.source.of(here.parent, "type")
-    changes = code.mutated(Definition(code.source.of(name), "local", here.parent, here, None))
-    return (kind == "auto" or is_integer(kind)) and not changes
+    declaration = enclosing(node, "declaration")
+    mine = [d for d in code.declared(declaration) if inside(node, d.declarator)] if declaration is not None else []
+    kind = code.source.of(declaration, "type")
+    return (kind == "auto" or is_integer(kind)) and bool(mine) and not code.mutated(mine[0])
 
 
 def _check_memory(kernel: Kernel, loops: list[Loop]) -> None:

@@ -53,6 +53,7 @@ from nodes.rewrites.syntax.tree import (
     field_of,
     is_integer,
     names_declared,
+    one_variable,
     same,
     statement_around,
     statements,
@@ -119,23 +120,19 @@ class _Rows:
         if len(found) != 1 or found[0].kind in {"block", "team"} or found[0].axis != "x":
             raise Unsupported("no row a thread")
         (region,) = found
-        rows, whole = region.loop, Polynomial.symbol(BLOCK) * Polynomial.symbol(BLOCK_DIM) + Polynomial.symbol(THREAD)
+        rows, whole = region.loop, Polynomial.product(BLOCK, BLOCK_DIM) + Polynomial.symbol(THREAD)
         if rows is not None:
             header, start = [rows.start_node, rows.step_node], rows.start
-            stride = Polynomial.symbol(BLOCK_DIM) * Polynomial.symbol(GRID_DIM)
-            if rows.step != stride or not same(rows.node.parent, self.kernel.body):
+            if rows.step != Polynomial.product(BLOCK_DIM, GRID_DIM) or not same(rows.node.parent, self.kernel.body):
                 raise Unsupported("a loop over rows of another kind")
         else:
-            header, start = [region.definition], self.code.polynomial(self._index(region))
+            header, start = [region.definition], self.code.polynomial(one_variable(region.definition)[1])
             if region.name in {self.source.of(n) for n in self.code.assigned(self.kernel.body)}:
                 raise Unsupported("a row that changes")
         if start != whole:
             raise Unsupported("a width by another name")
         check_coordinates(self.kernel, header)
         return region
-
-    def _index(self, region: Region) -> Node:
-        return field_of(region.definition, "declarator", "value")
 
     def _loops(self) -> list[Loop]:
         """The loops over a row's elements: all that are in no other."""
@@ -251,7 +248,7 @@ class _Rows:
     def rewritten(self) -> str:
         edits, rows = Edits(self.source), self.region.loop
         if rows is None:
-            edits.replace(self._index(self.region), "blockIdx.x")
+            edits.replace(one_variable(self.region.definition)[1], "blockIdx.x")
             asked = field_of(self.region.guard, "condition", "value")
             if same(asked, self.region.condition) and is_return(self.source, self.region.guard):
                 edits.remove(self.region.guard, comment=True)  # there is a block for every row and none behind them

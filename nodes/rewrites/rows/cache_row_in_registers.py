@@ -56,31 +56,10 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
 
 class RowKeeper(RowReader):
     """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it, whoever shares a row: the
-    threads of a block, or those of a warp (warp_per_row.py)."""
+    threads of a block, or those of a warp (warp_per_row.py). These say the new kernel's `_bounds()`, `_numbers()` (its own template
+    parameters), which `_element(loop)` an item is, what `_elsewhere()` reads otherwise, and how to `_write_launch`."""
 
     suffix: str
-
-    def _bounds(self) -> str:
-        """The new kernel's launch bounds, "" for none."""
-        raise NotImplementedError
-
-    def _numbers(self) -> str:
-        """Its own template parameters."""
-        raise NotImplementedError
-
-    def _element(self, loop: Loop) -> str:
-        """Which element of the row a thread's item is."""
-        raise NotImplementedError
-
-    def _elsewhere(self) -> list[tuple[Node, str]]:
-        """What else of the kernel reads otherwise."""
-        return []
-
-    def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
-        """The launch, in a choice between the new kernel and the old one."""
-        raise NotImplementedError
-
-    # What is written.
 
     def write(self, edits: Edits) -> None:
         name = self.code.fresh(f"{self.kernel.name}_{self.suffix}")
@@ -90,7 +69,7 @@ class RowKeeper(RowReader):
 
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
-        replaced: list[tuple[Node, str]] = [(kernel.name_node, name), *self._elsewhere()]
+        replaced = [(kernel.name_node, name), *self._elsewhere()]
         if bounds := self._bounds():
             replaced.append(kernel.bounded(bounds))
         replaced += [(node, "") for node in [*self.gone, *self.moved]]
@@ -221,6 +200,9 @@ class _BlockKeeper(RowKeeper):
 
     def _numbers(self) -> str:
         return f"int {self.count}"
+
+    def _elsewhere(self) -> list[tuple[Node, str]]:
+        return []
 
     def _element(self, loop: Loop) -> str:
         return f"threadIdx.x + {self.item} * blockDim.x"

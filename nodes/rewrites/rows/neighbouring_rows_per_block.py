@@ -36,16 +36,7 @@ COMMENT = """\
 BOUNDS = "__launch_bounds__(1024)"
 ONE = Polynomial.constant(1)
 OUTER, INNER, COLUMN = (Polynomial.symbol(Symbol(f"the {name}")) for name in ("outer row", "inner row", "column"))
-
-
-def _product_of(*coordinates: str) -> Polynomial:
-    product = ONE
-    for name in coordinates:
-        product = product * Polynomial.symbol(Symbol(name))
-    return product
-
-
-ROW_BLOCK = _product_of("blockIdx.z", "gridDim.y") + _product_of("blockIdx.y")
+ROW_BLOCK = Polynomial.product("blockIdx.z", "gridDim.y") + Polynomial.product("blockIdx.y")
 """What grid_stride calls a block's place in the order of rows (its ROW_BLOCK)."""
 
 
@@ -81,9 +72,12 @@ def _without_loops(source: Source, number: int) -> Source:
     """Without the loops that grid_stride lays over rows and over the steps of a row: a thread for each of them."""
     source = one_row(source, number)
     code = code_of(source)
-    kernel, start = code.kernels[number], _product_of("blockIdx.x", "blockDim.x") + _product_of("threadIdx.x")
+    kernel, start = (
+        code.kernels[number],
+        Polynomial.product("blockIdx.x", "blockDim.x") + Polynomial.product("threadIdx.x"),
+    )
     for loop in kernel.loops:
-        strided = (loop.start, loop.step) == (start, _product_of("gridDim.x", "blockDim.x"))
+        strided = (loop.start, loop.step) == (start, Polynomial.product("gridDim.x", "blockDim.x"))
         if strided and not leaves(source, loop):
             if any(host_text(kernel, a, loop.bound_node) != row_shape_of(code, a)[2] for a in kernel.launches):
                 raise Unsupported("a loop over something else")
@@ -101,9 +95,9 @@ class _Rows:
             raise Unsupported("threads that talk to each other")
         self.by_row = any(self.source.of(n) == "threadIdx.y" for n in self.source.walk(kernel.body, "field_expression"))
         """Threads are laid out in rows, as grid_stride does; else each has one element of a flat order."""
-        axis, block = ("y", ROW_BLOCK) if self.by_row else ("x", _product_of("blockIdx.x"))
+        axis, block = ("y", ROW_BLOCK) if self.by_row else ("x", Polynomial.product("blockIdx.x"))
         self.thread = Symbol(f"threadIdx.{axis}")
-        self.index = block * _product_of(f"blockDim.{axis}") + Polynomial.symbol(self.thread)
+        self.index = block * Polynomial.product(f"blockDim.{axis}") + Polynomial.symbol(self.thread)
         self.anchor, self.name = self._anchor()
         self.inner_rows, self.columns, self.lanes = self._split()
         self.row = OUTER * self.inner_rows + INNER

@@ -15,8 +15,9 @@ from nodes.rewrites.analysis.regions import carries_state, sums_up
 from nodes.rewrites.rows.row_kernels import ELEMENT
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, one_variable, same, statements
+from nodes.rewrites.syntax.tree import field_of, names_declared, one_variable, same, statements
 
 
 class RowReader:
@@ -74,9 +75,8 @@ class RowReader:
         if self.kernel.changes_within(address, self.within):
             raise Unsupported("an address that changes on the way")
         # A base that moves with the element (a cast of an address) would hide the element in an opaque term.
-        if access.base.depends_on(loop.symbol) or any(
-            s.parts and s.depends_on(loop.symbol) for s in access.offset.symbols
-        ):
+        opaque = [symbol for symbol in access.offset.symbols if symbol.parts]
+        if any(symbol.depends_on(loop.symbol) for symbol in (access.base, *opaque)):
             raise Unsupported("an address through a cast")
         return access.base, access.offset.substitute(loop.symbol, Polynomial.symbol(ELEMENT))
 
@@ -90,28 +90,22 @@ class RowReader:
                     yield value
 
     def _value(self, number: int, statement: Node, access: Access) -> Value | None:
-        text, loop, whole = self.source.of, self.loops[number], access.node
+        text, loop, variable = self.source.of, self.loops[number], one_variable(statement)
         address = self._canonical(access, loop)
-        if access.address:
-            whole = whole.parent.parent  # the call of the helper that loads or stores
-        variable = one_variable(statement)
+        whole = access.node.parent.parent if access.address else access.node  # the call of the helper that loads
         if variable is not None and access.reads and not access.writes and same(variable[1], whole):
             kind = text(statement, "type")
             kind = access.element if kind == "auto" and not access.address else kind
             return None if kind == "auto" else Value(number, text(variable[0]), kind, access, statement, address, True)
-        if statement.type != "expression_statement" or access.reads or not access.writes:
+        stored = match(self.source, statement, "$place = $value;", "$store($place, $value);")
+        if stored is None or access.reads or not access.writes or not same(stored["place"], access.node):
             return None
-        expression, last = statement.named_children[0], None
-        if access.address and same(expression, whole):
-            last = children_of(expression, "arguments")[-1]
-        elif expression.type == "assignment_expression" and same(field_of(expression, "left"), whole):
-            last = field_of(expression, "right")
-        found = self.code.variable(last)
+        found = self.code.variable(stored["value"])
         if found is None or not any(same(found.declaration, s) for s in statements(loop.body)):
             return None
         alone = same(found.form, found.declarator) and len(found.declaration.children_by_field_name("declarator")) == 1
         bare = found.declaration if alone and found.form.type == "identifier" else None
-        return Value(number, text(last), text(found.declaration, "type"), access, statement, address, False, bare)
+        return Value(number, found.name, text(found.declaration, "type"), access, statement, address, False, bare)
 
     def _kept(self, first: list[Value]) -> set[tuple[Symbol, Polynomial]]:
         """Addresses that a later loop loads and an earlier one has already had in a variable of the same type."""
@@ -123,7 +117,7 @@ class RowReader:
             before = [v for v in mine if v.loop < later.loop]
             if not later.loads or not before or len({v.type for v in mine}) != 1:
                 continue
-            # Every write to the array must be one of the stores that we follow, and of one variable a loop.
+            # Every write to the array must be one of the stores that we follow.
             stores = [v for v in mine if not v.loads]
             if written.count(later.access.root) != len(stores) or not all(map(self._is_slot, stores)):
                 continue

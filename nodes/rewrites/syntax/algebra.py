@@ -55,6 +55,12 @@ class Polynomial:
     def symbol(symbol: Symbol) -> Polynomial:
         return Polynomial.of([((symbol,), 1)])
 
+    @staticmethod
+    def product(*symbols: Symbol | str) -> Polynomial:
+        """Of symbols, or of coordinates by their names."""
+        factors = (symbol if isinstance(symbol, Symbol) else Symbol(symbol) for symbol in symbols)
+        return Polynomial.of([(tuple(sorted(factors, key=lambda s: (s.text, s.where))), 1)])
+
     def __add__(self, other: Polynomial) -> Polynomial:
         return Polynomial.of([*self.terms, *other.terms])
 
