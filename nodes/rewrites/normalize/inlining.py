@@ -21,6 +21,7 @@ from nodes.rewrites.syntax.tree import (
     names_declared,
     same,
     statements,
+    template_of,
     upward,
 )
 
@@ -212,8 +213,8 @@ class Inlined:
 
     def _types(self) -> dict[str, str]:
         """Template parameters as the call has them: given, by the arguments' types, or by default."""
-        source, outer = self.source, self.function.parent
-        template = children_of(outer, "parameters") if outer.type == "template_declaration" else []
+        source, outer = self.source, template_of(self.function)
+        template = children_of(outer, "parameters")
         if template and any(p.type.startswith(("variadic", "requires")) for p in [*template, *outer.children]):
             raise Unsupported("a template of another form")
         called = field_of(self.call, "function")

@@ -19,8 +19,8 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import row_loop, thread_loops
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
 from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
@@ -28,11 +28,6 @@ from nodes.rewrites.rows.rows_in_registers import RowReader, Value
 from nodes.rewrites.syntax.insert import renamed, substituted
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
 from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, same, statements
-
-ONE_REGISTER_EACH = frozenset(
-    {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
-)
-"""Types that have a register for every element anyway."""
 
 
 @rule(
@@ -122,7 +117,7 @@ class RowKeeper(RowReader):
 
     def _held(self, value: Value, slot: str) -> str:
         """The line in front of a kept pack's use, "" for what needs none."""
-        if value.type in ONE_REGISTER_EACH or value.type in self.kernel.template_names:
+        if value.type in ELEMENT_BYTES or value.type in self.kernel.template_names:
             return ""
         return f"hold_packed({slot});\n"
 
@@ -135,7 +130,7 @@ class RowKeeper(RowReader):
         """What one step takes in registers, as the kernel's template parameters say it, or those of a launch."""
         counts: dict[str, int] = {}
         kept = {self.names[v.address]: v.type for v in self.values if v.address in self.names}
-        sizes = [f"sizeof({self._spelled(spelt_out(self.kernel, short))})" for short in kept.values()]
+        sizes = [f"sizeof({self._spelled(short)})" for short in kept.values()]
         for row in self.rows:
             width = self._spelled(row.width)
             width = width if re.fullmatch(r"\w+|[(].*[)]", width) else f"({width})"

@@ -184,4 +184,4 @@ def test_rewrites_keep_what_a_kernel_computes() -> None:
     every = " ".join(rewrite.name for rewrite in ordered("cuda"))
     same({f"{name}, {steps[:20]}": (source(name), steps) for name in TRAPS for steps in [*STRUCTURE, every]})
     for name in TRAPS:
-        assert refused(source(name), "block_per_row") != name.startswith("a row a thread")
+        assert name.startswith("a row a thread") or refused(source(name), "block_per_row")

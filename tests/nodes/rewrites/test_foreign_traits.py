@@ -112,11 +112,6 @@ FIELDS = kernel("""\
     sums.y += v * v;
   }
   if (threadIdx.x == 0) y[blockIdx.x] = sums.x + sums.y;""")
-PLANE = kernel("""\
-  const int at = threadIdx.x + threadIdx.y * blockDim.x, all = blockDim.x * blockDim.y;
-  for (int i = at; i < n; i += all) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] + 1;""",
-    launch="plain<<<rows, dim3(32, 4), 0, stream>>>(x, y, n);",
-)  # fmt: skip
 LARGEST = kernel("""\
   __shared__ float best[256];
   __shared__ int place[256];
@@ -179,7 +174,6 @@ SQUARES = kernel(f"""\
         # The declaration of the bound once went with the body.
         ("vectorize", BOUND, ["int all = n * 2; if (pack < all / VEC)"]),
         ("vectorize", FIELDS, ["x_pack.at[k]"]),
-        ("vectorize", PLANE, ["for (int pack = at; pack < n / VEC; pack += all)"]),
         ("vectorize", LARGEST, ["const int i = first + k; const float v = x_pack.at[k]; if (v > largest) { largest = v; at = i; }"]),
         # A row that is looked up is the same for a pack.
         ("vectorize", EMBED, ["load_lanes<VEC>(&x[token * columns + first % columns])", "n) % PACK == 0"]),
@@ -213,7 +207,6 @@ def test_forms(step: str, text: str, reads: list[str]) -> None:
         ("vectorize", HALVES, "typedef half_t scalar;", "struct scalar;"),
         ("vectorize", BOUND, "int all = n * 2;", "int all = n * 2 - i % 2;"),
         ("vectorize", FIELDS, "sums.y += v * v;", "sums.y += sums.x;"),
-        ("vectorize", PLANE, "threadIdx.y * blockDim.x", "threadIdx.y * 8"),
         # Only like the lanes of a warp.
         ("vectorize", WARP_A_ROW, "lane = threadIdx.x % WARP", "lane = threadIdx.x % 16"),  # every element twice
         ("vectorize", WARP_A_ROW, "  for (int m", "  y[row * 32 + lane] = sum;\n  for (int m"),  # what a lane had is written out
@@ -306,16 +299,11 @@ __device__ float total(float v) {
   for (int m = 16; m > 0; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
   if (threadIdx.x % 32 == 0) by_warp[threadIdx.x / 32] = v;
   __syncthreads();
-  v = threadIdx.x % 32 < blockDim.x / 32 ? by_warp[threadIdx.x % 32] : 0;
+  v = by_warp[threadIdx.x % 32];
   for (int m = 16; m > 0; m /= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
   return v;
 }
 """
     body = f"  float v = 0.0f;\n{EACH}v += x[blockIdx.x * n + i];\n  v = total(v);\n{EACH}y[blockIdx.x * n + i] = v;"
     text = kernel(body, launch="plain<<<rows, 1024, 0, stream>>>(x, y, n);", head=helper)
-    assert stays(
-        "tune_block_size",
-        text,
-        "threadIdx.x % 32 < blockDim.x / 32 ? by_warp[threadIdx.x % 32] : 0",
-        "by_warp[threadIdx.x % 32]",
-    )
+    assert refused(text, "tune_block_size")
