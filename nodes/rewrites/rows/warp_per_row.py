@@ -62,8 +62,6 @@ SLOT = Polynomial.symbol(BLOCK) * COUNT + NUMBER
     once="with_team",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "__shfl" not in source.text:
-        return None
     code, edits = code_of(source), Edits(source)
     kinds, flat, planar = set[str](), False, False
     long_rows = facts.share_of_workloads(lambda _, row_bytes: row_bytes > LONG_BYTES) > 0.5
