@@ -30,12 +30,6 @@ extern "C" void run(const short* x, const short* bias, signed char* y, int64_t n
 """
 
 
-def test_what_is_changed_in_place_is_loaded_and_stored() -> None:
-    text = FOURS.replace("y[first + j] = v;", "y[j + first] += v;")
-    new = after(text, "vectorize_short_loops")
-    assert "  Lanes<signed char, 4> y_joined = load_joined<4>(&y[first]);" in new and "y_joined.at[j] += v;" in new
-
-
 ONE = FOURS.replace(
     "  for (int j = 0; j < kEach; ++j) kept[j] = x[first + j] / 2;", "  for (int j = 0; j < kEach; ++j) kept[j] = 0;"
 )
