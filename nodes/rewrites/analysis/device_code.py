@@ -204,7 +204,7 @@ class Code(Indices):
         body, parameters = field_of(function, "body"), children_of(function, "declarator", "parameters")
         found: list[str | None] = []
         for parameter in parameters[:count]:
-            name = self.source.of(declared_name(field_of(parameter, "declarator")))
+            name = self.source.name(parameter)
             uses = [n for n in self.source.walk(body, "identifier") if name and self.source.of(n) == name]
             effects = [self._effect_of(use) for use in uses]
             found.append(None if None in effects else "".join(effects))
@@ -420,9 +420,4 @@ def one_by_one(
     source: Source, form: Callable[..., bool | None], places: Callable[[Code], Iterable[tuple]], most: int
 ) -> str | None:
     """As in syntax/source.py, of places in code: `form(edits, code, *place)`."""
-
-    def placed(left: Source) -> Iterator[tuple]:
-        code = code_of(left)
-        return ((code, *place) for place in places(code))
-
-    return by_source(source, form, placed, most)
+    return by_source(source, form, lambda left: ((code_of(left), *place) for place in places(code_of(left))), most)

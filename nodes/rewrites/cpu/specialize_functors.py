@@ -43,7 +43,7 @@ def _write_out(edits: Edits, source: Source, template: Node, function: Node) -> 
     for use in uses:
         edits.replace(use, applied)
     for entry in (parameter, argument, *([type_] if len(types) > 1 else [])):
-        edits.changes.append((*_with_comma(entry), ""))
+        edits.take_out(entry)
     if len(types) == 1:
         static = "" if source.of(function).startswith("static") else "static "
         edits.changes.append((template.start_byte, function.start_byte, text + static))
@@ -96,11 +96,3 @@ def _function_of(source: Source, argument: Node) -> tuple[str, str]:
     name = free(f"{words}_value", host_code(source).names())
     head = f"static inline {source.of(method, 'type')} {name}{source.of(next(source.walk(method, 'parameter_list')))}"
     return name, f"{head} {lifted(source, method, source.of(method, 'body'))}\n\n"
-
-
-def _with_comma(node: Node) -> tuple[int, int]:
-    """The bytes of an entry of a list and of one comma beside it."""
-    before, after = node.prev_sibling, node.next_sibling
-    if before.type != "," and after.type == ",":
-        return node.start_byte, after.next_sibling.start_byte
-    return before.start_byte if before.type == "," else node.start_byte, node.end_byte

@@ -20,7 +20,7 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.host_loops import runs_again
 from nodes.rewrites.analysis.host_source import arguments, functions, is_float, operator, overloaded
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import after_includes, include
+from nodes.rewrites.syntax.insert import behind_includes, include
 from nodes.rewrites.syntax.source import Edits, Source
 
 VECTOR_FUNCTIONS = {
@@ -87,7 +87,7 @@ def rewrite(source: Source, facts: object) -> str | None:
     if text:
         for header in ("cmath", *(("cstdint", "cstring") if "is_nan" in text else ())):
             include(source, edits, header)
-        edits.insert(after_includes(source), text)
+        edits.insert(behind_includes(source), text)
     return edits.apply()
 
 

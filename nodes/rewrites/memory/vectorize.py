@@ -21,8 +21,8 @@ from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import Guard, Region, regions
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
 from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
 from nodes.rewrites.memory.packs import Group, Packed, counts_elements, packable
 from nodes.rewrites.registry import Facts, rule

@@ -49,7 +49,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
 
 def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
-    source, count, before = code.source, loop.bound.value, pragma_of(loop.node)
+    source, count = code.source, loop.bound.value
     if (loop.start.value, loop.step.value) != (0, 1) or count not in COUNTS:
         raise Unsupported("no short loop")
     if source.has(loop.body, *JUMPS, *LOOPS) or loop.node.parent.type != "compound_statement":
@@ -59,7 +59,7 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
         with suppress(Unsupported):
             _check(kernel, loop, access)
             groups.setdefault((access.base, access.offset), []).append(access)
-    names, indent, front = code.names(), source.indent(loop.node), list[str]()
+    names, front = code.names(), list[str]()
     for first, *more in groups.values():
         names.add(name := free(f"{first.base.text}_joined", names))
         held, place = f"Lanes<{first.element}, {count}> {name}", _place(code, loop, first)
@@ -68,10 +68,8 @@ def _join(edits: Edits, code: Code, kernel: Kernel, loop: Loop) -> None:
             edits.behind(loop.node, f"store_joined({place}, {name});")
         for access in (first, *more):
             edits.replace(access.node, f"{name}.at[{loop.name}]")
-    if front and before is not None and "unroll" in source.of(before):
-        edits.insert(source.line_start(before), "".join(f"{indent}{line}\n" for line in front))
-    elif front:
-        edits.insert(loop.node.start_byte, f"\n{indent}".join(front) + f"\n#pragma unroll\n{indent}")
+    if front:
+        edits.in_front(loop.node, *front, *(["#pragma unroll"] if pragma_of(loop.node) is None else []))
 
 
 def _check(kernel: Kernel, loop: Loop, access: Access) -> None:
