@@ -29,10 +29,24 @@ class Parameter:
     const: bool
     restrict: bool
 
+    @property
+    def symbol(self) -> Symbol:
+        """What its value is called."""
+        return Symbol(self.name, field_of(self.node, "declarator").start_byte)
+
+    @property
+    def reference(self) -> bool:
+        return field_of(self.node, "declarator").type == "reference_declarator"
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is reached through it."""
+        return self.pointer or self.reference
+
 
 TALKS = re.compile(r"(__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative).*|sync|Reduce|Sum")
 """Functions by which threads talk to each other."""
-_FORS = "for ($T $i = $start; $i {} $bound; {}) $body;"
+_FORS = "for ($T $i = $start; $i < $bound; {}) $body;"
 _STEPS = {"update_expression": ("++$i", "$i++"), "assignment_expression": ("$i += $step",)}
 
 
@@ -53,8 +67,6 @@ class Loop:
     step: Polynomial
     name_nodes: tuple[Node, ...]
     """The loop variable's occurrences in the header."""
-    inclusive: bool = False
-    """`i <= bound`, which only loops of C++ are."""
 
     @property
     def body(self) -> Node:
@@ -276,11 +288,11 @@ def template_name(source: Source, node: Node) -> str:
     return source.of(declared_name(declarator) or declarator)
 
 
-def counting_loop(code: Code, node: Node, sign: str = "<") -> Loop | None:
+def counting_loop(code: Code, node: Node) -> Loop | None:
     """A for statement of the form that Loop describes, whose body leaves the variable alone; None for any other."""
     update, body = field_of(node, "update"), field_of(node, "body")
     steps = _STEPS.get(update.type, ()) if update is not None else ()
-    found = match(code.source, node, *(_FORS.format(sign, step) for step in steps))
+    found = match(code.source, node, *(_FORS.format(step) for step in steps))
     if found is None or found["i"].type != "identifier":
         return None
     name, declared = code.source.of(found["i"]), found["i"].parent
@@ -291,7 +303,7 @@ def counting_loop(code: Code, node: Node, sign: str = "<") -> Loop | None:
     symbol = Symbol(name, declared.start_byte, node=found["i"])
     return Loop(
         node, name, symbol, code.source.of(found["T"]), found["start"], found["bound"], step_node,
-        code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]), sign == "<=",
+        code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]),
     )  # fmt: skip
 
 

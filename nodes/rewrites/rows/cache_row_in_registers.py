@@ -27,7 +27,7 @@ from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
 from nodes.rewrites.syntax.insert import renamed, substituted
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
-from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, same, statements
+from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, pragma_of, same, statements
 
 
 @rule(
@@ -69,9 +69,7 @@ class RowKeeper(RowReader):
             replaced.append(kernel.bounded(bounds))
         replaced += [(node, "") for node in [*self.gone, *self.moved]]
         replaced += [(loop.node, self._loop_text(number, loop)) for number, loop in enumerate(self.loops)]
-        for pragma in source.walk(kernel.body, "preproc_call"):
-            if any(same(pragma.next_named_sibling, loop.node) for loop in self.loops):
-                replaced.append((pragma, "\n"))
+        replaced += [(pragma, "\n") for loop in self.loops if (pragma := pragma_of(loop.node)) is not None]
         listed = field_of(kernel.template, "parameters")
         head = f"{source.of(listed)[:-1]}, " if listed is not None else "<"
         text = re.sub(r"(?m)^[ \t]+(?=#pragma)|^[ \t]+\n", "", source.render(kernel.node, replaced))
@@ -110,16 +108,13 @@ class RowKeeper(RowReader):
             bound = f"{value.type}& {value.variable} = {slot};"
             if value.loads and (kept or value in self.front):
                 constant = "" if self._changes(value, loop) else "const "
-                found.append((value.statement, f"{self._held(value, slot)}{constant}{bound}"))
+                # Elements have a register each anyway.
+                single = value.type in ELEMENT_BYTES or value.type in self.kernel.template_names
+                held = "" if single else f"hold_packed({slot});\n"
+                found.append((value.statement, f"{held}{constant}{bound}"))
             elif kept and value.bare is not None:
                 found.append((value.bare, bound))
         return found
-
-    def _held(self, value: Value, slot: str) -> str:
-        """The line in front of a kept pack's use, "" for what needs none."""
-        if value.type in ELEMENT_BYTES or value.type in self.kernel.template_names:
-            return ""
-        return f"hold_packed({slot});\n"
 
     def _changes(self, value: Value, loop: Loop) -> bool:
         """Whether the loop changes the variable after it was loaded."""

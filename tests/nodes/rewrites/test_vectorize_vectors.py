@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.steps import after, refused
+from tests.nodes.rewrites.steps import after, refused, stays
 
 TEXT = """\
 __global__ void plain(const float* x, float* y, int n) {{
@@ -22,29 +22,34 @@ def kernel(body: str) -> str:
     return TEXT.format(body=body)
 
 
+ELEMENT = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
+
+
 def test_one_array_in_two_sizes_is_written_one_by_one() -> None:
     new = after(kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; reinterpret_cast<float2*>(y)[i].x = 1; }}"), "vectorize")
     assert "y_pack" not in new and "y[i] = x_pack.at[k];" in new
     assert refused(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}"), "vectorize")
 
 
-def test_an_element_that_depends_on_its_thread_stays_with_it() -> None:
-    text = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
-    assert refused(text.replace("= x[i]", "= x[i] * threadIdx.x"), "vectorize")
-    named = text.replace(INDEX, f"const int t = threadIdx.x;\n  {INDEX}")
-    assert refused(named.replace("= x[i]", "= x[i] * t"), "vectorize")
-    assert not refused(named, "vectorize")
+NAMED = ELEMENT.replace(INDEX, f"const int t = threadIdx.x;\n  {INDEX}")
 
 
 @pytest.mark.parametrize(
-    "guard", ["if (i < n && x[i] > 0)", "if (i >= n || x[i] < 0) return;\n ", "if (i % 3 && i < n)"]
+    ("text", "old", "new"),
+    [
+        (ELEMENT, "= x[i]", "= x[i] * threadIdx.x"),  # an element that depends on its thread stays with it
+        (NAMED, "= x[i]", "= x[i] * t"),
+        # A guard that asks for the element: of the catalogue's look_up, `if (i < count && local[i] >= 0)`, an index was left over
+        # that nothing declared.
+        (ELEMENT, "if (i < n)", "if (i < n && x[i] > 0)"),
+        (ELEMENT, "if (i < n)", "if (i >= n || x[i] < 0) return;\n "),
+        (ELEMENT, "if (i < n)", "if (i % 3 && i < n)"),
+    ],
 )
-def test_a_guard_that_asks_for_the_element_stays(guard: str) -> None:
-    """Of the catalogue's look_up, `if (i < count && local[i] >= 0)`, an index was left over that nothing declared."""
-    assert refused(kernel(f"{INDEX}{guard} y[i] = x[i];"), "vectorize")
+def test_elements_that_stay(text: str, old: str, new: str) -> None:
+    assert stays("vectorize", text, old, new)
 
 
 def test_a_store_in_parentheses_is_a_store() -> None:
     """`(y[i]) = v` was once taken for a load."""
-    text = kernel(f"{INDEX}if (i < n) {{ (y[i]) = x[i]; }}")
-    assert "store_lanes(&y[first], y_pack);" in after(text, "vectorize")
+    assert "store_lanes(&y[first], y_pack);" in after(ELEMENT.replace("y[i]", "(y[i])"), "vectorize")
