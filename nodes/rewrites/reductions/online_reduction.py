@@ -141,12 +141,11 @@ class _Pairs(Joined):
         numbers, online, inf = random.Random(13), self.online, math.inf
         some = [1.5 if t in {0, 3, width - 1} else -inf for t in range(width)]
         normal = [numbers.gauss(0.0, 2.0) for _ in range(width)]
-        of_least = 1.0 if online.keeps_least else 0.0  # as the loop may have left it
         of_largest = 1.0 if online.keeps_largest else math.nan
         weighted = [total for total, weight in online.sums if weight]  # -inf times nothing is a NaN in their sums
         for maxima, place, value, totals in (
-            ([-inf] * width, -inf, of_least, self.totals),
-            (some, -inf, of_least, self.totals),
+            ([-inf] * width, -inf, 0.0, self.totals),
+            (some, -inf, 0.0, self.totals),
             (some, -inf, math.nan, weighted),
             (normal, normal[width // 2 - 1], math.nan, self.totals),
             ([inf if t == 7 else 0.5 for t in range(width)], inf, of_largest, self.totals),

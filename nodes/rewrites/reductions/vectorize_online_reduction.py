@@ -17,8 +17,6 @@ for which many sources have one exponential already.
 
 from __future__ import annotations
 
-from tree_sitter import Node
-
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.kernels import Kernel, Loop
@@ -96,9 +94,8 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     header = source.data[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
     pragmas = [source.of(pragma).rstrip()] if unrolled else []
 
-    def again(last: list[str], aside: tuple[Node, ...] = ()) -> list[Lines]:
-        own = [source.of(s) for s in sorted([*online.free, *aside], key=lambda s: s.start_byte)]
-        return [*pragmas, f"{header} {{", [*own, *last], "}"]
+    def again(last: list[str]) -> list[Lines]:
+        return [*pragmas, f"{header} {{", [*map(source.of, online.free), *last], "}"]
 
     largest, element, stem = online.maximum, online.element, online.maximum.replace(".", "_")
     new, so_far = (free(f"{stem}_{word}", taken) for word in ("new", "so_far"))
@@ -110,12 +107,12 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     sums += [f"{t} += {f'{weight} * ' if weight else ''}{part or below};" for t, weight in online.sums]
     bound = code.variable(loop.bound_node)
     kept = [f"{bound.name} > 1"] if bound is not None and bound.kind == "template" else []
-    kept += [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least
+    kept += [f"{new} < INFINITY"] * online.keeps_largest
     block: list[Lines] = [
         f"const float {so_far} = {new} > -INFINITY ? {new} : 0.0f;  // -inf - -inf is not a number",
         *([f"const float {scale} = {old_below};"] if several else []),
         *(f"{total} *= {scale or old_below};" for total, _ in online.sums),
-        *again(sums, online.aside),
+        *again(sums),
         f"{largest} = {new};",
     ]
     if kept:
