@@ -58,9 +58,7 @@ class Block(Arithmetic):
         self.everyone = list(range(width))
         self.barriers = 0
         self.bounds: dict[float, str] = {}
-        """Numbers that may bound an extreme, as they are written."""
-        self.compared: set[float] = set()
-        """Numbers that something was compared with."""
+        """Numbers of the statements, as they are written: they may bound an extreme."""
         self.exponentials: set[str] = set()
         """Those that were called."""
         self.shared: dict[int, Memory] = {}

@@ -247,15 +247,15 @@ class Joined:
                 if any(inside(use, here) for here in rounds):
                     raise Unsupported("slots that an earlier round reads")
                 continue
-            if source.set_by(node) == "=":
-                again = [here for here in upward(node, self.kernel.body) if here.type in LOOPS and here not in rounds]
-                if any(inside(read, here) for read in reads for here in again):
+            again = source.called(enclosing(node, "call_expression")) in calls and node.parent.type == "argument_list"
+            if again or source.set_by(node) == "=":
+                around = [here for here in upward(node, self.kernel.body) if here.type in LOOPS and here not in rounds]
+                if any(inside(read, here) for read in reads for here in around):
                     raise Unsupported("a result that the round before may have overwritten")
                 _, sure = self.asked.reaching(node, first.parent)
                 each = node.type == "subscript_expression" and code.place_of(node).depends_on(THREAD)
-                written.add(found.name if sure and each else "")  # one place by one thread fills no slots
-            elif source.called(enclosing(node, "call_expression")) in calls and node.parent.type == "argument_list":
-                written.add(found.name)  # it fills them before it reads them, as it has here
+                # A function fills them before it reads them, as it has here; one place by one thread fills no slots.
+                written.add(found.name if sure and (again or each) else "")
             elif found.name not in written:
                 if written or not self._replace(edits, use, places):
                     raise Unsupported("slots that are read elsewhere")

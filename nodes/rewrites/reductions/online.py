@@ -281,12 +281,12 @@ class _Recurrence:
         return found
 
     def _keeps_largest(self, online: Online, seen: _Element) -> bool:
-        """Our form gives what the source gives for infinities, NaN, zeros and what the source compares with, but that it makes
+        """Our form gives what the source gives for infinities, NaN, zeros and the numbers that it names, but that it makes
         no NaN of -inf below -inf. Whether +inf is an exception: a branch may count the first +inf as 1, where inf below inf is a
         NaN."""
-        inf, compared = math.inf, {c for c in seen.compared if c == c}
-        special = sorted({0.0, 1.5, -1.5, 1e30, -1e30, FLT_MAX, -FLT_MAX, inf, -inf} | compared)
-        special += [c + d for c in compared if math.isfinite(c) for d in (-0.5, 0.5)] + [math.nan]
+        inf, named = math.inf, {float(number) for number in seen.bounds}
+        special = sorted({0.0, 1.5, -1.5, 1e30, -1e30, FLT_MAX, -FLT_MAX, inf, -inf} | named)
+        special += [c + d for c in named if math.isfinite(c) for d in (-0.5, 0.5)] + [math.nan]
         points = [(m, e) for m in special if m == m for e in special]
         groups = ([points[(at + i) % len(points)] for i in range(POINTS)] for at in range(0, len(points), POINTS))
         return max(self._differs_at_largest(online, group) for group in groups)

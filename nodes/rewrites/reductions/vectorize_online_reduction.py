@@ -24,7 +24,7 @@ from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
-from nodes.rewrites.syntax.tree import pragma_of, statements, upward
+from nodes.rewrites.syntax.tree import pragma_of, statements
 
 
 @rule(
@@ -33,6 +33,7 @@ from nodes.rewrites.syntax.tree import pragma_of, statements, upward
     speedup=1.1,
     helps={"memory", "latency", "compute"},
     after=("cache_row_in_registers",),
+    once="_so_far",
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -51,21 +52,9 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: s
     parent = loop.node.parent
     if parent is None or parent.type != "compound_statement" or loop.bound.value == 1:
         raise Unsupported("a loop of another form")
-    if _is_left_over(code.source, loop):
-        raise Unsupported("the source's own loop, beside the block's form")
     if not _stays_in_registers(code, kernel, loop):
         raise Unsupported("elements that would be read twice")
     _write(edits, code, loop, recurrence(code, kernel, statements(loop.body)), taken)
-
-
-def _is_left_over(source: Source, loop: Loop) -> bool:
-    """Whether an earlier application left the loop for packs of one element."""
-    for here in upward(loop.node.parent):
-        if here.type == "else_clause" and here.parent is not None:
-            return source.of(here.parent, "condition").startswith(f"({source.of(loop.bound_node)} > 1")
-        if here.type != "compound_statement":
-            break
-    return False
 
 
 def _stays_in_registers(code: Code, kernel: Kernel, loop: Loop) -> bool:
