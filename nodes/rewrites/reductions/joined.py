@@ -167,7 +167,8 @@ class Joined:
             raise Unsupported("the parser did not understand a statement")
         named, lines = self.lines(edits, taken, results)
         places = {place: (named[result], all_) for result, held in results.items() for place, all_ in held.items()}
-        kept = self._replace_variables(edits, taken, places) | self._replace_slots(edits, taken, places)
+        self._replace_variables(edits, taken, places)
+        kept = self._replace_slots(edits, taken, places)
         lines = [*(source.of(node) for _, node in sorted(kept.items())), *lines]
         self._keep_apart(edits, first, taken[-1])
         text = f"\n{source.indent(first)}".join(lines)
@@ -199,12 +200,10 @@ class Joined:
             start, lost = _start_of(source, first)
             edits.insert(start, f"{lost}__syncthreads();\n{'' if lost else source.indent(first)}")
 
-    def _replace_variables(
-        self, edits: Edits, taken: list[Node], places: dict[str, tuple[str, bool]]
-    ) -> dict[int, Node]:
-        """Who reads a result reads our name; the declarations among the statements that somebody needs still. Raises Unsupported
-        where something else that the statements leave in a variable is read."""
-        code, kernel, first, kept = self.code, self.kernel, taken[0], dict[int, Node]()
+    def _replace_variables(self, edits: Edits, taken: list[Node], places: dict[str, tuple[str, bool]]) -> None:
+        """Who reads a result reads our name. Raises Unsupported where something else that the statements leave in a variable is
+        read."""
+        code, kernel, first = self.code, self.kernel, taken[0]
         made = {f.where: f for s in taken for node in self.source.walk(s, "declaration") for f in code.declared(node)}
         changed = {found.where: found for s in taken for found in self._changed(s)}
         behind = [s for s in self.after if s.start_byte >= taken[-1].end_byte]
@@ -215,21 +214,15 @@ class Joined:
             if found.where in changed and any(not here.start_byte <= found.where < here.end_byte for here in rounds):
                 raise Unsupported("a variable of the rounds around")
             over = self._set_anew(found.name, behind)
-            declared = next((s for s in taken if inside(found.declaration, s)), None)
             for use in code.uses(found, kernel.body):
                 if use.start_byte < first.start_byte or any(inside(use, s) for s in taken) or declares(use):
                     continue
-                if use.start_byte < over and self._replace(edits, use, places):
-                    continue
-                if declared is not None and found.where not in changed and self._is_plain(declared, made | changed):
-                    kept[declared.start_byte] = declared
-                elif use.start_byte < over:
+                if use.start_byte < over and not self._replace(edits, use, places):
                     raise Unsupported("something else that is read later")
-        return kept
 
     def _replace_slots(self, edits: Edits, taken: list[Node], places: dict[str, tuple[str, bool]]) -> dict[int, Node]:
         """As `_replace_variables`, of what the statements leave in shared memory: others read results until something is written
-        there, and what has been written by the same name since."""
+        there, and what has been written by the same name since. The declarations among the statements that they need."""
         code, source, first, kept = self.code, self.source, taken[0], dict[int, Node]()
         touched = {slots.where for s in taken for n in source.walk(s, "identifier") if (slots := self._slots(n))}
         calls = {source.called(call) for s in taken for call in source.walk(s, "call_expression")}
@@ -318,15 +311,6 @@ class Joined:
                     found = code.definition(name)
                     if found is not None and found.kind == "local" and code.lends(call, argument)[0]:
                         yield found
-
-    def _is_plain(self, statement: Node, touched: dict[int, Definition]) -> bool:
-        """A declaration of something that the reduction takes no part in, and does not change."""
-        own = {found.where for found in self.code.declared(statement)}
-        names = {path.partition(".")[0] for path in self.state}
-        names |= {found.name for found in touched.values() if found.where not in own}
-        takes_part = any(self.source.of(n) in names for n in self.source.walk(statement, "identifier"))
-        looks_up = self.source.has(statement, "subscript_expression", "pointer_expression", "call_expression")
-        return statement.type == "declaration" and not takes_part and not looks_up
 
 
 def _branch(statement: Node) -> list[Node]:

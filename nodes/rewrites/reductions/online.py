@@ -255,17 +255,11 @@ class _Recurrence:
         return Online(maximum, tuple(sums), element, function, scale, self.free, scales.get(scale))
 
     def _scale(self, text: str) -> Node | None:
-        """Where a number, or a name of one that all elements share, stands; None for anything else."""
-        for statement in self.body:
-            for node in self.source.walk(statement, "identifier", "number_literal"):
-                if self.source.of(node) != text:
-                    continue
-                found = self.code.variable(node)
-                if node.type == "identifier" and (found is None or found.kind == "loop" or self.code.mutated(found)):
-                    return None
-                inner = found is not None and any(inside(found.declaration, s) for s in self.body)
-                return None if inner else node
-        return None
+        """Where a number, or a macro that stands for one, is written; None for anything else."""
+        names = (node for s in self.body for node in self.source.walk(s, "identifier", "number_literal"))
+        node = next((node for node in names if self.source.of(node) == text), None)
+        found = self.code.variable(node)
+        return node if found is None or found.kind == "macro" else None
 
     def _model(
         self, m: list[float], e: list[float], s: list[float], k: list[float], g: list[float], function: str

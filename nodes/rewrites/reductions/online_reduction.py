@@ -79,14 +79,10 @@ class _Pairs(Joined):
         while after and not any(source.of(n) in names for n in source.walk(after[0], "identifier")):
             after.pop(0)
         ours = brought(source)
-        calls = (c for s in after for c in source.walk(s, "call_expression"))
-        known = [c.start_byte for c in calls if source.called(c) in ours]
-        after = [s for s in after if s.end_byte <= min(known, default=s.end_byte)]
+        calls = [[source.called(c) for c in source.walk(s, "call_expression")] for s in after]
+        after = after[: next((at for at, names_called in enumerate(calls) if ours & {*names_called}), len(after))]
         if outer.parent.type != "compound_statement" or not after:
             raise Unsupported("nothing behind the loop")
-        scale = online.scale_node
-        if scale is not None and (found := code.definition(scale)) is not None and inside(found.declaration, outer):
-            raise Unsupported("a scale of the loop's own")
         super().__init__(code, kernel, shapes_of(code, kernel), after, state)
 
     def _outermost(self, code: Code, loop: Node, names: set[str]) -> Node:
