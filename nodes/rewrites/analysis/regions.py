@@ -31,13 +31,6 @@ THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
 
 
-def _poly(*symbols: Symbol) -> Polynomial:
-    product = Polynomial.constant(1)
-    for symbol in symbols:
-        product = product * Polynomial.symbol(symbol)
-    return product
-
-
 @dataclass(frozen=True)
 class Region:
     """Statements that run once for every `name` below `bound`, shared out over threads.
@@ -71,7 +64,7 @@ class Region:
 
         def differs(symbol: Symbol) -> bool:
             whole = self.kind == "team" and self.loop is not None and symbol.operator == "/"
-            if whole and symbol.operands == (_poly(THREAD), self.loop.step):
+            if whole and symbol.operands == (Polynomial.product(THREAD), self.loop.step):
                 return False  # which team it is
             return symbol == THREAD or any(differs(part) for part in symbol.parts)
 
@@ -114,7 +107,7 @@ def regions(kernel: Kernel) -> list[Region]:
         elif _is_place_in_team(loop.start, loop.step):
             kind = "team"
         elif _is_global_index(kernel, loop.start) and loop.step in (
-            _poly(BLOCK_DIM, GRID_DIM), loop.start.coefficient(BLOCK) * _poly(GRID_DIM),
+            Polynomial.product(BLOCK_DIM, GRID_DIM), loop.start.coefficient(BLOCK) * Polynomial.product(GRID_DIM),
         ):  # fmt: skip
             kind = "grid"
         else:
@@ -132,16 +125,16 @@ def regions(kernel: Kernel) -> list[Region]:
 
 def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
     """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
-    if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
-        return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
+    if start == Polynomial.product(THREAD) + Polynomial.product(Symbol("threadIdx.y"), BLOCK_DIM):
+        return step == Polynomial.product(BLOCK_DIM, Symbol("blockDim.y"))
     place = start.only
-    return place is not None and place.operator == "%" and place.operands == (_poly(THREAD), step)
+    return place is not None and place.operator == "%" and place.operands == (Polynomial.product(THREAD), step)
 
 
 def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:
     block = Symbol(f"blockIdx.{axis}")
     width = start.coefficient(block)
-    return start == _poly(block) * width + _poly(THREAD) and is_extent(kernel, width)
+    return start == Polynomial.product(block) * width + Polynomial.product(THREAD) and is_extent(kernel, width)
 
 
 def _guarded(kernel: Kernel) -> Region | None:
@@ -444,6 +437,14 @@ def waits(source: Source, statement: Node) -> bool:
     return source.of(statement).startswith(GRID_CALLS)
 
 
+def guard_text(kernel: Kernel, condition: str) -> str:
+    """`if (condition) return;` as a kernel's first statement; in one that waits for the grid before it, `waiting_return`."""
+    source, first = kernel.source, statements(kernel.body)[0]
+    if any(waits(source, statement) for statement in statements(kernel.body)):
+        return waiting_return(f"({condition})", source.indent(first), source.unit(kernel.body))
+    return f"if ({condition}) return;"
+
+
 def waiting_return(condition: str, indent: str, unit: str) -> str:
     """`if (condition) return;` of a kernel that waits for the grid before it, see programmatic_dependent_launch.py."""
     wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
@@ -455,9 +456,8 @@ def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "
     source = kernel.source
     first = statements(kernel.body)[0]
     indent, at = source.indent(first), first.start_byte
-    declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    if any(waits(source, statement) for statement in statements(kernel.body)):
-        guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
+    declared = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;"
+    guard = guard_text(kernel, f"{row} >= {total}")
     line = source.data.rfind(b"\n", 0, at) + 1
     if source.data[line:at].strip():
         edits.insert(at, f"{declared}\n{indent}{guard}\n{indent}")

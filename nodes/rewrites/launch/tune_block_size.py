@@ -16,7 +16,7 @@ from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
-from nodes.rewrites.launch.grid_stride import check_threads, headers, leaders
+from nodes.rewrites.launch.grid_stride import check_threads
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
@@ -103,8 +103,7 @@ def _width_nodes(code: Code, kernel: Kernel, launch: Launch) -> tuple[dict[int, 
             raise Unsupported("a grid with a number of unknown meaning")
     says = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"} | {str(width)}
     if says.isdisjoint(map(code.source.of, reached)):  # else grid and block together cover what they covered
-        loops = thread_loops(kernel)
-        check_threads(code, kernel, [*headers(loops), *leaders(code, kernel, loops)])
+        check_threads(code, kernel, thread_loops(kernel))
     return found, width
 
 

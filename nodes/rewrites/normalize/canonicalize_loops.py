@@ -30,7 +30,7 @@ _STEPS = ("++$i", "$i++", "$i += $step", "$i = $i + $step", "$i = $step + $i")
     "cuda",
     expected="nothing by itself: later steps can follow the loop",
     normalizes=True,
-    after=("single_assignment_pointers",),
+    after=("single_assignment",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _outside, _loops, 32)

@@ -11,15 +11,13 @@ norm of float16 [64, 16384] and [32, 5120] 0.1 to 0.3 us slower, since a grid of
 
 from __future__ import annotations
 
-from tree_sitter import Node
-
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
 from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, by_items, edited, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, either, with_second_form
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
@@ -55,7 +53,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if facts.compute_capability < 90 or not brought(source):
         return None
     code = code_of(source)
-    edits = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
+    edits = with_second_form(code, "over_cluster", _rewrite_kernel, _launched)
     units = facts.device.units
     bring(edits, code, NUMBERS.format(blocks=2 * units, fewer=units))
     require(edits, code, "ceil_div", "launch_cluster", "cluster_items")
@@ -63,12 +61,10 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     return edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS) if edits.changes else None
 
 
-def _new_kernel(found: RowKernel, name: str) -> str:
+def _rewrite_kernel(edits: Edits, found: RowKernel) -> None:
     kernel, source, code = found.kernel, found.source, found.code
     if source.has(kernel.body, "return_statement"):
         raise Unsupported("blocks that may end before their cluster has met")
-    edits = Edits(source)
-    edits.replace(kernel.name_node, name)
     taken = kernel.identifiers()
     row, blocks, thread, threads = (
         n if n not in taken else code.fresh(f"{n}_in_cluster")
@@ -77,13 +73,10 @@ def _new_kernel(found: RowKernel, name: str) -> str:
     for call in found.reductions:
         function = field_of(call, "function")
         edits.replace(function, source.of(function).replace("block_", "cluster_"))
-    for barrier in found.barriers:
-        edits.remove(barrier, comment=True)
-    for old, new in {"threadIdx.x": thread, "blockDim.x": threads, "blockIdx.x": row}.items():
+    places = {"threadIdx.x": thread, "blockDim.x": threads, "blockIdx.x": row, "gridDim.x": f"gridDim.x / {blocks}"}
+    for old, new in places.items():
         for use in found.uses(old):
             edits.replace(use, new)
-    for use in found.uses("gridDim.x"):
-        edits.replace(use, f"gridDim.x / {blocks}")
     cluster = "cooperative_groups::this_cluster()"
     edits.in_front(
         statements(kernel.body)[0],
@@ -91,40 +84,27 @@ def _new_kernel(found: RowKernel, name: str) -> str:
         f"const unsigned {thread} = blockIdx.x % {blocks} * blockDim.x + threadIdx.x, {threads} = {blocks} * blockDim.x;",
         f"{cluster}.barrier_arrive();",
     )
-    body = kernel.body if found.rows is None else found.rows.body
-    meets, last = _statement_of(body, found.reductions[0]), _statement_of(body, found.reductions[-1])
+    body = statements(kernel.body if found.rows is None else found.rows.body)
+    meets, *_, last = (s for call in (*found.reductions, found.reductions[-1]) for s in body if inside(call, s))
     edits.in_front(meets, f"{cluster}.barrier_wait();  // all of its blocks are there")
     if found.rows is not None:
         edits.behind(last, f"{cluster}.barrier_arrive();  // this one's parts are read")
         edits.behind(found.rows.node, f"{cluster}.barrier_wait();")
-    return edited(kernel, edits)
 
 
-def _statement_of(body: Node, node: Node) -> Node:
-    """The statement of the body that has the node inside."""
-    return next(statement for statement in statements(body) if inside(node, statement))
-
-
-def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
+def _launched(found: RowKernel, place: RowLaunch, name: str) -> Lines:
     source, code, launch = found.source, found.code, place.launch
     blocks, run = code.fresh("row_cluster"), code.fresh("launch_shared_row")
-    function = renamed(launch.with_arguments(), found.kernel.name, name)
     width = f"row_threads(ceil_div({place.steps}, {blocks}), decltype({place.items})::value)"
-    configured = [
+    given = [
+        renamed(launch.with_arguments(), found.kernel.name, name),
         blocks,
         "true" if launch.dependent else "false",
         f"static_cast<unsigned>({place.rows} * {blocks})",
         width if place.items else source.of(launch.block),
         launch.stream_text,
+        *map(source.of, launch.arguments),
     ]
-    call = f"launch_cluster({', '.join([function, *configured, *(source.of(a) for a in launch.arguments)])});"
-    original = source.of(place.statement).replace("\n", f"\n{source.unit(place.statement)}")
-    lines: Lines = [f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"]
-    if place.items:
-        chosen = f"{blocks} > 1 ? cluster_items(ceil_div({place.steps}, {blocks}), {place.size}) : 0"
-        lines += by_items(run, place.items, [call], chosen, original)
-    else:
-        lines += [f"if ({blocks} > 1) {{", [call], "} else {", [original], "}"]
-        if launch.statement.parent is None or launch.statement.parent.type != "compound_statement":
-            lines = ["{", lines, "}"]
-    edits.write(place.statement, lines)
+    items = f"{blocks} > 1 ? cluster_items(ceil_div({place.steps}, {blocks}), {place.size}) : 0"
+    asked = f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"
+    return [asked, *either(place, run, [f"launch_cluster({', '.join(given)});"], items, f"{blocks} > 1")]

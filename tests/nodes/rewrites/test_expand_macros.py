@@ -56,7 +56,7 @@ def test_a_loop_in_a_macro_is_a_loop_and_can_be_packed() -> None:
     assert refused(LOOP, "vectorize")
     new = after(LOOP, "expand_macros")
     assert (
-        "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += (long)blockDim.x * gridDim.x) {"
+        "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < (n); at += (long)blockDim.x * gridDim.x) {"
         in new
     )
     assert "#define" not in new
@@ -93,7 +93,7 @@ def test_a_cast_keeps_its_parentheses() -> None:
 @pytest.mark.parametrize(
     ("given", "becomes"),
     [
-        ("KERNEL_LOOP(at,  // each\n              n /* of all */) {", "at < n;"),
+        ("KERNEL_LOOP(at,  // each\n              n /* of all */) {", "at < (n);"),
         ("KERNEL_LOOP(at, 1'024) {", "at < (1'024);"),
         ("KERNEL_LOOP(at, COUNT) {", "at < (COUNT);"),
     ],

@@ -41,7 +41,7 @@ extern "C" void run(const float* x, float* y, int rows, int n, cudaStream_t stre
 def test_threads_are_counted_along_x() -> None:
     new = after(PLANAR, STEP)
     here = flat(new)
-    assert "if ((threadIdx.x % 32) == 0) sums[threadIdx.x / 32] = v;" in here and "w < (blockDim.x / 32)" in here
+    assert "if ((threadIdx.x % 32) == 0) sums[(threadIdx.x / 32)] = v;" in here and "w < (blockDim.x / 32)" in here
     assert "for (int i = threadIdx.x; i < n; i += blockDim.x) v +=" in here
     assert "for (int i = threadIdx.x; i < n; i += blockDim.x) { y[" in here
     assert "center<<<rows, 32 * 8, 0, stream>>>" in here

@@ -100,10 +100,10 @@ def test_a_parameter_that_is_passed_the_width() -> None:
 
 def test_a_pointer_that_changes_to_another_buffer_is_two() -> None:
     body = "  const float* row = x + blockIdx.x * n;\n  y[0] = row[0];\n  row = y + 1;\n  y[2] = row[1];"
-    new = after(kernel(body), "single_assignment_pointers")
+    new = after(kernel(body), "single_assignment")
     assert "y[0] = row[0];" in new and "const float* row_y = y + 1;" in new and "y[2] = row_y[1];" in new
     looped = body.replace("  row = y + 1;", "  for (int k = 0; k < n; ++k) row = y + k;")
-    assert refused(kernel(looped), "single_assignment_pointers")
+    assert refused(kernel(looped), "single_assignment")
 
 
 @pytest.mark.parametrize(

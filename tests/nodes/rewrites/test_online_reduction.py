@@ -431,7 +431,7 @@ def test_special_values_come_out_as_they_did(name: str, tmp_path: Path) -> None:
     entry = f"{name}_float32" if path.exists() else "launch"
     new = text
     for step in (
-        "single_assignment_pointers",
+        "single_assignment",
         "symbolic_block_size",
         "online_reduction",
         "vectorize",
