@@ -74,7 +74,7 @@ class Joined:
         self, code: Code, kernel: Kernel, shapes: list[tuple[Launch, int]], after: list[Node], state: list[str]
     ) -> None:
         self.code, self.source, self.kernel, self.after, self.state = code, code.source, kernel, after, state
-        self.shapes, self.asked = shapes, Run(code, kernel, *shapes[0], {})
+        self.shapes, self.asked = shapes, Run(code, kernel, *max(shapes, key=lambda shape: shape[1]), {})
 
     # What a kind of reduction says of itself.
 
@@ -178,7 +178,7 @@ class Joined:
         else:
             edits.in_front(first, text)
         told = field_of(rest[0], "consequence") if len(rest) == 1 and rest[0].type == "if_statement" else None
-        if told is not None and field_of(rest[0], "alternative") is None and self._is_leaders(told):
+        if told is not None and field_of(rest[0], "alternative") is None and self.asked.reaching(told)[0] == [0]:
             branch = self.after[at]  # of which nothing but what the first thread tells is left
             edits.changes.append((branch.start_byte, told.start_byte, "if (threadIdx.x == 0) "))
             edits.changes.append((told.end_byte, branch.end_byte, ""))
@@ -278,13 +278,10 @@ class Joined:
             return False
         name, everywhere = places[place]
         changed = node.parent.type == "pointer_expression" or self.source.set_by(node) != ""
-        if changed or not (everywhere or self._is_leaders(use)):
+        if changed or not (everywhere or self.asked.reaching(use)[0] == [0]):
             raise Unsupported("a result that others read, or that changes")
         edits.replace(node, name)
         return True
-
-    def _is_leaders(self, node: Node) -> bool:
-        return self.asked.reaching(node)[0] == [0]
 
     def _set_anew(self, name: str, behind: list[Node]) -> int:
         """Where the first of the statements begins that gives a variable a value that is made of something else; the kernel's end

@@ -161,16 +161,12 @@ class _Pairs(Joined):
         for path in self.state:
             named[path] = free(f"{path.replace('.', '_')}_of_block", taken_names)
             taken_names.add(named[path])
-        return named, self._one_after_another(named, taken_names)
-
-    def _one_after_another(self, named: dict[str, str], taken_names: set[str]) -> list[str]:
-        """As `block_shifted_sum` has it, a sum at the largest value stays as it is."""
-        online, site = self.online, next_site(self.source)
-        largest, scale = named[online.maximum], free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
+        largest, site = named[online.maximum], next_site(self.source)
+        scale = free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
         below = online.below(online.maximum, largest)
-        return [
+        return named, [
             f"const float {largest} = block_max<{site}>({online.maximum});",
-            f"const float {scale} = {online.maximum} < {largest} ? {below} : 1.0f;",
+            f"const float {scale} = {online.maximum} < {largest} ? {below} : 1.0f;",  # at the largest it stays as it is
             *(
                 f"const float {named[total]} = block_sum<{number}>({total} * {scale});"
                 for number, total in enumerate(self.totals, site + 1)
