@@ -23,7 +23,7 @@ from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.analysis.numbers import EXTREMES, FLT_MAX, FUNCTIONS, base_of, fields_of, power
 from nodes.rewrites.analysis.structs import read_type, structs
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements, template_of
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
@@ -516,11 +516,8 @@ class Block(Arithmetic):
 
     def _templates(self, node: Node, function: Node, inner: Frame, frame: Frame, active: list[int]) -> None:
         """Types by what is given, or by themselves until an argument says; numbers by what is given or their default."""
-        outer = node.parent
-        if outer is None or outer.type != "template_declaration":
-            return
         given = children_of(function, "arguments") if function.type == "template_function" else []
-        for at, parameter in enumerate(children_of(outer, "parameters")):
+        for at, parameter in enumerate(children_of(template_of(node), "parameters")):
             if parameter.type in {"type_parameter_declaration", "template_template_parameter_declaration"}:
                 name = template_name(self.source, parameter)
                 inner.types[name] = self._type(self.source.of(given[at]), frame) if at < len(given) else name

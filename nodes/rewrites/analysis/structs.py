@@ -11,7 +11,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Source
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
+from nodes.rewrites.syntax.tree import children_of, field_of, same, template_of, upward
 
 _UNREAD = ("access_specifier", "base_class_clause", "virtual", "static_assert_declaration")
 
@@ -35,8 +35,7 @@ class Struct:
 
     def in_sight(self, node: Node) -> bool:
         """Whether its name means the struct at a node."""
-        outer = self.node.parent
-        around = outer.parent if outer is not None and outer.type == "template_declaration" else outer
+        around = (template_of(self.node) or self.node).parent
         return self.node.end_byte <= node.start_byte and any(same(around, here) for here in upward(node))
 
 
@@ -45,11 +44,11 @@ def structs(code: Code) -> dict[str, Struct]:
     """Those of the file, by name."""
     source, found = code.source, dict[str, Struct | None]()
     for node in source.walk(None, "struct_specifier"):
-        name, outer = source.of(node, "name").partition("<")[0], node.parent
+        name = source.of(node, "name").partition("<")[0]
         if field_of(node, "body") is None:
             continue
-        template = outer if outer is not None and outer.type == "template_declaration" else None
-        top = template.parent if template is not None else outer
+        template = template_of(node)
+        top = (template or node).parent
         outside = top is not None and top.type in {"translation_unit", "declaration_list"}
         struct = Struct(name, node, tuple(template_name(source, p) for p in children_of(template, "parameters")))
         parts = [*node.children, *node.child_by_field_name("body").children]
@@ -155,7 +154,7 @@ def _made(code: Code, struct: Struct, types: dict[str, str], found: Definition) 
     given, made = dict[str, tuple[str, Node]](), dict[str, str]()
     taken = children_of(constructor, "declarator", "parameters")
     for parameter, node in zip(taken, _passed(code, struct, found), strict=False):
-        name = source.of(declared_name(field_of(parameter, "declarator")))
+        name = source.name(parameter)
         given[name] = source.of(parameter, "type"), node
     for one in children_of(next(source.walk(constructor, "field_initializer_list"), None)):
         member, value = source.of(one.named_children[0]), source.of(one.named_children[-1])[1:-1]

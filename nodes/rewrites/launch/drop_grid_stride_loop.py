@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tree_sitter import Node
-
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.insertions import bring
@@ -22,12 +20,12 @@ from nodes.rewrites.launch.grid_stride import ROW_BLOCK, ROW_BLOCKS, row_shape_o
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, names_declared, pragma_of, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
-_COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 
 
 @rule(
@@ -150,23 +148,15 @@ def _narrow(edits: Edits, code: Code, loop: Loop, index: str) -> None:
     edits.replace(loop.bound_node, f"{index}({source.of(loop.bound_node)})")
     for use in source.walk(loop.body, "identifier"):
         found = code.definition(use) if source.of(use) == loop.name else None
-        if found is None or found.where != loop.symbol.where or _is_plain(code, use):
+        if found is None or found.where != loop.symbol.where:
             continue
-        if use.parent is not None and use.parent.type == "lambda_capture_specifier":
+        if use.parent.type == "lambda_capture_specifier":
             raise Unsupported("an index that a lambda takes")
-        edits.replace(use, f"{loop.type}({loop.name})")
-
-
-def _is_plain(code: Code, use: Node) -> bool:
-    """Whether the name stands where the width of its type makes no difference: `x[i]`, `pointer + i`, `i == 0`."""
-    parent, source = use.parent, code.source
-    if parent is None or parent.type != "binary_expression":
-        return parent is not None and parent.type == "subscript_argument_list"
-    operator, right = source.of(parent, "operator"), field_of(parent, "right")
-    if operator in _COMPARISONS:
-        return right is not None and right.type == "number_literal"
-    left = field_of(parent, "left")
-    return operator == "+" and left is not None and code.pointer_base(code.polynomial(left)) is not None
+        # The width of its type makes no difference in `x[i]` and `pointer + i`.
+        added = match(source, use.parent, "$pointer + $index")
+        based = added is not None and code.pointer_base(code.polynomial(added["pointer"])) is not None
+        if not based and use.parent.type != "subscript_argument_list":
+            edits.replace(use, f"{loop.type}({loop.name})")
 
 
 def _end_after_one(edits: Edits, loop: Loop) -> None:

@@ -204,13 +204,13 @@ def _rewrite_launch(
 def row_shape_of(code: Code, launch: Launch) -> tuple[str, str, str]:
     """The name of the RowShape that a launch takes its grid and block from, and how many rows and steps that was made for."""
     source, holder = code.source, field_of(launch.block, "argument")
-    found = code.variable(holder)
-    made = source.of(found.value, "function") if found is not None else ""
-    taken = [f"{source.of(holder)}.{part}" for part in ("grid", "block")]
-    if made != "row_shape" or [source.of(launch.grid), source.of(launch.block)] != taken:
+    found, name = code.variable(holder), source.of(holder)
+    call = found.value if found is not None else None
+    said = [source.of(call, "function"), source.of(launch.grid), source.of(launch.block)]
+    given = [source.of(node) for node in children_of(call, "arguments")]
+    if said != ["row_shape", f"{name}.grid", f"{name}.block"] or len(given) != 2:
         raise Unsupported("a shape of unknown origin")
-    rows, steps, *_ = map(source.of, children_of(found.value, "arguments"))
-    return source.of(holder), rows, steps
+    return name, *given
 
 
 def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:

@@ -67,9 +67,10 @@ def _check_free(code: Code, kernel: Kernel, launch: Launch, width: int) -> None:
     """Raises Unsupported where the kernel may not work with any width: its own memory has it for a size, a bound forbids a wider
     block, an element has to be a certain thread's, or it says the width."""
     text, source = kernel.source.of, kernel.source
-    if kernel.launch_bounds is not None or kernel.shared or kernel.counts_warps:
-        raise Unsupported("a width that is said elsewhere")
-    if kernel.synchronises and not kernel.has_barrier:
+    own = [f for f in kernel.helpers if source.name(f) not in brought(source)]
+    if kernel.launch_bounds is not None or any("__shared__" in text(f) for f in (kernel.node, *own)):
+        raise Unsupported("a width that is said elsewhere, or memory for so many warps")
+    if kernel.synchronises and not any("__syncthreads" in text(f) for f in (kernel.node, *kernel.helpers)):
         raise Unsupported("warps that talk")
     if f"{kernel.name}_in_registers" in code.functions:
         raise Unsupported("a kernel that only serves rows that are too long for registers")

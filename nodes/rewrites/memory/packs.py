@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
 from nodes.rewrites.memory.pack_common import Common, shared_if
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import enclosing, field_of, same, upward
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, same, upward
 
 
 @dataclass
@@ -250,16 +250,14 @@ def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
     node = access.base.node
     if access.base.text == access.root or node is None or node.type == "identifier":
         return access, access.base, 1
-    held = code.polynomial(_vectors.seen_through(node))
+    held = code.polynomial(field_of(node, "value") or children_of(node, "arguments")[0])
     parameter = code.pointer_base(held)
     if parameter is None or parameter.text != access.root:
         raise Unsupported("elements of another type than the parameter's")
     start = held - Polynomial.symbol(parameter)
     if not start.terms:
         return access, parameter, 1
-    own, other = (
-        _vectors.ELEMENT_BYTES.get(code.plain_type(e), 0) for e in (access.element, code.element_of(parameter))
-    )
+    own, other = (ELEMENT_BYTES.get(code.plain_type(e), 0) for e in (access.element, code.element_of(parameter)))
     if not other or own % other or not own:
         raise Unsupported("elements of unknown sizes")
     size = own // other

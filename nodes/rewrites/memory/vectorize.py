@@ -18,11 +18,11 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import Guard, Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
 from nodes.rewrites.memory.packs import Group, Packed, counts_elements, packable
@@ -116,7 +116,7 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     generic = [e for e in elements if e in kernel.template_names]
     if generic:
         return sorted(generic)[0]
-    sizes = {e: _vectors.ELEMENT_BYTES.get(kernel.code.plain_type(_vectors.spelt_out(kernel, e)), 0) for e in elements}
+    sizes = {e: ELEMENT_BYTES.get(kernel.code.plain_type(e), 0) for e in elements}
     if not all(sizes.values()):
         raise Unsupported(f"elements of unknown size: {', '.join(sorted(e for e in elements if not sizes[e]))}")
     wide = [e for e in elements if sizes[e] >= 2] or sorted(elements)
@@ -239,8 +239,7 @@ def _rewrite_launch(edits: Edits, kernel: Kernel, launch: Launch, found: list[Pa
     pointers = [pointer for pointer in pointers if pointer not in {"nullptr", "NULL", "0"}]
     conditions.append(f"aligned_to_16_bytes({', '.join(pointers)})")
     named = dict(zip(kernel.template_names, launch.all_template_arguments(), strict=True))
-    spelt = _vectors.spelt_out(kernel, element)
-    size = named.get(spelt, spelt)
+    size = named.get(element, element)
     grid = _grid_of_packs(kernel, launch, found, count)
     function = launch.with_arguments(count)
     chosen = [

@@ -128,8 +128,7 @@ def _is_short(code: Code, kernel: Kernel, bound: Node) -> bool:
 
 
 def _write(edits: Edits, code: Code, loop: Loop, found: list[Group]) -> None:
-    source, before = code.source, pragma_of(loop.node)
-    count, indent = as_factor(source.of(loop.bound_node)), source.indent(loop.node)
+    count = as_factor(code.source.of(loop.bound_node))
     if loop.node.parent is None or loop.node.parent.type != "compound_statement":
         raise Unsupported("a loop that is a branch")
     front = []
@@ -142,10 +141,7 @@ def _write(edits: Edits, code: Code, loop: Loop, found: list[Group]) -> None:
             edits.behind(loop.node, f"store_joined({place}, {group.name});")
         for access in group.accesses:
             edits.replace(access.node, f"{group.name}.at[{loop.name}]")
-    if before is not None and "unroll" in source.of(before):
-        edits.insert(source.line_start(before), "".join(f"{indent}{line}\n" for line in front))
-    else:
-        edits.insert(loop.node.start_byte, f"\n{indent}".join(front) + f"\n#pragma unroll\n{indent}")
+    edits.in_front(loop.node, *front, *(["#pragma unroll"] if pragma_of(loop.node) is None else []))
 
 
 def _place(code: Code, loop: Loop, access: Access) -> str:

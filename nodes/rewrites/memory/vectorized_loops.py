@@ -13,7 +13,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.memory.pack_bodies import summed
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import as_factor, free

@@ -9,19 +9,18 @@ statement: no recursion, no return before the end, no barriers or shuffles, no m
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of, one_after_another
+from nodes.rewrites.analysis.device_code import Code, one_after_another
 from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.structs import called_object
 from nodes.rewrites.normalize.inlining import Inlined
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, enclosing
+from nodes.rewrites.syntax.tree import children_of
 
 MOST = 24
 """Calls of one file."""
@@ -35,8 +34,7 @@ MOST = 24
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    called: dict[bool, set[str]] = {True: set(), False: set()}
-    """What was written out, objects and functions."""
+    called = set[str]()
 
     def change(code: Code) -> str | None:
         for kernel in code.kernels:
@@ -45,26 +43,12 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 with suppress(Unsupported):
                     inlined, edits = Inlined(code, kernel, call), Edits(code.source)
                     inlined.write(edits)
-                    called[inlined.object is not None].add(inlined.name)
+                    called.add(inlined.name)
                     return edits.apply()
         return None
 
     text = one_after_another(source, change, MOST)
-    if text is None:
-        return None
-    for name in sorted(called[False]):
-        text = _without(source.reparsed(text), name)
-    return drop_unused(source, text, called[True])
-
-
-def _without(source: Source, name: str) -> str:
-    """Without the function of this name, where nothing calls it any more."""
-    code, edits = code_of(source), Edits(source)
-    function = code.functions.get(name)
-    if function is not None and len(re.findall(rf"\b{name}\b", source.text)) == 1:
-        template = enclosing(function, "template_declaration")
-        edits.remove(template or function, comment=True, blank=True)
-    return edits.apply()
+    return drop_unused(source, text, called) if text is not None else None
 
 
 def _with_object(code: Code, call: Node) -> bool:

@@ -21,6 +21,7 @@ from nodes.rewrites.syntax.tree import (
     names_declared,
     same,
     statements,
+    template_of,
     upward,
 )
 
@@ -46,21 +47,10 @@ class _Parameter:
     called: bool
     """Or a method of its, which may change it."""
     const: bool
-
-    @property
-    def array(self) -> Node | None:
-        """The declarator of a reference to an array, `float (&to)[N]`."""
-        inner = field_of(self.declarator, "declarator")
-        held = inner.named_children[0] if inner is not None and inner.type == "parenthesized_declarator" else None
-        return self.declarator if held is not None and held.type == "reference_declarator" else None
-
-    @property
-    def reference(self) -> bool:
-        return self.declarator.type == "reference_declarator" or self.array is not None
-
-    @property
-    def pointer(self) -> bool:
-        return self.declarator.type == "pointer_declarator"
+    pointer: bool
+    reference: bool
+    size: str
+    """Of a reference to an array, `float (&to)[N]`."""
 
 
 class Inlined:
@@ -205,15 +195,17 @@ class Inlined:
             mutated = code.mutated(Definition(name, "parameter", node, declarator, None))
             used = name in self._words(self.body)
             const = any(source.of(c) == "const" for c in node.children if c.type == "type_qualifier")
-            found.append(_Parameter(name, node, declarator, argument, used, mutated, name in holders, const))
+            pointer, reference = declarator.type == "pointer_declarator", "&" in source.of(declarator)
+            size, mine = source.of(declarator, "size") if reference else "", (used, mutated, name in holders)
+            found.append(_Parameter(name, node, declarator, argument, *mine, const, pointer, reference, size))
         return found
 
     # What its types and names become.
 
     def _types(self) -> dict[str, str]:
         """Template parameters as the call has them: given, by the arguments' types, or by default."""
-        source, outer = self.source, self.function.parent
-        template = children_of(outer, "parameters") if outer.type == "template_declaration" else []
+        source, outer = self.source, template_of(self.function)
+        template = children_of(outer, "parameters")
         if template and any(p.type.startswith(("variadic", "requires")) for p in [*template, *outer.children]):
             raise Unsupported("a template of another form")
         called = field_of(self.call, "function")
@@ -229,8 +221,10 @@ class Inlined:
                 types[name] = kinds.pop()
             elif value is not None:
                 types[name] = substituted(source.of(value), types)
-            elif name in self._words(self.body) or not any(p.argument.type == "lambda_expression" for p in mine):
-                raise Unsupported(f"{name} is deduced otherwise, or a lambda's type, which has no name")
+            elif any(p.argument.type == "lambda_expression" for p in mine):
+                types[name] = "auto"
+            else:
+                raise Unsupported(f"{name} is deduced in a way that is not understood")
         plain = re.compile(r"[\w:]+(<[\w:, ]+>)?|\(.*\)")
         return {name: text if plain.fullmatch(text) else f"({text})" for name, text in types.items()}
 
@@ -262,7 +256,7 @@ class Inlined:
         if self.alone:
             copied = parameter.called and not parameter.reference
             other = parameter.reference and not (alike or parameter.const)
-            if parameter.mutated or parameter.array is not None or copied or other or not pure:
+            if parameter.mutated or parameter.size or copied or other or not pure:
                 raise Unsupported("an argument that is not a value alone")
             plain = text if argument.type in _OPERANDS else f"({text})"
             return plain if parameter.pointer or alike else f"static_cast<{kind}>({text})"
@@ -272,12 +266,11 @@ class Inlined:
         if not parameter.reference:
             kept = steady and found is not None and not parameter.mutated and not parameter.called
             return text if kept and alike else ""
-        sizes = [source.of(found.declarator, "size") if found is not None else "",
-                 substituted(source.of(parameter.array, "size"), self.types)]  # fmt: skip
+        size = source.of(found.declarator, "size") if found is not None else ""
         named = found is not None or (argument.type == "subscript_expression" and steady)
-        if named and alike and sizes[0] == sizes[1]:
+        if named and alike and size == substituted(parameter.size, self.types):
             return text
-        if not parameter.const or parameter.array is not None or argument.type not in _VALUES:
+        if not parameter.const or parameter.size or argument.type not in _VALUES:
             raise Unsupported("a reference to something that has no plain name")
         return ""
 
@@ -341,16 +334,13 @@ class Inlined:
             acts = source.has(argument, "call_expression", "assignment_expression", "update_expression")
             if self.spelt[parameter.name] or not (parameter.used or acts):
                 continue
-            name = self.names.get(parameter.name, parameter.name)
-            if argument.type == "lambda_expression":
-                yield f"const auto {name} = {source.of(argument)}"
-                continue
             inner = field_of(declarator, "declarator") if parameter.pointer else None
             if declarator.type not in {"identifier", "reference_declarator"} and source.of(inner) != parameter.name:
                 raise Unsupported("a pointer to a pointer, or a parameter of another form")
             kept = not parameter.mutated and (parameter.const or not parameter.called)
             constant = "const " if (parameter.const if parameter.pointer else kept) else ""
             star = "*" if parameter.pointer else ""
+            name = self.names.get(parameter.name, parameter.name)
             yield f"{constant}{self._kind(parameter.node)}{star} {name} = {source.of(argument)}"
 
     def _statements(self) -> list[str]:

@@ -12,7 +12,7 @@ from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.prelude.block_reductions import NAMES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, names_declared, upward
+from nodes.rewrites.syntax.tree import LOOPS, enclosing, names_declared, upward
 
 ELEMENT = Symbol("element of the row")
 
@@ -58,7 +58,7 @@ def _hides_shared(code: Code, kernel: Kernel) -> bool:
 def _others_share(code: Code, kernel: Kernel) -> bool:
     """Whether a function beside our reductions has shared memory of its own, which a barrier of the kernel's may be for."""
     for function in kernel.helpers:
-        name = code.source.of(declared_name(field_of(function, "declarator")))
+        name = code.source.name(function)
         if name not in NAMES and any(word in code.source.of(function) for word in ("__shared__", "sync", "asm")):
             return True
     return any("Reduce" in code.source.of(c, "function") for c in kernel.source.walk(kernel.body, "call_expression"))

@@ -8,7 +8,6 @@ result with every thread; where theirs left it with the first alone, what reads 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -26,17 +25,7 @@ from nodes.rewrites.reductions.online import declares
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import (
-    LOOPS,
-    children_of,
-    declared_name,
-    enclosing,
-    field_of,
-    pragma_of,
-    same,
-    statements,
-    upward,
-)
+from nodes.rewrites.syntax.tree import LOOPS, children_of, enclosing, field_of, pragma_of, same, statements, upward
 
 WIDTHS = (32, 64, 256, 1024)
 """Of blocks whose width is only known when it runs. Trees are for powers of two."""
@@ -187,8 +176,8 @@ class Joined:
                 edits.remove(statement, comment=True)
         require(edits, code, *NAMES)
         names = {source.of(n) for s in taken for n in source.walk(s, "identifier")}
-        names |= {source.of(declared_name(field_of(f, "declarator"))) for f in code.reached(*names)}
-        return _tidied(source, edits.apply(), names)
+        names |= {source.name(f) for f in code.reached(*names)}
+        return drop_unused(source, edits.apply(), names)
 
     def _keep_apart(self, edits: Edits, first: Node, last: Node) -> None:
         """In a loop the slots are written again: a barrier in each round keeps that from overtaking the round before."""
@@ -197,8 +186,7 @@ class Joined:
         others = (s for s in body if s.end_byte <= first.start_byte or s.start_byte >= last.end_byte)
         waits = any(is_barrier(source, s) for s in others)
         if around is not None and (not waits or source.has(around, "continue_statement")):  # which may skip the barrier
-            start, lost = _start_of(source, first)
-            edits.insert(start, f"{lost}__syncthreads();\n{'' if lost else source.indent(first)}")
+            edits.in_front(first, "__syncthreads();")
 
     def _replace_variables(self, edits: Edits, taken: list[Node], places: dict[str, tuple[str, bool]]) -> None:
         """Who reads a result reads our name. Raises Unsupported where something else that the statements leave in a variable is
@@ -334,41 +322,3 @@ def _start_of(source: Source, first: Node) -> tuple[int, str]:
     if pragma is None or "unroll" not in source.of(pragma):
         return first.start_byte, ""
     return source.line_start(pragma), source.indent(first)
-
-
-def _tidied(before: Source, text: str, names: set[str]) -> str:
-    """Without the functions, types and variables of these names that nothing uses any more."""
-    for _ in range(128):
-        source = before.reparsed(text)
-        edits = Edits(source)
-        node = next((n for n in _leftovers(source, names)), None)
-        if node is None:
-            break
-        edits.remove(node, comment=True, blank=node.type in {"function_definition", "template_declaration"})
-        text = edits.apply()
-    return drop_unused(before, text, set(names))
-
-
-def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
-    """Definitions of functions and types, and what is declared in shared memory of such types, that nothing mentions."""
-    words = ("identifier", "type_identifier", "namespace_identifier")
-    said = Counter(source.of(node) for node in source.walk(None, *words))
-    for node in source.walk(None, "function_definition"):
-        name, spaces = declared_name(field_of(node, "declarator")), {c.type for c in node.children}
-        device = "__device__" in spaces and "__global__" not in spaces
-        if name is not None and device and source.of(name) in names and said[source.of(name)] == 1:
-            outer = node.parent
-            yield outer if outer is not None and outer.type == "template_declaration" else node
-    for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
-        around = enclosing(node, "function_definition")
-        name = field_of(node, "name") or declared_name(field_of(node, "declarator"))
-        if node.type == "declaration":
-            alone = len(node.children_by_field_name("declarator")) == 1
-            shared = source.says(node, "__shared__") and not source.says(node, "extern")
-            slots = match(source, node, "$T* $pointer = $memory;", "$T* $pointer = &$memory[$at];") is not None
-            slots = slots and not source.has(node, "call_expression")
-            name = name if alone and (shared or slots) else None
-        if around is None or name is None or source.of(name) not in names:
-            continue
-        if not any(source.of(n) == source.of(name) and not inside(n, node) for n in source.walk(around, *words)):
-            yield node

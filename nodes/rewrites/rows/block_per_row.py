@@ -142,11 +142,11 @@ class _Rows:
             if (rows is not None and same(node, rows.node)) or any(inside(node, loop.node) for loop in found):
                 continue
             loop = next((o for o in self.kernel.loops if same(o.node, node)), None)
-            if loop is None or loop.step.value != 1 or not is_integer(loop.type) or not self.region.holds(node):
-                raise Unsupported("a loop of another kind")
+            plain = loop is not None and loop.step.value == 1 and is_integer(loop.type) and self.region.holds(node)
             # A few elements, as many as the compiler knows, are a pack most likely.
-            if self.code.is_constant(loop.bound_node) or self.kernel.changes_within(loop.bound, [loop.body]):
-                raise Unsupported("a loop that is not over a row")
+            short = plain and self.code.is_constant(loop.bound_node)
+            if not plain or short or self.kernel.changes_within(loop.bound, [loop.body]):
+                raise Unsupported("a loop of another kind")
             found.append(loop)
             if any(jump.type != "continue_statement" for jump in source.jumps_out_of(loop.body)):
                 raise Unsupported("a row that is left early")
@@ -158,11 +158,8 @@ class _Rows:
 
     def _folds(self, loop: Loop) -> Iterator[tuple[Loop, Definition, str]]:
         """Each variable that the loop changes and that outlives an element, and whether it is a sum, max or min."""
-        outer: dict[int, Definition] = {}
-        for target in self.code.assigned(loop.body):
-            found = self.code.definition(target)
-            if found is not None and not inside(found.declaration, loop.body):
-                outer[found.where] = found
+        changed = filter(None, map(self.code.definition, self.code.assigned(loop.body)))
+        outer = {found.where: found for found in changed if not inside(found.declaration, loop.body)}
         for found in outer.values():
             kinds = {fold_of(self.kernel, use) for use in self.code.uses(found, loop.body)}
             kind, type_ = kinds.pop(), self.source.of(found.declaration, "type")
@@ -219,8 +216,7 @@ class _Rows:
     def _is_the_same(self, symbol: Symbol) -> bool:
         """Whether it has one value for all of a row's elements."""
         found = self.code.variable(symbol.node)
-        settled = found is not None and found.kind in {"parameter", "template"}
-        return settled or symbol in {self.row, BLOCK, BLOCK_DIM}
+        return symbol in {self.row, BLOCK, BLOCK_DIM} or (found is not None and found.kind in {"parameter", "template"})
 
     def _place(self, access: Access) -> Polynomial:
         loop, place = self._loop_of(access.node), Polynomial.symbol(access.base) + access.offset
@@ -276,7 +272,8 @@ class _Rows:
         for site, (loop, found, kind) in enumerate(self.folds):
             edits.behind(loop.node, f"{found.name} = block_{kind}<{site}>({found.name});")
         # A second reduction's barrier keeps the next row's first one from overtaking this one's.
-        if rows is not None and sum(same(loop.node.parent, rows.body) for loop, *_ in self.folds) < 2:
+        always = sum(same(loop.node.parent, rows.body) for loop, *_ in self.folds) if rows is not None else 2
+        if self.folds and always < 2:
             edits.behind(statements(rows.body)[-1], "__syncthreads();")
 
     def _write_once(self, edits: Edits) -> None:
@@ -293,12 +290,9 @@ class _Rows:
 
     def _launch(self, edits: Edits, launch: Launch) -> None:
         """A block for each row."""
-        if any(launch.extents(node)[1:] != ("1", "1") for node in (launch.grid, launch.block)):
-            raise Unsupported("a launch of more than one dimension")
-        if launch.shared_text != "0":
-            raise Unsupported("shared memory of unknown use")
-        if self.region.loop is None and not self._covers(launch):
-            raise Unsupported("a grid that may leave rows out")
+        wide = any(launch.extents(node)[1:] != ("1", "1") for node in (launch.grid, launch.block))
+        if wide or launch.shared_text != "0" or (self.region.loop is None and not self._covers(launch)):
+            raise Unsupported("a launch of another kind, or a grid that may leave rows out")
         width, block = extent_of(self.code, self.kernel, launch.along_x(launch.block)), None
         if width is None or width < WIDTH // 2 or width % 32 != 0:
             if self.kernel.launch_bounds is not None:

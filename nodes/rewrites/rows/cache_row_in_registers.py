@@ -19,20 +19,15 @@ from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import row_loop, thread_loops
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES, spelt_out
 from nodes.rewrites.launch.grid_stride import headers
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, by_items, unless_single
 from nodes.rewrites.rows.rows_in_registers import RowReader, Value
 from nodes.rewrites.syntax.insert import renamed, substituted
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
-from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, same, statements
-
-ONE_REGISTER_EACH = frozenset(
-    {*ELEMENT_BYTES, "float2", "float4", "int2", "int4", "unsigned", "uint2", "uint4", "double2"}
-)
-"""Types that have a register for every element anyway."""
+from nodes.rewrites.syntax.tree import field_of, is_integer, one_variable, pragma_of, same, statements
 
 
 @rule(
@@ -74,9 +69,7 @@ class RowKeeper(RowReader):
             replaced.append(kernel.bounded(bounds))
         replaced += [(node, "") for node in [*self.gone, *self.moved]]
         replaced += [(loop.node, self._loop_text(number, loop)) for number, loop in enumerate(self.loops)]
-        for pragma in source.walk(kernel.body, "preproc_call"):
-            if any(same(pragma.next_named_sibling, loop.node) for loop in self.loops):
-                replaced.append((pragma, "\n"))
+        replaced += [(pragma, "\n") for loop in self.loops if (pragma := pragma_of(loop.node)) is not None]
         listed = field_of(kernel.template, "parameters")
         head = f"{source.of(listed)[:-1]}, " if listed is not None else "<"
         text = re.sub(r"(?m)^[ \t]+(?=#pragma)|^[ \t]+\n", "", source.render(kernel.node, replaced))
@@ -115,16 +108,13 @@ class RowKeeper(RowReader):
             bound = f"{value.type}& {value.variable} = {slot};"
             if value.loads and (kept or value in self.front):
                 constant = "" if self._changes(value, loop) else "const "
-                found.append((value.statement, f"{self._held(value, slot)}{constant}{bound}"))
+                # Elements have a register each anyway.
+                single = value.type in ELEMENT_BYTES or value.type in self.kernel.template_names
+                held = "" if single else f"hold_packed({slot});\n"
+                found.append((value.statement, f"{held}{constant}{bound}"))
             elif kept and value.bare is not None:
                 found.append((value.bare, bound))
         return found
-
-    def _held(self, value: Value, slot: str) -> str:
-        """The line in front of a kept pack's use, "" for what needs none."""
-        if value.type in ONE_REGISTER_EACH or value.type in self.kernel.template_names:
-            return ""
-        return f"hold_packed({slot});\n"
 
     def _changes(self, value: Value, loop: Loop) -> bool:
         """Whether the loop changes the variable after it was loaded."""
@@ -135,7 +125,7 @@ class RowKeeper(RowReader):
         """What one step takes in registers, as the kernel's template parameters say it, or those of a launch."""
         counts: dict[str, int] = {}
         kept = {self.names[v.address]: v.type for v in self.values if v.address in self.names}
-        sizes = [f"sizeof({self._spelled(spelt_out(self.kernel, short))})" for short in kept.values()]
+        sizes = [f"sizeof({self._spelled(short)})" for short in kept.values()]
         for row in self.rows:
             width = self._spelled(row.width)
             width = width if re.fullmatch(r"\w+|[(].*[)]", width) else f"({width})"

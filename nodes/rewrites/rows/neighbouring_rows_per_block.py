@@ -33,7 +33,6 @@ COMMENT = """\
 // The same for NEIGHBOUR_ROWS neighbouring rows a block, a thread a step: what is read by row lies side by side, and no index
 // is divided.
 """
-BOUNDS = "__launch_bounds__(1024)"
 ONE = Polynomial.constant(1)
 OUTER, INNER, COLUMN = (Polynomial.symbol(Symbol(f"the {name}")) for name in ("outer row", "inner row", "column"))
 ROW_BLOCK = Polynomial.product("blockIdx.z", "gridDim.y") + Polynomial.product("blockIdx.y")
@@ -192,7 +191,7 @@ class _Rows:
             text(self._name(size)) for size in (self.inner_rows, self.columns, self.lanes, self.outer_rows)
         )
         edits.replace(kernel.name_node, name)
-        edits.replace(*kernel.bounded(BOUNDS))
+        edits.replace(*kernel.bounded("__launch_bounds__(1024)"))
         outer, inner = self.code.fresh("outer_row"), self.code.fresh("inner_row")
         row = f"{outer} * {inner_rows} + {inner}"
         steps = f"({columns} / {lanes})" if lanes else columns

@@ -147,12 +147,10 @@ def check_own(kernel: Kernel, place: Callable[[Access], Polynomial]) -> None:
         accesses = [a for a in kernel.accesses if a.root == root]
         places = {place(access) for access in accesses}
         own = [p.depends_on(ELEMENT) for p in places]
-        named = {variable.node for p in places for variable in p.variables() if variable.node is not None}
-        held = [found for name in named if (found := kernel.code.definition(name)) is not None]
-        if len(accesses) > 1 and any(found.kind == "local" and kernel.code.mutated(found) for found in held):
-            raise Unsupported("a place that moves")
-        if len(accesses) > 1 and (len(own) > 1 if any(own) else any(a.reads for a in accesses)):
-            raise Unsupported("a read or write of what is another thread's")
+        held = [kernel.code.variable(variable.node) for p in places for variable in p.variables()]
+        moves = any(found is not None and found.kind == "local" and kernel.code.mutated(found) for found in held)
+        if len(accesses) > 1 and (moves or (len(own) > 1 if any(own) else any(a.reads for a in accesses))):
+            raise Unsupported("a place that moves, or a read or write of what is another thread's")
 
 
 def edited(kernel: Kernel, edits: Edits) -> str:

@@ -140,8 +140,13 @@ class RowReader:
 
     def _rows(self) -> list[Row]:
         """All that is kept in shared memory. Raises Unsupported where that is more than rows, or not the thread's own elements."""
-        found: dict[str, Row] = {}
-        shared, source = self._shared_names(), self.source
+        source, shared, found = self.source, dict[str, Node](), dict[str, Row]()
+        for node in source.walk(self.kernel.body, "declaration"):
+            names, pointer = names_declared(node), field_of(node, "declarator", "declarator")
+            words = {source.of(n) for n in source.walk(node, "identifier")}
+            into = pointer is not None and pointer.type == "pointer_declarator" and not words.isdisjoint(shared)
+            if len(names) == 1 and (into or source.says(node, "__shared__")):
+                shared[source.of(names[0])] = node
         for access in self.kernel.accesses:
             name = source.of(access.node, "argument")
             loop = next((o for o in self.loops if inside(access.node, o.body)), None)
@@ -157,17 +162,6 @@ class RowReader:
             if source.of(node) in shared and not any(inside(node, part) for part in known):
                 raise Unsupported("shared memory for more than the rows")
         return list(found.values())
-
-    def _shared_names(self) -> dict[str, Node]:
-        """Arrays in shared memory and pointers into it, by name, with their declarations."""
-        found: dict[str, Node] = {}
-        for node in self.source.walk(self.kernel.body, "declaration"):
-            names, pointer = names_declared(node), field_of(node, "declarator", "declarator")
-            words = {self.source.of(n) for n in self.source.walk(node, "identifier")}
-            into = pointer is not None and pointer.type == "pointer_declarator" and words & set(found)
-            if len(names) == 1 and (into or self.source.says(node, "__shared__")):
-                found[self.source.of(names[0])] = node
-        return found
 
     def _slot(self, access: Access, loop: Loop) -> tuple[str, str]:
         """Elements for each step and the index among them, of `row[i * width + k]` in a loop over `k < width`."""
@@ -204,7 +198,7 @@ class RowReader:
                 continue
             loop = self.loops[value.loop]
             variables = (value.access.offset + Polynomial.symbol(value.access.base)).variables() - {loop.symbol}
-            if any(s.where >= first.node.start_byte for s in variables) or not self._spelled_in_first(value):
+            if any(s.where >= first.node.start_byte for s in variables) or loop.name != first.name:
                 continue
             with suppress(Unsupported):
                 self.moved += self._between(value.statement, loop, written)
@@ -215,8 +209,8 @@ class RowReader:
 
     def _between(self, node: Node, loop: Loop, written: set[str]) -> list[Node]:
         """Declarations between the loops that the node's names need, directly or not. Raises Unsupported where they cannot move
-        in front of the first loop."""
-        found = []
+        in front of the first loop, or a name in the loop is none that the first loop begins with."""
+        found, text = [], self.source.of
         for held in map(self.code.definition, self.source.walk(node, "identifier")):
             behind = held is not None and held.declaration.start_byte >= self.loops[0].node.start_byte
             if held is None or held.kind != "local" or not behind or same(held.declaration, node):
@@ -225,6 +219,8 @@ class RowReader:
             if not inside(held.declaration, loop.body):
                 self._check_move(held.declaration, held.name, written)
                 found.append(held.declaration)
+            elif text(held.declaration) not in map(text, self.leading):
+                raise Unsupported("another name in the first loop")
         return found
 
     def _check_move(self, declaration: Node, name: str, written: set[str]) -> None:
@@ -240,17 +236,6 @@ class RowReader:
         roots = {a.root for a in self.kernel.accesses if inside(a.node, declaration)}
         if left or changed & {source.of(n) for n in source.walk(declaration, "identifier")} or roots & {*written, ""}:
             raise Unsupported("what the first loop may change")
-
-    def _spelled_in_first(self, value: Value) -> bool:
-        """Whether the load's own words mean the same in the first loop."""
-        loop = self.loops[value.loop]
-        declared = {self.source.of(statement) for statement in self.leading}
-        for found in map(self.code.definition, self.source.walk(value.statement, "identifier")):
-            if found is None or not inside(found.declaration, loop.body) or same(found.declaration, value.statement):
-                continue
-            if self.source.of(found.declaration) not in declared:
-                return False
-        return loop.name == self.loops[0].name
 
 
 @dataclass

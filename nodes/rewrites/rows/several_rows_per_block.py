@@ -11,7 +11,6 @@ from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.grid_stride import share_blocks, with_rows
-from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, either, with_second_form
 from nodes.rewrites.syntax.insert import renamed
@@ -42,8 +41,6 @@ def speedup(facts: Facts) -> float:
     once="short_row_items",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not brought(source):
-        return None
     code = code_of(source)
     edits = with_second_form(code, "short_rows", _rewrite_kernel, _launched)
     units = facts.device.units

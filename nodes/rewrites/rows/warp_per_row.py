@@ -43,14 +43,10 @@ from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, same, statements, upward
 
-TUNABLES = """\
-#define TEAM_ITEMS {items}  // tune: 1 2 4
-"""
+TUNABLES = "#define TEAM_ITEMS {items}  // tune: 1 2 4\n"
 LONG_BYTES = 32 * 16 * 4
 """A row is long of which a warp cannot hold all with four loads of 16 bytes a lane."""
-THREADS = """\
-#define TEAM_THREADS 256  // tune: 128 256 512
-"""
+THREADS = "#define TEAM_THREADS 256  // tune: 128 256 512\n"
 LANE, NUMBER, COUNT = (
     Polynomial.symbol(Symbol(f"the {name}")) for name in ("lane", "warp in its block", "block's warps")
 )
@@ -66,8 +62,6 @@ SLOT = Polynomial.symbol(BLOCK) * COUNT + NUMBER
     once="with_team",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "__shfl" not in source.text:
-        return None
     code, edits = code_of(source), Edits(source)
     kinds, flat, planar = set[str](), False, False
     long_rows = facts.share_of_workloads(lambda _, row_bytes: row_bytes > LONG_BYTES) > 0.5

@@ -24,10 +24,9 @@ from tree_sitter import Node
 
 from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
-from nodes.rewrites.syntax.entry import has_c_linkage, named, parameters
 from nodes.rewrites.syntax.insert import include, substituted
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, levelled
-from nodes.rewrites.syntax.tree import field_of, upward
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, upward
 
 _TYPES = {"class_specifier", "concept_definition", "enum_specifier", "struct_specifier", "union_specifier"}
 _DEFINES = {"preproc_def", "preproc_function_def"}
@@ -57,6 +56,10 @@ def multiversion(source: Source, other: Source, spec: Spec, version: Version, ca
     if source.root.has_error or other.root.has_error:
         raise Unsupported("the parser did not understand all of it")
     return _Joined(_File(source), _File(other), spec, version, called).text()
+
+
+def _has_c_linkage(node: Node) -> bool:
+    return enclosing(node, "linkage_specification") is not None
 
 
 class _File:
@@ -191,7 +194,7 @@ class _Joined:
     def _entry(self, file: _File, dtype: str) -> Node:
         """The definition of the entry point for a data type. Raises Unsupported where no such function can be seen."""
         found = (item for name in self.spec.entry_names(dtype) for item in file.named.get(name, []))
-        defined = next((item for item in found if field_of(item, "body") is not None and has_c_linkage(item)), None)
+        defined = next((item for item in found if field_of(item, "body") is not None and _has_c_linkage(item)), None)
         if defined is None:
             raise Unsupported(f"no entry point for {dtype} is written out")
         return defined
@@ -237,7 +240,7 @@ class _Joined:
         shared = [item for name in second.own - self.own for item in second.named.get(name, [])]
         edits.changes += {second.whole(item) for item in shared if not self.own & set(second.names_of(item))}
         for name in {name for dtype in self.spec.dtypes for name in self.spec.entry_names(dtype)}:
-            items = list(filter(has_c_linkage, second.named.get(name, [])))
+            items = list(filter(_has_c_linkage, second.named.get(name, [])))
             unused = name not in self.wanted and len(re.findall(rf"\b{name}\b", source.text)) == len(items)
             for item in items:
                 whole = item.parent if item.parent.type == "linkage_specification" else item
@@ -286,9 +289,13 @@ class _Joined:
     def _enter(self, edits: Edits, entry: Node, called: str) -> None:
         source, version, body = self.first.source, self.version, field_of(entry, "body")
         indent, unit = f"\n{source.indent(entry)}", source.unit(entry)
-        call = f"{called}({', '.join(parameters(source, entry))})"
+        given = [source.name(parameter) for parameter in children_of(entry, "declarator", "parameters")]
+        names = dict(zip([a.name for a in self.spec.arguments], given, strict=False))
+        if not all(given) or not version.asked <= names.keys():
+            raise Unsupported("an entry point with a parameter that has no name, or that lacks a size")
+        call = f"{called}({', '.join(given)})"
         calls = [f"return {call};"] if source.of(entry, "type") != "void" else [f"{call};", "return;"]
-        condition = version.condition(named(source, self.spec, entry, version.asked), self._bound(self.suffix))
+        condition = version.condition(names, self._bound(self.suffix))
         lines = [f"if ({condition}) {{", calls, "}"] if condition else calls[:1]
         if condition and body.start_point[0] != body.end_point[0]:
             edits.insert(body.start_byte + 1, "".join(indent + line for line in levelled([lines], unit)))

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from nodes.rewrites.syntax.tree import JUMPS, enclosing, field_of, inside, left_by, same
+from nodes.rewrites.syntax.tree import JUMPS, declared_name, enclosing, field_of, inside, left_by, pragma_of, same
 
 _LANGUAGE = Language(tree_sitter_cuda.language())
 Lines = Sequence["str | Lines"]
@@ -82,6 +82,10 @@ class Source:
     def called(self, call: Node | None) -> str:
         """The plain name of the function that a call names, without namespaces and template arguments."""
         return self.of(call, "function").split("<")[0].split("::")[-1]
+
+    def name(self, definition: Node | None) -> str:
+        """What a function, a parameter or a declaration gives a name to."""
+        return self.of(declared_name(field_of(definition, "declarator")))
 
     def walk(self, node: Node | None = None, *types: str) -> Iterator[Node]:
         """The node and all below it, depth first, in source order; only `types` where given."""
@@ -245,8 +249,13 @@ class Edits:
         self.changes.append((at, at, text))
 
     def in_front(self, statement: Node, *lines: str) -> None:
-        """Inserts lines in front of a statement, at its indentation."""
-        self.insert(statement.start_byte, "".join(f"{line}\n{self.source.indent(statement)}" for line in lines))
+        """Inserts lines in front of a statement and the directive for it, at its indentation; directives have none."""
+        source, first, indent = self.source, pragma_of(statement) or statement, self.source.indent(statement)
+        start = source.line_start(first)
+        if source.data[start : first.start_byte].strip():
+            self.insert(first.start_byte, "".join(f"{line}\n{indent}" for line in lines))
+        else:
+            self.insert(start, "".join(f"{line}\n" if line.startswith("#") else f"{indent}{line}\n" for line in lines))
 
     def behind(self, statement: Node, line: str) -> None:
         """Inserts a line behind a statement, at its indentation."""
@@ -266,6 +275,13 @@ class Edits:
             after = self.source.data.find(b"\n", end) + 1 if blank else 0
             end = after if after and not self.source.data[end:after].strip() else end
             self.changes[-1] = (self.source.line_start(node), end, "")
+
+    def take_out(self, entry: Node) -> None:
+        """Deletes an entry of a list, and one comma beside it."""
+        before, after = entry.prev_sibling, entry.next_sibling
+        start = before.start_byte if before.type == "," else entry.start_byte
+        last = before.type != "," and after.type == ","
+        self.changes.append((start, after.next_sibling.start_byte if last else entry.end_byte, ""))
 
     def apply(self) -> str:
         """The new text. Raises Unsupported where two changes overlap."""

@@ -72,6 +72,12 @@ def declared_name(declarator: Node | None) -> Node | None:
     return declarator if named else None
 
 
+def template_of(definition: Node) -> Node | None:
+    """The template_declaration that a function, or a struct, is the inside of."""
+    outer = definition.parent
+    return outer if outer is not None and outer.type == "template_declaration" else None
+
+
 def whole_of(place: Node | None) -> Node | None:
     """What a place is, or is a field of: `v` for `v`, `v.x` and `(v).x.y`, `p->x` for itself."""
     while place is not None and place.type in {"field_expression", "parenthesized_expression"}:

@@ -18,7 +18,7 @@ from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites.steps import SPEC
 
-SETTLING = ["inline_algorithms", "specialize_functors", "unflatten_loop", "if_conversion", "lookup_tables"]
+SETTLING = ["specialize_functors", "unflatten_loop"]
 """Of these, every trap's outcome is the same to the bit."""
 HEADERS = """\
 #include <immintrin.h>

@@ -66,7 +66,7 @@ __global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride,
   const T* from = x + row * n;
 #pragma unroll 1
   for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < Index(packs); i += gridDim.x * blockDim.x) {
-    const T value = i == 0 ? from[0] : from[order[i]];
+    const T value = int64_t(i) == 0 ? from[0] : from[order[i]];
     y[row * stride + int64_t(i) * stride] = value + *(from + i);
     if constexpr (kOneStep) break;
   }

@@ -251,10 +251,6 @@ __device__ float total(float v) {
   for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] - v;"""
     text = kernel(body, launch="plain<<<rows, 1024, 0, stream>>>(x, y, n);", head=helper)
     assert refused(text, "tune_block_size")
-    guarded = text.replace(
-        "v = by_warp[threadIdx.x % 32]", "v = threadIdx.x % 32 < blockDim.x / 32 ? by_warp[threadIdx.x % 32] : 0"
-    )
-    assert not refused(guarded, "tune_block_size")
 
 
 WARP_A_ROW = """\
@@ -281,15 +277,6 @@ def a_warp_a_row(body: str = WARP_A_ROW) -> str:
 )
 def test_what_only_looks_like_the_lanes_of_a_warp(old: str, new: str) -> None:
     assert refused(a_warp_a_row(WARP_A_ROW.replace(old, new)), "vectorize")
-
-
-def test_the_threads_of_a_block_of_two_dimensions_share_a_row_out() -> None:
-    body = """\
-  const int at = threadIdx.x + threadIdx.y * blockDim.x, all = blockDim.x * blockDim.y;
-  for (int i = at; i < n; i += all) y[blockIdx.x * n + i] = x[blockIdx.x * n + i] + 1;"""
-    new = flat(after(kernel(body, launch="plain<<<rows, dim3(32, 4), 0, stream>>>(x, y, n);"), "vectorize"))
-    assert "for (int pack = at; pack < n / VEC; pack += all)" in new
-    assert refused(kernel(body.replace("threadIdx.y * blockDim.x", "threadIdx.y * 8")), "vectorize")
 
 
 LARGEST = """\

@@ -1,4 +1,4 @@
-// unflatten_loop lookup_tables
+// unflatten_loop licm
 // timed 4096 64
 #include <algorithm>
 #include <cmath>
