@@ -108,24 +108,26 @@ def test_what_is_refused(body, why):
     assert got and why in got
 
 
-def test_a_function_is_looked_into():
-    before = "static void put(float* to, float value) { *to = value; to[1] = value; }"
-    assert "overlap" in verdict("for (int64_t i = 0; i < rows; ++i) put(y + i, x[i]);", before=before)
-    assert verdict("for (int64_t i = 0; i < rows; ++i) put(y + 2 * i, x[i]);", before=before) == ""
+PUT = "static void put(float* to, float value) { *to = value; to[1] = value; }"
+OVERLOADS = "void put(float* to, float v) { *to = v; }\nvoid put(char* to, float v) { to[1] = (char)v; to[0] = 0; }"
+REFERENCE = "inline void put(float& to, float value) { to = value; }\ninline void next(int64_t& at) { at += 1; }"
+EACH = "for (int64_t i = 0; i < rows; ++i)"
 
 
-def test_every_overload_counts():
-    before = "void put(float* to, float v) { *to = v; }\nvoid put(char* to, float v) { to[1] = (char)v; to[0] = 0; }"
-    assert "overlap" in verdict("for (int64_t i = 0; i < rows; ++i) put(y + i, x[i]);", before=before)
-
-
-def test_a_reference_is_written_through():
-    before = "inline void put(float& to, float value) { to = value; }"
-    assert verdict("for (int64_t i = 0; i < rows; ++i) put(y[i], x[i]);", before=before) == ""
-    assert verdict("for (int64_t i = 0; i < rows; ++i) put(y[0], x[i]);", before=before) != ""
-    counted = "inline void next(int64_t& at) { at += 1; }"
-    body = "for (int64_t i = 0; i < rows; ++i) { int64_t at = i; next(at); y[at] = y[i]; }"
-    assert verdict(body, before=counted) != ""
+@pytest.mark.parametrize(
+    ("before", "body", "why"),
+    [
+        (PUT, f"{EACH} put(y + i, x[i]);", "overlap"),
+        (PUT, f"{EACH} put(y + 2 * i, x[i]);", ""),
+        (OVERLOADS, f"{EACH} put(y + i, x[i]);", "overlap"),
+        (REFERENCE, f"{EACH} put(y[i], x[i]);", ""),
+        (REFERENCE, f"{EACH} put(y[0], x[i]);", "without i"),
+        (REFERENCE, f"{EACH} {{ int64_t at = i; next(at); y[at] = y[i]; }}", "not"),
+    ],
+)
+def test_functions_are_looked_into(before: str, body: str, why: str) -> None:
+    got = verdict(body, before=before)
+    assert why in got and bool(got) == bool(why)
 
 
 def test_one_array_passed_twice_is_no_pair_of_arrays():

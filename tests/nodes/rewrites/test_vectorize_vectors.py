@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.steps import after, flat, refused, stays
+from tests.nodes.rewrites.steps import after, flat, stays
 
 TEXT = """\
 __global__ void plain(const float* x, float* y, int n) {{
@@ -20,6 +20,9 @@ COPY = "reinterpret_cast<float2*>(y)[i] = reinterpret_cast<const float2*>(x)[i];
 
 def kernel(body: str) -> str:
     return TEXT.format(body=body)
+
+
+ELEMENT = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
 
 
 @pytest.mark.parametrize(
@@ -50,8 +53,7 @@ def test_a_thread_takes_as_many_vectors_as_make_16_bytes(body: str, loads: str, 
 def test_a_grid_is_not_empty_where_there_is_no_whole_vector() -> None:
     """One element is no pair; the launch had a block for it."""
     assert "ceil_div((n / 2) / WIDTH + 1, 256)" in after(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}"), "vectorize")
-    whole = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
-    assert "ceil_div(n / WIDTH, 256)" in after(whole, "vectorize")
+    assert "ceil_div(n / WIDTH, 256)" in after(ELEMENT, "vectorize")
 
 
 @pytest.mark.parametrize(
@@ -84,23 +86,25 @@ def test_one_array_in_two_sizes_is_written_one_by_one() -> None:
     assert "y_pack" not in new and "reinterpret_cast<float2*>(y)[i] = x_pack.at[k];" in new
 
 
-def test_an_element_that_depends_on_its_thread_stays_with_it() -> None:
-    text = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
-    assert refused(text.replace("= x[i]", "= x[i] * threadIdx.x"), "vectorize")
-    named = text.replace(INDEX, f"const int t = threadIdx.x;\n  {INDEX}")
-    assert refused(named.replace("= x[i]", "= x[i] * t"), "vectorize")
-    assert not refused(named, "vectorize")
+NAMED = ELEMENT.replace(INDEX, f"const int t = threadIdx.x;\n  {INDEX}")
 
 
 @pytest.mark.parametrize(
-    "guard", ["if (i < n && x[i] > 0)", "if (i >= n || x[i] < 0) return;\n ", "if (i % 3 && i < n)"]
+    ("text", "old", "new"),
+    [
+        (ELEMENT, "= x[i]", "= x[i] * threadIdx.x"),  # an element that depends on its thread stays with it
+        (NAMED, "= x[i]", "= x[i] * t"),
+        # A guard that asks for the element: of the catalogue's look_up, `if (i < count && local[i] >= 0)`, an index was left over
+        # that nothing declared.
+        (ELEMENT, "if (i < n)", "if (i < n && x[i] > 0)"),
+        (ELEMENT, "if (i < n)", "if (i >= n || x[i] < 0) return;\n "),
+        (ELEMENT, "if (i < n)", "if (i % 3 && i < n)"),
+    ],
 )
-def test_a_guard_that_asks_for_the_element_stays(guard: str) -> None:
-    """Of the catalogue's look_up, `if (i < count && local[i] >= 0)`, an index was left over that nothing declared."""
-    assert refused(kernel(f"{INDEX}{guard} y[i] = x[i];"), "vectorize")
+def test_elements_that_stay(text: str, old: str, new: str) -> None:
+    assert stays("vectorize", text, old, new)
 
 
 def test_a_store_in_parentheses_is_a_store() -> None:
     """`(y[i]) = v` was once taken for a load."""
-    text = kernel(f"{INDEX}if (i < n) {{ (y[i]) = x[i]; }}")
-    assert "store_lanes(&y[first], y_pack);" in after(text, "vectorize")
+    assert "store_lanes(&y[first], y_pack);" in after(ELEMENT.replace("y[i]", "(y[i])"), "vectorize")
