@@ -20,7 +20,6 @@ INTEGERS: dict[str, Callable[[int, int], int]] = {
     "&": operator.and_, "|": operator.or_, "^": operator.xor, "%": operator.mod, "<<": operator.lshift,
     ">>": operator.rshift, "/": operator.floordiv, **NUMBERS,
 }  # fmt: skip
-COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
 
 
 class Unknown:
@@ -100,10 +99,6 @@ class Arithmetic:
         left = self.value(field_of(node, "left"), frame, active)
         if sign not in {"&&", "||"}:
             right = self.value(field_of(node, "right"), frame, active)
-            if sign in COMPARISONS:
-                sides = ((field_of(node, "left"), left), (field_of(node, "right"), right))
-                named = {"number_literal", "unary_expression", "identifier"}
-                self.compared |= {float(v) for n, v in sides if n.type in named and isinstance(v, (int, float))}
             return self._each(sign, left, right, active)
         holds = [self._truth(self.of_thread(left, t)) for t in active]
         asked = [t for t, yes in zip(active, holds, strict=True) if yes == (sign == "&&")]

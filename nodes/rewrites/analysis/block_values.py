@@ -40,6 +40,9 @@ CUB = {
 }  # fmt: skip
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
 _PLAIN = {"identifier", "reference_declarator"}
+_STATEMENTS = {
+    "declaration": "_declare", "if_statement": "_branch", "for_statement": "_loop", "return_statement": "_return",
+}  # fmt: skip
 _HANDLERS = {
     "unary_expression": "_unary", "binary_expression": "_binary", "conditional_expression": "_choice",
     "assignment_expression": "_assign", "call_expression": "_call",
@@ -58,9 +61,7 @@ class Block(Arithmetic):
         self.everyone = list(range(width))
         self.barriers = 0
         self.bounds: dict[float, str] = {}
-        """Numbers that may bound an extreme, as they are written."""
-        self.compared: set[float] = set()
-        """Numbers that something was compared with."""
+        """Numbers of the statements, as they are written: they may bound an extreme."""
         self.exponentials: set[str] = set()
         """Those that were called."""
         self.shared: dict[int, Memory] = {}
@@ -98,14 +99,8 @@ class Block(Arithmetic):
             for child in node.named_children:
                 if child.type != "comment":
                     self.value(child, frame, active)
-        elif node.type == "declaration":
-            self._declare(node, frame, active)
-        elif node.type == "if_statement":
-            self._branch(node, frame, active)
-        elif node.type == "for_statement":
-            self._loop(node, frame, active)
-        elif node.type == "return_statement":
-            self._return(node, frame, active)
+        elif node.type in _STATEMENTS:
+            getattr(self, _STATEMENTS[node.type])(node, frame, active)
         else:
             raise Unsupported(f"a {node.type} in a reduction")
 

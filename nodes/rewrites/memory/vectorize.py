@@ -1,8 +1,7 @@
 """Scalar loads and stores become packs of up to 16 bytes.
 
 Applies to a loop over elements that threads share out (`for (i = threadIdx.x; i < n; i += blockDim.x)`, a grid-stride
-loop, or one guarded element a thread) whose body reads or writes neighbouring elements for neighbouring `i`; an element
-may be a vector (half2, float2, uint2) that the kernel sees its parameter through, see _vectors.py. The loop
+loop, or one guarded element a thread) whose body reads or writes neighbouring elements for neighbouring `i`. The loop
 then runs over packs: indices and everything else that is the same for a whole pack are computed once, all loads come
 before the arithmetic, all stores after it. Right because no thread may rely on another's elements between two barriers.
 Elements that are reached under a condition which is the same for a whole pack, `bias ? bias[i] : 0`, move under it; elements
@@ -87,12 +86,6 @@ def _own(kernel: Kernel, access: Access) -> bool:
     """Whether it is memory of the thread itself."""
     found = kernel.code.definition(access.base.node) if access.base.node is not None else None
     return not access.root and found is not None and "__shared__" not in kernel.source.of(found.declaration)
-
-
-def _implied(condition: tuple[tuple[str, ...], int], others: list[tuple[tuple[str, ...], int]]) -> bool:
-    """Whether a part of the product is a multiple already."""
-    factors, times = condition
-    return any(len(some) < len(factors) and set(some) <= set(factors) and by % times == 0 for some, by in others)
 
 
 def _rewrite_kernel(edits: Edits, kernel: Kernel, found: list[Packed]) -> None:
@@ -222,16 +215,14 @@ def _flat(lines: list[str]) -> list[str]:
 
 def _rewrite_launch(edits: Edits, kernel: Kernel, launch: Launch, found: list[Packed], element: str) -> None:
     source, code = edits.source, kernel.code
-    needed = ((packed, polynomial, times) for packed in found for polynomial, times in packed.multiples)
-    required = list(
-        dict.fromkeys(c for one, p, times in needed for c in one.common.multiples_of_width(launch, p, times))
-    )
+    needed = ((packed.common, polynomial) for packed in found for polynomial in packed.multiples)
+    required = dict.fromkeys(c for common, p in needed for c in common.multiples_of_width(launch, p))
     # Names of our own must not hide a variable that the launch's arguments or sizes mention.
     count, lanes, pack, run = (code.fresh(name) for name in ("WIDTH", "lanes", "PACK", "launch_packs"))
     conditions = [
-        f"{' * '.join(factors)} % {pack if times == 1 else f'({times} * {pack})'} == 0"
-        for factors, times in required
-        if not _implied((factors, times), required)
+        f"{' * '.join(factors)} % {pack} == 0"
+        for factors in required
+        if not any(set(some) <= set(factors) and len(some) < len(factors) for some in required)  # a part is one already
     ]
     bases = dict.fromkeys(group.first.root for packed in found for group in packed.groups)
     names = [p.name for p in kernel.parameters]

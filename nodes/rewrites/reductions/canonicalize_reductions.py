@@ -31,7 +31,7 @@ from nodes.rewrites.prelude import brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.joined import End, Joined, Places, shapes_of
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
-from nodes.rewrites.reductions.warp_reductions import ORDERED, called
+from nodes.rewrites.reductions.warp_reductions import called
 from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
@@ -163,14 +163,13 @@ class _Reduced(Joined):
         element = source.of(self.share.declaration, "type")
         passed = (dict(zip(kernel.template_names, x.template_arguments, strict=False)) for x in kernel.launches)
         types = {code.plain_type(arguments.get(element, element)) for arguments in passed}
-        if kind != "sum" and not types <= (ORDERED if not bound else {"float"}):
-            raise Unsupported(f"an extreme of {element}, which max() and min() may not know")
+        if not types <= ({"float"} if bound else {"float", "double"}):
+            raise Unsupported("a share of another type, which a function may have widened")
         if self.call is not None and called(source, self.call) in CUB:  # shuffles are of whole warps
             round_up(edits, code, kernel, self.call, self.share, kind)
         inner = [*taken, *code.reached(*(source.called(c) for s in taken for c in source.walk(s, "call_expression")))]
-        if element == "float" and any(
-            source.of(n) == "double" for s in inner for n in source.walk(s, "primitive_type")
-        ):
+        words = {source.of(word) for s in inner for word in source.walk(s, "primitive_type")}
+        if "float" in types and "double" in words:
             raise Unsupported("a sum in another type")
         call = f"block_{kind}<{next_site(source)}>({self.share.name})"
         call = f"f{kind}f({call}, {bound})" if bound else call  # of a row that has nothing above it

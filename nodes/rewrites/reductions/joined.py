@@ -63,7 +63,7 @@ class Joined:
         self, code: Code, kernel: Kernel, shapes: list[tuple[Launch, int]], after: list[Node], state: list[str]
     ) -> None:
         self.code, self.source, self.kernel, self.after, self.state = code, code.source, kernel, after, state
-        self.shapes, self.asked = shapes, Run(code, kernel, *shapes[0], {})
+        self.shapes, self.asked = shapes, Run(code, kernel, *max(shapes, key=lambda shape: shape[1]), {})
 
     # What a kind of reduction says of itself.
 
@@ -156,7 +156,8 @@ class Joined:
             raise Unsupported("the parser did not understand a statement")
         named, lines = self.lines(edits, taken, results)
         places = {place: (named[result], all_) for result, held in results.items() for place, all_ in held.items()}
-        kept = self._replace_variables(edits, taken, places) | self._replace_slots(edits, taken, places)
+        self._replace_variables(edits, taken, places)
+        kept = self._replace_slots(edits, taken, places)
         lines = [*(source.of(node) for _, node in sorted(kept.items())), *lines]
         self._keep_apart(edits, first, taken[-1])
         text = f"\n{source.indent(first)}".join(lines)
@@ -166,7 +167,7 @@ class Joined:
         else:
             edits.in_front(first, text)
         told = field_of(rest[0], "consequence") if len(rest) == 1 and rest[0].type == "if_statement" else None
-        if told is not None and field_of(rest[0], "alternative") is None and self._is_leaders(told):
+        if told is not None and field_of(rest[0], "alternative") is None and self.asked.reaching(told)[0] == [0]:
             branch = self.after[at]  # of which nothing but what the first thread tells is left
             edits.changes.append((branch.start_byte, told.start_byte, "if (threadIdx.x == 0) "))
             edits.changes.append((told.end_byte, branch.end_byte, ""))
@@ -187,12 +188,10 @@ class Joined:
         if around is not None and (not waits or source.has(around, "continue_statement")):  # which may skip the barrier
             edits.in_front(first, "__syncthreads();")
 
-    def _replace_variables(
-        self, edits: Edits, taken: list[Node], places: dict[str, tuple[str, bool]]
-    ) -> dict[int, Node]:
-        """Who reads a result reads our name; the declarations among the statements that somebody needs still. Raises Unsupported
-        where something else that the statements leave in a variable is read."""
-        code, kernel, first, kept = self.code, self.kernel, taken[0], dict[int, Node]()
+    def _replace_variables(self, edits: Edits, taken: list[Node], places: dict[str, tuple[str, bool]]) -> None:
+        """Who reads a result reads our name. Raises Unsupported where something else that the statements leave in a variable is
+        read."""
+        code, kernel, first = self.code, self.kernel, taken[0]
         made = {f.where: f for s in taken for node in self.source.walk(s, "declaration") for f in code.declared(node)}
         changed = {found.where: found for s in taken for found in self._changed(s)}
         behind = [s for s in self.after if s.start_byte >= taken[-1].end_byte]
@@ -203,21 +202,15 @@ class Joined:
             if found.where in changed and any(not here.start_byte <= found.where < here.end_byte for here in rounds):
                 raise Unsupported("a variable of the rounds around")
             over = self._set_anew(found.name, behind)
-            declared = next((s for s in taken if inside(found.declaration, s)), None)
             for use in code.uses(found, kernel.body):
                 if use.start_byte < first.start_byte or any(inside(use, s) for s in taken) or declares(use):
                     continue
-                if use.start_byte < over and self._replace(edits, use, places):
-                    continue
-                if declared is not None and found.where not in changed and self._is_plain(declared, made | changed):
-                    kept[declared.start_byte] = declared
-                elif use.start_byte < over:
+                if use.start_byte < over and not self._replace(edits, use, places):
                     raise Unsupported("something else that is read later")
-        return kept
 
     def _replace_slots(self, edits: Edits, taken: list[Node], places: dict[str, tuple[str, bool]]) -> dict[int, Node]:
         """As `_replace_variables`, of what the statements leave in shared memory: others read results until something is written
-        there, and what has been written by the same name since."""
+        there, and what has been written by the same name since. The declarations among the statements that they need."""
         code, source, first, kept = self.code, self.source, taken[0], dict[int, Node]()
         touched = {slots.where for s in taken for n in source.walk(s, "identifier") if (slots := self._slots(n))}
         calls = {source.called(call) for s in taken for call in source.walk(s, "call_expression")}
@@ -235,15 +228,15 @@ class Joined:
                 if any(inside(use, here) for here in rounds):
                     raise Unsupported("slots that an earlier round reads")
                 continue
-            if source.set_by(node) == "=":
-                again = [here for here in upward(node, self.kernel.body) if here.type in LOOPS and here not in rounds]
-                if any(inside(read, here) for read in reads for here in again):
+            again = source.called(enclosing(node, "call_expression")) in calls and node.parent.type == "argument_list"
+            if again or source.set_by(node) == "=":
+                around = [here for here in upward(node, self.kernel.body) if here.type in LOOPS and here not in rounds]
+                if any(inside(read, here) for read in reads for here in around):
                     raise Unsupported("a result that the round before may have overwritten")
                 _, sure = self.asked.reaching(node, first.parent)
                 each = node.type == "subscript_expression" and code.place_of(node).depends_on(THREAD)
-                written.add(found.name if sure and each else "")  # one place by one thread fills no slots
-            elif source.called(enclosing(node, "call_expression")) in calls and node.parent.type == "argument_list":
-                written.add(found.name)  # it fills them before it reads them, as it has here
+                # A function fills them before it reads them, as it has here; one place by one thread fills no slots.
+                written.add(found.name if sure and (again or each) else "")
             elif found.name not in written:
                 if written or not self._replace(edits, use, places):
                     raise Unsupported("slots that are read elsewhere")
@@ -273,13 +266,10 @@ class Joined:
             return False
         name, everywhere = places[place]
         changed = node.parent.type == "pointer_expression" or self.source.set_by(node) != ""
-        if changed or not (everywhere or self._is_leaders(use)):
+        if changed or not (everywhere or self.asked.reaching(use)[0] == [0]):
             raise Unsupported("a result that others read, or that changes")
         edits.replace(node, name)
         return True
-
-    def _is_leaders(self, node: Node) -> bool:
-        return self.asked.reaching(node)[0] == [0]
 
     def _set_anew(self, name: str, behind: list[Node]) -> int:
         """Where the first of the statements begins that gives a variable a value that is made of something else; the kernel's end
@@ -306,15 +296,6 @@ class Joined:
                     found = code.definition(name)
                     if found is not None and found.kind == "local" and code.lends(call, argument)[0]:
                         yield found
-
-    def _is_plain(self, statement: Node, touched: dict[int, Definition]) -> bool:
-        """A declaration of something that the reduction takes no part in, and does not change."""
-        own = {found.where for found in self.code.declared(statement)}
-        names = {path.partition(".")[0] for path in self.state}
-        names |= {found.name for found in touched.values() if found.where not in own}
-        takes_part = any(self.source.of(n) in names for n in self.source.walk(statement, "identifier"))
-        looks_up = self.source.has(statement, "subscript_expression", "pointer_expression", "call_expression")
-        return statement.type == "declaration" and not takes_part and not looks_up
 
 
 def _branch(statement: Node) -> list[Node]:

@@ -79,14 +79,10 @@ class _Pairs(Joined):
         while after and not any(source.of(n) in names for n in source.walk(after[0], "identifier")):
             after.pop(0)
         ours = brought(source)
-        calls = (c for s in after for c in source.walk(s, "call_expression"))
-        known = [c.start_byte for c in calls if source.called(c) in ours]
-        after = [s for s in after if s.end_byte <= min(known, default=s.end_byte)]
+        calls = [[source.called(c) for c in source.walk(s, "call_expression")] for s in after]
+        after = after[: next((at for at, names_called in enumerate(calls) if ours & {*names_called}), len(after))]
         if outer.parent.type != "compound_statement" or not after:
             raise Unsupported("nothing behind the loop")
-        scale = online.scale_node
-        if scale is not None and (found := code.definition(scale)) is not None and inside(found.declaration, outer):
-            raise Unsupported("a scale of the loop's own")
         super().__init__(code, kernel, shapes_of(code, kernel), after, state)
 
     def _outermost(self, code: Code, loop: Node, names: set[str]) -> Node:
@@ -141,12 +137,11 @@ class _Pairs(Joined):
         numbers, online, inf = random.Random(13), self.online, math.inf
         some = [1.5 if t in {0, 3, width - 1} else -inf for t in range(width)]
         normal = [numbers.gauss(0.0, 2.0) for _ in range(width)]
-        of_least = 1.0 if online.keeps_least else 0.0  # as the loop may have left it
         of_largest = 1.0 if online.keeps_largest else math.nan
         weighted = [total for total, weight in online.sums if weight]  # -inf times nothing is a NaN in their sums
         for maxima, place, value, totals in (
-            ([-inf] * width, -inf, of_least, self.totals),
-            (some, -inf, of_least, self.totals),
+            ([-inf] * width, -inf, 0.0, self.totals),
+            (some, -inf, 0.0, self.totals),
             (some, -inf, math.nan, weighted),
             (normal, normal[width // 2 - 1], math.nan, self.totals),
             ([inf if t == 7 else 0.5 for t in range(width)], inf, of_largest, self.totals),
@@ -166,16 +161,12 @@ class _Pairs(Joined):
         for path in self.state:
             named[path] = free(f"{path.replace('.', '_')}_of_block", taken_names)
             taken_names.add(named[path])
-        return named, self._one_after_another(named, taken_names)
-
-    def _one_after_another(self, named: dict[str, str], taken_names: set[str]) -> list[str]:
-        """As `block_shifted_sum` has it, a sum at the largest value stays as it is."""
-        online, site = self.online, next_site(self.source)
-        largest, scale = named[online.maximum], free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
+        largest, site = named[online.maximum], next_site(self.source)
+        scale = free(f"{online.maximum.replace('.', '_')}_scale", taken_names)
         below = online.below(online.maximum, largest)
-        return [
+        return named, [
             f"const float {largest} = block_max<{site}>({online.maximum});",
-            f"const float {scale} = {online.maximum} < {largest} ? {below} : 1.0f;",
+            f"const float {scale} = {online.maximum} < {largest} ? {below} : 1.0f;",  # at the largest it stays as it is
             *(
                 f"const float {named[total]} = block_sum<{number}>({total} * {scale});"
                 for number, total in enumerate(self.totals, site + 1)

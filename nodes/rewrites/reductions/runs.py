@@ -88,15 +88,16 @@ class Run:
 
     def places(self) -> dict[str, tuple[object, bool]]:
         """What the first thread finds where, `m`, `md.m`, `maxs[0]` or `total.m`, and whether the others find the same."""
-        block, found = self.block, dict[str, tuple[object, bool]]()
-        for memory in [*self.memories.values(), *block.shared.values()]:
-            if 0 not in memory.held:
+        block, found, scopes = self.block, dict[str, tuple[object, bool]](), self.frame.scopes
+        own = {n: v for scope in scopes for n, v in scope.items() if sum(n in other for other in scopes) == 1}
+        for memory in [*self.memories.values(), *own.values()]:
+            if not isinstance(memory, Memory) or 0 not in memory.held:
                 continue
             value, everywhere = memory.held[0][0], self._is_readable(memory)
             place = memory.name if memory.scalar else f"{memory.name}[0]"
             parts = {f"{place}.{part}": v for part, v in value.items()} if isinstance(value, dict) else {place: value}
             found |= {name: (v, everywhere) for name, v in parts.items()}
-        for name, value in {n: v for scope in self.frame.scopes for n, v in scope.items()}.items():
+        for name, value in own.items():
             if isinstance(value, Memory):
                 continue
             values = value if isinstance(value, list) else [value] * block.width

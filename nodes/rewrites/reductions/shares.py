@@ -36,10 +36,8 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
         return False
     if value.type == "number_literal":
         return is_zero(source.of(value))
-    if value.type == "parenthesized_expression":
-        return _is_nothing(code, kernel, value.named_children[0], reduction, depth + 1)
-    if value.type == "cast_expression":
-        return _is_nothing(code, kernel, field_of(value, "value"), reduction, depth + 1)
+    if value.type in {"parenthesized_expression", "cast_expression"}:
+        return _is_nothing(code, kernel, value.named_children[-1], reduction, depth + 1)
     if value.type == "call_expression":
         inner = children_of(value, "arguments")
         cast = source.called(value) in _CASTS | set(kernel.template_names) and len(inner) == 1
@@ -49,9 +47,6 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
         sign = source.of(value, "operator")
         nothing = [_is_nothing(code, kernel, side, reduction, depth + 1) for side in sides]
         return {"*": any(nothing), "/": nothing[0], "+": all(nothing), "-": all(nothing)}.get(sign, False)
-    if value.type == "conditional_expression":
-        sides = [field_of(value, f) for f in ("consequence", "alternative")]
-        return all(_is_nothing(code, kernel, side, reduction, depth + 1) for side in sides)
     if value.type == "field_expression":
         return _field_begins_with_nothing(code, value)
     return value.type == "identifier" and _begins_with_nothing(code, kernel, value, reduction, depth)

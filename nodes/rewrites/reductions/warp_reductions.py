@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tree_sitter import Node
 
@@ -71,12 +72,8 @@ def reductions(code: Code, kernel: Kernel, size: int) -> list[Reduction]:
     anything but a reduction that leaves every lane with the result."""
     found: list[Reduction] = []
     for call in code.source.walk(kernel.body, "call_expression"):
-        if any(inside(call, node) for r in found for node in r.nodes) or not _talks(code, call):
-            continue
-        try:
-            found.append(_of_call(code, kernel, size, call))
-        except Unsupported:
-            found.append(_written_out(code, kernel, size, call))
+        if not any(inside(call, node) for r in found for node in r.nodes) and _talks(code, call):
+            found.append(_reduction(code, kernel, size, call))
     if not found:
         raise Unsupported("no reduction")
     return found
@@ -96,43 +93,28 @@ def _talks(code: Code, call: Node) -> bool:
     return any(_TALKS.search(each) for each in (name, *inner))
 
 
-def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
-    source, name, arguments = code.source, called(code.source, call), children_of(call, "arguments")
-    if len(code.overloads.get(name, [])) != 1 or len(arguments) != 1:
-        raise Unsupported("a reduction of another form")
-    held = code.variable(arguments[0])
-    if held is None or held.kind != "local":
+def _reduction(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
+    """`f(v)`, or `for (offset = 16; ...) v += __shfl_xor_sync(~0u, v, offset);` and the same in several statements."""
+    source, arguments, pragmas = code.source, children_of(call, "arguments"), list[Node]()
+    nodes, argument = [call], arguments[0] if len(arguments) == 1 else None
+    if argument is None or len(code.overloads.get(called(source, call), [])) != 1:
+        first = next(here for here in upward(call) if here.parent is None or here.parent.type == "compound_statement")
+        argument = next(_outer_targets(code, first), None)
+        behind = [s for s in statements(first.parent) if s.start_byte >= first.start_byte and s.type != "preproc_call"]
+        nodes = list(takewhile(lambda s: _is_about(code, s, source.of(argument)), behind))
+        pragmas = [pragma for pragma in map(pragma_of, nodes) if pragma is not None]
+    held = code.variable(argument)
+    if held is None or held.kind != "local" or slots_of(code, held) or not nodes:
         raise Unsupported("a reduction of something that has no name")
-    kind = _kind(code, kernel, size, held, lambda run: run.block.value(call, run.frame, run.active))
-    return Reduction(kind, (call,), held.name, source.of(held.declaration, "type"), arguments[0])
+    kind = _kind(code, kernel, size, held, nodes)
+    return Reduction(kind, (*nodes, *pragmas), held.name, source.of(held.declaration, "type"), argument)
 
 
-def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
-    """`for (offset = 16; ...) v += __shfl_xor_sync(~0u, v, offset);` and the same in several statements."""
-    source = code.source
-    statement = next(here for here in upward(call) if here.parent is None or here.parent.type == "compound_statement")
-    target = next(_outer_targets(code, statement), None)
-    found = code.definition(target) if target is not None else None
-    if target is None or found is None or found.kind != "local" or slots_of(code, found):
-        raise Unsupported("a reduction of something else")
-    run: list[Node] = []
-    for here in [s for s in statements(statement.parent) if s.start_byte >= statement.start_byte]:
-        if here.type == "preproc_call":
-            continue
-        talks = any(_talks(code, c) for c in source.walk(here, "call_expression"))
-        targets = {source.of(t) for t in _outer_targets(code, here)}
-        if not talks or targets != {found.name} or here.type not in {"for_statement", "expression_statement"}:
-            break
-        run.append(here)
-
-    def left(lanes: Run) -> object:
-        for here in run:
-            lanes.step(here)
-        return lanes.frame.scopes[0][found.name]
-
-    kind = _kind(code, kernel, size, found, left)
-    pragmas = filter(None, map(pragma_of, run))
-    return Reduction(kind, (*run, *pragmas), found.name, source.of(found.declaration, "type"), target)
+def _is_about(code: Code, statement: Node, name: str) -> bool:
+    """Whether lanes talk in a statement, and nothing but this variable changes."""
+    talks = any(_talks(code, call) for call in code.source.walk(statement, "call_expression"))
+    plain = statement.type in {"for_statement", "expression_statement"}
+    return talks and plain and {code.source.of(target) for target in _outer_targets(code, statement)} == {name}
 
 
 def _outer_targets(code: Code, statement: Node) -> Iterator[Node]:
@@ -143,7 +125,7 @@ def _outer_targets(code: Code, statement: Node) -> Iterator[Node]:
             yield target
 
 
-def _kind(code: Code, kernel: Kernel, size: int, held: Definition, left: Callable[[Run], object]) -> str:
+def _kind(code: Code, kernel: Kernel, size: int, held: Definition, nodes: list[Node]) -> str:
     """The kind of reduction of a variable, by what lanes are left with. Raises Unsupported where a lane does not end with all of
     its part of the warp, and no more."""
     element, numbers = code.source.of(held.declaration, "type"), random.Random(size)
@@ -152,8 +134,10 @@ def _kind(code: Code, kernel: Kernel, size: int, held: Definition, left: Callabl
     kinds = {"sum": math.fsum, "max": max, "min": min} if element in ORDERED else {"sum": math.fsum}
     for launch in kernel.launches:
         run = Run(code, kernel, launch, WARP, {held.name: shares})
-        values = run.block.merged(UNKNOWN, left(run), run.active)
-        kinds = {kind: of for kind, of in kinds.items() if all(map(close, values, map(of, parts)))}
+        for node in nodes:
+            left = run.block.value(node, run.frame, run.active) if node.type == "call_expression" else run.step(node)
+        lanes = run.block.merged(UNKNOWN, left or run.frame.scopes[0][held.name], run.active)
+        kinds = {kind: of for kind, of in kinds.items() if all(map(close, lanes, map(of, parts)))}
     if not kinds or not kernel.launches:
         raise Unsupported("no reduction for every lane")
     return next(iter(kinds))

@@ -65,36 +65,17 @@ def _asks_for_first(code: Code, node: Node) -> bool:
 
 
 def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
-    """`min(n, 1024)`"""
-    source, block = code.source, launch.along_x(launch.block)
-    if launch.extents(launch.block)[1:] != ("1", "1"):
-        raise Unsupported("a block of more than one dimension")
-    named = [code.definition(node) for node in (launch.block, block) if node.type == "identifier"]
-    for found in named:
-        if found is None or found.kind != "local" or code.mutated(found):
-            raise Unsupported("a width that may be another")
-        _check_uses(code, kernel, found, [f.declaration for f in named if f is not None])
-    last = named[-1] if named and block.type == "identifier" else None
-    if last is not None and last.value is not None:
-        block = last.value
-    form = match(source, block, "$min($a, $b)")
+    """`dim3 block(std::min(n, 1024));`, which nothing but launches of the kernel asks for."""
+    source, found = code.source, code.variable(launch.block)
+    if found is None or found.kind != "local" or code.mutated(found) or launch.extents(launch.block)[1:] != ("1", "1"):
+        raise Unsupported("a width that may be another")
+    if not all(any(inside(use, o.block) for o in kernel.launches) for use in code.uses(found, source.root)):
+        raise Unsupported("a width that others ask for")
+    form = match(source, launch.along_x(launch.block), "$min($a, $b)")
     if form is None or source.of(form["min"]).partition("<")[0].removeprefix("std::") != "min":
         raise Unsupported("a width of another form")
-    sides = [form["a"], form["b"]]
-    open_ = [side for side in sides if not whole_warps(code, kernel, side)]
-    limits = [code.polynomial(side).value for side in sides if side not in open_]
-    if len(open_) != 1 or limits[0] is None or limits[0] > 1024:
-        raise Unsupported("a width of another form")
-    (side,) = open_
-    if side.type != "identifier":
+    side, most = form["a"], code.polynomial(form["b"]).value
+    if side.type != "identifier" or most is None or most % 32 or most > 1024:
         raise Unsupported("a width of another form")
     if not any(change[:2] == (side.start_byte, side.end_byte) for change in edits.changes):
         edits.replace(side, f"({source.of(side)} + 31) / 32 * 32")
-
-
-def _check_uses(code: Code, kernel: Kernel, found: Definition, declarations: list[Node]) -> None:
-    """Nobody asks for the width but the kernel's launches."""
-    for use in code.uses(found, code.source.root):
-        launched = any(inside(use, launch.block) for launch in kernel.launches)
-        if not launched and not any(inside(use, declaration) for declaration in declarations):
-            raise Unsupported("a width that others ask for")

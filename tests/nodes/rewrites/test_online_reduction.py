@@ -91,7 +91,6 @@ def recognised(lines: str) -> Online:
         ONLINE,
         f"{V} if (v > m) {{ s = s * expf(m - v) + 1.0f; m = v; }} else {{ s += expf(v - m); }}",
         f"{V} if (m < v) {{ s *= expf(m - v); m = v; }} s += expf(v - m);",
-        f"{V} top = fmaxf(m, v); s = s * expf(m - top) + expf(v - top); m = top;",
         f"{V} const float big = v > m ? v : m; s = expf(v - big) + expf(m - big) * s; m = big;",
         f"{V} push(m, s, v);",
         f"{V} MD e = {{v, 1.0f}}; md = merge(md, e);",

@@ -29,14 +29,10 @@ extern "C" void fuzz_float16(const __half* x, const __half* w, __half* y, int64_
 """
 
 
-def test_what_is_changed_in_place_is_loaded_and_stored() -> None:
-    text = FOURS.replace("y[first + j] = v;", "y[j + first] = (float)y[j + first] + v;")
-    new = after(text, "vectorize_short_loops")
-    assert (
-        "  Lanes<__half, 4> y_joined = load_joined<4>(&y[first]);" in new
-        and "y_joined.at[j] = (float)y_joined.at[j] + v;" in new
-    )
-    same({"stored": (FOURS, "vectorize_short_loops"), "changed": (text, "vectorize_short_loops")}, "even")
+def test_elements_anywhere_come_out_right() -> None:
+    new = after(FOURS, "vectorize_short_loops")
+    assert "  Lanes<__half, 4> y_joined;" in new and "bias_joined = load_joined<4>(bias);" in new
+    same({"stored": (FOURS, "vectorize_short_loops")}, "even")
 
 
 ONE = FOURS.replace("kept[j] = (float)x[first + j] / 2;", "kept[j] = 0;").replace("(float)__ldg(bias + j)", "1")
