@@ -71,33 +71,33 @@ def _again(bench: Bench, paths: list[Path], keep: Path | None) -> int:
 
 def main() -> int:
     wanted = _arguments()
-    with Bench() as bench:
-        if wanted.again:
-            return _again(bench, wanted.again, wanted.keep)
-        languages = wanted.language or sorted(PROGRAMS)
-        failed = 0
-        known: dict[tuple[str, ...], Failure] = {}
-        for language in languages:
-            search, begun = Search(language, bench), time.monotonic()
-            until, shown, number = begun + wanted.seconds / len(languages), begun, wanted.seed
-            for failures in search.rounds(wanted.seed, ahead=True):
-                number += search.batch
-                for failure in _small(bench, failures, known, wanted.shrink_seconds):
-                    failed += 1
-                    steps = " ".join(failure.case.steps)
-                    print(
-                        f"{failure.verdict.kind}, seed {failure.seed}: {steps}: {failure.verdict.said[:300]}",
-                        flush=True,
-                    )
-                    if wanted.keep:
-                        failure.keep(wanted.keep, failed)
-                over = time.monotonic() > until or (wanted.rewritten and search.rewritten >= wanted.rewritten)
-                if over or time.monotonic() > shown + PROGRESS_S:
-                    shown = time.monotonic()
-                    print(_said(search, number, begun), flush=True)
-                if over:
-                    break
-        return 1 if failed else 0
+    bench = Bench()
+    if wanted.again:
+        return _again(bench, wanted.again, wanted.keep)
+    languages = wanted.language or sorted(PROGRAMS)
+    failed = 0
+    known: dict[tuple[str, ...], Failure] = {}
+    for language in languages:
+        search, begun = Search(language, bench), time.monotonic()
+        until, shown, number = begun + wanted.seconds / len(languages), begun, wanted.seed
+        for failures in search.rounds(wanted.seed, ahead=True):
+            number += search.batch
+            for failure in _small(bench, failures, known, wanted.shrink_seconds):
+                failed += 1
+                steps = " ".join(failure.case.steps)
+                print(
+                    f"{failure.verdict.kind}, seed {failure.seed}: {steps}: {failure.verdict.said[:300]}",
+                    flush=True,
+                )
+                if wanted.keep:
+                    failure.keep(wanted.keep, failed)
+            over = time.monotonic() > until or (wanted.rewritten and search.rewritten >= wanted.rewritten)
+            if over or time.monotonic() > shown + PROGRESS_S:
+                shown = time.monotonic()
+                print(_said(search, number, begun), flush=True)
+            if over:
+                break
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

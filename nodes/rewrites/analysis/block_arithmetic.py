@@ -1,4 +1,4 @@
-"""Arithmetic on what threads hold: numbers, and the parts of a value that is reduced."""
+"""Arithmetic on the numbers that threads hold."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tree_sitter import Node
 
-from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import field_of
 
@@ -22,7 +20,6 @@ INTEGERS: dict[str, Callable[[int, int], int]] = {
     "&": operator.and_, "|": operator.or_, "^": operator.xor, "%": operator.mod, "<<": operator.lshift,
     ">>": operator.rshift, "/": operator.floordiv, **NUMBERS,
 }  # fmt: skip
-COMPARISONS = frozenset({"<", ">", "<=", ">=", "==", "!="})
 
 
 class Unknown:
@@ -53,7 +50,7 @@ class Functor:
 
 
 class Arithmetic:
-    """What operators make of numbers and of sets of threads."""
+    """What operators make of numbers."""
 
     def _truth(self, value: object) -> bool:
         if not isinstance(value, (int, float)):
@@ -84,12 +81,7 @@ class Arithmetic:
             raise Unsupported(f"{sign} of a value")
         if isinstance(inner, (int, float)) and sign == "-":
             self.bounds.setdefault(-inner, self.source.of(node))
-        return self._mapped(lambda v: self._signed(sign, v), inner, active)
-
-    def _signed(self, sign: str, value: object) -> object:
-        if isinstance(value, Part):
-            raise Unsupported(f"{sign} of the values")
-        return (-value if sign == "-" else value) if isinstance(value, (int, float)) else UNKNOWN
+        return self._mapped(lambda v: -v if sign == "-" and isinstance(v, (int, float)) else v, inner, active)
 
     def _by_thread(self, function: Callable[[int], object], active: list[int]) -> list[object]:
         new: list[object] = [UNKNOWN] * self.width
@@ -107,10 +99,6 @@ class Arithmetic:
         left = self.value(field_of(node, "left"), frame, active)
         if sign not in {"&&", "||"}:
             right = self.value(field_of(node, "right"), frame, active)
-            if sign in COMPARISONS:
-                sides = ((field_of(node, "left"), left), (field_of(node, "right"), right))
-                named = {"number_literal", "unary_expression", "identifier"}
-                self.compared |= {float(v) for n, v in sides if n.type in named and isinstance(v, (int, float))}
             return self._each(sign, left, right, active)
         holds = [self._truth(self.of_thread(left, t)) for t in active]
         asked = [t for t, yes in zip(active, holds, strict=True) if yes == (sign == "&&")]
@@ -128,30 +116,9 @@ class Arithmetic:
         """One operation of one thread; `max` and `min` beside the language's own."""
         if isinstance(a, (int, float)) and isinstance(b, (int, float)):
             return self._of_numbers(sign, a, b)
-        if not isinstance(a, (int, float, Part, Unknown)) or not isinstance(b, (int, float, Part, Unknown)):
+        if isinstance(a, Memory) or isinstance(b, Memory):
             raise Unsupported("arithmetic with memory")
-        if not isinstance(a, Part) and not isinstance(b, Part):
-            return UNKNOWN
-        if sign not in {"+", "max", "min"}:
-            raise Unsupported(f"{sign} of the values")
-        kind = "sum" if sign == "+" else sign
-        if self.kind not in {"", kind}:
-            raise Unsupported("a reduction of two kinds")
-        self.kind = kind
-        if isinstance(a, Unknown) or isinstance(b, Unknown):
-            return UNKNOWN
-        if isinstance(a, Part) and isinstance(b, Part):
-            if kind == "sum" and a.threads & b.threads:
-                return UNKNOWN
-            if a.bound is not None and b.bound is not None and a.bound != b.bound:
-                raise Unsupported("an extreme with two bounds")
-            return Part(a.threads | b.threads, a.bound if a.bound is not None else b.bound)
-        part, number = (a, b) if isinstance(a, Part) else (b, a)
-        if number == {"sum": 0, "max": -math.inf, "min": math.inf}[kind]:
-            return part
-        if kind == "sum" or part.bound not in {None, number}:
-            return UNKNOWN
-        return Part(part.threads, number)
+        return UNKNOWN
 
     def _of_numbers(self, sign: str, a: int | float, b: int | float) -> int | float:
         whole = isinstance(a, int) and isinstance(b, int)
@@ -173,15 +140,6 @@ class Arithmetic:
 
     def _choice(self, node: Node, frame: Frame, active: list[int]) -> object:
         condition, yes, no = (field_of(node, f) for f in ("condition", "consequence", "alternative"))
-        compared = bare(condition)
-        if compared.type == "binary_expression":
-            sides = [self.source.of(field_of(compared, f)) for f in ("left", "right")]
-            sign = self.source.of(compared, "operator")[0]
-            if sign in "<>" and sorted(sides) == sorted([self.source.of(yes), self.source.of(no)]):
-                both = [self.value(branch, frame, active) for branch in (yes, no)]
-                if any(self._has_part(value, active) for value in both):
-                    larger = sides[0] if sign == ">" else sides[1]
-                    return self._each("max" if larger == self.source.of(yes) else "min", *both, active)
         holds = self.value(condition, frame, active)
         known = [t for t in active if not isinstance(self.of_thread(holds, t), Unknown)]
         taken = [t for t in known if self._truth(self.of_thread(holds, t))]
@@ -189,13 +147,6 @@ class Arithmetic:
         for branch, threads in ((yes, taken), (no, sorted(set(known) - set(taken)))):
             new = self.merged(new, self.value(branch, frame, threads) if threads else UNKNOWN, threads)
         return new
-
-
-class Part(NamedTuple):
-    """The threads whose values are in it, a bit each; `bound`: a number that took part in the extreme too."""
-
-    threads: int
-    bound: float | None = None
 
 
 @dataclass

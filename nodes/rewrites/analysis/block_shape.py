@@ -96,12 +96,10 @@ def width_of(code: Code, kernel: Kernel, launch: Launch) -> int | None:
 
 def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
     """Whether the block is known to be a multiple of 32 threads."""
+    block = code.settled(block)
     value = extent_of(code, kernel, block)
     if value is not None:
         return value >= 32 and value % 32 == 0
-    found = code.variable(block)
-    if found is not None and found.value is not None and not code.mutated(found):
-        return whole_warps(code, kernel, found.value)
     name, inner = code.source.called(block), children_of(block, "arguments") or children_of(block, "value")
     if name in {"min", "max"} and len(inner) == 2:
         return all(whole_warps(code, kernel, side) for side in inner)

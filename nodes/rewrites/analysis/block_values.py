@@ -1,13 +1,10 @@
 """What the threads of one block compute when they reduce a value: the statements run, in step, on a syntax tree.
 
-A thread's number is a number. The value that is reduced is none: it is the set of the threads whose values went into it,
-so that after `v += __shfl_down_sync(~0u, v, 16)` thread 0 holds {0, 16}. A reduction over the block is understood where
-some thread ends with the set of all, each once; how a source got there, in which order and by which helpers, is its own
-affair. What is left unsaid (an element that nobody wrote, a sum with one part twice) is Unknown, and may be computed as
-long as nothing depends on it. Whatever else there is in the statements raises Unsupported.
-
-The same statements run on floating-point numbers, one a thread, where a test says what a thread has: see online.py. A struct's
-value is a mapping of its fields, never changed in place.
+A thread's number is a number, whether it says which thread that is or is a share of what is reduced: whoever asks gives every
+thread a number of its own, and looks for their sum, or whatever it may be, in what the statements leave behind. So how a source
+got there, in which order and by which helpers, is its own affair. What is left unsaid (an element that nobody wrote, what comes
+from memory) is Unknown, and may be computed as long as no branch depends on it. Whatever else there is in the statements
+raises Unsupported. A struct's value is a mapping of its fields, never changed in place.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Functor, Memory, Part
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Functor, Memory
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.analysis.numbers import EXTREMES, FLT_MAX, FUNCTIONS, base_of, fields_of, power
 from nodes.rewrites.analysis.structs import read_type, structs
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements
+from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements, template_of
 
 WARP = 32
 FULL_MASKS = {-1, 0xFFFFFFFF}
@@ -37,8 +34,15 @@ _SHUFFLES: dict[str, Callable[[int, int], int]] = {
     "__shfl_sync": lambda _, step: step % WARP,
 }  # fmt: skip
 """Which lane a lane gets its value from."""
+CUB_METHODS = frozenset({"Sum", "Reduce"})
+CUB = {
+    "cub::Sum": "+", "cuda::std::plus": "+", "cub::Max": "max", "cuda::maximum": "max", "cub::Min": "min", "cuda::minimum": "min",
+}  # fmt: skip
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
 _PLAIN = {"identifier", "reference_declarator"}
+_STATEMENTS = {
+    "declaration": "_declare", "if_statement": "_branch", "for_statement": "_loop", "return_statement": "_return",
+}  # fmt: skip
 _HANDLERS = {
     "unary_expression": "_unary", "binary_expression": "_binary", "conditional_expression": "_choice",
     "assignment_expression": "_assign", "call_expression": "_call",
@@ -50,35 +54,22 @@ Seen = Callable[[Node], object]
 
 
 class Block(Arithmetic):
-    """A block of `width` threads, whole warps. `element` is the type of the value that is reduced."""
+    """A block of `width` threads, whole warps."""
 
-    def __init__(self, code: Code, width: int, element: str, outer: Seen) -> None:
-        self.code, self.source, self.width, self.element, self.outer = code, code.source, width, element, outer
+    def __init__(self, code: Code, width: int, outer: Seen) -> None:
+        self.code, self.source, self.width, self.outer = code, code.source, width, outer
         self.everyone = list(range(width))
-        self.full = (1 << width) - 1
-        self.kind = ""
-        """sum, max or min, once two parts have met."""
         self.barriers = 0
         self.bounds: dict[float, str] = {}
-        """Numbers that may bound an extreme, as they are written."""
-        self.compared: set[float] = set()
-        """Numbers that something was compared with."""
+        """Numbers of the statements, as they are written: they may bound an extreme."""
         self.exponentials: set[str] = set()
         """Those that were called."""
         self.shared: dict[int, Memory] = {}
         """By where they are declared."""
-        self.used: set[int] = set()
-        """Where the functions begin that were called."""
         self.depth = 0
 
-    def singles(self) -> list[object]:
-        """The value that is reduced, as it is in the beginning."""
-        return [Part(1 << thread) for thread in self.everyone]
-
-    def frame(self, reduced: str = "") -> Frame:
-        """`reduced`: a variable that holds the value that is reduced."""
-        held = {reduced: self.element} if reduced else {}
-        return Frame(self.everyone, {}, [dict.fromkeys(held, self.singles())], held)
+    def frame(self) -> Frame:
+        return Frame(self.everyone, {}, [{}])
 
     def holding(self, values: Mapping[str, Sequence[object]]) -> Frame:
         """A frame in which variables, `m`, and fields of structs, `md.m`, hold numbers, one a thread."""
@@ -108,14 +99,8 @@ class Block(Arithmetic):
             for child in node.named_children:
                 if child.type != "comment":
                     self.value(child, frame, active)
-        elif node.type == "declaration":
-            self._declare(node, frame, active)
-        elif node.type == "if_statement":
-            self._branch(node, frame, active)
-        elif node.type == "for_statement":
-            self._loop(node, frame, active)
-        elif node.type == "return_statement":
-            self._return(node, frame, active)
+        elif node.type in _STATEMENTS:
+            getattr(self, _STATEMENTS[node.type])(node, frame, active)
         else:
             raise Unsupported(f"a {node.type} in a reduction")
 
@@ -163,7 +148,7 @@ class Block(Arithmetic):
             value: object = {} if fields else UNKNOWN
             if given is not None:
                 value = self._initial(given, fields, frame, active)
-            frame.held[text] = self.element if kind == "auto" and self._has_part(value, active) else kind
+            frame.held[text] = kind
             frame.scopes[-1][text] = UNKNOWN
             self._set(text, value, frame, active)
 
@@ -215,18 +200,11 @@ class Block(Arithmetic):
         text = re.sub(r"\b(const|volatile|static|__shared__)\b", "", text).strip(" &")
         return frame.types.get(text, text)
 
-    def _has_part(self, value: object, active: list[int]) -> bool:
-        return isinstance(value, list) and any(isinstance(value[t], Part) for t in active)
-
-    def _check_type(self, kind: str | None, value: object, active: list[int]) -> None:
-        if kind != self.element and self._has_part(value, active):
-            raise Unsupported("a value that changes its type")
-
     def _set(self, name: str, value: object, frame: Frame, active: list[int]) -> None:
         scope = next((s for s in reversed(frame.scopes) if name in s), None)
         if scope is None or isinstance(scope[name], Memory):
             raise Unsupported(f"{name} is assigned to")
-        self._check_type(frame.held.get(name), value, active)
+        value = self._converted(frame.held.get(name, ""), value, active)
         scope[name] = value if active == self.everyone else self.merged(scope[name], value, active)
 
     def name(self, node: Node, frame: Frame, active: list[int]) -> object:
@@ -340,7 +318,7 @@ class Block(Arithmetic):
             raise Unsupported("an assignment of another form")
 
     def _write(self, memory: Memory, index: object, value: object, active: list[int]) -> None:
-        self._check_type(memory.element, value, active)
+        value = self._converted(memory.element, value, active)
         for thread in active:
             place = self._within(memory, self.of_thread(index, thread))
             memory.held[place] = (self.of_thread(value, thread), thread, self.barriers)
@@ -348,11 +326,12 @@ class Block(Arithmetic):
     # Calls.
 
     def _cast(self, to: str, value: object, frame: Frame, active: list[int]) -> object:
-        to = self._type(to, frame)
-        self._check_type(to, value, active)
-        integer = is_integer(to)
+        return self._converted(self._type(to, frame), value, active)
+
+    def _converted(self, kind: str, value: object, active: list[int]) -> object:
+        whole = is_integer(kind)
         return self._mapped(
-            lambda v: int(v) if integer and isinstance(v, float) and math.isfinite(v) else v, value, active
+            lambda v: int(v) if whole and isinstance(v, float) and math.isfinite(v) else v, value, active
         )
 
     def _call(self, node: Node, frame: Frame, active: list[int]) -> object:
@@ -415,24 +394,39 @@ class Block(Arithmetic):
         return self._by_thread(of, active)
 
     def _cub(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        """`BlockReduce(temporary).Reduce(value, operation)`: the first thread gets what all come to."""
-        name = self.source.of(arguments[-1]) if arguments else ""
-        made = field_of(function, "argument").type == "call_expression"
-        if (
-            not made
-            or self.source.of(function, "field") != "Reduce"
-            or name not in self.code.overloads
-            or active != self.everyone
-        ):
+        """`BlockReduce(temporary).Sum(value)` or `.Reduce(value, operation, threads)`: the first thread gets what all come to."""
+        method, kind = self.source.of(function, "field"), self.source.of(function, "argument", "function")
+        if method not in CUB_METHODS or active != self.everyone or not self._is_cubs(kind):
             raise Unsupported("a reduction by something else")
-        distance, now = 1, self.merged(UNKNOWN, self.value(arguments[0], frame, active), active)
+        value, operation, threads, *_ = (*arguments[:1], *[None] * (method == "Sum"), *arguments[1:], None, None)
+        if threads is not None and self.value(threads, frame, active) != self.width:
+            raise Unsupported("a reduction over some threads")
+        distance, now = 1, self.merged(UNKNOWN, self.value(value, frame, active), active)
         while distance < self.width:
             other = [now[t + distance] if t + distance < self.width else UNKNOWN for t in active]
             first = [t for t in active if t + distance < self.width and t % (2 * distance) == 0]
-            now = self.merged(now, self.call(name, arguments[-1], [now, other], frame, first), first)
+            now = self.merged(now, self._joined(operation, now, other, frame, first), first)
             distance *= 2
         self.barriers += 1
         return [now[0], *[UNKNOWN] * (self.width - 1)]
+
+    def _is_cubs(self, kind: str) -> bool:
+        for node in self.source.walk(None, "alias_declaration", "type_definition"):
+            if kind in {self.source.of(node, "name"), self.source.of(node, "declarator")}:
+                kind = self.source.of(node, "type")
+        return kind.removeprefix("::").startswith("cub::BlockReduce<")
+
+    def _joined(self, operation: Node | None, a: object, b: object, frame: Frame, active: list[int]) -> object:
+        """By a function of the file, or an operation of the library's, of which there may be one for each version; None for a sum."""
+        of, made = self.source.of, self.source.of(operation)[:-2]
+        aliases = self.source.walk(None, "alias_declaration")
+        names = {of(alias, "type") for alias in aliases if of(alias, "name") == made} or {made}
+        signs = (
+            {CUB.get(name.partition("<")[0].removeprefix("::")) for name in names} if operation is not None else {"+"}
+        )
+        if len(signs) == 1 and (sign := signs.pop()):
+            return self._each(sign, a, b, active)
+        return self.call(of(operation), operation, [a, b], frame, active)
 
     def _limit(self, node: Node, text: str) -> float:
         """`std::numeric_limits<float>::lowest()` and its like."""
@@ -491,14 +485,13 @@ class Block(Arithmetic):
             raise Unsupported("not as many arguments as parameters")
         changed: dict[int, str] = {}
         for at, parameter in enumerate(parameters):
-            text = self._take(parameter, values[at], inner, active)
+            text = self._take(parameter, values[at], inner)
             if self.code.binds(parameter, field_of(parameter, "declarator")):
                 changed[at] = text
         if changed.keys() - set(range(len(lent))):
             raise Unsupported("a reference to nothing in sight")
         inner.returns = self._type(self.source.of(node, "type"), inner)
         self.depth += 1
-        self.used.add(node.start_byte)
         for statement in statements(body):
             self.run(statement, inner, active)
         self.depth -= 1
@@ -506,31 +499,25 @@ class Block(Arithmetic):
             self._store(lent[at], inner.scopes[0][text], frame, active)
         if not inner.left and inner.returns != "void":
             raise Unsupported(f"{name} has no result")
-        self._check_type(inner.returns, inner.result, active)
-        return inner.result
+        return self._converted(inner.returns, inner.result, active)
 
-    def _take(self, parameter: Node, value: object, inner: Frame, active: list[int]) -> str:
+    def _take(self, parameter: Node, value: object, inner: Frame) -> str:
         """Gives a function's parameter its value. Returns its name."""
         mine, kind = field_of(parameter, "declarator"), self.source.of(parameter, "type")
         forms = {"pointer_declarator", "array_declarator"} if isinstance(value, Memory) else _PLAIN
         if mine is None or mine.type not in forms:
             raise Unsupported("a parameter of another form")
-        if self._has_part(value, active) and inner.types.get(kind) == kind:
-            inner.types[kind] = self.element
-        self._check_type(self._type(kind, inner), value, active)
-        if isinstance(value, Memory) and not value.element:
-            value.element = self.element
         text = self.source.of(declared_name(mine))
-        inner.scopes[0][text], inner.held[text] = value, self._type(kind, inner)
+        inner.held[text] = self._type(kind, inner)
+        inner.scopes[0][text] = (
+            value if isinstance(value, Memory) else self._converted(inner.held[text], value, inner.active)
+        )
         return text
 
     def _templates(self, node: Node, function: Node, inner: Frame, frame: Frame, active: list[int]) -> None:
         """Types by what is given, or by themselves until an argument says; numbers by what is given or their default."""
-        outer = node.parent
-        if outer is None or outer.type != "template_declaration":
-            return
         given = children_of(function, "arguments") if function.type == "template_function" else []
-        for at, parameter in enumerate(children_of(outer, "parameters")):
+        for at, parameter in enumerate(children_of(template_of(node), "parameters")):
             if parameter.type in {"type_parameter_declaration", "template_template_parameter_declaration"}:
                 name = template_name(self.source, parameter)
                 inner.types[name] = self._type(self.source.of(given[at]), frame) if at < len(given) else name

@@ -14,6 +14,7 @@ from nodes.rewrites.analysis.kernels import Kernel, template_name, use_of
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Symbol
 from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Source, Unsupported, inside, repeated
 from nodes.rewrites.syntax.source import one_by_one as by_source
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward, whole_of
@@ -204,7 +205,7 @@ class Code(Indices):
         body, parameters = field_of(function, "body"), children_of(function, "declarator", "parameters")
         found: list[str | None] = []
         for parameter in parameters[:count]:
-            name = self.source.of(declared_name(field_of(parameter, "declarator")))
+            name = self.source.name(parameter)
             uses = [n for n in self.source.walk(body, "identifier") if name and self.source.of(n) == name]
             effects = [self._effect_of(use) for use in uses]
             found.append(None if None in effects else "".join(effects))
@@ -250,18 +251,13 @@ class Code(Indices):
     def own_variable(self, address: Node) -> Definition | None:
         """The variable of the thread's own that a pointer's first value, `&v`, `&v.x` or either seen as another type, is the
         address of; None for anything else."""
-        while address.type in {"parenthesized_expression", "cast_expression", "call_expression"}:
-            listed = field_of(address, "arguments")
-            cast = listed is not None and self.source.of(address, "function").startswith("reinterpret_")
-            if address.type == "call_expression" and (not cast or listed.named_child_count != 1):
-                return None
-            address = (listed or address).named_children[-1]
-        if address.type != "pointer_expression" or self.source.of(address.children[0]) != "&":
-            return None
-        found = self.variable(whole_of(field_of(address, "argument")))
-        if found is None or found.kind != "local" or found.form.type != "identifier":
-            return None
-        return None if self.source.says(found.declaration, "__shared__") else found
+        address = bare(address)
+        if address.type == "cast_expression" or self.source.of(address, "function").startswith("reinterpret_"):
+            return self.own_variable(field_of(address, "value") or children_of(address, "arguments")[0])
+        found = match(self.source, address, "&$place")
+        own = self.variable(whole_of(found["place"])) if found is not None else None
+        plain = own is not None and own.kind == "local" and own.form.type == "identifier"
+        return own if plain and not self.source.says(own.declaration, "__shared__") else None
 
     @cached_property
     def kernels(self) -> list[Kernel]:
@@ -329,16 +325,14 @@ class Code(Indices):
     def is_constant(self, node: Node, in_front_of: Node | None = None) -> bool:
         """Whether all names of an expression are template parameters, macros and constants that are known when the file is compiled,
         and in sight in front of a statement."""
+        words = {"global": ("constexpr", "const"), "local": ("constexpr",)}  # a device sees no other globals
         for found in map(self.definition, self.source.walk(node, "identifier")):
-            if found is None or found.kind not in {"template", "macro", "global", "local"}:
+            if found is None or found.kind not in {"template", "macro", *words}:
                 return False
-            words = (
-                ("constexpr", "const") if found.kind == "global" else ("constexpr",)
-            )  # a device sees no other globals
-            if found.kind in {"global", "local"} and not self.source.says(found.declaration, *words):
+            if found.kind in words and not self.source.says(found.declaration, *words[found.kind]):
                 return False
-            seen = in_front_of is None or found.declaration.end_byte <= in_front_of.start_byte
-            if found.kind == "local" and not seen:
+            behind = in_front_of is not None and found.declaration.end_byte > in_front_of.start_byte
+            if found.kind == "local" and behind:
                 return False
         return True
 
@@ -420,9 +414,4 @@ def one_by_one(
     source: Source, form: Callable[..., bool | None], places: Callable[[Code], Iterable[tuple]], most: int
 ) -> str | None:
     """As in syntax/source.py, of places in code: `form(edits, code, *place)`."""
-
-    def placed(left: Source) -> Iterator[tuple]:
-        code = code_of(left)
-        return ((code, *place) for place in places(code))
-
-    return by_source(source, form, placed, most)
+    return by_source(source, form, lambda left: ((code_of(left), *place) for place in places(code_of(left))), most)

@@ -1,6 +1,6 @@
 """Whether iterations of a C++ loop may run in any order, and what they then add up to.
 
-`independent` decides whether two different iterations can ever touch the same element where one of them writes; `reductions`
+`check_independent` decides whether two different iterations can ever touch the same element where one of them writes; `reductions`
 says what the variables are that an iteration takes over from the one before.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.host_effects import SIZE, Access, Carried, Effects, Iteration, effects
-from nodes.rewrites.analysis.host_source import PURE, called, functions, identifiers
+from nodes.rewrites.analysis.host_source import PURE, functions, host_code, identifiers
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
@@ -19,26 +19,20 @@ from nodes.rewrites.syntax.source import Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import enclosing
 
 _ONE = Polynomial.constant(1)
-_EXTREMES = {
-    "max": "max", "fmaxf": "max", "fmax": "max", "simd_max": "max",
-    "min": "min", "fminf": "min", "fmin": "min", "simd_min": "min",
-}  # fmt: skip
+_EXTREMES = {form.format(kind): kind for kind in ("max", "min") for form in ("{}", "f{}", "f{}f", "simd_{}")}
+_SUMS = ("++$v", "$v++", "$v += $e", "$v = $v + $e", "$v = $e + $v")
+_CALLS = ("$v = $f($v, $e)", "$v = $f($e, $v)")
 _CHOICES = {
-    f"{left} {sign} {right}": "max" if (sign[0] == ">") == (left == "$v") else "min"
-    for sign in (">", ">=", "<", "<=") for left, right in (("$v", "$e"), ("$e", "$v"))
+    f"{left} {sign} {right}": "max" if (sign == ">") == (left == "$v") else "min"
+    for sign in (">", "<") for left, right in (("$v", "$e"), ("$e", "$v"))
 }  # fmt: skip
 """What `condition ? $v : $e` is."""
-_OTHERWISE = {"max": "min", "min": "max"}
-_FOLDS = {
-    "++$v": "+", "$v++": "+", "$v += $e": "+", "$v -= $e": "-", "$v *= $e": "*",
-    "$v = $v + $e": "+", "$v = $e + $v": "+", "$v = $v * $e": "*", "$v = $e * $v": "*",
-    **{f"$v = {test} ? $v : $e": kind for test, kind in _CHOICES.items()},
-    **{f"$v = {test} ? $e : $v": _OTHERWISE[kind] for test, kind in _CHOICES.items()},
-}  # fmt: skip
 _GUARDED = {
-    f"if ({test}) {body}": _OTHERWISE[kind]
+    f"if ({test}) {body}": {"max": "min", "min": "max"}[kind]
     for test, kind in _CHOICES.items() for body in ("$v = $e;", "{ $v = $e; }")
 }  # fmt: skip
+_CHOSEN = {f"$v = {test} ? $v : $e": kind for test, kind in _CHOICES.items()}
+_CHOSEN |= {f"$v = {test} ? $e : $v": {"max": "min", "min": "max"}[kind] for test, kind in _CHOICES.items()}
 
 
 class Reduction(NamedTuple):
@@ -47,42 +41,33 @@ class Reduction(NamedTuple):
     statement: Node
     """The assignment, with the `if (x > m)` around it."""
     value: Node | None
-    """What comes to the variable, None for a product that is added."""
+    """What comes to the variable, None for 1."""
 
 
 def unordered(source: Source, loop: Loop) -> tuple[Effects, dict[str, str]]:
     """What an iteration does and what the loop reduces (variable -> operator), where iterations may run in any order.
     Raises Unsupported where they may not, or where that is not known."""
     found = effects(source, loop)
-    carried = reductions(source, found)
-    if carried is None:
-        raise Unsupported("a variable that an iteration takes from the one before")
-    if why := independent(found):
-        raise Unsupported(why)
-    return found, carried
+    check_independent(found)
+    return found, reductions(source, found)
 
 
 # --- elements ------------------------------------------------------------------------------------------------------
 
 
-def independent(found: Effects) -> str:
-    """ "" where no two iterations touch one element that either of them writes, or why that is not known.
+def check_independent(found: Effects) -> None:
+    """Raises Unsupported unless no two iterations touch one element that either of them writes.
 
     With `v` the loop's variable, every access to a root that is written must be `S * v + low + high`: one stride `S`
     for all, `low` inside one window of `S` elements, `high` a multiple of the whole span `S * extent`.
     """
     for root in found.written:
         accesses = [access for access in found.accesses if access.root == root]
-        try:
-            strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
-        except Unsupported as refused:
-            return str(refused)
+        strides, windows = zip(*(_window(found.iteration, access) for access in accesses), strict=True)
         if len(set(strides)) != 1:
-            return f"{root} is indexed with several strides"
-        apart = strides[0] * Polynomial.constant(found.iteration.step)
-        if any(not _not_negative(apart - _ONE - (high - low)) for low, _ in windows for _, high in windows):
-            return f"iterations of {found.iteration.symbol.text} overlap in {root}"
-    return ""
+            raise Unsupported(f"{root} is indexed with several strides")
+        if any(not _not_negative(strides[0] - _ONE - (high - low)) for low, _ in windows for _, high in windows):
+            raise Unsupported(f"iterations of {found.iteration.symbol.text} overlap in {root}")
 
 
 def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Polynomial, Polynomial]]:
@@ -108,8 +93,6 @@ def _window(iteration: Iteration, access: Access) -> tuple[Polynomial, tuple[Pol
 
 def _not_negative(value: Polynomial) -> bool:
     """True where the value cannot be negative for sizes >= 1 and loop variables >= 0."""
-    if all(c >= 0 for _, c in value.terms):
-        return True
     for symbol in value.symbols:
         if symbol.where == SIZE:
             value = value.substitute(symbol, Polynomial.symbol(symbol) + _ONE)
@@ -118,7 +101,7 @@ def _not_negative(value: Polynomial) -> bool:
 
 def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial, Polynomial] | None:
     """Smallest and largest value over the loops inside, None where that is not known."""
-    ends = [(each.symbol, each.low, each.high) for each in reversed(inner) if value.depends_on(each.symbol)]
+    ends = [each for each in reversed(inner) if value.depends_on(each.symbol)]
     low = high = value
     for symbol, first, last in ends:
         if first is None or last is None or not all(_not_negative(end.coefficient(symbol)) for end in (low, high)):
@@ -130,18 +113,19 @@ def _range(value: Polynomial, inner: tuple[Iteration, ...]) -> tuple[Polynomial,
 # --- variables -----------------------------------------------------------------------------------------------------
 
 
-def reductions(source: Source, found: Effects) -> dict[str, str] | None:
-    """OpenMP reduction operator of each variable that the loop carries; None where one is not a reduction."""
+def reductions(source: Source, found: Effects) -> dict[str, str]:
+    """OpenMP reduction operator of each variable that the loop carries. Raises Unsupported where one is not a reduction."""
     kinds: dict[str, str] = {}
     statements: dict[str, list[Node]] = {}
     for carried in found.carried:
         mine = reduction(source, carried)
-        if mine is None or kinds.setdefault(carried.name, mine.kind) != mine.kind:
-            return None
-        statements.setdefault(carried.name, []).append(mine.statement)
-    for use in source.walk(found.loop.body, "identifier"):
-        if not any(inside(use, statement) for statement in statements.get(source.of(use), [use])):
-            return None
+        if mine is not None and kinds.setdefault(carried.name, mine.kind) == mine.kind:
+            statements.setdefault(carried.name, []).append(mine.statement)
+    uses = [
+        use for use in source.walk(found.loop.body, "identifier") if source.of(use) in {c.name for c in found.carried}
+    ]
+    if not all(any(inside(use, statement) for statement in statements.get(source.of(use), ())) for use in uses):
+        raise Unsupported("a variable that an iteration carries to the next")
     return kinds
 
 
@@ -152,18 +136,16 @@ def reduction_clauses(carried: dict[str, str]) -> str:
 
 def reduction(source: Source, carried: Carried) -> Reduction | None:
     """What an assignment reduces its variable by; None where it does something else with it."""
-    node, guard = carried.node, enclosing(carried.node, "if_statement")
-    found, statement = match(source, guard, *_GUARDED), guard
+    statement = enclosing(carried.node, "if_statement")
+    found = match(source, statement, *_GUARDED)
     if found is None:
-        calls = ("$v = $f($v, $e)", "$v = $f($e, $v)", "$v = $f($a, $b, $v)")
-        found, statement = match(source, node, *_FOLDS) or match(source, node, *calls), node
-    if found is None or any(carried.name in identifiers(source, part) for hole, part in found.items() if hole != "v"):
+        found, statement = match(source, carried.node, *_SUMS, *_CHOSEN, *_CALLS), carried.node
+    others = [part for hole, part in found.items() if hole != "v"] if found is not None else []
+    if found is None or source.of(found["v"]) != carried.name or carried.name in identifiers(source, *others):
         return None
-    kind = (_GUARDED | _FOLDS).get(found.pattern, "")
-    if "f" in found:
-        name = source.of(found["f"]).partition("<")[0].removeprefix("std::")
-        kind = ("+" if name in {"fma", "fmaf"} else "") if "a" in found else _EXTREMES.get(name, "")
-    return Reduction(kind, statement, found.get("e")) if kind and source.of(found["v"]) == carried.name else None
+    called = source.of(found.get("f")).partition("<")[0].removeprefix("std::")
+    kind = "+" if found.pattern in _SUMS else (_GUARDED | _CHOSEN).get(found.pattern) or _EXTREMES.get(called, "")
+    return Reduction(kind, statement, found.get("e")) if kind else None
 
 
 # --- values --------------------------------------------------------------------------------------------------------
@@ -171,14 +153,13 @@ def reduction(source: Source, carried: Carried) -> Reduction | None:
 
 def steady(source: Source, node: Node, variant: set[str], found: Effects) -> bool:
     """Whether an expression changes nothing, names nothing of `variant` and reads no array that the loop writes."""
-    if identifiers(source, node) & variant:
+    if identifiers(source, node) & variant or source.has(
+        node, "assignment_expression", "update_expression", "lambda_expression"
+    ):
         return False
-    if any(source.walk(node, "assignment_expression", "update_expression", "lambda_expression")):
-        return False
-    own = functions(source)
-    for call in source.walk(node, "call_expression"):
-        name = called(source, call)
-        pointers = any(each.pointer for function in own.get(name, ()) for each in function.parameters)
-        if pointers or (name not in own and name not in PURE | {"static_cast", "float"}):
+    for name in map(source.called, source.walk(node, "call_expression")):
+        own = functions(source).get(name, ())
+        pure = bool(own) or (name in PURE | {"static_cast", "float"} and name not in host_code(source).overloads)
+        if not pure or any(each.behind for function in own for each in function.parameters):
             return False
     return not any(access.root in found.written and inside(access.node, node) for access in found.accesses)

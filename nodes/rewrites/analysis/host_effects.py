@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import canonical
+from nodes.rewrites.analysis.device_code import Definition
 from nodes.rewrites.analysis.host_source import (
     PURE,
-    Function,
     arguments,
-    enclosing_function,
-    function_of,
+    canonical,
+    function_around,
     functions,
     host_code,
     is_known,
@@ -27,7 +26,7 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.analysis.kernels import Loop, use_of
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.tree import declared_name, field_of
 
 SIZE = -2
 """Where parameters of the analysed function are said to be defined: those that are integers are sizes."""
@@ -36,9 +35,8 @@ _CASTS = frozenset({
     "size_t", "long", "float", "double", "ptrdiff_t", "_Float16", "numeric_limits",
 })  # fmt: skip
 _WITHOUT_EFFECT = frozenset({
-    "comment", "string_literal", "char_literal", "true", "false", "sizeof_expression", "type_descriptor", "qualified_identifier",
-    "template_function", "static_assert_declaration", "type_definition", "alias_declaration", "number_literal", "identifier",
-    "field_identifier", "continue_statement", "primitive_type", "type_identifier",
+    "comment", "true", "false", "sizeof_expression", "type_descriptor", "qualified_identifier", "template_function", "type_definition",
+    "alias_declaration", "number_literal", "identifier", "field_identifier", "continue_statement", "primitive_type", "type_identifier", "preproc_call",
 })  # fmt: skip
 _ALL_PARTS = frozenset({
     "initializer_list", "argument_list", "condition_clause", "comma_expression", "expression_statement", "compound_statement",
@@ -49,15 +47,12 @@ _ALL_PARTS = frozenset({
 """What has no effect but its parts', and perhaps one of its own behind them."""
 
 
-@dataclass(frozen=True)
-class Iteration:
+class Iteration(NamedTuple):
     """A loop variable with its first and last value, None where that is not known."""
 
     symbol: Symbol
     low: Polynomial | None
     high: Polynomial | None
-    step: int = 1
-    """How far apart two values of it are at least."""
 
 
 class Pointer(NamedTuple):
@@ -68,8 +63,7 @@ class Pointer(NamedTuple):
     offset: Polynomial | None
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """One place that an iteration touches, as in a kernel (kernels.py), in words of the loop's function."""
 
     root: str
@@ -82,8 +76,7 @@ class Access:
     """The outermost call inside the loop through which it happens."""
 
 
-@dataclass(frozen=True)
-class Carried:
+class Carried(NamedTuple):
     """An assignment, inside the loop, to a variable that lives outside of it."""
 
     name: str
@@ -109,11 +102,7 @@ class Effects:
 
 def effects(source: Source, loop: Loop) -> Effects:
     """What one iteration of `loop` does. Raises Unsupported naming the first thing that is not understood."""
-    definition = enclosing_function(loop.node)
-    function = function_of(source, definition) if definition is not None else None
-    if function is None:
-        raise Unsupported("the loop is in no function")
-    found = _Reader(source, loop, function).effects
+    found, function = _Reader(source, loop).effects, function_around(source, loop.node)
     touched = {access.root for access in found.accesses}
     for written in found.written:
         for other in touched - {written}:
@@ -122,50 +111,35 @@ def effects(source: Source, loop: Loop) -> Effects:
     return found
 
 
-def _refused(node: Node, why: str) -> Unsupported:
+def refused(node: Node, why: str) -> Unsupported:
     return Unsupported(f"line {node.start_point[0] + 1}: {why}")
 
 
-@dataclass
-class _Frame:
-    """A function whose statements are read."""
-
-    own: Node
-    """Where an iteration's own variables are declared: the loop's body, or the function that it calls."""
-    given: dict[Symbol, Pointer | Polynomial | None]
-    """What its parameters are."""
-    changing: set[int] = field(default_factory=set)
-    """Where variables are defined that change while it runs."""
-
-
 class _Reader:
-    def __init__(self, source: Source, loop: Loop, function: Function) -> None:
-        self.source, self.code, self.functions = source, host_code(source), functions(source)
-        self.inner: list[Iteration] = []
-        self.frames = [_Frame(loop.body, {})]
-        self.call: Node | None = None
-        for each in function.parameters:
+    def __init__(self, source: Source, loop: Loop) -> None:
+        self.source, self.code = source, host_code(source)
+        self.given: dict[Symbol, Pointer | Polynomial | None] = {}
+        """What the parameters are of the functions that are read."""
+        self.passed: dict[int, Node] = {}
+        """What the outermost call gives for parameters, by where they are defined."""
+        for each in function_around(source, loop.node).parameters:
             size = Polynomial.symbol(Symbol(each.name, SIZE))
-            self.frames[0].given[each.symbol] = Pointer(each.name, Polynomial()) if each.pointer else size
-        self.frames[0].changing = self._changing(loop.body)
+            self.given[each.symbol] = Pointer(each.name, Polynomial()) if each.behind else size
+        self.inner: list[Iteration] = []
+        self.own = [loop.body]
+        """Where an iteration's own variables are declared: the loop's body, and the functions that it calls."""
+        self.changing: set[int] = set()
+        """Where variables are defined that change within an iteration."""
+        self.call: Node | None = None
+        self._changes(loop.body)
         self.effects = Effects(loop, self._iteration(loop))
         self.read(loop.body)
 
-    @property
-    def frame(self) -> _Frame:
-        return self.frames[-1]
-
     # values
 
-    def _changing(self, body: Node) -> set[int]:
-        """Where the variables are defined that a body changes, but for counters of its loops."""
-        found = set()
-        for target in self.code.assigned(body):
-            owner, definition = target.parent.parent, self.code.definition(target)
-            counts = owner.type == "for_statement" and canonical(self.source, owner) is not None
-            if definition is not None and not counts:
-                found.add(definition.where)
-        return found
+    def _changes(self, body: Node) -> None:
+        found = map(self.code.definition, self.code.assigned(body))
+        self.changing |= {definition.where for definition in found if definition is not None}
 
     def settled(self, value: Polynomial) -> Polynomial | None:
         """In words of the analysed function: parameters of those that it calls are what they are given. None where the value is
@@ -173,17 +147,16 @@ class _Reader:
         return value.replaced(self._factor)
 
     def _factor(self, symbol: Symbol) -> Polynomial | None:
-        if symbol in self.frame.given:
-            known = self.frame.given[symbol]
-            return known if isinstance(known, Polynomial) and symbol.where not in self.frame.changing else None
+        if any(symbol == iteration.symbol for iteration in self.inner):
+            return Polynomial.symbol(symbol)
+        if symbol in self.given:
+            known = self.given[symbol]
+            return known if isinstance(known, Polynomial) and symbol.where not in self.changing else None
         if symbol.operator:
             operands = [self.settled(operand) for operand in symbol.operands]
             return None if None in operands else self.code.divided(None, symbol.operator, *operands)
-        counts, own = any(symbol == iteration.symbol for iteration in self.inner), self.frame.own
-        local = len(self.frames) > 1 and own.start_byte <= symbol.where < own.end_byte and not counts
-        if local or symbol.where in self.frame.changing or not is_known(symbol):
-            return None
-        return Polynomial.symbol(symbol)
+        local = any(body.start_byte <= symbol.where < body.end_byte for body in self.own[1:])
+        return None if local or symbol.where in self.changing or not is_known(symbol) else Polynomial.symbol(symbol)
 
     def pointer(self, node: Node, value: Polynomial) -> Pointer:
         """Where an address is. Raises Unsupported where it is not known which array it is in."""
@@ -192,41 +165,29 @@ class _Reader:
             start, offset = self._start(node, base), self.settled(value - Polynomial.symbol(base))
             known = start.offset is not None and offset is not None
             return start._replace(offset=start.offset + offset if known else None)
-        (only, *more) = value.symbols or {Symbol("")}
-        target = field_of(only.node, "argument") if not more and is_address(self.source, only.node) else None
-        own = self.code.variable(target)
-        if (
-            own is None
-            or own.declarator is None
-            or own.kind == "global"
-            or self.code.element_of(Symbol("", node=target))
-        ):
-            raise _refused(node, f"{self.source.of(node)} is not a pointer to an array that is known")
-        return self._array(own.name, own.declaration)
+        own = self.code.variable(field_of(node, "argument")) if is_address(self.source, node) else None
+        if own is None or own.kind not in {"local", "parameter"} or own.form.type != "identifier":
+            raise refused(node, f"{self.source.of(node)} is not a pointer to an array that is known")
+        return self._array(own)
 
     def _start(self, node: Node, base: Symbol) -> Pointer:
         """What the pointer is that an address counts from."""
-        if base in self.frame.given:
-            given = self.frame.given[base]
-            if not isinstance(given, Pointer) or base.where in self.frame.changing:
-                raise _refused(node, f"{base.text} is no pointer that stays where it is")
+        given, found = self.given.get(base), self.code.variable(base.node)
+        if isinstance(given, Pointer) and base.where not in self.changing:
             return given
-        found = self.code.variable(base.node)
-        if found is None or found.form.type == "pointer_declarator" or found.kind == "parameter":
-            raise _refused(node, f"{base.text} is no pointer that stays where it is")
-        return self._array(found.name, found.declaration)
+        if base in self.given or found is None or found.form.type == "pointer_declarator" or found.kind == "parameter":
+            raise refused(node, f"{base.text} is no pointer that stays where it is")
+        return self._array(found)
 
-    def _array(self, name: str, declaration: Node) -> Pointer:
+    def _array(self, found: Definition) -> Pointer:
         """An array, or a variable, which is an array of one."""
-        own = len(self.frames) > 1 or inside(declaration, self.frame.own)
-        return Pointer("" if own else name, None if own else Polynomial())
+        own = any(inside(found.declaration, body) for body in self.own)
+        return Pointer("" if own else found.name, None if own else Polynomial())
 
     def touch(self, node: Node, pointer: Pointer, *writes: bool) -> None:
         if pointer.root:
-            around = tuple(self.inner)
-            self.effects.accesses += [
-                Access(pointer.root, pointer.offset, each, around, node, self.call) for each in writes
-            ]
+            made = (Access(*pointer, each, tuple(self.inner), node, self.call) for each in writes)
+            self.effects.accesses += made
 
     # statements and expressions
 
@@ -238,67 +199,48 @@ class _Reader:
             for child in node.named_children:
                 self.read(child)
         elif own is None:
-            raise _refused(node, f"a {node.type.replace('_', ' ')} is not understood")
+            raise refused(node, f"a {node.type.replace('_', ' ')} is not understood")
         if own is not None:
             own(node)
 
-    def _preproc_call(self, node: Node) -> None:
-        if "#pragma" not in self.source.of(node):
-            raise _refused(node, "a preprocessor line inside a loop")
-
     def _declaration(self, node: Node) -> None:
         if self.source.says(node, "static", "thread_local"):
-            raise _refused(node, "a static variable")
+            raise refused(node, "a static variable")
         vector = vector_of(self.source.of(node, "type")) != ""
+        other = ("reference_declarator", *(["function_declarator"] if not vector else []))  # `std::vector<float> v(n);`
         for declarator in node.children_by_field_name("declarator"):
             value = field_of(declarator, "value")
+            if declared_name(declarator) is None or self.source.has(declarator, *other):
+                raise refused(node, "a variable of another form")
             if value is not None:
                 self.read(value)
-                declarator = field_of(declarator, "declarator")
-            for given in (value, *value.named_children) if vector and value is not None else ():
+            for given in self.source.walk(value, "identifier") if vector and value is not None else ():
                 if self.code.pointer_base(self.code.polynomial(given)) is not None:
-                    raise _refused(node, "a vector of another array's elements")
-            if vector and declarator.type == "function_declarator":  # `std::vector<float> v(n);` reads like one
-                continue
-            while declarator.type in {"array_declarator", "pointer_declarator"}:
-                declarator = field_of(declarator, "declarator")
-            if declarator.type != "identifier":
-                raise _refused(node, f"a {declarator.type.replace('_', ' ')}")
+                    raise refused(node, "a vector of another array's elements")
 
     def _return_statement(self, node: Node) -> None:
-        if len(self.frames) == 1:
-            raise _refused(node, "leaves the loop")
+        if len(self.own) == 1:
+            raise refused(node, "leaves the loop")
 
     def _for_statement(self, node: Node) -> None:
         loop = canonical(self.source, node)
         if loop is None:
-            raise _refused(node, "not a loop that counts upwards")
+            raise refused(node, "not a loop that counts upwards")
         for part in (loop.start_node, loop.bound_node, loop.step_node):
             if part is not None:
                 self.read(part)
-        if len(self.frames) == 1:
+        if len(self.own) == 1:
             self.effects.inner_loops.append(loop)
         else:
-            bound = self.code.definition(loop.bound_node) if loop.bound_node.type == "identifier" else None
-            given = bound is not None and bound.kind == "parameter" and len(self.frames) == 2
-            self.effects.called_loops.append(self._argument(bound.declaration) if given else None)
+            bound = self.code.variable(loop.bound_node)
+            self.effects.called_loops.append(self.passed.get(bound.where) if bound is not None else None)
         self.inner.append(self._iteration(loop))
         self.read(loop.body)
         self.inner.pop()
 
-    def _argument(self, parameter: Node) -> Node | None:
-        """What the outermost call gives for a parameter."""
-        return dict(zip((n.id for n in children_of(parameter.parent)), arguments(self.call), strict=True))[parameter.id]
-
     def _iteration(self, loop: Loop) -> Iteration:
-        low, end, step = map(self.settled, (loop.start, loop.bound, loop.step))
-        size = step.value if step is not None else None
-        # It stops a whole step before its end, where whole steps lead from 0 to the end.
-        whole = low is not None and low.value == 0 and size is not None and size > 0
-        whole = whole and end is not None and all(c % size == 0 for _, c in end.terms)
-        before = 0 if loop.inclusive else size if whole else 1
-        high = end - Polynomial.constant(before) if end is not None else None
-        return Iteration(Symbol(loop.name, loop.symbol.where), low, high, max(1, size or 1))
+        low, end = self.settled(loop.start), self.settled(loop.bound)
+        return Iteration(loop.symbol, low, end - Polynomial.constant(1) if end is not None else None)
 
     def _subscript_expression(self, node: Node) -> None:
         """`p[i]` or `*p`."""
@@ -306,7 +248,7 @@ class _Reader:
         if place is None and is_address(self.source, node):
             return
         if place is None:
-            raise _refused(node, "a subscript of several")
+            raise refused(node, "a subscript of several")
         pointer = self.pointer(node, place)
         if use is not None:
             reads, writes, _ = use
@@ -333,11 +275,10 @@ class _Reader:
     def _assigned(self, name: Node, node: Node) -> None:
         text, found = self.source.of(name), self.code.definition(name)
         if found is None or found.kind in {"global", "macro", "template"}:
-            raise _refused(node, f"writes {text}, a global")
-        declarator = field_of(found.declarator, "declarator") or found.declarator
-        if declarator.type == "array_declarator" or vector_of(self.source.of(found.declaration, "type")):
-            raise _refused(node, f"writes {text} as a whole")
-        if len(self.frames) == 1 and not inside(found.declaration, self.frame.own):
+            raise refused(node, f"writes {text}, a global")
+        if vector_of(self.source.of(found.declaration, "type")):
+            raise refused(node, f"writes {text} as a whole")
+        if len(self.own) == 1 and not inside(found.declaration, self.own[0]):
             self.effects.carried.append(Carried(text, node))
 
     # calls
@@ -345,31 +286,35 @@ class _Reader:
     def _call_expression(self, node: Node) -> None:
         function, given = field_of(node, "function"), arguments(node)
         if function.type == "field_expression":
-            raise _refused(function, f"calls {self.source.of(function)}, whose effects are unknown")
+            raise refused(function, f"calls {self.source.of(function)}, whose effects are unknown")
         name = self.source.of(function).partition("<")[0].removeprefix("::").removeprefix("std::")
         for argument in given:
             self.read(argument)
             if argument.type == "identifier" and self.code.lends(node, argument)[0]:
                 self._assigned(argument, node)
-        own = [f for f in self.functions.get(name, ()) if len(f.parameters) == len(given)]
-        if own:
+        if any(len(f.parameters) == len(given) for f in functions(self.source).get(name, ())):
             self.effects.calls.add(name)
-            self._enter(own, given, node)
+            self._enter(name, given, node)
         elif function.type != "parenthesized_expression" and name not in _CASTS:  # `(float)(x)` reads like a call
             self._library(name, given, node)
 
-    def _enter(self, own: list[Function], given: list[Node], node: Node) -> None:
-        if len(self.frames) > 8:
-            raise _refused(node, "calls are nested too deeply, or recursive")
-        self.call = node if len(self.frames) == 1 else self.call
-        for function in own:
-            values = {
-                each.symbol: self._value(argument) for each, argument in zip(function.parameters, given, strict=True)
-            }
-            self.frames.append(_Frame(function.node, values, self._changing(function.body)))
+    def _enter(self, name: str, given: list[Node], node: Node) -> None:
+        if len(self.own) > 8:
+            raise refused(node, "calls are nested too deeply, or recursive")
+        outermost = len(self.own) == 1
+        values, self.call = [self._value(argument) for argument in given], node if outermost else self.call
+        for function in functions(self.source)[name]:
+            if len(function.parameters) != len(given):
+                continue
+            for each, argument, value in zip(function.parameters, given, values, strict=True):
+                self.given[each.symbol] = value
+                if outermost:
+                    self.passed[each.symbol.where] = argument
+            self._changes(function.body)
+            self.own.append(function.node)
             self.read(function.body)
-            self.frames.pop()
-        self.call = None if len(self.frames) == 1 else self.call
+            self.own.pop()
+        self.call = None if outermost else self.call
 
     def _value(self, argument: Node) -> Pointer | Polynomial | None:
         """What a parameter is given: an address, a number, or what is not known."""
@@ -379,32 +324,14 @@ class _Reader:
         return self.pointer(argument, value)
 
     def _library(self, name: str, given: list[Node], node: Node) -> None:
-        values = [self._value(argument) for argument in given]
-        pointers = [value for value in values if isinstance(value, Pointer)]
-        if name in {"memcpy", "__builtin_memcpy", "memmove"} and len(given) == 3:
-            if len(pointers) != 2:
-                raise _refused(node, f"memcpy of {self.source.of(node)}")
+        pointers = [value for value in map(self._value, given) if isinstance(value, Pointer)]
+        if name in {"memcpy", "__builtin_memcpy"} and len(pointers) == 2:
             for pointer, writes in zip(pointers, (True, False), strict=True):
                 self.touch(node, pointer._replace(offset=None), writes)
             return
         self.effects.calls.add(name)
-        if name.startswith("_mm"):
-            self._intrinsic(name, pointers, node)
-        elif name not in PURE:
-            raise _refused(node, f"calls {name}, whose effects are unknown")
-        elif pointers:
-            raise _refused(node, f"{name} takes a pointer")
-
-    def _intrinsic(self, name: str, pointers: list[Pointer], node: Node) -> None:
-        """A vector instruction: those on memory touch up to as many elements of the pointer's type as their vector has."""
-        words = name.strip("_").split("_")
-        writes = bool({"store", "storeu", "stream", "maskstore"} & set(words))
-        reads = bool({"load", "loadu", "lddqu", "maskload", "broadcast", "i32gather"} & set(words))
-        if not pointers or name == "_mm_prefetch":
-            return
-        if len(pointers) != 1 or reads == writes:
-            raise _refused(node, f"calls {name}, whose effects are unknown")
-        self.touch(node, pointers[0]._replace(offset=None), writes)
+        if name in self.code.overloads or name not in PURE or pointers:
+            raise refused(node, f"calls {name}, whose effects are unknown")
 
 
 def is_address(source: Source, node: Node | None) -> bool:

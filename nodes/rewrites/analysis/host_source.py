@@ -1,20 +1,30 @@
-"""What a C++ candidate declares: functions, aliases, the types of names; what its names and indices come to, as in a kernel
-(device_code.py, indices.py) but for what is only known when it runs; and questions to single nodes of its tree."""
+"""What a C++ candidate declares: functions, the types of names; what its names and indices come to, as in a kernel (device_code.py,
+indices.py) but for what is only known when it runs; its loops that count; and questions to single nodes of its tree.
+
+The order of the CPU rewrites: other people's forms come first (what is called is in the text, a flat loop becomes rows), what does
+not change leaves its loop or goes into a table, calls into libm get their vector forms, rows are shared out while the loops are
+still plain, columns are turned into blocks, what is left is marked for the compiler's vectoriser, and vectors are written out by
+hand with their stores. Any other order gives right code, if less of it.
+
+Taken for granted, as the contract between spec and candidate says so: two pointer parameters of an entry point never
+overlap, and sizes are at least 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.analysis.kernels import Loop, counting_loop
+from nodes.rewrites.analysis.kernels import Kernel, Loop, counting_loop
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
-from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, names_declared, upward
-from nodes.rewrites.syntax.tree import is_integer as is_whole
+from nodes.rewrites.syntax.insert import free
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import LOOPS, children_of, enclosing, is_integer, names_declared, pragma_of, upward
 
 # Functions of <cmath>, <algorithm> and the compiler that read and write nothing but their arguments.
 _MATH = frozenset({
@@ -32,61 +42,30 @@ PURE = (
 _FLOAT_CALLS = {"static_cast<float>", "float", "simd_max", "simd_min", *(f"{name}f" for name in _MATH)}
 
 
-@dataclass(frozen=True)
-class Parameter:
-    name: str
-    type: str
-    """Without qualifiers."""
-    pointer: bool
-    """Or a reference."""
-    reference: bool
-    symbol: Symbol
-    """What its value is called."""
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function definition with a body."""
-
-    name: str
-    node: Node
-    """The function_definition."""
-    parameters: tuple[Parameter, ...]
-    body: Node
-
-
 # --- nodes ---------------------------------------------------------------------------------------------------------
-
-
-def fields(node: Node, *names: str) -> list[Node | None]:
-    """The children of these fields of the grammar."""
-    return [node.child_by_field_name(name) for name in names]
-
-
-def operator(source: Source, node: Node) -> str:
-    return source.of(node, "operator")
 
 
 def arguments(call: Node) -> list[Node]:
     return children_of(call, "arguments")
 
 
-def called(source: Source, call: Node) -> str:
-    """The name that is called, without `std::` and template arguments."""
-    return source.of(call, "function").removeprefix("std::").partition("<")[0]
-
-
-def identifiers(source: Source, node: Node | None) -> set[str]:
-    return set() if node is None else {source.of(here) for here in source.walk(node, "identifier")}
+def identifiers(source: Source, *nodes: Node | None) -> set[str]:
+    return {source.of(here) for node in nodes if node is not None for here in source.walk(node, "identifier")}
 
 
 def enclosing_function(node: Node) -> Node | None:
     return enclosing(node.parent, "function_definition")
 
 
-def declared_names(source: Source, node: Node) -> set[str]:
+def fresh(source: Source, node: Node, name: str) -> str:
+    """The name, or one like it that nothing in the function around a node has."""
+    return free(name, identifiers(source, enclosing_function(node)))
+
+
+def declared_names(source: Source, *nodes: Node) -> set[str]:
     """Variables that are declared anywhere below."""
-    return {source.of(name) for here in source.walk(node, "declaration") for name in names_declared(here)}
+    declarations = (here for node in nodes for here in source.walk(node, "declaration"))
+    return {source.of(name) for here in declarations for name in names_declared(here)}
 
 
 def changed_names(source: Source, node: Node) -> set[str]:
@@ -94,92 +73,31 @@ def changed_names(source: Source, node: Node) -> set[str]:
     return {source.of(name) for name in host_code(source).assigned(node)}
 
 
-def pragma_node(source: Source, node: Node) -> Node | None:
-    """The pragma that applies to this statement."""
-    before = node.prev_named_sibling
-    while before is not None and before.type == "comment":
-        before = before.prev_named_sibling
-    return before if before is not None and before.type == "preproc_call" else None
-
-
-def pragma_before(source: Source, node: Node) -> str:
-    """The text of the pragma that applies to this statement, "" for none."""
-    return source.of(pragma_node(source, node)).strip()
-
-
-def indentation(source: Source, node: Node) -> str:
-    """The white space before the node on its line; raises Unsupported where something else stands there."""
-    before = source.indent(node)
-    if source.line_start(node) + len(before) < node.start_byte:
+def check_alone(source: Source, node: Node) -> None:
+    """Raises Unsupported where something else stands before the node on its line."""
+    if source.line_start(node) + len(source.indent(node)) < node.start_byte:
         raise Unsupported(f"line {node.start_point[0] + 1} has something before the statement")
-    return before
-
-
-def over_lanes(source: Source, node: Node) -> bool:
-    """Whether a node belongs to a function that takes or returns lanes already (see explicit_simd)."""
-    definition = enclosing_function(node)
-    return definition is not None and any(
-        source.of(here) == "lanes"
-        for part in fields(definition, "type", "declarator")
-        for here in source.walk(part, "type_identifier")
-    )
 
 
 # --- what the file declares ----------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=16)
-def functions(source: Source) -> dict[str, list[Function]]:
-    """The functions that the file defines, by name; several for overloads."""
-    found: dict[str, list[Function]] = {}
-    for node in source.walk(None, "function_definition"):
-        declarator = next(source.walk(field_of(node, "declarator"), "function_declarator"), None)
-        body = field_of(node, "body")
-        if declarator is None or body is None or body.type != "compound_statement" or node.has_error:
-            continue
-        # `load<float>`, a specialisation, is one more `load`.
-        name = source.of(declarator, "declarator").partition("<")[0].strip()
-        kinds = {"parameter_declaration", "optional_parameter_declaration"}
-        listed = [child for child in children_of(declarator, "parameters") if child.type in kinds]
-        parameters = tuple(_parameter(source, child) for child in listed)
-        found.setdefault(name, []).append(Function(name, node, parameters, body))
+def functions(source: Source) -> dict[str, list[Kernel]]:
+    """The functions that the file defines, by name, several for overloads; as kernels are read, which they are not."""
+    found = {}
+    for name, group in host_code(source).overloads.items():
+        with suppress(Unsupported):
+            found[name] = [Kernel(host_code(source), node) for node in group if not node.has_error]
     return found
 
 
-def _parameter(source: Source, node: Node) -> Parameter:
-    declarator = field_of(node, "declarator")
-    name = source.of(declared_name(declarator))
-    reference = declarator is not None and source.has(declarator, "reference_declarator")
-    pointer = declarator is not None and source.has(declarator, "pointer_declarator", "array_declarator")
-    symbol = Symbol(name, (declarator or node).start_byte)
-    return Parameter(name, source.of(node, "type"), pointer or reference, reference, symbol)
-
-
-def function_of(source: Source, definition: Node) -> Function | None:
-    """The function that a function_definition is."""
-    return next((f for group in functions(source).values() for f in group if f.node == definition), None)
-
-
-@lru_cache(maxsize=16)
-def aliases(source: Source) -> dict[str, str]:
-    """What `typedef uint16_t half_t;` and `using half_t = uint16_t;` name, followed to the end."""
-    found: dict[str, str] = {}
-    for node in source.walk(None, "type_definition", "alias_declaration"):
-        name, kind = fields(node, "declarator" if node.type == "type_definition" else "name", "type")
-        if name is not None and name.type == "type_identifier" and not source.has(kind, "struct_specifier"):
-            plain = not source.has(node, "abstract_pointer_declarator", "template_type", "union_specifier")
-            found[source.of(name)] = source.of(kind).removeprefix("std::") if plain else ""
-    for name in found:
-        for _ in range(len(found)):
-            found[name] = found.get(found[name], found[name])
-    return {name: kind for name, kind in found.items() if kind}
-
-
-def calls_below(source: Source, node: Node) -> Iterator[Node]:
-    """Calls below a node, and in the functions of the file that these lead to. Raises Unsupported as Code does."""
-    names = (source.called(call) for call in source.walk(node, "call_expression"))
-    for body in (node, *host_code(source).reached(*names)):
-        yield from source.walk(body, "call_expression")
+def function_around(source: Source, node: Node) -> Kernel:
+    """The function that a node is in. Raises Unsupported where it is in none."""
+    definition = enclosing_function(node)
+    if definition is None:
+        raise Unsupported("in no function")
+    return Kernel(host_code(source), definition)
 
 
 # --- values --------------------------------------------------------------------------------------------------------
@@ -189,17 +107,6 @@ class HostCode(Code):
     """C++ with names resolved. A value that is read from memory is not known where it is read, and fixed where a variable that
     never changes has it."""
 
-    def __init__(self, source: Source) -> None:
-        super().__init__(source, integers=frozenset(name for name in aliases(source) if is_integer(source, name)))
-        self._loops: dict[int, Loop | None] = {}
-        self._polynomials: dict[int, Polynomial] = {}
-
-    def polynomial(self, node: Node, depth: int = 0) -> Polynomial:
-        """Kept, as every loop around a place asks for it again."""
-        if node.id not in self._polynomials:
-            self._polynomials[node.id] = super().polynomial(node, depth)
-        return self._polynomials[node.id]
-
     def _variable(self, node: Node, depth: int) -> Polynomial:
         found, value = self.definition(node), super()._variable(node, depth)
         if found is not None and self.source.says(found.declaration, "static", "thread_local"):
@@ -207,32 +114,12 @@ class HostCode(Code):
         unknown = [s for s in value.symbols if not is_known(s) and not self.element_of(s)]
         if found is None or not unknown:
             return value
-        around = (self.loop(n) for n in upward(found.declaration) if n.type == "for_statement")
+        around = (canonical(self.source, n) for n in upward(found.declaration))
         varies = frozenset(loop.symbol for loop in around if loop is not None)
         for symbol in unknown:
             fixed = Symbol(f"{found.name}: {symbol.text}", found.where, varies)
             value = value.substitute(symbol, Polynomial.symbol(fixed))
         return value
-
-    def _opaque(self, node: Node, depth: int) -> Polynomial:
-        given = children_of(node, "arguments")
-        if self.source.called(node) in {"min", "max"} and len(given) == 2:
-            return self.divided(node, self.source.called(node), *(self.polynomial(n, depth + 1) for n in given))
-        returned = self._returned(node, given, depth) if node.type == "call_expression" and depth < 24 else None
-        return super()._opaque(node, depth) if returned is None else returned
-
-    def _returned(self, call: Node, given: list[Node], depth: int) -> Polynomial | None:
-        """What a function of the file makes of its arguments, where all it does is return a polynomial of them."""
-        own = functions(self.source).get(self.source.called(call), [])
-        function = own[0] if len(own) == 1 and len(own[0].parameters) == len(given) else None
-        lines = children_of(function.body) if function is not None else []
-        if not lines or lines[-1].type != "return_statement" or any(n.type != "declaration" for n in lines[:-1]):
-            return None
-        value = self.polynomial(lines[-1].named_children[0], depth + 1) if lines[-1].named_child_count else Polynomial()
-        for parameter, argument in zip(function.parameters, given, strict=True):
-            value = value.substitute(parameter.symbol, self.polynomial(argument, depth + 1))
-        start, end = function.node.start_byte, function.node.end_byte
-        return None if any(start <= part.where < end for part in value.variables()) else value
 
     def element_of(self, symbol: Symbol) -> str:
         found = self.variable(symbol.node)
@@ -243,25 +130,8 @@ class HostCode(Code):
         """Also what a function of the file takes by reference and may change."""
         yield from super().assigned(node)
         for call in self.source.walk(node, "call_expression"):
-            given = (argument for argument in children_of(call, "arguments") if argument.type == "identifier")
+            given = (argument for argument in arguments(call) if argument.type == "identifier")
             yield from (argument for argument in given if self.lends(call, argument)[0])
-
-    def loop(self, node: Node) -> Loop | None:
-        if node.id not in self._loops:
-            self._loops[node.id] = self._loop(node)
-        return self._loops[node.id]
-
-    def _loop(self, node: Node) -> Loop | None:
-        source, sign = self.source, self.source.of(node, "condition", "operator")
-        found = counting_loop(self, node, sign) if sign in {"<", "<=", "!="} and not node.has_error else None
-        if found is None or not is_integer(source, found.type):
-            return None
-        step = None if source.of(found.step_node) == "1" else found.step_node
-        found = replace(found, bound_node=field_of(node, "condition", "right"), step_node=step)  # as it is written
-        if step is not None and sign == "!=":
-            return None
-        fixed = identifiers(source, found.bound_node) | identifiers(source, found.step_node)
-        return found if not fixed & {source.of(n) for n in self.assigned(found.body)} else None
 
 
 def is_known(symbol: Symbol) -> bool:
@@ -277,11 +147,6 @@ def host_code(source: Source) -> HostCode:
     return HostCode(source)
 
 
-def is_integer(source: Source, kind: str) -> bool:
-    kind = aliases(source).get(kind, kind)
-    return kind == "auto" or is_whole(kind)
-
-
 def root_name(source: Source, address: Node) -> str:
     """The array that an address is in: a parameter of its function or an array of its own, "?" where that is not known."""
     code = host_code(source)
@@ -289,22 +154,17 @@ def root_name(source: Source, address: Node) -> str:
     return "?" if base is None else code.root_of(base) or base.text
 
 
-def may_be_one(source: Source, function: Function, first: str, second: str, depth: int = 0) -> bool:
+def may_be_one(source: Source, function: Kernel, first: str, second: str, depth: int = 0) -> bool:
     """Whether some call in the file hands the same array to two pointer parameters of a function."""
-    places = [at for at, each in enumerate(function.parameters) if each.pointer and each.name in {first, second}]
+    places = [at for at, each in enumerate(function.parameters) if each.behind and each.name in {first, second}]
     if len(places) < 2 or depth > 4:
         return depth > 4
     for call in source.walk(None, "call_expression"):
-        if source.called(call) != function.name:
-            continue
-        given, caller = arguments(call), enclosing_function(call)
-        if len(given) != len(function.parameters) or caller is None:
+        given = arguments(call)
+        if source.called(call) != function.name or len(given) != len(function.parameters):
             continue
         roots = [root_name(source, given[place]) for place in places]
-        if roots[0] == roots[1]:
-            return True
-        outer = function_of(source, caller)
-        if outer is not None and may_be_one(source, outer, roots[0], roots[1], depth + 1):
+        if roots[0] == roots[1] or may_be_one(source, function_around(source, call), *roots, depth + 1):
             return True
     return False
 
@@ -312,18 +172,11 @@ def may_be_one(source: Source, function: Function, first: str, second: str, dept
 # --- types ---------------------------------------------------------------------------------------------------------
 
 
-def declared_type(source: Source, node: Node) -> str:
-    """The type, without pointers, of the variable that an identifier names, "" for none."""
-    found = host_code(source).definition(node)
-    kind = source.of(found.declaration, "type") if found is not None else ""
-    return aliases(source).get(kind, kind)
-
-
-def element_type(source: Source, node: Node) -> str:
-    """The type of `p[i]`, "" where p is not declared plainly as a pointer, an array or a vector."""
-    base = node.child_by_field_name("argument")
-    kind = declared_type(source, base) if base is not None and base.type == "identifier" else ""
-    return vector_of(kind) or kind
+def declared_type(source: Source, node: Node | None) -> str:
+    """The type, without pointers, of the variable that an identifier names, "" for anything else."""
+    code = host_code(source)
+    found = code.variable(node)
+    return code.plain_type(source.of(found.declaration, "type")) if found is not None else ""
 
 
 def vector_of(kind: str) -> str:
@@ -345,8 +198,15 @@ def overloaded(source: Source, name: str) -> bool:
     return name != plain or "<math.h>" in included
 
 
+def element_type(source: Source, node: Node) -> str:
+    """The type of what `p[i]` or `*p` reads, "" where that is not known."""
+    code = host_code(source)
+    base = code.pointer_base(code.place_of(node) or Polynomial())
+    return code.plain_type(code.element_of(base)) if base is not None else ""
+
+
 def is_float(source: Source, node: Node) -> bool:
-    """Whether an expression is certainly a float: built of float variables, float literals and integers' literals."""
+    """Whether an expression has the type float for certain: made of float variables, float literals and integers' literals."""
     match node.type:
         case "number_literal":
             return source.of(node)[-1] in "fF" and not source.of(node).startswith("0x")
@@ -354,23 +214,69 @@ def is_float(source: Source, node: Node) -> bool:
             return declared_type(source, node) == "float"
         case "subscript_expression":
             return element_type(source, node) == "float"
-        case "conditional_expression":
-            return all(is_float(source, side) for side in fields(node, "consequence", "alternative"))
-        case "parenthesized_expression":
-            return is_float(source, node.named_children[0])
-        case "unary_expression":
-            return is_float(source, node.child_by_field_name("argument"))
-        case "binary_expression":
-            sides = fields(node, "left", "right")
-            floats = [is_float(source, side) for side in sides]
-            whole = any(side.type == "number_literal" and "." not in source.of(side) for side in sides)
-            return all(floats) or (any(floats) and whole)
+        case "cast_expression":
+            return source.of(node, "type") == "float"
         case "call_expression":
             name = source.of(node, "function")
             group = functions(source).get(name.partition("<")[0], [])
             if overloaded(source, name) and not group:
                 return all(is_float(source, argument) for argument in arguments(node))
             return name in _FLOAT_CALLS or {source.of(f.node, "type") for f in group} == {"float"}
-        case "cast_expression":
-            return source.of(node, "type") == "float"
+        case "parenthesized_expression" | "unary_expression" | "binary_expression" | "conditional_expression":
+            parts = children_of(node)[-2:]
+            floats = [part for part in parts if is_float(source, part)]
+            return bool(floats) and all(part in floats or source.of(part).isdigit() for part in parts)
     return False
+
+
+# --- loops ---------------------------------------------------------------------------------------------------------
+
+
+def canonical(source: Source, node: Node) -> Loop | None:
+    """The loop, if it counts one integer of its own upwards by a fixed step and its body does not assign it, or what it ends at."""
+    found = counting_loop(host_code(source), node) if node.type == "for_statement" and not node.has_error else None
+    if found is None or not (found.type == "auto" or is_integer(found.type)):
+        return None
+    step = None if source.of(found.step_node) == "1" else found.step_node
+    fixed = identifiers(source, found.bound_node, step)
+    return replace(found, step_node=step) if not fixed & changed_names(source, found.body) else None
+
+
+def loops(source: Source) -> list[Loop]:
+    """Every canonical loop, in source order."""
+    found = (canonical(source, here) for here in source.walk(None, "for_statement"))
+    return [loop for loop in found if loop is not None]
+
+
+@lru_cache(maxsize=4)
+def _called_in_loops(source: Source) -> set[Node]:
+    """Functions of the file that run once per iteration of something, by way of others too."""
+    names = {source.called(c) for loop in source.walk(None, *LOOPS) for c in source.walk(loop, "call_expression")}
+    return host_code(source).reached(*names)
+
+
+def runs_again(source: Source, node: Node) -> bool:
+    """Whether what stands there may run more than once for a call of the kernel, as far as the file shows."""
+    return enclosing(node.parent, *LOOPS) is not None or enclosing_function(node) in _called_in_loops(source)
+
+
+def header(source: Source, loop: Loop) -> str:
+    """`for (...)`."""
+    return source.data[loop.node.start_byte : loop.body.start_byte].decode().strip()
+
+
+def counts_from_zero(source: Source, loop: Loop) -> bool:
+    """Whether it counts 0, 1, 2 and stops before its bound."""
+    return loop.step_node is None and source.of(loop.start_node) == "0"
+
+
+def varying(source: Source, loop: Loop) -> set[str]:
+    """What may differ from one iteration to another: the counter, what the body declares, what it changes."""
+    return {loop.name} | declared_names(source, loop.body) | changed_names(source, loop.body)
+
+
+def put_in_front(edits: Edits, loop: Loop, lines: Iterable[str]) -> None:
+    """Lines in front of a loop and its pragma. Raises Unsupported where something else stands on the loop's line."""
+    check_alone(edits.source, loop.node)
+    place, indent = pragma_of(loop.node) or loop.node, edits.source.indent(loop.node)
+    edits.insert(place.start_byte, "".join(f"{line}\n{indent}" for line in lines))

@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.prelude import text_of
-from nodes.rewrites.syntax.insert import include
+from nodes.rewrites.prelude import needs_of, text_of
+from nodes.rewrites.syntax.insert import behind_includes, include
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import declared_name, field_of, same
+from nodes.rewrites.syntax.tree import declared_name, enclosing, field_of, same, template_of
 
 
-def insertion_point(source: Source) -> int:
-    """Behind the last #include of the file."""
-    includes = [n for n in source.root.children if n.type == "preproc_include"]
-    return includes[-1].end_byte if includes else 0
-
-
-def require(edits: Edits, code: Code, *files: str, includes: tuple[str, ...] = ()) -> None:
-    """As `bring`, of what files of prelude/ define, named without their ending."""
-    bring(edits, code, "", includes)
+def require(edits: Edits, code: Code, *files: str) -> None:
+    """Bring, of files of prelude/, named without their ending, those of which the changes name something, and what these build on."""
     for file in files:
-        bring(edits, code, text_of(file))
+        if any(defined(text_of(file)) & set(re.findall(r"\w+", text)) for _, _, text in edits.changes):
+            _require(edits, code, file)
 
 
-def bring(edits: Edits, code: Code, text: str, includes: tuple[str, ...] = (), *, overloads: bool = False) -> None:
-    """Put definitions behind the includes unless they are there. Raises Unsupported where their names mean something else,
-    except where they are `overloads` of what has been there."""
-    source = edits.source
-    at = insertion_point(source)
+def _require(edits: Edits, code: Code, file: str) -> int:
+    """Brings a file and says from which byte on it is there."""
+    headers, files = needs_of(file)
+    at = bring(edits, code, "", headers)
+    return bring(edits, code, text_of(file), at=max([at, *(_require(edits, code, needed) for needed in files)]))
+
+
+def bring(edits: Edits, code: Code, text: str, includes: tuple[str, ...] = (), at: int = 0) -> int:
+    """Put definitions behind the includes, or at a byte, unless they are there, and say from which byte on they are; nothing where
+    nothing changes. Raises Unsupported where their names mean something else."""
+    source, at = edits.source, at or behind_includes(edits.source)
+    if not edits.changes:
+        return at
     for header in includes:
         include(source, edits, header)
-    if text in source.text or any(text in change[2] for change in edits.changes):
-        return
-    taken = sorted(defined(text) & code.names())
-    if taken and not overloads:
+    if text and text in source.text:
+        return source.data.index(text.encode()) + len(text.encode())
+    if any(text in change[2] for change in edits.changes):
+        return at
+    if taken := sorted(defined(text) & code.names()):
         raise Unsupported(f"the source already has a {', '.join(taken)}")
-    edits.insert(_behind_called(source, at, text), "\n" + text)
+    edits.insert(at, "\n" + text)
+    return at
 
 
 @cache
@@ -54,25 +61,14 @@ def defined(text: str) -> frozenset[str]:
         elif node.type in {"preproc_def", "struct_specifier"}:
             found.add(source.of(node, "name"))
         elif node.type == "function_definition" or source.has(node, "init_declarator"):
-            found.add(source.of(declared_name(field_of(node, "declarator"))))
+            found.add(source.name(node))
     return frozenset(found)
 
 
-def _behind_called(source: Source, at: int, text: str) -> int:
-    """Where `text` may stand: behind the functions in front of the first kernel that it calls, if these are no further up."""
-    called = set(re.findall(r"\b(\w+)\(", text))
-    for node in source.root.children:
-        if "__global__" in source.of(node):
-            break
-        declarator = field_of(node, "declarator") if node.type == "function_definition" else None
-        name = declared_name(declarator)
-        if node.start_byte >= at and name is not None and source.of(name) in called:
-            at = node.end_byte
-    return at
-
-
 def without_unused(before: Code, text: str) -> str:
-    """The text without the host variables that shaped a launch before and that nothing reads any more."""
+    """The text without the host variables that shaped a launch before and that nothing reads any more; itself where it is the same."""
+    if text == before.source.text:
+        return text
     names = set()
     for launch in before.launches:
         for node in launch.config_nodes[:3]:
@@ -81,26 +77,50 @@ def without_unused(before: Code, text: str) -> str:
 
 
 def drop_unused(source: Source, text: str, names: set[str]) -> str:
-    """The text without local declarations of the names, and of what only they used, that nothing reads any more."""
+    """The text without the functions, types and local variables of these names that nothing reads any more, nor of what only these
+    variables used."""
+    while (node := next(_leftovers(here := source.reparsed(text), names), None)) is not None:
+        edits = Edits(here)
+        edits.remove(node, comment=True, blank=node.type in {"function_definition", "template_declaration"})
+        text = edits.apply()
+    names = set(names)
     for _ in range(64):
         here = source.reparsed(text)
-        dropped = _unused(here, names)
+        dropped, edits = _unused(here, names), Edits(here)
         if dropped is None:
             break
         names |= {here.of(n) for n in here.walk(dropped, "identifier")}
-        data = here.data
         if dropped.type == "declaration":
-            line = here.line_start(dropped)
-            start = dropped.start_byte if data[line : dropped.start_byte].strip() else line
-            data = data[:start] + data[dropped.end_byte :].lstrip(b" ").removeprefix(b"\n")
-        else:  # one of several
-            before, after = dropped.prev_named_sibling, dropped.next_named_sibling
-            first = before is None or before.start_byte < field_of(dropped.parent, "declarator").start_byte
-            start = dropped.start_byte if first or before is None else before.end_byte
-            end = after.start_byte if first and after is not None else dropped.end_byte
-            data = data[:start] + data[end:]
-        text = data.decode()
+            edits.remove(dropped)
+        else:
+            edits.take_out(dropped)
+        text = edits.apply()
     return text
+
+
+def _leftovers(source: Source, names: set[str]) -> Iterator[Node]:
+    """Definitions of functions and types, and what is declared in shared memory of such types, that nothing mentions."""
+    words = ("identifier", "type_identifier", "namespace_identifier")
+    said = Counter(source.of(node) for node in source.walk(None, *words))
+    said.update(re.findall(r"\w+", " ".join(source.of(node) for node in source.walk(None, "preproc_arg"))))
+    for node in source.walk(None, "function_definition"):
+        name, spaces = declared_name(field_of(node, "declarator")), {c.type for c in node.children}
+        device = "__device__" in spaces and "__global__" not in spaces
+        if name is not None and device and source.of(name) in names and said[source.of(name)] == 1:
+            yield template_of(node) or node
+    for node in source.walk(None, "declaration", "alias_declaration", "type_definition"):
+        around = enclosing(node, "function_definition")
+        name = field_of(node, "name") or declared_name(field_of(node, "declarator"))
+        if node.type == "declaration":
+            alone = len(node.children_by_field_name("declarator")) == 1
+            shared = source.says(node, "__shared__") and not source.says(node, "extern")
+            slots = match(source, node, "$T* $pointer = $memory;", "$T* $pointer = &$memory[$at];") is not None
+            slots = slots and not source.has(node, "call_expression")
+            name = name if alone and (shared or slots) else None
+        if around is None or name is None or source.of(name) not in names:
+            continue
+        if not any(source.of(n) == source.of(name) and not inside(n, node) for n in source.walk(around, *words)):
+            yield node
 
 
 def _unused(source: Source, names: set[str]) -> Node | None:

@@ -12,8 +12,8 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Source, Unsupported, inside
-from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, same, upward
+from nodes.rewrites.syntax.source import Source, Unsupported
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, same, template_of
 
 if TYPE_CHECKING:
     from nodes.rewrites.analysis.device_code import Code
@@ -29,10 +29,24 @@ class Parameter:
     const: bool
     restrict: bool
 
+    @property
+    def symbol(self) -> Symbol:
+        """What its value is called."""
+        return Symbol(self.name, field_of(self.node, "declarator").start_byte)
+
+    @property
+    def reference(self) -> bool:
+        return field_of(self.node, "declarator").type == "reference_declarator"
+
+    @property
+    def behind(self) -> bool:
+        """Whether something is reached through it."""
+        return self.pointer or self.reference
+
 
 TALKS = re.compile(r"(__(sync|shfl|ballot|any|all|reduce|match|activemask)|atomic|cooperative).*|sync|Reduce|Sum")
 """Functions by which threads talk to each other."""
-_FORS = "for ($T $i = $start; $i {} $bound; {}) $body;"
+_FORS = "for ($T $i = $start; $i < $bound; {}) $body;"
 _STEPS = {"update_expression": ("++$i", "$i++"), "assignment_expression": ("$i += $step",)}
 
 
@@ -53,8 +67,6 @@ class Loop:
     step: Polynomial
     name_nodes: tuple[Node, ...]
     """The loop variable's occurrences in the header."""
-    inclusive: bool = False
-    """`i <= bound`, which only loops of C++ are."""
 
     @property
     def body(self) -> Node:
@@ -94,8 +106,7 @@ class Kernel:
             raise Unsupported("a kernel without a name")
         self.name = self.source.of(name)
         self.name_node, self.parameter_list, self.body = name, parameters, body
-        parent = node.parent
-        self.template = parent if parent is not None and parent.type == "template_declaration" else None
+        self.template = template_of(node)
         kinds = {"parameter_declaration", "optional_parameter_declaration"}
         self.parameters = [self._parameter(p) for p in parameters.named_children if p.type in kinds]
         self.has_defaults = any(p.type == "optional_parameter_declaration" for p in parameters.named_children)
@@ -240,52 +251,6 @@ class Kernel:
         """The declarations of its body in shared memory."""
         return [n for n in self.source.walk(self.body, "declaration") if self.source.says(n, "__shared__")]
 
-    def is_dynamic(self, declaration: Node) -> bool:
-        """Whether a declaration in shared memory is of what the launch says the size of."""
-        return self.source.says(declaration, "extern")
-
-    @cached_property
-    def has_barrier(self) -> bool:
-        """Whether the block's threads, not only a warp's, wait for each other."""
-        return any("__syncthreads" in self.source.of(f) for f in [self.node, *self.helpers])
-
-    @cached_property
-    def counts_warps(self) -> bool:
-        """Whether it, or a helper, reads a fixed number of places of its shared memory, one for each warp, whatever the
-        block's width: `sums[lane]` for all lanes, `sums[1]`, `for (w = 0; w < 8; ++w) ... sums[w]`."""
-        return any(self._counts_warps(function) for function in [self.node, *self.helpers])
-
-    def _counts_warps(self, function: Node) -> bool:
-        code, source = self.code, self.source
-        for node in source.walk(function, "subscript_expression"):
-            argument, indices = field_of(node, "argument"), field_of(node, "indices")
-            found = code.variable(argument)
-            if found is None or indices is None or "__shared__" not in source.of(found.declaration):
-                continue
-            if source.set_by(node) not in {"", "++", "--"}:
-                continue
-            index = code.polynomial(indices.named_children[0])
-            lane = any(s.operator == "%" and s.depends_on(Symbol("threadIdx.x")) for s in index.symbols)
-            if index.value == 0 or (index.value is None and not lane and not self._has_fixed_bound(node, index)):
-                continue
-            if not self._asks_width(node, function):
-                return True
-        return False
-
-    def _has_fixed_bound(self, node: Node, index: Polynomial) -> bool:
-        """Whether the index runs to a number that is known when the kernel is compiled."""
-        around = (counting_loop(self.code, here) for here in upward(node) if here.type == "for_statement")
-        loop = next((loop for loop in around if loop is not None and loop.symbol in index.symbols), None)
-        return loop is not None and self.code.is_constant(loop.bound_node)
-
-    def _asks_width(self, node: Node, function: Node) -> bool:
-        """Whether the node is only reached where a comparison with the block's width allows it."""
-        kinds, width = {"if_statement", "conditional_expression", "for_statement"}, Symbol("blockDim.x")
-        around = (field_of(here, "condition") for here in upward(node, function) if here.type in kinds)
-        asked = (condition for condition in around if condition is not None and not inside(node, condition))
-        parts = (part for condition in asked for part in self.source.walk(condition, "identifier", "field_expression"))
-        return any(self.code.polynomial(part).depends_on(width) for part in parts)
-
     @cached_property
     def helpers(self) -> list[Node]:
         """Functions of the file that the kernel calls, and those that these call."""
@@ -319,11 +284,11 @@ def template_name(source: Source, node: Node) -> str:
     return source.of(declared_name(declarator) or declarator)
 
 
-def counting_loop(code: Code, node: Node, sign: str = "<") -> Loop | None:
+def counting_loop(code: Code, node: Node) -> Loop | None:
     """A for statement of the form that Loop describes, whose body leaves the variable alone; None for any other."""
     update, body = field_of(node, "update"), field_of(node, "body")
     steps = _STEPS.get(update.type, ()) if update is not None else ()
-    found = match(code.source, node, *(_FORS.format(sign, step) for step in steps))
+    found = match(code.source, node, *(_FORS.format(step) for step in steps))
     if found is None or found["i"].type != "identifier":
         return None
     name, declared = code.source.of(found["i"]), found["i"].parent
@@ -334,7 +299,7 @@ def counting_loop(code: Code, node: Node, sign: str = "<") -> Loop | None:
     symbol = Symbol(name, declared.start_byte, node=found["i"])
     return Loop(
         node, name, symbol, code.source.of(found["T"]), found["start"], found["bound"], step_node,
-        code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]), sign == "<=",
+        code.polynomial(found["start"]), code.polynomial(found["bound"]), step, tuple(found.every["i"]),
     )  # fmt: skip
 
 

@@ -164,13 +164,6 @@ def host_text(kernel: Kernel, launch: Launch, node: Node, depth: int = 0) -> str
         return _host_name(kernel, launch, node, depth)
     if node.type == "sizeof_expression":
         return substituted(source.of(node), dict(zip(kernel.template_names, launch.template_arguments, strict=False)))
-    if node.type == "field_expression":  # of a struct that the launch passes by its name
-        holder = field_of(node, "argument")
-        found = code.variable(holder)
-        if found is not None and found.kind == "parameter" and node.children[1].type != "->":
-            struct = host_text(kernel, launch, holder, depth)
-            if re.fullmatch(r"\w+", struct):
-                return f"{struct}.{source.of(node, 'field')}"
     name = source.of(node, "function").split("<")[0]
     if node.type not in _HOST_EXPRESSIONS or (name and name not in _HOST_FUNCTIONS and name not in code.functions):
         raise Unsupported(f"{source.of(node)} is only known on the device")

@@ -15,7 +15,7 @@ from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, operands
+from nodes.rewrites.syntax.source import Source, Unsupported, operands
 from nodes.rewrites.syntax.tree import (
     LOOPS,
     children_of,
@@ -31,19 +31,12 @@ THREAD, BLOCK_DIM = Symbol("threadIdx.x"), Symbol("blockDim.x")
 BLOCK, GRID_DIM = Symbol("blockIdx.x"), Symbol("gridDim.x")
 
 
-def _poly(*symbols: Symbol) -> Polynomial:
-    product = Polynomial.constant(1)
-    for symbol in symbols:
-        product = product * Polynomial.symbol(symbol)
-    return product
-
-
 @dataclass(frozen=True)
 class Region:
     """Statements that run once for every `name` below `bound`, shared out over threads.
 
-    block: the threads of a block's x stride over it. team: those of a warp, or of a block of two dimensions, do. grid: all
-    threads of the grid's x do. guard: one element a thread.
+    block: the threads of a block's x stride over it. team: those of a part of a warp do. grid: all threads of the grid's x do.
+    guard: one element a thread.
     """
 
     kind: Literal["block", "team", "grid", "guard"]
@@ -71,7 +64,7 @@ class Region:
 
         def differs(symbol: Symbol) -> bool:
             whole = self.kind == "team" and self.loop is not None and symbol.operator == "/"
-            if whole and symbol.operands == (_poly(THREAD), self.loop.step):
+            if whole and symbol.operands == (Polynomial.product(THREAD), self.loop.step):
                 return False  # which team it is
             return symbol == THREAD or any(differs(part) for part in symbol.parts)
 
@@ -86,63 +79,33 @@ def thread_loops(kernel: Kernel) -> list[Loop]:
 def row_loop(kernel: Kernel) -> Loop | None:
     """The outer loop `for (row = blockIdx.x; row < rows; row += gridDim.x)`, where there is one."""
     outer = (loop for loop in kernel.loops if same(loop.node.parent, kernel.body))
-    return next((loop for loop in outer if loop.start == _poly(BLOCK) and loop.step == _poly(GRID_DIM)), None)
-
-
-def is_extent(kernel: Kernel, step: Polynomial) -> bool:
-    """Whether a stride is the block's width: blockDim.x, or a name or number that stands for it in every launch."""
-    if step == _poly(BLOCK_DIM):
-        return True
-    if step.depends_on(BLOCK_DIM) or step.depends_on(GRID_DIM):
-        return False
-    if step.value is not None:
-        return bool(kernel.launches) and all(
-            launch.extents(launch.block)[0] == str(step.value) for launch in kernel.launches
-        )
-    (only, *more) = step.symbols
-    return not more and step == _poly(only) and only.node is not None and only.node.type == "identifier" and (
-        only.text.isupper() or only.text in kernel.template_names or only.text.startswith("k")
-    )  # fmt: skip
+    return next((loop for loop in outer if loop.start.only == BLOCK and loop.step.only == GRID_DIM), None)
 
 
 def regions(kernel: Kernel) -> list[Region]:
     """Every place of the kernel that hands out single elements, in source order."""
     found: list[Region] = []
     for loop in thread_loops(kernel):
-        kind: Literal["block", "team", "grid", "guard"]
-        if loop.start == _poly(THREAD) and is_extent(kernel, loop.step):
-            kind = "block"
-        elif _is_place_in_team(loop.start, loop.step):
-            kind = "team"
-        elif _is_global_index(kernel, loop.start) and loop.step in (
-            _poly(BLOCK_DIM, GRID_DIM), loop.start.coefficient(BLOCK) * _poly(GRID_DIM),
-        ):  # fmt: skip
-            kind = "grid"
-        else:
-            continue
-        if any(same(loop.node, outer.loop.node) or inside(loop.node, outer.loop.node) for outer in found if outer.loop):
-            continue
-        body = tuple(statements(loop.body))
-        found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
-    if not found:
-        guarded = _guarded(kernel)
-        if guarded is not None:
-            found.append(guarded)
-    return found
+        kind = _shared_out(loop)
+        if kind is not None and not any(inside(loop.node, outer.loop.node) for outer in found):
+            body = tuple(statements(loop.body))
+            found.append(Region(kind, loop.name, loop.symbol, loop.type, loop.bound_node, loop.bound, body, loop))
+    guarded = _guarded(kernel) if not found else None
+    return found if guarded is None else [guarded]
 
 
-def _is_place_in_team(start: Polynomial, step: Polynomial) -> bool:
-    """`threadIdx.x % 32` of threads that step by 32, or the place in a block of two dimensions that steps by its size."""
-    if start == _poly(THREAD) + _poly(Symbol("threadIdx.y"), BLOCK_DIM):
-        return step == _poly(BLOCK_DIM, Symbol("blockDim.y"))
-    (place, *more) = start.symbols
-    return not more and start == _poly(place) and place.operator == "%" and place.operands == (_poly(THREAD), step)
+def _shared_out(loop: Loop) -> Literal["block", "team", "grid"] | None:
+    """How threads share out a loop's elements, as Region has it."""
+    place = loop.start.only
+    if place == THREAD and loop.step.only == BLOCK_DIM:
+        return "block"
+    if place is not None and place.operator == "%" and place.operands == (Polynomial.product(THREAD), loop.step):
+        return "team"
+    return "grid" if _is_global_index(loop.start) and loop.step == Polynomial.product(BLOCK_DIM, GRID_DIM) else None
 
 
-def _is_global_index(kernel: Kernel, start: Polynomial, axis: str = "x") -> bool:
-    block = Symbol(f"blockIdx.{axis}")
-    width = start.coefficient(block)
-    return start == _poly(block) * width + _poly(THREAD) and is_extent(kernel, width)
+def _is_global_index(start: Polynomial, axis: str = "x") -> bool:
+    return start == Polynomial.product(Symbol(f"blockIdx.{axis}"), BLOCK_DIM) + Polynomial.product(THREAD)
 
 
 def _guarded(kernel: Kernel) -> Region | None:
@@ -155,7 +118,7 @@ def _guarded(kernel: Kernel) -> Region | None:
             continue
         name_node, value = variable
         index = code.polynomial(value)
-        axis = next((a for a in "xyz" if _is_global_index(kernel, index, a)), None)
+        axis = next((a for a in "xyz" if _is_global_index(index, a)), None)
         if axis is None:
             continue
         name = source.of(name_node)
@@ -332,23 +295,16 @@ def carries_state(kernel: Kernel, body: list[Node]) -> bool:
         return any(inside(node, statement) for statement in body)
 
     outer = {found.where: found.name for found in _changed(kernel, body) if not held(found.declaration)}
-    for node in (n for statement in body for n in source.walk(statement, "assignment_expression")):
-        base = code.variable(field_of(node, "left", "argument"))
-        array = base is not None and base.form is not None and source.has(base.form, "array_declarator")
-        if array and not source.says(base.declaration, "__shared__") and not held(base.declaration):
-            return True  # an array of the thread's own outlives the element
     for access in kernel.accesses:
         if access.writes and not access.root and held(access.node):
-            own = code.own_variable(access.base.node) if access.base.node is not None else None
-            if own is not None and not held(own.declaration):
-                return True  # so does a variable of its own, written through a pointer
+            own = code.variable(access.base.node) or code.own_variable(access.base.node)
+            if own is not None and not held(own.declaration) and not source.says(own.declaration, "__shared__"):
+                return True  # an array of the thread's own, or a variable that is written through a pointer, outlives the element
     kinds: dict[tuple[int, str], str] = {}
     for use in (n for statement in body for n in source.walk(statement, "identifier")):
         found = code.definition(use) if source.of(use) in outer.values() else None
         if found is not None and found.where in outer:
-            value = (
-                use.parent if use.parent.type == "field_expression" else use
-            )  # a float2's fields are sums of their own
+            value = use.parent if use.parent.type == "field_expression" else use  # fields are sums of their own
             fold = fold_of(kernel, value)
             if not fold or kinds.setdefault((found.where, source.of(value)), fold) != fold:
                 return True  # also `h ^= e; h *= 31;`, where each by itself would be a fold
@@ -413,13 +369,11 @@ def _only_place(kernel: Kernel, use: Node) -> bool:
 
 def fold_of(kernel: Kernel, identifier: Node) -> str:
     """sum, product, bits, max or min: what the name, or field, takes part in as `v += e`, `v *= e`, `v |= e`, `v = v + e`,
-    `v = fmaxf(v, e)` or `++v`, and nowhere else in it; "" for anything else."""
+    or `v = fmaxf(v, e)`, and nowhere else in it; "" for anything else."""
     source, name = kernel.source, kernel.source.of(identifier)
     here = next((n for n in upward(identifier) if n.type in _CHANGES or n.type.endswith("statement")), None)
     if here is None or here.parent is None or here.parent.type not in {"expression_statement", "comma_expression"}:
         return ""
-    if here.type == "update_expression":
-        return "sum"
     found = match(source, here, *_FOLDS) or match(source, here, "$v = $f($v, $e)", "$v = $f($e, $v)")
     if found is None or source.of(found["v"]) != name:
         return ""
@@ -445,22 +399,15 @@ def waits(source: Source, statement: Node) -> bool:
     return source.of(statement).startswith(GRID_CALLS)
 
 
+def guard_text(kernel: Kernel, condition: str) -> str:
+    """`if (condition) return;` as a kernel's first statement; in one that waits for the grid before it, `waiting_return`."""
+    source, first = kernel.source, statements(kernel.body)[0]
+    if any(waits(source, statement) for statement in statements(kernel.body)):
+        return waiting_return(f"({condition})", source.indent(first), source.unit(kernel.body))
+    return f"if ({condition}) return;"
+
+
 def waiting_return(condition: str, indent: str, unit: str) -> str:
     """`if (condition) return;` of a kernel that waits for the grid before it, see programmatic_dependent_launch.py."""
     wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
     return f"\n{indent}".join([f"if {condition} {{", f"{unit}{wait}", f"{unit}return;", "}"])
-
-
-def begin_row(edits: Edits, kernel: Kernel, row: str, total: str, block: str = "blockIdx.x") -> None:
-    """Declare the row of a thread, of blocks of several rows, and let threads behind the last row return."""
-    source = kernel.source
-    first = statements(kernel.body)[0]
-    indent, at = source.indent(first), first.start_byte
-    declared, guard = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;", f"if ({row} >= {total}) return;"
-    if any(waits(source, statement) for statement in statements(kernel.body)):
-        guard = waiting_return(f"({row} >= {total})", indent, source.unit(kernel.body))
-    line = source.data.rfind(b"\n", 0, at) + 1
-    if source.data[line:at].strip():
-        edits.insert(at, f"{declared}\n{indent}{guard}\n{indent}")
-    else:  # a directive that another edit puts above the statement stays next to it
-        edits.insert(line, f"{indent}{declared}\n{indent}{guard}\n")

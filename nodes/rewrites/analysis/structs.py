@@ -10,8 +10,8 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.syntax.insert import substituted
-from nodes.rewrites.syntax.source import Source, inside
-from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, same, upward
+from nodes.rewrites.syntax.source import Source
+from nodes.rewrites.syntax.tree import children_of, field_of, same, template_of, upward
 
 _UNREAD = ("access_specifier", "base_class_clause", "virtual", "static_assert_declaration")
 
@@ -35,8 +35,7 @@ class Struct:
 
     def in_sight(self, node: Node) -> bool:
         """Whether its name means the struct at a node."""
-        outer = self.node.parent
-        around = outer.parent if outer is not None and outer.type == "template_declaration" else outer
+        around = (template_of(self.node) or self.node).parent
         return self.node.end_byte <= node.start_byte and any(same(around, here) for here in upward(node))
 
 
@@ -45,11 +44,11 @@ def structs(code: Code) -> dict[str, Struct]:
     """Those of the file, by name."""
     source, found = code.source, dict[str, Struct | None]()
     for node in source.walk(None, "struct_specifier"):
-        name, outer = source.of(node, "name").partition("<")[0], node.parent
+        name = source.of(node, "name").partition("<")[0]
         if field_of(node, "body") is None:
             continue
-        template = outer if outer is not None and outer.type == "template_declaration" else None
-        top = template.parent if template is not None else outer
+        template = template_of(node)
+        top = (template or node).parent
         outside = top is not None and top.type in {"translation_unit", "declaration_list"}
         struct = Struct(name, node, tuple(template_name(source, p) for p in children_of(template, "parameters")))
         parts = [*node.children, *node.child_by_field_name("body").children]
@@ -120,13 +119,6 @@ def called_object(code: Code, call: Node) -> Definition | None:
     return found if known else None
 
 
-def is_steady(code: Code, found: Definition) -> bool:
-    """Whether a captured copy of a variable stays the same as the variable."""
-    declarator = found.form
-    plain = declarator is None or declarator.type in {"identifier", "pointer_declarator"}
-    return plain and not code.mutated(found) and object_of(code, structs(code), found) is None
-
-
 def is_made(code: Code, argument: Node) -> bool:
     """Whether an argument is a struct of the file that is made where it stands, `Max<float>()`."""
     made = argument.type in {"call_expression", "compound_literal_expression"}
@@ -153,57 +145,33 @@ def passed_type(code: Code, argument: Node) -> Node | None:
 
 
 def _made(code: Code, struct: Struct, types: dict[str, str], found: Definition) -> dict[str, str]:
-    """What a local variable's members were set to where it was declared, and are for ever."""
-    source, constructor, around = code.source, struct.methods.get(struct.name), found.declaration.parent
-    if found.kind != "local" or around is None or code.mutated(found):
+    """What a local variable's members were set to by its constructor, and are for ever."""
+    source, methods = code.source, dict(struct.methods)
+    constructor = methods.pop(struct.name, None)
+    constant = all(source.says(field_of(method, "declarator"), "const") for method in methods.values())
+    if found.kind != "local" or constructor is None or children_of(constructor, "body") or not constant:
         return {}
-    uses = (use for use in code.uses(found, around) if not inside(use, found.declarator))
-    if not all(_only_asked(source, struct, use) for use in uses):
-        return {}
-    passed = _passed(code, struct, found)
-    if constructor is None:
-        given = dict(zip(struct.members, passed, strict=False))
-    elif children_of(constructor, "body"):
-        return {}
-    else:
-        taken = children_of(constructor, "declarator", "parameters")
-        by_name = {source.of(declared_name(field_of(p, "declarator"))): (source.of(p, "type"), node)
-                   for p, node in zip(taken, passed, strict=False)}  # fmt: skip
-        given = {}
-        for one in children_of(next(source.walk(constructor, "field_initializer_list"), None)):
-            member, value = source.of(one.named_children[0]), source.of(one.named_children[-1])[1:-1]
-            if by_name.get(value, ("", None))[0] == _kind(source, struct.members.get(member)):
-                given[member] = by_name[value][1]
-    return {
-        member: source.of(node) for member, node in given.items()
-        if _keeps(code, node, substituted(_kind(source, struct.members[member]), types))
-    }  # fmt: skip
-
-
-def _kind(source: Source, declarator: Node | None) -> str:
-    """The type of a member that is no pointer."""
-    plain = declarator is not None and declarator.type == "field_identifier"
-    return source.of(declarator.parent, "type") if plain else ""
-
-
-def _only_asked(source: Source, struct: Struct, use: Node) -> bool:
-    """Whether an object is named for a method that is const."""
-    method = source.of(use.parent, "field") if use.parent.type == "field_expression" else "operator()"
-    declarator = field_of(struct.methods.get(method), "declarator")
-    return declarator is not None and source.says(declarator, "const")
+    given, made = dict[str, tuple[str, Node]](), dict[str, str]()
+    taken = children_of(constructor, "declarator", "parameters")
+    for parameter, node in zip(taken, _passed(code, struct, found), strict=False):
+        name = source.name(parameter)
+        given[name] = source.of(parameter, "type"), node
+    for one in children_of(next(source.walk(constructor, "field_initializer_list"), None)):
+        member, value = source.of(one.named_children[0]), source.of(one.named_children[-1])[1:-1]
+        kind, node = given.get(value, ("", constructor))
+        plain = struct.members[member].type == "field_identifier"
+        if plain and source.of(struct.members[member].parent, "type") == kind:
+            made |= {member: source.of(node)} if _keeps(code, node, substituted(kind, types)) else {}
+    return {} if code.mutated(found) else made
 
 
 def _passed(code: Code, struct: Struct, found: Definition) -> list[Node]:
-    """What stands in the parentheses or braces behind the name, or behind the type's name on the right."""
+    """What stands in the parentheses behind the name, or behind the type's name on the right."""
     declarator, value = found.declarator, found.value
-    if declarator is not None and declarator.type == "function_declarator":  # `Name object(a, b);` reads as a function
+    if declarator.type == "function_declarator":  # `Name object(a, b);` reads as a function
         return [field_of(p, "type") or p for p in children_of(declarator, "parameters")]
-    if value is not None and value.type == "argument_list":
-        return children_of(value)
-    called = field_of(value, "function") or field_of(value, "type")
-    if called is not None and read_type(code, called)[0] == struct.name:
-        return children_of(field_of(value, "arguments") or field_of(value, "value"))
-    return []
+    named = read_type(code, field_of(value, "function"))[0] == struct.name
+    return children_of(value, "arguments") if named else []
 
 
 def _keeps(code: Code, node: Node, kind: str) -> bool:
@@ -211,6 +179,5 @@ def _keeps(code: Code, node: Node, kind: str) -> bool:
     found = code.definition(node) if node.type in {"identifier", "type_identifier"} else None
     if found is None or found.kind not in {"local", "parameter"} or code.mutated(found):
         return False
-    plain = found.form is not None and found.form.type == "identifier"
-    own = not code.source.says(found.declaration, "__shared__")
-    return plain and own and code.source.of(found.declaration, "type") == kind
+    own = found.form.type == "identifier" and not code.source.says(found.declaration, "__shared__")
+    return own and code.source.of(found.declaration, "type") == kind

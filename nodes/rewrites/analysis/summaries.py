@@ -74,7 +74,7 @@ class _Rounds(Block):
     """Rounds of a loop, a beginning a thread. What the state takes no part in stands for numbers of its own."""
 
     def __init__(self, kernel: Kernel, name: str, body: list[Node], state: list[Definition]) -> None:
-        super().__init__(kernel.code, WARP, "float", self._drawn)
+        super().__init__(kernel.code, WARP, self._drawn)
         self.counter, self.body, self.state, self.round = name, body, state, 0
         of = self.source.of
         self.local = {name} | {

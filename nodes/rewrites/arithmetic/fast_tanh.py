@@ -35,8 +35,6 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         if name == "tanhf" or (name in {"tanh", "std::tanh"} and kind(code, arguments.named_children[0]) == "float"):
             edits.replace(function, "fast_tanh")
             absolute = absolute and _is_added_to_one(source, call)
-    if not edits.changes:
-        return None
     require(edits, code, "fast_tanh" if absolute else "fast_tanh_relative")
     return edits.apply()
 

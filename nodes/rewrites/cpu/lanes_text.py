@@ -17,16 +17,7 @@ static inline lanes {name}_lanes({parameters}) {{
     return x;
 }}
 """
-
-
-def _library(name: str, arguments: int) -> str:
-    """A function of the C library over lanes: g++ takes the library's own for vectors where vector_math declares that."""
-    names = ("x", "y")[:arguments]
-    return _BY_LIBRARY.format(
-        name=name,
-        parameters=", ".join(f"lanes {each}" for each in names),
-        arguments=", ".join(f"{each}[lane]" for each in names),
-    )
+"""g++ takes the library's own for vectors where vector_math declares that."""
 
 
 def _blocks() -> Iterator[str]:
@@ -36,23 +27,26 @@ def _blocks() -> Iterator[str]:
             yield from re.findall(r"(?:^//.*\n)?^static.*\n", group.rstrip() + "\n", re.MULTILINE)
         else:
             yield f"\n{group.rstrip()}\n"
+    for name, count in VECTOR_FUNCTIONS.items():
+        if name != "expf":
+            names = ("x", "y")[:count]
+            parameters, given = (", ".join(form.format(each) for each in names) for form in ("lanes {}", "{}[lane]"))
+            yield _BY_LIBRARY.format(name=name.removesuffix("f"), parameters=parameters, arguments=given)
 
 
 _FIRST, *_BLOCKS = _blocks()
-_BLOCKS += [_library(name.removesuffix("f"), count) for name, count in VECTOR_FUNCTIONS.items() if name != "expf"]
 """In order, each after what it is made of."""
 _DEFINED = re.compile(r"^(?:static inline|typedef|constexpr) .*?(\w+)(?:\(| =| __attribute__)", re.MULTILINE)
-_WORD = re.compile(r"\w+")
 NAMES = frozenset(name for block in (_FIRST, *_BLOCKS) for name in _DEFINED.findall(block))
 """Names that a source must leave free."""
 
 
 def text(wanted: str, bfloat16: str) -> str:
     """The definitions of what a source names and does not define yet; `bfloat16` is its own type of that name, or ""."""
-    used, parts = set(_WORD.findall(wanted)), []
+    used, parts = set(re.findall(r"\w+", wanted)), []
     for block in reversed(_BLOCKS):
         of_bytes = "store_bytes" in block and not used & {"int8_t", "uint8_t"}
         if not of_bytes and (bfloat16 or "BFLOAT16" not in block) and used & set(_DEFINED.findall(block)):
-            used |= set(_WORD.findall(block))
+            used |= set(re.findall(r"\w+", block))
             parts.append(block.replace("BFLOAT16", bfloat16))
     return "".join(part for part in (_FIRST, *reversed(parts)) if part.strip() not in wanted)

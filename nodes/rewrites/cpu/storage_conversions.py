@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from nodes.rewrites.analysis.host_source import Function, aliases, called, functions, identifiers, operator
+from tree_sitter import Node
+
+from nodes.rewrites.analysis.host_source import arguments, functions, host_code
+from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Source
-from nodes.rewrites.syntax.tree import children_of
+from nodes.rewrites.syntax.tree import LOOPS, children_of, field_of
 
 BYTES = frozenset({"int8_t", "uint8_t"})
-# Integers that conversions between float and bfloat16 are made of; anything else is some other function.
-_WIDENING = {"0", "1", "2", "4", "16"}
-_NARROWING = {
-    "0", "1", "2", "4", "16", "0x7fff", "0x8000", "0xffff", "0x7fffffff", "0x7f800000", "0x007fffff", "0x7fc0", "0x40",
-    "0x0040", "64", "0x400000", "0x00400000", "0x10000",
-}  # fmt: skip
-_MOVING = frozenset({
-    "memcpy", "__builtin_memcpy", "bit_cast", "static_cast", "reinterpret_cast", "isnan", "uint16_t", "uint32_t",
-})  # fmt: skip
-_HANDING_ON = frozenset({
-    "return_statement", "expression_statement", "assignment_expression", "pointer_expression", "identifier",
-    "call_expression", "template_function", "template_argument_list", "type_descriptor", "primitive_type",
-    "type_identifier", "argument_list", "cast_expression", "parenthesized_expression", "subscript_expression",
-    "subscript_argument_list", "number_literal", "type_qualifier",
-})  # fmt: skip
+_NUMBERS = {"0", "1", "2", "4", "16", "0x7fff", "0x7fffffff", "0x7f800000", "0x40", "64", "0x400000"}
+"""Integers that conversions between float and bfloat16 are made of; anything else is some other function."""
+_MOVING = frozenset({"memcpy", "__builtin_memcpy", "bit_cast", "static_cast", "isnan", "uint16_t", "uint32_t"})
+
+
+def cast(source: Source, node: Node) -> tuple[str, Node]:
+    """What an expression is cast to, and what is cast, of `(T)x`, `T(x)`, `static_cast<T>(x)`; a call of one argument reads alike."""
+    if node.type == "cast_expression":
+        return source.of(node, "type"), field_of(node, "value")
+    if node.type != "call_expression" or len(given := arguments(node)) != 1:
+        return "", node
+    name = source.of(node, "function").removeprefix("static_cast<").removesuffix(">").strip("()")
+    return name.removeprefix("std::").partition("<")[0], given[0]
 
 
 class Conversions:
@@ -29,62 +31,51 @@ class Conversions:
         self.source = source
         self.bfloat16 = ""
         """The file's own type for bfloat16: a struct of 16 bits, or uint16_t."""
-        self.storage = {"float", "_Float16", *BYTES} | {
-            source.of(node.named_children[0]) for node in source.walk(None, "type_parameter_declaration")
-        }
+        parameters = source.walk(None, "type_parameter_declaration")
+        self.storage = {"float", "_Float16"} | {source.of(node.named_children[0]) for node in parameters}
         """Types that a float is cast to where it is stored; template parameters stand for one of them."""
-        self.sixteen_bits = {"uint16_t", "std::uint16_t", "unsigned short"}
-        for node in source.walk(None, "struct_specifier"):
-            typedef = node.parent.type == "type_definition"  # `typedef struct { uint16_t bits; } bf16;`
-            name = node.parent.child_by_field_name("declarator") if typedef else node.child_by_field_name("name")
-            if "uint16_t" in source.of(node, "body"):
-                self.sixteen_bits.add(source.of(name))
-        groups: dict[str, list[Function]] = {}
-        for name, group in functions(source).items():
-            groups.setdefault(name.partition("<")[0].strip(), []).extend(group)
+        structs = source.walk(None, "struct_specifier")
+        self.sixteen_bits = {source.of(n, "name") for n in structs if "uint16_t" in source.of(n, "body")} | {"uint16_t"}
         self.widening, self.narrowing, self.storing = (
-            {name for name, group in groups.items() if all(self._is(kind, function) for function in group)}
+            {name for name, group in functions(source).items() if all(self._is(kind, each) for each in group)}
             for kind in ("widen", "narrow", "store")
         )
+        self.floats = self.storage | ({self.bfloat16} - {""})
 
-    def _is(self, kind: str, function: Function) -> bool:
-        known = aliases(self.source)
-        names = [each.name for each in function.parameters]
-        kinds = [known.get(each.type, each.type) for each in function.parameters]
-        returns = self.source.of(function.node, "type")
-        returns = known.get(returns, returns)
+    def _is(self, kind: str, function: Kernel) -> bool:
+        plain = host_code(self.source).plain_type
+        kinds = [plain(each.element) for each in function.parameters] + [plain(self.source.of(function.node, "type"))]
         # `const T&` reads like a value, `T&` is written through like a pointer.
-        pointers = [each.pointer and not (kind != "store" and each.reference) for each in function.parameters]
-        if pointers != ([True, False] if kind == "store" else [False]):
+        pointers = [each.pointer or (kind == "store" and each.reference) for each in function.parameters]
+        forms = {
+            "widen": ([False], 0, ["float"]),
+            "narrow": ([False], 1, ["float"]),
+            "store": ([True, False], 0, ["float", "void"]),
+        }
+        wanted, at, rest = forms[kind]
+        if pointers != wanted or kinds[:at] + kinds[at + 1 :] != rest:
             return False
-        stored = returns if kind == "narrow" else kinds[0]
-        if {"widen": returns, "narrow": kinds[0], "store": kinds[-1]}[kind] != "float" or (
-            kind == "store" and returns != "void"
-        ):
-            return False
-        if stored in self.sixteen_bits:
-            self.bfloat16 = stored
-            return self._moves_bits(function, widens=kind == "widen")
-        fits = stored in {"float", "_Float16"} or (kind == "widen" and stored in self.storage)
-        return fits and self._hands_on(function, names[-1])
+        if kinds[at] in self.sixteen_bits:
+            self.bfloat16 = kinds[at]
+            return self._moves_bits(function.body, widens=kind == "widen")
+        fits = kinds[at] in {"float", "_Float16"} or (kind == "widen" and kinds[at] in self.storage)
+        return fits and self._hands_on(function)
 
-    def _hands_on(self, function: Function, name: str) -> bool:
+    def _hands_on(self, function: Kernel) -> bool:
         """Whether the body only hands its float on: `return value;`, `*to = static_cast<_Float16>(value);`."""
-        source, statements = self.source, children_of(function.body)
-        if len(statements) != 1 or statements[0].type not in {"return_statement", "expression_statement"}:
-            return False
-        nodes = [node for node in source.walk(statements[0]) if node.is_named]
-        made = [source.of(node, "function") for node in nodes if node.type == "call_expression"]
-        plain = all(text.startswith(("static_cast<", "float", "_Float16")) for text in made)
-        return plain and {node.type for node in nodes} <= _HANDING_ON and name in identifiers(source, statements[0])
+        (first, *more) = children_of(function.body) or [None]
+        found = match(self.source, first, "return $v;", "*$to = $v;", "$to = $v;")
+        value = bare(found["v"]) if found is not None and not more else None
+        while value is not None and value.type != "identifier":
+            to, inner = cast(self.source, value)
+            value = bare(inner) if to in self.storage else None
+        return self.source.of(value) == function.parameters[-1].name
 
-    def _moves_bits(self, function: Function, *, widens: bool) -> bool:
-        source, body = self.source, function.body
+    def _moves_bits(self, body: Node, *, widens: bool) -> bool:
+        source = self.source
         numbers = {source.of(n).rstrip("uUlL").lower() for n in source.walk(body, "number_literal")}
-        shifts = {operator(source, n) for n in source.walk(body, "binary_expression")}
-        made = {called(source, n) for n in source.walk(body, "call_expression")}
-        if not made <= _MOVING or any(source.walk(body, "for_statement", "while_statement", "do_statement")):
+        signs = {source.of(n, "operator") for n in source.walk(body, "binary_expression")}
+        if not {source.called(n) for n in source.walk(body, "call_expression")} <= _MOVING or source.has(body, *LOOPS):
             return False
-        if widens:
-            return "16" in numbers and numbers <= _WIDENING and shifts == {"<<"}
-        return "16" in numbers and numbers <= _NARROWING and ">>" in shifts and not shifts & {"*", "/", "-", "<<", "%"}
+        shifts = signs == {"<<"} if widens else ">>" in signs and not signs & {"*", "/", "-", "<<", "%"}
+        return shifts and "16" in numbers and numbers <= _NUMBERS

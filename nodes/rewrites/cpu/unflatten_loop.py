@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.host_loops import canonical, counts_from_zero, has_pragma
 from nodes.rewrites.analysis.host_source import (
     changed_names,
+    counts_from_zero,
     declared_names,
     enclosing_function,
+    fresh,
     host_code,
-    identifiers,
-    indentation,
+    loops,
 )
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import names_declared
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, lifted
+from nodes.rewrites.syntax.tree import JUMPS, field_of, names_declared, pragma_of
 
 
 @rule(
@@ -33,81 +32,48 @@ from nodes.rewrites.syntax.tree import names_declared
 )
 def rewrite(source: Source, facts: object) -> str | None:
     edits = Edits(source)
-    for node in source.walk(None, "for_statement"):
-        loop = canonical(source, node)
-        if loop is None or not counts_from_zero(source, loop):
-            continue
+    for loop in loops(source):
         with edits.attempt():
             _nest(source, loop, edits)
     return edits.apply() if edits.changes else None
 
 
 def _nest(source: Source, loop: Loop, edits: Edits) -> None:
-    if loop.body.type != "compound_statement" or has_pragma(source, loop):
-        raise Unsupported("a pragma or no braces")
-    quotients, rests = _divided(source, loop, "/"), _divided(source, loop, "%")
-    widths = {source.of(node, "right") for node in (*quotients, *rests)}
-    if len(widths) != 1 or any(source.walk(loop.body, "continue_statement", "break_statement", "preproc_call")):
-        raise Unsupported("no / or % by one divisor")
+    body = loop.body
+    plain = counts_from_zero(source, loop) and body.type == "compound_statement" and not pragma_of(loop.node)
+    divided = [n for n in source.walk(body, "binary_expression") if match(source, n, *_forms(loop, "$n"))]
+    widths = {source.of(node, "right") for node in divided}
+    if not plain or len(widths) != 1 or source.has(body, "preproc_call", *JUMPS):
+        raise Unsupported("another loop, or no / or % by one divisor")
     (width,) = widths
-    if width in changed_names(source, loop.node) | declared_names(source, loop.body):
+    if not width.isidentifier() or width in changed_names(source, loop.node) | declared_names(source, body):
         raise Unsupported("a divisor that changes")
-    divisor = (*quotients, *rests)[0].child_by_field_name("right")
-    height, taken = _height(source, loop, divisor), identifiers(source, enclosing_function(loop.node))
-    changes, names = Edits(source), []
-    for nodes, plain in ((quotients, "row"), (rests, "column")):
+    height = _height(source, loop, field_of(divided[0], "right"))
+    names, gone = dict[str, str](), list[Node]()
+    for form, plain_name in zip(_forms(loop, width), ("row", "column"), strict=True):
         # `const T row = i / n;` is what the new loop counts; any other mention reads it.
-        declared = [node for node in nodes if _is_declared(source, loop, node)]
-        names.append(source.of(declared[0].parent, "declarator") if declared else free(plain, taken))
-        taken.add(names[-1])
-        for node in nodes:
-            if node in declared[:1]:
-                changes.remove(node.parent.parent)
-            else:
-                changes.replace(node, names[-1])
-    (row, column), kind = names, loop.type
-    text, depth = changes.apply().encode(), indentation(source, loop.node) + source.unit(loop.node)
-    inner = text[loop.body.start_byte + 1 : loop.body.end_byte - 1 + len(text) - len(source.data)].decode()
-    lines = [line.removeprefix(depth) for line in inner.strip("\n").rstrip().split("\n")]
-    edits.write(
-        loop.node,
-        [
-            f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{",
-            [
-                f"for ({kind} {column} = 0; {column} < {width}; ++{column}) {{",
-                [f"const {kind} {loop.name} = {row} * {width} + {column};", *lines],
-                "}",
-            ],
-            "}",
-        ],
-    )
+        found = {n: match(source, n, f"const $T $v = {form};") for n in body.named_children if n.type == "declaration"}
+        known = [n for n, parts in found.items() if parts is not None and source.of(parts["T"]) in {loop.type, "auto"}]
+        names[form] = source.of(found[known[0]]["v"]) if known else fresh(source, loop.node, plain_name)
+        gone += known[:1]
+    replaced = [(n, names[form]) for n in divided for form in names if match(source, n, form)]
+    kept = [lifted(source, n, source.render(n, replaced)) for n in body.named_children if n not in gone]
+    (row, column), kind = names.values(), loop.type
+    inner = [f"const {kind} {loop.name} = {row} * {width} + {column};", *(line for s in kept for line in s.split("\n"))]
+    columns = [f"for ({kind} {column} = 0; {column} < {width}; ++{column}) {{", inner, "}"]
+    edits.write(loop.node, [f"for ({kind} {row} = 0; {row} < {height}; ++{row}) {{", columns, "}"])
 
 
-def _divided(source: Source, loop: Loop, sign: str) -> list[Node]:
-    """`counter / n` or `counter % n` of the body, n being a name."""
-    found = (
-        (node, match(source, node, f"{loop.name} {sign} $n")) for node in source.walk(loop.body, "binary_expression")
-    )
-    return [node for node, parts in found if parts is not None and parts["n"].type == "identifier"]
-
-
-def _is_declared(source: Source, loop: Loop, node: Node) -> bool:
-    """Whether the value is all that a constant of the body, of the counter's type, starts with."""
-    declarator, declaration = node.parent, node.parent.parent
-    if declarator.type != "init_declarator" or declaration.parent != loop.body or not source.alone(declaration):
-        return False
-    own = source.of(declaration, "type") in {loop.type, "auto"}
-    alone = len(declaration.children_by_field_name("declarator")) == 1
-    return own and alone and source.of(declarator, "declarator") not in changed_names(source, loop.body)
+def _forms(loop: Loop, width: str) -> tuple[str, str]:
+    return f"{loop.name} / {width}", f"{loop.name} % {width}"
 
 
 def _height(source: Source, loop: Loop, width: Node) -> str:
     """The loop's bound divided by a divisor, where it is a product of names that holds it."""
-    code = host_code(source)
-    rows = loop.bound.over(code.polynomial(width))
+    rows = loop.bound.over(host_code(source).polynomial(width))
     ((names, factor),) = rows.terms if rows is not None and len(rows.terms) == 1 else [((), 0)]
     function = enclosing_function(loop.node)
-    inside = [source.of(n) for d in source.walk(function, "declaration") for n in names_declared(d)]
-    if not factor or any(not name.text.isidentifier() or inside.count(name.text) > 1 for name in names):
+    declared = [source.of(n) for d in source.walk(function, "declaration") for n in names_declared(d)]
+    if not factor or any(not name.text.isidentifier() or declared.count(name.text) > 1 for name in names):
         raise Unsupported("a divisor that does not divide the bound")
     return " * ".join([*([str(factor)] if factor != 1 or not names else []), *(name.text for name in names)])

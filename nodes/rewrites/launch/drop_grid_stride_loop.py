@@ -8,29 +8,24 @@ first load. The other instance stays what the kernel was. A loop over rows goes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 
-from tree_sitter import Node
-
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import require
+from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
-from nodes.rewrites.launch.grid_stride import SIDE_BY_SIDE, row_shape_of, steps_text
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, GRID_DIM, THREAD, thread_loops
+from nodes.rewrites.launch.grid_stride import ROW_BLOCK, ROW_BLOCKS, row_shape_of, steps_text
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, left_by, names_declared, same, statements
+from nodes.rewrites.syntax.tree import field_of, names_declared, pragma_of, same, statements
 
 _WIDE = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
 ONLY_STEP = "if constexpr (kOneStep) break;"
-_MOST_LANES = 16
-"""A step of more elements could lead beyond 32 bits."""
-_COMPARISONS = {"==", "!=", "<", "<=", ">", ">="}
 
 
 @rule(
@@ -47,63 +42,51 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     for number in range(len(code.kernels)):
         with suppress(Unsupported):
-            source = _one_row(source, number)
+            source = one_row(source, number)
     code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
             _rewrite_kernel(edits, code, kernel)
-    if not edits.changes:
-        return None
-    require(edits, code, includes=("type_traits",))
+    bring(edits, code, "", ("type_traits",))
     return edits.apply()
 
 
 def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     source = kernel.source
     mentions = sum(source.of(node) == kernel.name for node in source.walk(None, "identifier"))
-    around = kernel.outer.parent
     if not kernel.launches or mentions != 1 + len(kernel.launches):
         raise Unsupported("a kernel that is named elsewhere")
-    if around is None or around.type not in {"translation_unit", "declaration_list"}:
-        raise Unsupported("a kernel that cannot be a template")
     loops = thread_loops(kernel)
-    outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
-    covered = [loop for loop in outer if _is_covered(loop, outer[0])]
+    covered = [loop for loop in loops if _is_covered(loop) and loop.bound == loops[0].bound]
     if not covered:
         raise Unsupported("no loop that the grid covers")
-    shapes = [_shape(code, launch) for launch in kernel.launches]
-    for launch, (_, call) in zip(kernel.launches, shapes, strict=True):
-        if _argument(source, call, 1) != "".join(steps_text(kernel, launch, outer).split()):
-            raise Unsupported("a grid for other steps")
+    shapes = {launch: row_shape_of(code, launch) for launch in kernel.launches}
+    if any(steps != steps_text(kernel, launch, loops) for launch, (_, _, steps) in shapes.items()):
+        raise Unsupported("a grid for other steps")
     index = code.fresh("Index")
-    wide = [loop for loop in covered if loop.type in _WIDE and _fits(loop)]
+    wide = [loop for loop in covered if loop.type in _WIDE]
     wide = [loop for loop in wide if loop.type == wide[0].type]
     for loop in wide:
         _narrow(edits, code, loop, index)
-    _narrow_bounds(edits, code, kernel, wide, index)
     for loop in covered:
-        _end_after_one(edits, source, loop.node)
+        _end_after_one(edits, loop)
     first = statements(kernel.body)[0]
     if wide:
         alias = f"using {index} = std::conditional_t<kOneStep, unsigned, {wide[0].type}>;"
-        edits.insert(first.start_byte, f"{alias}\n{source.indent(first)}")
+        edits.in_front(first, alias)
     listed = field_of(kernel.template, "parameters")
     if listed is not None:
         edits.insert(listed.start_byte + 1, "bool kOneStep" + (", " if kernel.template_names else ""))
     else:
-        edits.insert(kernel.node.start_byte, f"template <bool kOneStep>\n{source.indent(kernel.node)}")
-    for launch, (shape, _) in zip(kernel.launches, shapes, strict=True):
+        edits.in_front(kernel.node, "template <bool kOneStep>")
+    for launch, (shape, _, _) in shapes.items():
         _choose(edits, source, launch, shape)
 
 
-def _is_covered(loop: Loop, first: Loop) -> bool:
-    """Whether it strides by the whole grid over the steps that the grid was made for."""
-    width, threads = loop.start.coefficient(THREAD), Polynomial.symbol(BLOCK_DIM)
-    slice_, slices = (Polynomial.symbol(Symbol(f"{name}.{SIDE_BY_SIDE.cuts}")) for name in ("blockIdx", "gridDim"))
-    strided = (
-        loop.start == width * (slice_ * threads + Polynomial.symbol(THREAD)) and loop.step == width * slices * threads
-    )
-    return strided and (loop.start, loop.bound) == (first.start, first.bound) and _is_size(loop.bound)
+def _is_covered(loop: Loop) -> bool:
+    """Whether it strides by the whole grid over steps that may count as the grid was made for them."""
+    start = Polynomial.product(BLOCK, BLOCK_DIM) + Polynomial.symbol(THREAD)
+    return (loop.start, loop.step) == (start, Polynomial.product(GRID_DIM, BLOCK_DIM)) and _is_size(loop.bound)
 
 
 def _is_size(polynomial: Polynomial) -> bool:
@@ -117,121 +100,71 @@ def _is_count(symbol: Symbol) -> bool:
     return not symbol.parts or (symbol.node is not None and symbol.node.type == "sizeof_expression")
 
 
-def _one_row(source: Source, number: int) -> Source:
+def one_row(source: Source, number: int) -> Source:
     """Without the loop over rows at a kernel's end: the grid has a place for every row."""
     code = code_of(source)
     kernel = code.kernels[number]
-    start, step = f"{SIDE_BY_SIDE.block} * blockDim.y + threadIdx.y", f"{SIDE_BY_SIDE.blocks} * blockDim.y"
+    start, step = f"{ROW_BLOCK} * blockDim.y + threadIdx.y", f"{ROW_BLOCKS} * blockDim.y"
     last = statements(kernel.body)[-1:]
     loop = next((loop for loop in kernel.loops if last and same(loop.node, last[0])), None)
     if loop is None or (source.of(loop.start_node), source.of(loop.step_node)) != (start, step):
         return source
-    if not kernel.launches or not statements(loop.body) or _leaves(source, loop.node):
+    if not kernel.launches or not statements(loop.body) or leaves(source, loop):
         return source
-    for launch in kernel.launches:
-        _, call = _shape(code, launch)
-        if _argument(source, call, 0) != "".join(host_text(kernel, launch, loop.bound_node).split()):
-            return source
+    if any(row_shape_of(code, a)[1] != host_text(kernel, a, loop.bound_node) for a in kernel.launches):
+        return source
     plain = loop.bound_node.type in {"identifier", "binary_expression", "field_expression"}
     bound = source.of(loop.bound_node) if plain else f"({source.of(loop.bound_node)})"
-    first = [f"const {loop.type} {loop.name} = {start};", f"if ({loop.name} >= {bound}) return;"]
-    return source.reparsed(in_place(source, kernel, loop.node, loop.body, first, loop.name))
+    return source.reparsed(in_place(source, kernel, loop, start, f"if ({loop.name} >= {bound}) return;"))
 
 
-def in_place(source: Source, kernel: Kernel, node: Node, body: Node, first: list[str], declares: str = "") -> str:
-    """The text with the lines `first`, which declare a name, and a body's statements in place of the loop or branch around them."""
-    before, unit, indent = node.prev_named_sibling, source.unit(node), source.indent(node)
-    above = before if before is not None and before.type == "preproc_call" else node
-    line = source.line_start(above)
+def in_place(source: Source, kernel: Kernel, loop: Loop, start: str, *more: str) -> str:
+    """The text with a loop's variable declared as `start`, more lines, and the body's statements in the loop's place. Raises
+    Unsupported where something else has a name that these declare."""
+    node, body, text = loop.node, loop.body, source.of
+    mine = [loop.name, *(text(name) for statement in statements(body) for name in names_declared(statement))]
+    declarations = source.walk(kernel.node, "declaration", "parameter_declaration")
+    everywhere = [text(name) for declaration in declarations for name in names_declared(declaration)]
+    if any(everywhere.count(name) > 1 for name in mine):
+        raise Unsupported("a name that a row's own would meet")
+    unit, indent, line = source.unit(node), source.indent(node), source.line_start(pragma_of(node) or node)
     braces = int(body.type == "compound_statement")
     inner = source.data[body.start_byte + braces : body.end_byte - braces].decode().strip("\n").rstrip()
     inner = inner if inner.startswith((indent, "#")) else f"{indent}{unit}{inner.lstrip()}"
-    lines = [*(f"{indent}{unit}{line}" for line in first), *inner.split("\n")]
-    mine = [declares, *declared_names(source, statements(body))]
-    everywhere = declared_names(source, source.walk(kernel.node, "declaration", "parameter_declaration"))
-    if any(everywhere.count(name) > 1 for name in mine):
-        lines = [f"{indent}{{", *lines, f"{indent}}}"]
-    else:
-        lines = [part.removeprefix(unit) for part in lines]
+    first = [f"{indent}{line}" for line in (f"const {loop.type} {loop.name} = {start};", *more)]
+    lines = [*first, *(line.removeprefix(unit) for line in inner.split("\n"))]
     return source.data[:line].decode() + "\n".join(lines) + source.data[node.end_byte :].decode()
 
 
-def declared_names(source: Source, declarations: Iterable[Node]) -> list[str]:
-    return [source.of(name) for node in declarations for name in names_declared(node)]
-
-
-def _leaves(source: Source, loop: Node) -> bool:
+def leaves(source: Source, loop: Loop) -> bool:
     """Whether a `break` or `continue` is the loop's own, or may be."""
-    jumps = source.walk(loop, "break_statement", "continue_statement")
-    return source.has(loop, "goto_statement", "labeled_statement") or any(same(left_by(jump), loop) for jump in jumps)
-
-
-def _argument(source: Source, call: Node, at: int) -> str:
-    """Without white space."""
-    given = children_of(call, "arguments")
-    return "".join(source.of(given[at]).split()) if at < len(given) else ""
-
-
-def _shape(code: Code, launch: Launch) -> tuple[str, Node]:
-    """The RowShape that a launch takes its grid, too, from, and the call that made it."""
-    name, call = row_shape_of(code, launch)
-    if code.source.of(launch.grid) != f"{name}.grid":
-        raise Unsupported("another grid")
-    return name, call
-
-
-def _fits(loop: Loop) -> bool:
-    width = loop.start.coefficient(THREAD).value
-    return width is not None and 0 < width <= _MOST_LANES
+    return any(jump.type != "return_statement" for jump in source.jumps_out_of(loop.body))
 
 
 def _narrow(edits: Edits, code: Code, loop: Loop, index: str) -> None:
     """Count in `index`. Elements are found by it as they were; what else is computed from it is computed as before."""
     source = code.source
-    kind = field_of(loop.node, "initializer", "type")
-    edits.replace(kind, index)
+    edits.replace(field_of(loop.node, "initializer", "type"), index)
+    edits.replace(loop.bound_node, f"{index}({source.of(loop.bound_node)})")
     for use in source.walk(loop.body, "identifier"):
         found = code.definition(use) if source.of(use) == loop.name else None
-        if found is None or found.where != loop.symbol.where or _is_plain(code, use):
+        if found is None or found.where != loop.symbol.where:
             continue
-        if use.parent is not None and use.parent.type == "lambda_capture_specifier":
+        if use.parent.type == "lambda_capture_specifier":
             raise Unsupported("an index that a lambda takes")
-        edits.replace(use, f"{loop.type}({loop.name})")
+        # The width of its type makes no difference in `x[i]` and `pointer + i`.
+        added = match(source, use.parent, "$pointer + $index")
+        based = added is not None and code.pointer_base(code.polynomial(added["pointer"])) is not None
+        if not based and use.parent.type != "subscript_argument_list":
+            edits.replace(use, f"{loop.type}({loop.name})")
 
 
-def _is_plain(code: Code, use: Node) -> bool:
-    """Whether the name stands where the width of its type makes no difference: `x[i]`, `pointer + i`, `i == 0`."""
-    parent, source = use.parent, code.source
-    if parent is None or parent.type != "binary_expression":
-        return parent is not None and parent.type == "subscript_argument_list"
-    operator, right = source.of(parent, "operator"), field_of(parent, "right")
-    if operator in _COMPARISONS:
-        return right is not None and right.type == "number_literal"
-    left = field_of(parent, "left")
-    return operator == "+" and left is not None and code.pointer_base(code.polynomial(left)) is not None
-
-
-def _narrow_bounds(edits: Edits, code: Code, kernel: Kernel, loops: list[Loop], index: str) -> None:
-    """The bounds in the same type: that of a variable which is for nothing else, or a conversion."""
-    source = code.source
-    for loop in loops:
-        found = code.variable(loop.bound_node)
-        kind = field_of(found.declaration, "type") if found is not None and found.kind == "local" else None
-        own = kind is not None and source.of(kind) in _WIDE and not code.mutated(found)
-        own = own and len(found.declaration.children_by_field_name("declarator")) == 1
-        if not own or not all(any(same(u, o.bound_node) for o in loops) for u in code.uses(found, kernel.body)):
-            edits.replace(loop.bound_node, f"{index}({source.of(loop.bound_node)})")
-        elif (kind.start_byte, kind.end_byte, index) not in edits.changes:
-            edits.replace(kind, index)
-
-
-def _end_after_one(edits: Edits, source: Source, loop: Node) -> None:
-    body = field_of(loop, "body")
-    indent, unit = source.indent(loop), source.unit(loop)
+def _end_after_one(edits: Edits, loop: Loop) -> None:
+    source, body = edits.source, loop.body
+    indent, unit = source.indent(loop.node), source.unit(loop.node)
     if body.type == "compound_statement":
-        last = len(source.data[: body.end_byte - 1].rstrip())
-        alone = b"\n" in source.data[last : body.end_byte]
-        edits.insert(last, f"\n{indent}{unit}{ONLY_STEP}" + ("" if alone else f"\n{indent}"))
+        for last in statements(body)[-1:]:
+            edits.behind(last, ONLY_STEP)
         return
     header = len(source.data[: body.start_byte].rstrip())
     edits.changes.append((header, body.start_byte, f" {{\n{indent}{unit}"))

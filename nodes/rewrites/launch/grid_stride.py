@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import is_first_thread
-from nodes.rewrites.analysis.device_code import Code, Definition, code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point, require, without_unused
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Kernel, Loop
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, begin_row, carries_state, row_loop, thread_loops
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, THREAD, carries_state, guard_text, row_loop, thread_loops
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_integer, same, statements, upward
+from nodes.rewrites.syntax.tree import (
+    children_of,
+    enclosing,
+    field_of,
+    is_integer,
+    pragma_of,
+    same,
+    statement_around,
+    statements,
+)
 
 TUNABLES = """\
 #define ROW_THREADS 256  // tune: 128 256 512
@@ -32,18 +40,9 @@ TUNABLES = """\
 """
 
 
-class Layout(NamedTuple):
-    """Which of the grid's axes are what."""
-
-    cuts: str
-    """The axis along which long rows are cut: blocks begin along x first."""
-    block: str
-    """The number of a block's place in the order of rows, from 0. y ends at 65535."""
-    blocks: str
-    """How many such places there are."""
-
-
-SIDE_BY_SIDE = Layout("x", "(blockIdx.z * gridDim.y + blockIdx.y)", "(gridDim.z * gridDim.y)")
+ROW_BLOCK, ROW_BLOCKS = "(blockIdx.z * gridDim.y + blockIdx.y)", "(gridDim.z * gridDim.y)"
+"""The number of a block's place in the order of rows, from 0, and how many such places there are: y ends at 65535. Long rows
+are cut along x, for blocks begin along x first."""
 
 
 @rule(
@@ -61,14 +60,10 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     for kernel in code.kernels:
         with edits.attempt():
             _rewrite_kernel(edits, code, kernel)
-    if not edits.changes:
-        return None
-    if "ceil_div" not in code.functions:
-        require(edits, code, "ceil_div")
     units = facts.device.units
     blocks = {"fewer": units // 2, "few": units * 3 // 4, "many": units * 3 // 2, "more": units * 3}
-    edits.insert(insertion_point(source), "\n" + TUNABLES.format(**blocks))
-    require(edits, code, "row_shape", includes=("algorithm", "cstdint"))
+    bring(edits, code, TUNABLES.format(**blocks))
+    require(edits, code, "row_shape")
     return without_unused(code, edits.apply())
 
 
@@ -99,7 +94,8 @@ def share_blocks(
     total = code.fresh("row_count") if "rows" in taken else "rows"
     for use in _uses(kernel, "blockIdx.x"):
         edits.replace(use, row)
-    begin_row(edits, kernel, row, total, block)
+    declared = f"const unsigned {row} = {block} * blockDim.y + threadIdx.y;"
+    edits.in_front(statements(kernel.body)[0], declared, guard_text(kernel, f"{row} >= {total}"))
     edits.insert(kernel.parameter_list.end_byte - 1, f", const unsigned {total}")
     return total
 
@@ -118,55 +114,29 @@ def _rewrite_kernel(edits: Edits, code: Code, kernel: Kernel) -> None:
     taken = ("threadIdx.y", "threadIdx.z", "blockDim.y", "blockIdx.y", "blockIdx.z", "gridDim.y", "gridDim.z")
     if any(_uses(kernel, name) for name in taken):
         raise Unsupported("another axis in use")
-    loops = thread_loops(kernel)
-    rows = row_loop(kernel)
-    outer = [loop for loop in loops if not any(inside(loop.node, o.node) and o is not loop for o in loops)]
-    if not outer:
-        raise Unsupported("no loop over threads")
-    for loop in outer:
-        step = loop.start.coefficient(THREAD)
-        if loop.step != step * Polynomial.symbol(BLOCK_DIM) or loop.start.depends_on(Symbol("blockIdx.x")):
+    loops, rows = thread_loops(kernel), row_loop(kernel)
+    if not loops or any(inside(loop.node, other.body) for loop in loops for other in loops):
+        raise Unsupported("no loop over threads, or one in another")
+    for loop in loops:
+        apart = loop.start.coefficient(THREAD).value != 1 or loop.start.depends_on(BLOCK)
+        if apart or loop.step.only != BLOCK_DIM:
             raise Unsupported("a loop that does not stride by the block")
-        if loop.step_node is None or code.polynomial(loop.start_node) != loop.start:
-            raise Unsupported("a loop without a stride")
-    if any(carries_state(kernel, statements(loop.body)) for loop in outer):
-        raise Unsupported("elements that depend on each other")
-    check_threads(code, kernel, [*headers(outer), *leaders(code, kernel, outer)])
-    _check_memory(code, kernel, outer)
+        if carries_state(kernel, statements(loop.body)):
+            raise Unsupported("elements that depend on each other")
+    check_threads(code, kernel, loops)
+    _check_memory(kernel, loops)
     check_blocks(kernel, rows)
-    total = share_blocks(edits, code, kernel, rows, SIDE_BY_SIDE.block, SIDE_BY_SIDE.blocks)
-    for loop in outer:
+    total = share_blocks(edits, code, kernel, rows, ROW_BLOCK, ROW_BLOCKS)
+    for loop in loops:
         start, step = source.of(loop.start_node), source.of(loop.step_node)
-        step = step if re.fullmatch(r"[\w.]+", step) else f"({step})"
-        edits.replace(loop.start_node, f"blockIdx.{SIDE_BY_SIDE.cuts} * {step} + {start}")
-        edits.replace(loop.step_node, f"gridDim.{SIDE_BY_SIDE.cuts} * {step}")
-        _keep_rolled(edits, source, loop.node)
-    for condition in leaders(code, kernel, outer):
-        edits.replace(condition, f"{source.of(condition)} && blockIdx.{SIDE_BY_SIDE.cuts} == 0")
+        edits.replace(loop.start_node, f"blockIdx.x * {step} + {start}")
+        edits.replace(loop.step_node, f"gridDim.x * {step}")
+        # One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first.
+        line = source.line_start(loop.node)
+        if not source.data[line : loop.node.start_byte].strip() and pragma_of(loop.node) is None:
+            edits.insert(line, "#pragma unroll 1\n")
     for launch in kernel.launches:
-        _rewrite_launch(edits, kernel, launch, rows, outer, total)
-
-
-def _keep_rolled(edits: Edits, source: Source, loop: Node) -> None:
-    """One step is all that most threads take; to unroll more, nvcc would divide 64-bit integers in each of them first."""
-    before = loop.prev_sibling
-    while before is not None and before.type == "comment":
-        before = before.prev_sibling
-    line = source.line_start(loop)
-    if source.data[line : loop.start_byte].strip() or (before is not None and before.type == "preproc_call"):
-        return
-    edits.insert(line, "#pragma unroll 1\n")
-
-
-def leaders(code: Code, kernel: Kernel, outer: list[Loop]) -> list[Node]:
-    """Conditions `threadIdx.x == 0` of ifs without an else, outside the loops: what is done once a row."""
-    found = []
-    for node in kernel.source.walk(kernel.body, "if_statement"):
-        condition = field_of(node, "condition", "value")
-        alone = field_of(node, "alternative") is None and not any(inside(node, loop.node) for loop in outer)
-        if alone and is_first_thread(code, condition):
-            found.append(condition)
-    return found
+        _rewrite_launch(edits, kernel, launch, rows, loops, total)
 
 
 def headers(loops: list[Loop]) -> list[Node]:
@@ -175,47 +145,44 @@ def headers(loops: list[Loop]) -> list[Node]:
 
 
 def check_threads(
-    code: Code, kernel: Kernel, allowed: list[Node], apart: Callable[[Node, Polynomial], Polynomial] | None = None
+    code: Code, kernel: Kernel, loops: list[Loop], apart: Callable[[Node, Polynomial], Polynomial] | None = None
 ) -> None:
-    """threadIdx.x and blockDim.x may only stand in these nodes, and in what `apart` makes of another node's place."""
+    """threadIdx.x and blockDim.x may only stand where the loops begin and step, in `if (threadIdx.x == 0)` outside of these, and in
+    what `apart` makes of another node's place. Raises Unsupported."""
+    first = [n for n in kernel.source.walk(kernel.body, "binary_expression") if is_first_thread(code, n)]
+    asked = [n for n in first if statement_around(n).type == "if_statement"]
+    allowed = [*headers(loops), *(n for n in asked if not any(inside(n, loop.body) for loop in loops))]
     for node in kernel.source.walk(kernel.body, "identifier", "field_expression"):
         place = code.polynomial(node)
         if not (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) or any(inside(node, n) for n in allowed):
             continue
         place = apart(node, place) if apart is not None else place
-        if (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) and not names_integer(code, node):
+        if (place.depends_on(THREAD) or place.depends_on(BLOCK_DIM)) and not _names_integer(code, node):
             raise Unsupported("threadIdx.x outside the loops")  # else its own uses are looked at, one by one
 
 
-def names_integer(code: Code, node: Node) -> bool:
+def _names_integer(code: Code, node: Node) -> bool:
     """Whether the node is part of what an integer is declared to be, for good."""
-    here = next((n for n in upward(node) if n.type == "init_declarator" or n.type.endswith("statement")), None)
-    name = field_of(here, "declarator") if here is not None and here.type == "init_declarator" else None
-    if name is None or name.type != "identifier" or here.parent is None:
-        return False
-    kind = code.source.of(here.parent, "type")
-    changes = code.mutated(Definition(code.source.of(name), "local", here.parent, here, None))
-    return (kind == "auto" or is_integer(kind)) and not changes
+    declaration = enclosing(node, "declaration")
+    mine = [d for d in code.declared(declaration) if inside(node, d.declarator)] if declaration is not None else []
+    kind = code.source.of(declaration, "type")
+    return (kind == "auto" or is_integer(kind)) and bool(mine) and not code.mutated(mine[0])
 
 
-def _check_memory(code: Code, kernel: Kernel, outer: list[Loop]) -> None:
-    """What one thread writes no other may read, and what is written outside the loops is the first thread's."""
-    once = leaders(code, kernel, outer)
+def _check_memory(kernel: Kernel, loops: list[Loop]) -> None:
+    """What one thread writes no other may read, and an element is written by its own thread."""
     if kernel.escapes:
         raise Unsupported("a helper that may write anywhere")
     written = {access.root for access in kernel.accesses if access.writes and access.root}
-    uniform = len({(loop.start, loop.step) for loop in outer}) == 1
+    uniform = len({(loop.start, loop.step) for loop in loops}) == 1
     for access in kernel.accesses:
         if not access.root:
             continue  # an array of the thread's own: there is no shared memory here
-        in_loop = any(inside(access.node, loop.node) for loop in outer)
-        guarded = any(
-            c.parent is not None and c.parent.parent is not None and inside(access.node, c.parent.parent) for c in once
-        )
-        if access.writes and not in_loop and not guarded:
+        in_loop = any(inside(access.node, loop.node) for loop in loops)
+        if access.writes and not in_loop:
             raise Unsupported("a write by every thread of the row")
         shared = access.root in written or "?" in written or (access.root == "?" and bool(written))
-        if access.reads and shared and (not in_loop or (not uniform and len(outer) > 1)):
+        if access.reads and shared and not (in_loop and uniform):
             raise Unsupported("a read of what other threads write")
 
 
@@ -235,27 +202,22 @@ def _rewrite_launch(
     edits.write(launch.statement, lines if alone and around.type == "compound_statement" else ["{", lines, "}"])
 
 
-def row_shape_of(code: Code, launch: Launch) -> tuple[str, Node]:
-    """The name of the RowShape that a launch takes its block from, and the call that made it."""
-    source, block = code.source, launch.block
-    holder = field_of(block, "argument") if block.type == "field_expression" else None
-    found = code.variable(holder)
+def row_shape_of(code: Code, launch: Launch) -> tuple[str, str, str]:
+    """The name of the RowShape that a launch takes its grid and block from, and how many rows and steps that was made for."""
+    source, holder = code.source, field_of(launch.block, "argument")
+    found, name = code.variable(holder), source.of(holder)
     call = found.value if found is not None else None
-    if call is None or call.type != "call_expression" or source.of(call, "function") != "row_shape":
+    said = [source.of(call, "function"), source.of(launch.grid), source.of(launch.block)]
+    given = [source.of(node) for node in children_of(call, "arguments")]
+    if said != ["row_shape", f"{name}.grid", f"{name}.block"] or len(given) != 2:
         raise Unsupported("a shape of unknown origin")
-    return source.of(holder), call
+    return name, *given
 
 
 def steps_text(kernel: Kernel, launch: Launch, loops: list[Loop]) -> str:
     """How many steps of the block's threads a row takes, as the host writes it."""
-    first = loops[0]
-    steps = host_text(kernel, launch, first.bound_node)
-    width = first.start.coefficient(THREAD)
-    if width.value is None:
-        raise Unsupported("a stride that the host cannot know")
-    if width.value != 1:
-        steps = f"ceil_div({steps}, {width.value})"
+    steps = host_text(kernel, launch, loops[0].bound_node)
     for loop in loops[1:]:  # a tail, or all of the row where packs do not fit: at least a share of its threads
-        if loop.bound != first.bound:
+        if loop.bound != loops[0].bound:
             steps = f"std::max<int64_t>({steps}, ceil_div({host_text(kernel, launch, loop.bound_node)}, 16))"
     return steps

@@ -61,8 +61,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         _wait(edits, kernel, busy)
         for launch in kernel.launches:
             edits.replace(launch.node, launch.rendered(function=launch.with_arguments(), dependent=True))
-    require(edits, code, "enable_pdl")
-    require(edits, code, "launch_dependent", "wait_for_predecessor", includes=("cuda_runtime.h",))
+    require(edits, code, "launch_dependent", "wait_for_predecessor")
     return edits.apply()
 
 
@@ -118,25 +117,19 @@ _DECLARATIONS = frozenset({"declaration", "alias_declaration", "using_declaratio
 
 def _is_idle(kernel: Kernel, statement: Node) -> bool:
     """Whether a declaration computes from indices, parameters and constants alone, nothing that lies in memory."""
-    if statement.type != "declaration":
-        return True
     source, code = kernel.source, kernel.code
-    values = [
-        value for d in statement.children_by_field_name("declarator") if (value := field_of(d, "value")) is not None
-    ]
-    if any(value.type in _MADE for value in values) or any(
-        inside(access.node, statement) for access in kernel.accesses
-    ):
+    found = code.declared(statement) if statement.type == "declaration" else []
+    values = [made.value for made in found if made.value is not None]
+    if any(v.type in _MADE for v in values) or any(inside(access.node, statement) for access in kernel.accesses):
         return False
-    for node in (n for v in values for n in source.walk(v, "call_expression", "field_expression", "identifier")):
-        if node.type == "call_expression":
-            known = source.called(node) in _CASTS
-        elif node.type == "field_expression":
-            known = source.of(node, "argument") in COORDINATES
-        else:  # no variable in the device's memory
-            found = code.definition(node)
-            known = found is not None and (found.kind != "global" or source.says(found.declaration, "constexpr"))
-            known = known or source.of(node) in {*COORDINATES, *_CASTS}
-        if not known:
-            return False
-    return True
+    calls, fields, names = (
+        [node for value in values for node in source.walk(value, kind)]
+        for kind in ("call_expression", "field_expression", "identifier")
+    )
+    definitions = [code.definition(n) for n in names if source.of(n) not in {*COORDINATES, *_CASTS}]
+    return (
+        all(source.called(call) in _CASTS for call in calls)
+        and all(source.of(node, "argument") in COORDINATES for node in fields)
+        # no variable in the device's memory
+        and all(d is not None and (d.kind != "global" or source.says(d.declaration, "constexpr")) for d in definitions)
+    )

@@ -12,12 +12,12 @@ from functools import partial
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import Code, code_of
-from nodes.rewrites.analysis.insertions import insertion_point
+from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
-from nodes.rewrites.launch.grid_stride import check_threads, headers, leaders
-from nodes.rewrites.prelude.block_reductions import brought
+from nodes.rewrites.launch.grid_stride import check_threads
+from nodes.rewrites.prelude import brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import bare
@@ -54,7 +54,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     rows = brought(source) and facts.spec.inputs
     widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
     choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
-    edits.insert(insertion_point(source), "\n" + DEFINE.format(name=name, value=value, choices=choices))
+    bring(edits, code, DEFINE.format(name=name, value=value, choices=choices))
     return edits.apply()
 
 
@@ -67,9 +67,10 @@ def _check_free(code: Code, kernel: Kernel, launch: Launch, width: int) -> None:
     """Raises Unsupported where the kernel may not work with any width: its own memory has it for a size, a bound forbids a wider
     block, an element has to be a certain thread's, or it says the width."""
     text, source = kernel.source.of, kernel.source
-    if kernel.launch_bounds is not None or kernel.shared or kernel.counts_warps:
-        raise Unsupported("a width that is said elsewhere")
-    if kernel.synchronises and not kernel.has_barrier:
+    own = [f for f in kernel.helpers if source.name(f) not in brought(source)]
+    if kernel.launch_bounds is not None or any("__shared__" in text(f) for f in (kernel.node, *own)):
+        raise Unsupported("a width that is said elsewhere, or memory for so many warps")
+    if kernel.synchronises and not any("__syncthreads" in text(f) for f in (kernel.node, *kernel.helpers)):
         raise Unsupported("warps that talk")
     if f"{kernel.name}_in_registers" in code.functions:
         raise Unsupported("a kernel that only serves rows that are too long for registers")
@@ -103,8 +104,7 @@ def _width_nodes(code: Code, kernel: Kernel, launch: Launch) -> tuple[dict[int, 
             raise Unsupported("a grid with a number of unknown meaning")
     says = {code.source.of(n) for n in code.source.walk(launch.block, "identifier")} - {"dim3"} | {str(width)}
     if says.isdisjoint(map(code.source.of, reached)):  # else grid and block together cover what they covered
-        loops = thread_loops(kernel)
-        check_threads(code, kernel, [*headers(loops), *leaders(code, kernel, loops)])
+        check_threads(code, kernel, thread_loops(kernel))
     return found, width
 
 

@@ -29,8 +29,8 @@ from nodes.rewrites.analysis.regions import thread_loops
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported, only_argument
-from nodes.rewrites.syntax.tree import JUMPS, field_of, same, statements
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported
+from nodes.rewrites.syntax.tree import JUMPS, children_of, field_of, pragma_of, same, statements
 
 MOST_BYTES = 16 << 10
 """Of shared memory for one loop, if its elements are of 16 bytes."""
@@ -53,23 +53,20 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         for loop in thread_loops(kernel):
             with edits.attempt():
                 _buffer(edits, code, kernel, loop, taken)
-    if not edits.changes:
-        return None
-    require(edits, code, "copy_ahead", includes=("cuda_pipeline.h",))
+    require(edits, code, "copy_ahead")
     return edits.apply()
 
 
 def _buffer(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: set[str]) -> None:
-    source, text, before = code.source, code.source.of, loop.node.prev_named_sibling
+    source, text = code.source, code.source.of
     loads = [load for s in statements(loop.body) if (load := _load(code, kernel, loop, s)) is not None]
     widths = {width_of(code, kernel, launch) or MOST_BYTES for launch in kernel.launches}
     if not loads or len(widths) != 1 or 2 * 16 * max(widths) * len(loads) > MOST_BYTES:
         raise Unsupported("nothing to copy, or too much")
     if source.has(loop.body, *JUMPS):
         raise Unsupported("a step that ends early")
-    if loop.step_node is None or {loop.node.parent.type, loop.body.type} != {"compound_statement"} or (
-        before is not None and before.type == "preproc_call"
-    ):  # fmt: skip
+    plain = loop.step_node is not None and pragma_of(loop.node) is None
+    if not plain or {loop.node.parent.type, loop.body.type} != {"compound_statement"}:
         raise Unsupported("a loop of another form")
 
     def name(wanted: str) -> str:
@@ -91,7 +88,7 @@ def _buffer(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: set[str
     front.append("__pipeline_commit();")
     inner += ["__pipeline_commit();", "__pipeline_wait_prior(1);"]
     for lines, statement in ((front, loop.node), (inner, statements(loop.body)[0])):
-        edits.insert(statement.start_byte, "".join(f"{line}\n{source.indent(statement)}" for line in lines))
+        edits.in_front(statement, *lines)
     edits.insert(field_of(loop.node, "update").end_byte, f", {turn} ^= 1")
 
 
@@ -104,7 +101,7 @@ def _load(code: Code, kernel: Kernel, loop: Loop, statement: Node) -> tuple[str,
     if found is None or access is None or text(found["T"]) not in {access.element, "auto"}:
         return None
     value = found["value"]
-    address = value if value.type == "subscript_expression" else only_argument(value)
+    address = value if value.type == "subscript_expression" else children_of(value, "arguments")[0]
     written = {a.root for a in kernel.accesses if a.writes} | {root for _, root in kernel.escapes}
     if "?" in written or any(a.root in {"", "?", *written} for a in kernel.accesses if inside(a.node, value)):
         return None

@@ -15,8 +15,8 @@ from nodes.rewrites.syntax.tree import field_of, names_declared
 
 
 def places_of_indices(packed: Packed, first: str) -> list[tuple[Node, str]]:
-    """The element's index where the pack's first stands for all: in what is read for all of them, and in conditions."""
-    return [place for node in [*packed.shared, *packed.conditions] for place in places_of_index(packed, node, first)]
+    """The element's index where the pack's first stands for all: in conditions."""
+    return [place for node in packed.conditions for place in places_of_index(packed, node, first)]
 
 
 def lane_accesses(packed: Packed, lane: str) -> list[tuple[Node, str]]:

@@ -35,7 +35,7 @@ class Common:
 
     def __init__(self, kernel: Kernel, region: Region) -> None:
         self.kernel, self.code, self.source, self.region = kernel, kernel.code, kernel.source, region
-        self.multiples: list[tuple[Polynomial, int]] = []
+        self.multiples: list[Polynomial] = []
         """What the host checks so that indices like `i / columns` are."""
         writes = [access for access in kernel.accesses if access.writes and region.holds(access.node)]
         self.stored = {name for access in writes for name in (access.root, access.base.text)}
@@ -93,17 +93,15 @@ class Common:
         places = [self.code.polynomial(n) for n in self.source.walk(node, "identifier", "field_expression")]
         return any(region.tells_apart(p) or (region.kind == "grid" and p.depends_on(BLOCK)) for p in places)
 
-    def multiples_of_width(
-        self, launch: Launch, polynomial: Polynomial, times: int
-    ) -> list[tuple[tuple[str, ...], int]]:
-        """Products, as their factors, that must be multiples of (width * the integer) so that the polynomial is a multiple of
-        (width * times). Raises Unsupported where the host cannot know."""
+    def multiples_of_width(self, launch: Launch, polynomial: Polynomial) -> list[tuple[str, ...]]:
+        """Products, as their factors, that must be multiples of the width so that the polynomial is one. Raises Unsupported where
+        the host cannot know."""
         found, element = [], self.region.symbol
         # In an order of its own: a set's would differ from one process to the next.
         for monomial, coefficient in sorted(polynomial.terms, key=lambda term: [symbol.text for symbol in term[0]]):
             if any(s == element or (s.operator == "%" and s.depends_on(element)) for s in monomial):
                 continue  # the element is the first of a pack, and its stride is the pack's
-            if coefficient % (WIDEST * times) == 0:
+            if coefficient % WIDEST == 0:
                 continue
             factors = []
             for symbol in (s for s in monomial if s.node is not None and not s.depends_on(element)):
@@ -112,22 +110,22 @@ class Common:
                     factors.append(f"({text})" if symbol.node.type == "conditional_expression" else text)
             if not factors:
                 raise Unsupported("an offset whose alignment the host cannot know")
-            found.append((tuple(factors), times))
+            found.append(tuple(factors))
         return found
 
-    def check_host(self, needed: list[tuple[Polynomial, int]]) -> None:
+    def check_host(self, needed: list[Polynomial]) -> None:
         """Raises Unsupported where a host cannot know whether these are multiples."""
         for launch in self.kernel.launches:
-            for polynomial, times in needed:
-                self.multiples_of_width(launch, polynomial, times)
+            for polynomial in needed:
+                self.multiples_of_width(launch, polynomial)
 
     def _is_whole(self, declarator: Node) -> bool:
         """Whether an index is the same for all lanes of a pack, given what the host checks."""
         needed = shared_if(self.region, self.code.polynomial(field_of(declarator, "value")))
         with suppress(Unsupported):
             if needed is not None:
-                self.check_host(multiples := [(polynomial, 1) for polynomial in needed])
-                self.multiples += multiples
+                self.check_host(needed)
+                self.multiples += needed
                 return True
         return False
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
@@ -15,7 +14,7 @@ from nodes.rewrites.memory.pack_common import Common, shared_if
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import JUMPS, enclosing, field_of, left_by, same, upward
+from nodes.rewrites.syntax.tree import enclosing, field_of, same, upward
 
 
 @dataclass
@@ -85,10 +84,8 @@ class Packed:
     region: Region
     common: Common
     groups: list[Group]
-    multiples: list[tuple[Polynomial, int]]
-    """Each polynomial must be a multiple of (width * the integer)."""
-    shared: list[Node]
-    """Reads of an element that a whole pack has in common, `scale[i / columns]`."""
+    multiples: list[Polynomial]
+    """Each must be a multiple of the width."""
 
     @property
     def conditions(self) -> list[Node]:
@@ -103,7 +100,7 @@ def packable(kernel: Kernel, region: Region) -> Packed | None:
         if kernel.synchronises or _asks_more(source, region):
             return None
         kernel = Kernel(Code(source, pinned=frozenset({region.symbol.where})), kernel.node)
-    if any(_leaves(jump, region) for statement in region.body for jump in source.walk(statement, *JUMPS)):
+    if any(jump for statement in region.body for jump in source.jumps_out_of(statement)):
         return None
     accesses = accesses_in(kernel, region)
     if any(region.holds(call) for call, _ in kernel.escapes) or any(a.root == "?" for a in accesses):
@@ -127,8 +124,8 @@ def packable(kernel: Kernel, region: Region) -> Packed | None:
     for group in kept:
         group.name = free(f"{array_name(source, group.first)}_pack", taken)
         taken.add(group.name)
-    multiples = [*found.multiples, *found.common.multiples, (region.bound, 1)]
-    return Packed(kernel, region, found.common, kept, multiples, found.shared)
+    multiples = [*found.multiples, *found.common.multiples, region.bound]
+    return Packed(kernel, region, found.common, kept, multiples)
 
 
 def _asks_more(source: Source, region: Region) -> bool:
@@ -161,16 +158,12 @@ class _Found:
     def __init__(self, kernel: Kernel, region: Region) -> None:
         self.kernel, self.code, self.region, self.common = kernel, kernel.code, region, Common(kernel, region)
         self.groups: dict[tuple[object, ...], Group] = {}
-        self.multiples: list[tuple[Polynomial, int]] = []
-        self.shared: list[Node] = []
+        self.multiples: list[Polynomial] = []
         self.shared_conditions: set[int] = set()
         self.varied: list[tuple[Access, tuple[object, ...]]] = []
         """Reads that each element asks for itself."""
         self.alone: set[str] = set()
         """Arrays of which elements move by themselves."""
-        accesses = accesses_in(kernel, region)
-        casts = [a for a in accesses if a.base.node is not None and a.base.node.type != "identifier"]
-        self.in_two_sizes = {a.root for a in casts for b in accesses if a.root == b.root and a.base != b.base}
 
     def add(self, access: Access) -> None:
         try:
@@ -179,27 +172,19 @@ class _Found:
             self.alone.add(access.root)
 
     def _add(self, access: Access) -> None:
-        stride, stored = Stride(self.region.symbol), self.common.stored
-        if access.root in self.in_two_sizes & stored:
-            raise Unsupported("elements that are written in one size and met in another")
-        access, pointer, size = _in_parameter(self.code, access)
-        step, uneven = divmod(stride.of(access.offset), size)
-        if access.wide:
-            raise Unsupported("packed already")
-        self._check_steady(access, pointer)
-        needed = [(polynomial, 1) for polynomial in stride.multiples]
-        if step == 0 and not uneven and needed and not access.writes and access.root not in stored:
-            self.common.check_host(needed)
-            self.shared.append(access.node)
-            self.multiples += needed
-            return
+        stride = Stride(self.region.symbol)
+        step = stride.of(access.offset)
+        if access.wide or access.base.node is None or access.base.node.type != "identifier":
+            raise Unsupported("packed already, or seen as another type than the parameter's")
+        self._check_steady(access)
         guards = guards_of(access.node, self.region, self.kernel)
-        if uneven or not 1 <= step <= (4 if size == 1 else 1) or guards is None:
+        if not 1 <= step <= 4 or guards is None:
             raise Unsupported("not lanes of a pack")
         self.common.check_known(access.node)
         remainder = lane_of(access, step)
         aligned = access.offset - Polynomial.constant(remainder)
-        self.common.check_host(needed := [*needed, (aligned, size)])
+        needed = [*stride.multiples, aligned]
+        self.common.check_host(needed)
         of_pack = {guard.condition.id for guard in guards if self.common.is_asked_once(guard.condition)}
         self.shared_conditions |= of_pack
         self.multiples += needed
@@ -214,8 +199,8 @@ class _Found:
         group.remainders.add(remainder)
         group.guards[access.node.id] = guards
 
-    def _check_steady(self, access: Access, pointer: Symbol) -> None:
-        if self.kernel.changes_within(Polynomial.symbol(pointer), [self.kernel.body]):
+    def _check_steady(self, access: Access) -> None:
+        if self.kernel.changes_within(Polynomial.symbol(access.base), [self.kernel.body]):
             raise Unsupported("a pointer that moves, from an address that the host cannot check")
         if self.kernel.changes_within(access.offset, list(self.region.body)):
             raise Unsupported("an index that the body changes")
@@ -239,31 +224,6 @@ class _Found:
         past = self.alone & self.common.stored
         kept = [group for group in self.groups.values() if group.first.root not in past]
         return [] if any(g.first.root in past and not g.writes for g in self.groups.values()) else kept
-
-
-def _in_parameter(code: Code, access: Access) -> tuple[Access, Symbol, int]:
-    """The access, the pointer that its offset counts from, and how many units of the offset an element is long: of a vector
-    that the kernel sees somewhere in its parameter, the offset counts the parameter's elements.
-
-    Raises Unsupported where the host cannot say where the vectors begin.
-    """
-    node = access.base.node
-    if access.base.text == access.root or node is None or node.type == "identifier":
-        return access, access.base, 1
-    held = code.polynomial(_vectors.seen_through(node))
-    parameter = code.pointer_base(held)
-    if parameter is None or parameter.text != access.root:
-        raise Unsupported("elements of another type than the parameter's")
-    start = held - Polynomial.symbol(parameter)
-    if not start.terms:
-        return access, parameter, 1
-    own, other = (
-        _vectors.ELEMENT_BYTES.get(code.plain_type(e), 0) for e in (access.element, code.element_of(parameter))
-    )
-    if not other or own % other or not own:
-        raise Unsupported("elements of unknown sizes")
-    size = own // other
-    return replace(access, offset=start + Polynomial.constant(size) * access.offset), parameter, size
 
 
 def _looked_up(code: Code, symbol: Symbol) -> set[str]:
@@ -318,13 +278,6 @@ def array_name(source: Source, access: Access) -> str:
     argument = field_of(access.node, "argument")
     plain = argument is not None and argument.type == "identifier" and access.node.type == "subscript_expression"
     return source.of(argument) if plain else access.root
-
-
-def _leaves(jump: Node, region: Region) -> bool:
-    """Whether a jump leaves the element's visit, and not only a loop inside of it or a lambda."""
-    ends_round = jump.type in {"break_statement", "continue_statement"}
-    left = left_by(jump) if ends_round else enclosing(jump, "lambda_expression")
-    return left is None or not region.holds(left)
 
 
 def _moment(access: Access) -> int:

@@ -1,8 +1,7 @@
 """Scalar loads and stores become packs of up to 16 bytes.
 
 Applies to a loop over elements that threads share out (`for (i = threadIdx.x; i < n; i += blockDim.x)`, a grid-stride
-loop, or one guarded element a thread) whose body reads or writes neighbouring elements for neighbouring `i`; an element
-may be a vector (half2, float2, uint2) that the kernel sees its parameter through, see _vectors.py. The loop
+loop, or one guarded element a thread) whose body reads or writes neighbouring elements for neighbouring `i`. The loop
 then runs over packs: indices and everything else that is the same for a whole pack are computed once, all loads come
 before the arithmetic, all stores after it. Right because no thread may rely on another's elements between two barriers.
 Elements that are reached under a condition which is the same for a whole pack, `bias ? bias[i] : 0`, move under it; elements
@@ -18,11 +17,11 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis import vectors as _vectors
 from nodes.rewrites.analysis.device_code import code_of, inside
 from nodes.rewrites.analysis.insertions import bring, require, without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.analysis.regions import Guard, Region, regions
 from nodes.rewrites.memory.pack_bodies import address_of_pack, places_of_indices, split_body
 from nodes.rewrites.memory.packs import Group, Packed, counts_elements, packable
@@ -53,12 +52,8 @@ def rewrite(source: Source, facts: Facts) -> str | None:
                 found = [packed for packed in found if packed is not parted]
             if found:
                 _rewrite_kernel(edits, kernel, found)
-    if not edits.changes:
-        return None
     bring(edits, code, PACK_BYTES, ("cstdint", "type_traits"))
-    require(edits, code, "lanes", "aligned_to_16_bytes")
-    if any("ceil_div(" in change[2] for change in edits.changes):
-        require(edits, code, "ceil_div")
+    require(edits, code, "lanes", "aligned_to_16_bytes", "ceil_div")
     return without_unused(code, edits.apply())
 
 
@@ -93,12 +88,6 @@ def _own(kernel: Kernel, access: Access) -> bool:
     return not access.root and found is not None and "__shared__" not in kernel.source.of(found.declaration)
 
 
-def _implied(condition: tuple[tuple[str, ...], int], others: list[tuple[tuple[str, ...], int]]) -> bool:
-    """Whether a part of the product is a multiple already."""
-    factors, times = condition
-    return any(len(some) < len(factors) and set(some) <= set(factors) and by % times == 0 for some, by in others)
-
-
 def _rewrite_kernel(edits: Edits, kernel: Kernel, found: list[Packed]) -> None:
     names = kernel.code.names()
     width = "VEC" if "VEC" not in names else free("LANES", names)
@@ -120,7 +109,7 @@ def _element(kernel: Kernel, found: list[Packed]) -> str:
     generic = [e for e in elements if e in kernel.template_names]
     if generic:
         return sorted(generic)[0]
-    sizes = {e: _vectors.ELEMENT_BYTES.get(kernel.code.plain_type(_vectors.spelt_out(kernel, e)), 0) for e in elements}
+    sizes = {e: ELEMENT_BYTES.get(kernel.code.plain_type(e), 0) for e in elements}
     if not all(sizes.values()):
         raise Unsupported(f"elements of unknown size: {', '.join(sorted(e for e in elements if not sizes[e]))}")
     wide = [e for e in elements if sizes[e] >= 2] or sorted(elements)
@@ -226,16 +215,14 @@ def _flat(lines: list[str]) -> list[str]:
 
 def _rewrite_launch(edits: Edits, kernel: Kernel, launch: Launch, found: list[Packed], element: str) -> None:
     source, code = edits.source, kernel.code
-    needed = ((packed, polynomial, times) for packed in found for polynomial, times in packed.multiples)
-    required = list(
-        dict.fromkeys(c for one, p, times in needed for c in one.common.multiples_of_width(launch, p, times))
-    )
+    needed = ((packed.common, polynomial) for packed in found for polynomial in packed.multiples)
+    required = dict.fromkeys(c for common, p in needed for c in common.multiples_of_width(launch, p))
     # Names of our own must not hide a variable that the launch's arguments or sizes mention.
     count, lanes, pack, run = (code.fresh(name) for name in ("WIDTH", "lanes", "PACK", "launch_packs"))
     conditions = [
-        f"{' * '.join(factors)} % {pack if times == 1 else f'({times} * {pack})'} == 0"
-        for factors, times in required
-        if not _implied((factors, times), required)
+        f"{' * '.join(factors)} % {pack} == 0"
+        for factors in required
+        if not any(set(some) <= set(factors) and len(some) < len(factors) for some in required)  # a part is one already
     ]
     bases = dict.fromkeys(group.first.root for packed in found for group in packed.groups)
     names = [p.name for p in kernel.parameters]
@@ -243,8 +230,7 @@ def _rewrite_launch(edits: Edits, kernel: Kernel, launch: Launch, found: list[Pa
     pointers = [pointer for pointer in pointers if pointer not in {"nullptr", "NULL", "0"}]
     conditions.append(f"aligned_to_16_bytes({', '.join(pointers)})")
     named = dict(zip(kernel.template_names, launch.all_template_arguments(), strict=True))
-    spelt = _vectors.spelt_out(kernel, element)
-    size = named.get(spelt, spelt)
+    size = named.get(element, element)
     grid = _grid_of_packs(kernel, launch, found, count)
     function = launch.with_arguments(count)
     chosen = [

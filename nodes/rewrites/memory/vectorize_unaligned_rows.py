@@ -26,16 +26,9 @@ from tree_sitter import Node
 from harness.records import Outcome
 from kernels.spec import DTYPE_BYTES, Spec
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
-from nodes.rewrites.analysis.insertions import defined
+from nodes.rewrites.analysis.insertions import require
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.memory.vectorized_loops import (
-    Change,
-    PackLoops,
-    in_lanes,
-    packs_in,
-    template_argument,
-    uses_of,
-)
+from nodes.rewrites.memory.vectorized_loops import Change, PackLoops, in_lanes, packs_in, template_argument, uses_of
 from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
@@ -64,19 +57,11 @@ def speedup(facts: Facts) -> float:
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    lanes, packs, alike = (text_of(file) for file in ("lanes", "ragged_packs", "aligned_alike"))
-    if lanes not in source.text or not has_ragged_rows(facts.spec):
+    if text_of("lanes") not in source.text or not has_ragged_rows(facts.spec):
         return None
     code = code_of(source)
-    if code.names() & (defined(packs) | defined(alike)):
-        return None
-    changes = _changes(code, code.fresh("RAGGED"))
-    if not changes:
-        return None
-    asks = any("aligned_alike(" in text for _, _, text in changes)
-    edits = Edits(source, changes)
-    end = source.data.index(lanes.encode()) + len(lanes.encode())
-    edits.insert(end, f"\n{packs}\n{alike}" if asks else f"\n{packs}")
+    edits = Edits(source, _changes(code, code.fresh("RAGGED")))
+    require(edits, code, "ragged_packs", "aligned_alike")
     return edits.apply()
 
 
@@ -192,8 +177,7 @@ class _Choice:
             raise Unsupported("a launch that may not reach the last pack")
         parameter = code.fresh("ragged")
         edits.insert(self.parameters.end_byte - 1, f", auto {parameter}")
-        indent = source.indent(self.declaration)
-        edits.insert(self.declaration.end_byte, f"\n{indent}constexpr bool {ragged} = decltype({parameter})::value;")
+        edits.behind(self.declaration, f"constexpr bool {ragged} = decltype({parameter})::value;")
         self._choose(edits, kernels)
         return edits.changes
 

@@ -13,13 +13,13 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.vectors import ELEMENT_BYTES
+from nodes.rewrites.analysis.numbers import ELEMENT_BYTES
 from nodes.rewrites.memory.pack_bodies import summed
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.match import bare, match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, left_by, same, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, pragma_of, same, upward
 
 Change = tuple[int, int, str]
 _LANES = "for (int $lane = 0; $lane < {}; ++$lane) $body;"
@@ -192,10 +192,8 @@ class PackLoops:
             lane = self.source.of(field_, "field") == "at"
             if lane and not any(inside(field_, loop) for loop in loops):
                 raise Unsupported("a lane by itself")
-        for jump in self.source.walk(self.kernel.body, "return_statement", "continue_statement", "break_statement"):
-            outer = [loop for loop in loops if inside(jump, loop)]
-            if outer and (jump.type == "return_statement" or any(same(left_by(jump), loop) for loop in outer)):
-                raise Unsupported("lanes that end early")
+        if any(jump for loop in loops for jump in self.source.jumps_out_of(field_of(loop, "body"))):
+            raise Unsupported("lanes that end early")
 
     @property
     def guards(self) -> bool:
@@ -316,7 +314,7 @@ class PackLoops:
         if begin is not None:
             value = field_of(self._declarator(begin), "value")
             edits.replace(value, f"pack_begin<{width}>({source.of(value, 'left')}, {self.skew})")
-            edits.insert(begin.end_byte, f"\n{source.indent(begin)}{part}")
+            edits.behind(begin, part)
         else:
             first = next(child for child in pack.block.named_children if child.start_byte >= pack.start)
             self._insert_before(edits, first, part)
@@ -331,10 +329,10 @@ class PackLoops:
 
     def _change_lanes(self, edits: Edits, loop: Node) -> None:
         """`for (int k = 0; k < VEC; ++k) {...}`, unrolled, becomes `for_lanes<VEC>(part, [&](int k) {...});`."""
-        source, body, directive = self.source, field_of(loop, "body"), loop.prev_named_sibling
+        source, body, directive = self.source, field_of(loop, "body"), pragma_of(loop)
         start, lane = loop.start_byte, source.of(loop, "condition", "left")
         head = f"for_lanes<{self.width}>({self.part}, [&](int {lane}) "
-        if directive is not None and directive.type == "preproc_call":
+        if directive is not None:
             start, head = directive.start_byte, source.indent(loop) + head
         edits.changes.append((start, body.start_byte, head))
         edits.insert(body.end_byte, ");")

@@ -18,7 +18,7 @@ from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import left_by, same, statements
+from nodes.rewrites.syntax.tree import same, statements
 
 _FORMS = (
     "while ($check) $body;", "for (; $check; $update) $body;", "for ($i = $start; $check; $update) $body;",
@@ -30,7 +30,7 @@ _STEPS = ("++$i", "$i++", "$i += $step", "$i = $i + $step", "$i = $step + $i")
     "cuda",
     expected="nothing by itself: later steps can follow the loop",
     normalizes=True,
-    after=("single_assignment_pointers",),
+    after=("single_assignment",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _outside, _loops, 32)
@@ -49,7 +49,7 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     source, form = code.source, match(code.source, node, *_FORMS)
     sides = match(source, form["check"], "$less < $more", "$more > $less") if form is not None else None
     found = code.variable(sides["less"]) if sides is not None else None
-    if form is None or found is None or found.kind != "local" or found.declarator is None:
+    if found is None or found.kind != "local":
         return False
     body, own, inner = form["body"], found.declaration, statements(form["body"])
     last = inner[-1] if "update" not in form and inner and inner[-1].type == "expression_statement" else None
@@ -57,24 +57,18 @@ def _outside(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     start = form.get("start", found.value)
     if start is None or step is None or {source.of(step["i"]), source.of(form.get("i", step["i"]))} != {found.name}:
         return False
-    if last is not None and any(same(left_by(jump), node) for jump in source.walk(body, "continue_statement")):
-        return False
-    if len(own.children_by_field_name("declarator")) != 1 or not same(own.parent, node.parent):
-        return False
-    if any(not inside(use, node) and not inside(use, own) for use in code.uses(found, kernel.body)):
+    jumps = last is not None and any(j.type == "continue_statement" for j in source.jumps_out_of(body))
+    apart = len(own.children_by_field_name("declarator")) != 1 or not same(own.parent, node.parent)
+    elsewhere = any(not inside(use, node) and not inside(use, own) for use in code.uses(found, kernel.body))
+    if jumps or apart or elsewhere or len(code.set_at(found, body)) != (last is not None):
         return False
     between = [s for s in statements(node.parent) if own.end_byte <= s.start_byte and s.end_byte <= node.start_byte]
     place = code.polynomial(start)
     if not place.depends_on(THREAD) or kernel.changes_within(place, between):
         return False
-    if len(code.set_at(found, body)) != (0 if last is None else 1):
-        return False
-    edits.remove(own, blank=True)
-    header = (
-        f"for ({source.of(own, 'type')} {found.name} = {source.of(start)}; {found.name} < {source.of(sides['more'])}; "
-    )
-    text = source.of(step["step"]) if "step" in step else "1"
-    edits.changes.append((node.start_byte, body.start_byte, f"{header}{found.name} += {text}) "))
-    if last is not None:
-        edits.remove(last, blank=True)
+    by = source.of(step["step"]) if "step" in step else "1"
+    names = f"{source.of(own, 'type')} {found.name} = {source.of(start)}; {found.name} < {source.of(sides['more'])}"
+    edits.changes.append((node.start_byte, body.start_byte, f"for ({names}; {found.name} += {by}) "))
+    for gone in [own] if last is None else [own, last]:
+        edits.remove(gone, blank=True)
     return True

@@ -15,7 +15,7 @@ from tree_sitter import Node
 
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
-from nodes.rewrites.syntax.tree import enclosing, field_of
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 CONDITIONALS = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif")
 LONGEST = 200_000
@@ -23,7 +23,6 @@ LONGEST = 200_000
 _PIECE = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|\d(?:[\w.]|'\w)*|\w+|'(?:\\.|[^'\\])*'|\#\#|.""", re.DOTALL
 )
-_IN_PARENTHESES = re.compile(r"([=<+*/]\s*)\((\w+)\)(?=\s*[;),])")
 
 
 @dataclass(frozen=True)
@@ -32,27 +31,14 @@ class Macro:
 
     parameters: tuple[str, ...]
     body: str
-    """Without the backslashes and what is behind `//`, its lines moved left as far as the first one."""
-    macros: frozenset[str]
-    """Names that stand for more than they seem to."""
+    """Without the backslashes and what is behind `//`, its lines moved left as far as the leftmost one."""
 
     def expanded(self, arguments: list[str]) -> str:
         """Raises Unsupported where the numbers of parameters and arguments differ, or an argument becomes a string."""
-        names = list(self.parameters)
-        if names and names[-1] == "...":
-            names[-1] = "__VA_ARGS__"
-            arguments = [*arguments[: len(names) - 1], ", ".join(arguments[len(names) - 1 :])]
-        if len(names) != len(arguments) or "#" in pieces(self.body):
+        if len(self.parameters) != len(arguments) or "#" in pieces(self.body):
             raise Unsupported("another number of arguments, or an argument as a string")
-        values = dict(zip(names, arguments, strict=True))
-
-        def bare(found: re.Match[str]) -> str:
-            """`i < (n);` without the parentheses, where n is a plain name; those of a cast or a call stay."""
-            value = values.get(found[2], "")
-            return found[1] + found[2] if value.isidentifier() and value not in self.macros else found[0]
-
-        text = "".join({"##": "\0"}.get(p) or values.get(p, p) for p in pieces(_IN_PARENTHESES.sub(bare, self.body)))
-        return re.sub(r"\s*\0\s*", "", text)
+        values = {**dict(zip(self.parameters, arguments, strict=True)), "##": "\0"}
+        return re.sub(r"\s*\0\s*", "", "".join(values.get(piece, piece) for piece in pieces(self.body)))
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -95,30 +81,19 @@ def expanded(source: Source) -> str:
 
 def hiding(source: Source) -> dict[str, Macro]:
     """Macros with arguments whose text holds a launch or begins a loop, itself or through another macro."""
-    found: dict[str, Macro] = {}
-    unknown: set[str] = set()
-    plain = frozenset(source.of(node, "name") for node in source.walk(None, "preproc_def"))
+    found, unknown = dict[str, Macro](), set[str]()
     for node in source.walk(None, "preproc_function_def"):
-        name, listed = source.of(node, "name"), field_of(node, "parameters")
-        parameters = tuple(source.of(c) for c in listed.children if source.of(c) not in {"(", ",", ")"})
-        more = len(parameters) > source.of(listed).count(",") + 1  # `arguments...`
-        if name in found or more or node.has_error or enclosing(node.parent, *CONDITIONALS) is not None:
+        name, listed, value = source.of(node, "name"), field_of(node, "parameters"), source.of(node, "value")
+        if name in found or "..." in source.of(listed) or node.has_error or enclosing(node.parent, *CONDITIONALS):
             unknown.add(name)  # an error: the grammar ends a text at a comment within it
-        found[name] = Macro(parameters, _body(source, field_of(node, "value")), plain)
+        first, _, rest = re.sub(r"[ \t]*\\?$", "", value, flags=re.MULTILINE).partition("\n")
+        body = (piece for piece in pieces(f"{first}\n{textwrap.dedent(rest)}") if not piece.startswith("//"))
+        found[name] = Macro(tuple(map(source.of, children_of(listed))), "".join(body).strip())
     words = {name: list(pieces(macro.body)) for name, macro in found.items()}
     chosen = {name for name, macro in found.items() if "<<<" in macro.body or words[name][:1] in (["for"], ["while"])}
     while more := {name for name in found.keys() - chosen if chosen.intersection(words[name])}:
         chosen |= more
     return {name: found[name] for name in chosen - unknown if name not in words[name]}
-
-
-def _body(source: Source, value: Node | None) -> str:
-    if value is None:
-        return ""
-    before = source.data[source.line_start(value) : value.start_byte].decode()
-    first, *lines = (line.rstrip().removesuffix("\\").rstrip() for line in source.of(value).split("\n"))
-    text = textwrap.dedent("\n".join(lines)) if before.strip() else "\n".join(x.removeprefix(before) for x in lines)
-    return "".join(piece for piece in pieces(f"{first}\n{text}") if not piece.startswith("//")).strip()
 
 
 def _call(source: Source, name: Node) -> tuple[list[str], int]:
@@ -142,10 +117,9 @@ def _drop(edits: Edits, source: Source, name: str) -> bool:
     """Deletes a macro's definition where nothing uses it any more, and what takes it back."""
     kinds = ("preproc_function_def", "preproc_call")
     own = [n for n in source.walk(None, *kinds) if name in {source.of(n, "name"), source.of(n, "argument").strip()}]
-    elsewhere = list(pieces(source.text)).count(name) - sum(list(pieces(source.of(n))).count(name) for n in own)
     for node in own:
         start, end = source.line_start(node), node.end_byte
-        end += source.data[end - 1 : end] != b"\n"
         blank = source.data[:start].endswith(b"\n\n") and source.data[end : end + 1] == b"\n"
-        edits.changes.append((start, min(end + blank, len(source.data)), ""))
-    return bool(own) and not elsewhere
+        edits.changes.append((start, end + blank, ""))
+    rest = edits.apply()
+    return bool(own) and name not in pieces(rest)

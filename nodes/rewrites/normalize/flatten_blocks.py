@@ -11,20 +11,16 @@ shared out by `threadIdx.y` are understood as they are.
 
 from __future__ import annotations
 
-import re
-
 from tree_sitter import Node
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.block_shape import extent_of
 from nodes.rewrites.analysis.device_code import Code, code_of
-from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
+from nodes.rewrites.syntax.insert import as_factor
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
-
-_Y, _HEIGHT = (Polynomial.symbol(Symbol(f"{name}.y")) for name in ("threadIdx", "blockDim"))
 
 
 @rule(
@@ -42,25 +38,19 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     for node in source.walk(None, "field_expression"):
         text = {
-            "threadIdx.x": f"threadIdx.x % {width}", "threadIdx.y": f"threadIdx.x / {width}",
-            "blockDim.x": f"{width}u", "blockDim.y": f"blockDim.x / {width}",
+            "threadIdx.x": f"(threadIdx.x % {width})", "threadIdx.y": f"(threadIdx.x / {width})",
+            "blockDim.x": f"{width}u", "blockDim.y": f"(blockDim.x / {width})",
         }.get(source.of(node))  # fmt: skip
         if text is not None and not any(inside(node, whole) for whole, _ in found):
-            found.append((node, text if " " not in text or _stands_alone(node) else f"({text})"))
+            found.append((node, text))
     for node, text in found:
         edits.replace(node, text)
-    for kernel in code.kernels:
-        for launch in kernel.launches:
-            edits.replace(launch.block, _threads(code, launch, width))
+    for launch in (launch for kernel in code.kernels for launch in kernel.launches):
+        height = launch.extents(launch.block)[1]
+        if launch.block.type == "identifier" and not (height.isdigit() or height in code.macros):
+            height = f"{source.of(launch.block)}.y"  # what it was made of may have changed
+        edits.replace(launch.block, f"{width} * {as_factor(height)}")
     return edits.apply()
-
-
-def _threads(code: Code, launch: Launch, width: int) -> str:
-    """The threads of a launch's block, as the host says them where the launch stands."""
-    block, height = code.source.of(launch.block), launch.extents(launch.block)[1]
-    if launch.block.type == "identifier" and not (height.isdigit() or height in code.macros):
-        height = f"{block}.y"  # what it was made of may have changed
-    return f"{width} * {height}" if re.fullmatch(r"[\w.]+", height) else f"{width} * ({height})"
 
 
 def _width(code: Code) -> int:
@@ -84,18 +74,14 @@ def _width(code: Code) -> int:
 
 def _counted(code: Code, width: int) -> list[tuple[Node, str]]:
     """Expressions that are a thread's number in its block, or how many there are, outermost ones."""
-    thread, along = Polynomial.symbol(THREAD), Polynomial.symbol(BLOCK_DIM)
-    known = Polynomial.constant(width)
-    meanings = {thread + _Y * along: "threadIdx.x", thread + _Y * known: "threadIdx.x", along * _HEIGHT: "blockDim.x",
-                known * _HEIGHT: "blockDim.x"}  # fmt: skip
-    found: list[tuple[Node, str]] = []
+    known, found = Polynomial.constant(width), list[tuple[Node, str]]()
+    thread, along, y, height = (
+        Polynomial.symbol(s) for s in (THREAD, BLOCK_DIM, Symbol("threadIdx.y"), Symbol("blockDim.y"))
+    )
+    meanings = {thread + y * along: "threadIdx.x", thread + y * known: "threadIdx.x", along * height: "blockDim.x",
+                known * height: "blockDim.x"}  # fmt: skip
     for node in code.source.walk(None, "binary_expression"):
         meaning = meanings.get(code.polynomial(node)) if not any(inside(node, whole) for whole, _ in found) else None
         if meaning is not None:
             found.append((node, meaning))
     return found
-
-
-def _stands_alone(node: Node) -> bool:
-    owner = node.parent
-    return owner is not None and owner.type in {"init_declarator", "argument_list", "subscript_argument_list"}

@@ -15,8 +15,9 @@ from nodes.rewrites.analysis.block_shape import value_in
 from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.insert import as_factor
 from nodes.rewrites.syntax.match import bare
-from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.source import Edits, Source, lifted
 from nodes.rewrites.syntax.tree import field_of, statements
 
 
@@ -45,22 +46,18 @@ def _decide(edits: Edits, code: Code, kernel: Kernel, node: Node) -> bool:
     if len(sides) != 1 or None in values or (taken is None and node.type == "conditional_expression"):
         return False
     taken = taken.named_children[-1] if taken is not None and taken.type == "else_clause" else taken
-    text = code.source.of(taken)
+    source, listed = code.source, node.parent.type == "compound_statement"
+    block, inner = taken is not None and taken.type == "compound_statement", statements(taken)
     if node.type == "conditional_expression":
-        plain = {"identifier", "number_literal", "field_expression", "call_expression", "subscript_expression"}
-        edits.replace(node, text if taken.type in plain else f"({text})")
-    elif node.parent.type != "compound_statement":
-        edits.replace(node, text or ";")
-    elif taken is None or (taken.type == "compound_statement" and not taken.named_children):
+        edits.replace(node, as_factor(source.of(taken)))
+    elif not inner and listed:
         edits.remove(node, instead=";")
-    elif taken.type == "compound_statement" and not any(s.type == "declaration" for s in statements(taken)):
-        inner = taken.named_children
-        text = code.source.data[inner[0].start_byte : inner[-1].end_byte].decode()
-        deeper, here = code.source.indent(inner[0]), code.source.indent(node)
-        lines = (line if n == 0 else here + line.removeprefix(deeper) for n, line in enumerate(text.split("\n")))
-        edits.replace(node, "\n".join(lines))
+    elif listed and block and not any(s.type == "declaration" for s in inner):
+        first = taken.named_children[0]
+        text = source.data[first.start_byte : inner[-1].end_byte].decode()
+        edits.write(node, lifted(source, first, text).split("\n"))
     else:
-        edits.replace(node, text)
+        edits.replace(node, source.of(taken) or ";")
     return True
 
 

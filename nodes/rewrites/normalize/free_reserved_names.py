@@ -7,8 +7,7 @@ Changes nothing by itself, but other steps refuse where their names mean somethi
 from __future__ import annotations
 
 from nodes.rewrites.analysis.device_code import code_of
-from nodes.rewrites.prelude import text_of
-from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.prelude import NAMES, text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
 

@@ -9,20 +9,18 @@ statement: no recursion, no return before the end, no barriers or shuffles, no m
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 
 from tree_sitter import Node
 
 from harness.records import Outcome
-from nodes.rewrites.analysis.device_code import Code, code_of
+from nodes.rewrites.analysis.device_code import Code, one_after_another
 from nodes.rewrites.analysis.insertions import drop_unused
 from nodes.rewrites.analysis.structs import called_object
 from nodes.rewrites.normalize.inlining import Inlined
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import (
-    children_of,
-)
+from nodes.rewrites.syntax.tree import children_of
 
 MOST = 24
 """Calls of one file."""
@@ -36,46 +34,21 @@ MOST = 24
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    text, gone, objects = source.text, set[str](), set[str]()
-    for _ in range(MOST):
-        step = _next(code_of(source.reparsed(text)))
-        if step is None:
-            break
-        text = step[0]
-        (objects if step[2] else gone).add(step[1])
-    source = source.reparsed(text)
-    return drop_unused(source, _without(source, gone), objects) if gone | objects else None
+    called = set[str]()
 
+    def change(code: Code) -> str | None:
+        for kernel in code.kernels:
+            calls = code.source.walk(kernel.body, "call_expression")
+            for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if _with_object(code, call))]:
+                with suppress(Unsupported):
+                    inlined, edits = Inlined(code, kernel, call), Edits(code.source)
+                    inlined.write(edits)
+                    called.add(inlined.name)
+                    return edits.apply()
+        return None
 
-def _next(code: Code) -> tuple[str, str, bool] | None:
-    """The text with one call less, what was called, and whether that was an object."""
-    for kernel in code.kernels:
-        calls = code.source.walk(kernel.body, "call_expression")
-        for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if _with_object(code, call))]:
-            try:
-                inlined = Inlined(code, kernel, call)
-                edits = Edits(code.source)
-                inlined.write(edits)
-                return edits.apply(), inlined.name, inlined.object is not None
-            except Unsupported:
-                continue
-    return None
-
-
-def _without(source: Source, names: set[str]) -> str:
-    """Without the functions of these names that nothing calls any more."""
-    for name in sorted(names):
-        code = code_of(source)
-        function = code.functions.get(name)
-        mentions = sum(source.of(n) == name for n in source.walk(None, "identifier"))
-        words = sum(name in re.findall(r"\w+", source.of(m)) for m in code.macros.values())
-        if function is None or mentions != 1 or words:
-            continue
-        outer = function.parent if function.parent is not None else function
-        edits = Edits(source)
-        edits.remove(outer if outer.type == "template_declaration" else function, comment=True, blank=True)
-        source = source.reparsed(edits.apply())
-    return source.text
+    text = one_after_another(source, change, MOST)
+    return drop_unused(source, text, called) if text is not None else None
 
 
 def _with_object(code: Code, call: Node) -> bool:

@@ -57,51 +57,43 @@ def _resolve(edits: Edits, code: Code, kernel: Kernel, at: int) -> None:
         raise Unsupported("different structs, or none of the file")
     words = set(re.findall(r"[A-Za-z_]\w*", texts.pop()))
     types, added = dict[str, str](), dict[str, str]()
-    for word in sorted(set().union(*(words & _of_host(source, launch) for launch in kernel.launches))):
+    for word in sorted(set().union(*(_of_host(source, launch, words) for launch in kernel.launches))):
         places = [{n for n, given in enumerate(x.template_arguments) if given == word} for x in kernel.launches]
         if shared := set.intersection(*places):
             types[word] = kernel.template_names[min(shared)]
         else:
             types[word] = added[word] = word if word not in kernel.identifiers() else code.fresh(word)
-    kind = substituted(source.of(kinds[0]), types)
-    _put(edits, kernel.template, field_of(kernel.template, "parameters"), at, [f"typename {t}" for t in added.values()])
+    listed = field_of(kernel.template, "parameters")
+    if head := _listed(source, listed, at, [f"typename {t}" for t in added.values()]):
+        edits.replace(listed, head)
+    else:
+        edits.changes.append((kernel.template.start_byte, kernel.node.start_byte, ""))
     for launch in kernel.launches:
-        _put(edits, None, launch.template_list, at, list(added))
+        edits.replace(launch.template_list, _listed(source, launch.template_list, at, list(added)))
     for use in source.walk(kernel.node, "type_identifier", "identifier", "namespace_identifier"):
         if source.of(use) == name:
-            edits.replace(use, kind)
+            edits.replace(use, substituted(source.of(kinds[0]), types))
 
 
 def _by_value(parameter: Node) -> bool:
     return (field_of(parameter, "declarator") or parameter).type == "identifier"
 
 
-def _of_host(source: Source, launch: Launch) -> set[str]:
-    """The template parameters of the function with the launch. Raises Unsupported where it has types of its own, or other templates
-    than of types."""
+def _of_host(source: Source, launch: Launch, words: set[str]) -> set[str]:
+    """Which of a type's words are template parameters of the function with the launch. Raises Unsupported where one is something else
+    of that function."""
     function = enclosing(launch.node, "function_definition")
-    template = function.parent if function is not None else None
-    if function is None or source.has(function, "alias_declaration", "type_definition", "lambda_expression"):
-        raise Unsupported("a launch among types of its own")
+    template = enclosing(function, "template_declaration")
     own = {source.of(name) for node in source.walk(function, "declaration") for name in names_declared(node)}
-    listed = (
-        children_of(template, "parameters") if template is not None and template.type == "template_declaration" else []
-    )
-    words = {template_name(source, p) for p in listed}
-    given = {w for a in launch.template_arguments for w in re.findall(r"[A-Za-z_]\w*", a)}
-    if given & own or any(p.type != "type_parameter_declaration" for p in listed if template_name(source, p) in given):
+    own |= {source.of(node, "name") for node in source.walk(function, "alias_declaration")}
+    listed = {template_name(source, p): p.type for p in children_of(template, "parameters")}
+    if words & own or any(listed.get(w, "type_parameter_declaration") != "type_parameter_declaration" for w in words):
         raise Unsupported("a template argument that the kernel cannot name")
-    return words
+    return words & listed.keys()
 
 
-def _put(edits: Edits, template: Node | None, listed: Node | None, at: int, instead: list[str]) -> None:
-    """The items in place of one in a list of a template's; without any, no list and no template."""
-    source = edits.source
+def _listed(source: Source, listed: Node, at: int, instead: list[str]) -> str:
+    """A template's list with items in place of one; nothing for a list without any."""
     parts = [source.of(c) for c in children_of(listed)]
     parts[at : at + 1] = instead
-    if parts:
-        edits.replace(listed, f"<{', '.join(parts)}>")
-    elif template is not None:
-        edits.changes.append((template.start_byte, template.named_children[-1].start_byte, ""))
-    else:
-        edits.replace(listed, "")
+    return f"<{', '.join(parts)}>" if parts else ""

@@ -6,12 +6,9 @@ is called `rotate_not_is_neox`, so that fold_branches can leave either with its 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from tree_sitter import Node
-
-from nodes.rewrites.analysis.device_code import Code, inside, one_by_one
+from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
@@ -31,55 +28,32 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _part, _flags, MOST)
 
 
-def _flags(code: Code) -> Iterator[tuple[Kernel, int, str]]:
-    named = ((kernel, at, name) for kernel in code.kernels for at, name in enumerate(kernel.template_names))
-    return (flag for flag in named if _is_flag(code, *flag[:2]) and _decides(code, flag[0], flag[2]))
+def _flags(code: Code) -> Iterator[tuple[Kernel, int]]:
+    named = ((kernel, at) for kernel in code.kernels for at in range(len(kernel.template_names)))
+    return (flag for flag in named if _is_flag(code, *flag))
 
 
 def _is_flag(code: Code, kernel: Kernel, at: int) -> bool:
-    """Whether a template parameter is a bool that every launch names, some true and some false."""
-    parameters = kernel.template_parameters
-    if at >= len(parameters) or code.source.of(parameters[at], "type") != "bool":
+    """Whether a template parameter is a bool that decides between statements, true for some launches and false for some."""
+    source, name = code.source, kernel.template_names[at]
+    mentions = sum(source.of(n) == kernel.name for n in source.walk(None, "identifier"))
+    passed = {"".join(launch.template_arguments[at : at + 1]) for launch in kernel.launches}
+    if source.of(kernel.template_parameters[at], "type") != "bool" or passed != {"true", "false"}:
         return False
-    mentions = sum(code.source.of(n) == kernel.name for n in code.source.walk(None, "identifier"))
-    if mentions != 1 + len(kernel.launches):
-        return False  # attributes that are set for it, a declaration in front
-    passed = {
-        launch.template_arguments[at] if at < len(launch.template_arguments) else "" for launch in kernel.launches
-    }
-    return passed == {"true", "false"}
+    conditions = [field_of(node, "condition") for node in source.walk(kernel.body, "if_statement")
+                  if field_of(node, "alternative") is not None]  # fmt: skip
+    decides = any(source.of(word) == name for c in conditions for word in source.walk(c, "identifier"))
+    return decides and mentions == 1 + len(
+        kernel.launches
+    )  # no attributes that are set for it, no declaration in front
 
 
-def _decides(code: Code, kernel: Kernel, name: str) -> bool:
-    """Whether the flag decides about statements that touch memory or set variables, and about no more than that branch."""
-    source = code.source
-    for node in source.walk(kernel.body, "if_statement"):
-        condition = field_of(node, "condition")
-        words = {source.of(n) for n in source.walk(condition, "identifier")} if condition is not None else set()
-        if name not in words or field_of(node, "alternative") is None:
-            continue
-        if any(inside(a.node, node) for a in kernel.accesses) or any(True for _ in code.assigned(node)):
-            return True
-    return False
-
-
-def _part(edits: Edits, code: Code, kernel: Kernel, at: int, name: str) -> None:
+def _part(edits: Edits, code: Code, kernel: Kernel, at: int) -> None:
     """The kernel twice; launches that pass false get the second."""
-    other = code.fresh(f"{kernel.name}_not_{name.lower()}")
     source, outer = code.source, kernel.outer
+    other = code.fresh(f"{kernel.name}_not_{kernel.template_names[at].lower()}")
     edits.insert(outer.end_byte, "\n\n" + source.render(outer, [(kernel.name_node, other)]))
     for launch in kernel.launches:
         if launch.template_arguments[at] == "false":
-            edits.replace(
-                _named(launch.function), re.sub(rf"\b{kernel.name}\b", other, source.of(_named(launch.function)))
-            )
-
-
-def _named(function: Node) -> Node:
-    inner = function
-    while inner.type in {"template_function", "qualified_identifier"}:
-        deeper = field_of(inner, "name")
-        if deeper is None:
-            break
-        inner = deeper
-    return inner
+            names = source.walk(launch.function, "identifier")
+            edits.replace(next(name for name in names if source.of(name) == kernel.name), other)

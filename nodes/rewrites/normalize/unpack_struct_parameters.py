@@ -18,8 +18,7 @@ from tree_sitter import Node
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, one_by_one
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.structs import declared_member, object_of, read_type, structs
+from nodes.rewrites.analysis.structs import declared_member, object_of, structs
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -64,8 +63,10 @@ def _unpack(edits: Edits, code: Code, kernel: Kernel, at: int) -> None:
     members = [member for member in object_.struct.members if member in read]
     declared = [_declared(source, object_.struct.members[m], object_.types, read[m]) for m in members]
     edits.replace(parameter.node, ", ".join(declared))
-    for launch in kernel.launches:
-        _pass(edits, code, launch, at, members)
+    for argument in (launch.arguments[at] for launch in kernel.launches):
+        if argument.type != "identifier":
+            raise Unsupported("a struct from somewhere")
+        edits.replace(argument, ", ".join(f"{source.of(argument)}.{member}" for member in members))
 
 
 def _declared(source: Source, declarator: Node, types: dict[str, str], name: str) -> str:
@@ -74,18 +75,3 @@ def _declared(source: Source, declarator: Node, types: dict[str, str], name: str
     kind = source.data[declaration.start_byte : field_of(declaration, "declarator").start_byte].decode()
     star = source.data[declarator.start_byte : member.start_byte].decode()
     return f"{substituted(kind, types)}{star}{name}"
-
-
-def _pass(edits: Edits, code: Code, launch: Launch, at: int, members: list[str]) -> None:
-    """The members in place of the struct; one that is made in the launch gets a name in front of it."""
-    source, argument = code.source, launch.arguments[at]
-    holder = source.of(argument)
-    if argument.type != "identifier":
-        if read_type(code, field_of(argument, "function") or field_of(argument, "type"))[0] not in structs(code):
-            raise Unsupported("a struct from somewhere")
-        made, holder = holder, code.fresh("passed")
-        statement = launch.statement
-        if statement.parent is None or statement.parent.type != "compound_statement":
-            raise Unsupported("a launch that stands where nothing can stand in front of it")
-        edits.insert(statement.start_byte, f"const auto {holder} = {made};\n{source.indent(statement)}")
-    edits.replace(argument, ", ".join(f"{holder}.{member}" for member in members))

@@ -6,16 +6,42 @@ import re
 from functools import cache
 from pathlib import Path
 
+from nodes.rewrites.syntax.source import Source
+
 FOLDER = Path(__file__).parent
+NAMES = ("block_max", "block_min", "block_shifted_sum", "block_sum")
+"""Reductions over a block of whole warps."""
 
 
 @cache
-def text_of(name: str, ending: str = ".cuh") -> str:
-    """The definitions of a file, without the includes at its head, which are there to compile it alone. Smallest values are
-    made of largest ones, `block_min` of `block_max.cuh`, and these of sums where they have no file, `warp_max` of `warp_sum.cuh`."""
+def _whole(name: str, ending: str) -> str:
+    """A file. Smallest values are made of largest ones, `block_min` of `block_max.cuh`, and these of sums where they have no file,
+    `warp_max` of `warp_sum.cuh`."""
     if name.endswith("_min"):
-        return text_of(f"{name.removesuffix('_min')}_max").replace("max", "min").replace("largest", "smallest")
+        return _whole(f"{name.removesuffix('_min')}_max", ending).replace("max", "min").replace("largest", "smallest")
     if name.endswith("_max") and not (FOLDER / f"{name}{ending}").exists():
-        text = re.sub(r"value \+= (.*);", r"value = max(value, \1);", text_of(f"{name.removesuffix('_max')}_sum"))
-        return text.replace("_sum", "_max").replace("The sum over", "The largest value over")
-    return (FOLDER / f"{name}{ending}").read_text().partition("\n\n")[2]
+        sums = _whole(f"{name.removesuffix('_max')}_sum", ending)
+        text = re.sub(r"value \+= (.*);", r"value = max(value, \1);", sums)
+        return text.replace("_sum", "_max").replace("The sum", "The largest value").replace(": V(0)", ": of_warp[0]")
+    return (FOLDER / f"{name}{ending}").read_text()
+
+
+def text_of(name: str, ending: str = ".cuh") -> str:
+    """The definitions of a file, without the includes at its head."""
+    return _whole(name, ending).partition("\n\n")[2]
+
+
+def needs_of(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The headers that a file of CUDA includes at its head, and the files of the folder."""
+    head = _whole(name, ".cuh").partition("\n\n")[0]
+    return tuple(re.findall("<(.+)>", head)), tuple(re.findall(r'"(.+)\.cuh"', head))
+
+
+def brought(source: Source) -> set[str]:
+    """Reductions over a block that are in the source as canonicalize_reductions brings them, and nobody else's of that name."""
+    return {name for name in NAMES if text_of(name) in source.text}
+
+
+def next_site(source: Source) -> int:
+    """The first SITE that no call of ours has yet."""
+    return max((int(site) for site in re.findall(rf"\b(?:{'|'.join(NAMES)})<(\d+)>", source.text)), default=-1) + 1

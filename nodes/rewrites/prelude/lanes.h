@@ -109,34 +109,14 @@ static inline lanes trunc_lanes(lanes x) { return _mm512_roundscale_ps(x, _MM_FR
 // As std::max and std::min: the first of two zeros, and where one is a NaN.
 static inline lanes max_lanes(lanes a, lanes b) { return _mm512_max_ps(b, a); }
 static inline lanes min_lanes(lanes a, lanes b) { return _mm512_min_ps(b, a); }
-static inline lanes clamp_lanes(lanes x, lanes low, lanes high) { return min_lanes(max_lanes(x, low), high); }
 // As fmaxf and fminf: the other one where one is a NaN.
 static inline lanes max_number_lanes(lanes a, lanes b) { return _mm512_mask_mov_ps(max_lanes(b, a), _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), a); }
 static inline lanes min_number_lanes(lanes a, lanes b) { return _mm512_mask_mov_ps(min_lanes(b, a), _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q), a); }
 
 
-// To nearest, halves away from zero.
-static inline lanes round_lanes(lanes x) {
-    const lanes whole = trunc_lanes(x);
-    const lanes next = whole + (x < 0.0f ? splat(-1.0f) : splat(1.0f));
-    return abs_lanes(x - whole) >= 0.5f ? next : whole;
-}
-
-
 static inline lanes kept(lanes value, int64_t count, float otherwise) {
     return count == LANES ? value : _mm512_mask_mov_ps(splat(otherwise), first_lanes(count), value);
 }
-
-
-// Of a sum in double: eight of them, each for two of the lanes.
-typedef double doubles __attribute__((vector_size(64)));
-
-static inline doubles in_doubles(lanes value) {
-    const doubles low = _mm512_cvtps_pd(_mm512_castps512_ps256(value));
-    return low + (doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps(value, 1));
-}
-
-static inline double sum_of_doubles(doubles value) { return _mm512_reduce_add_pd(value); }
 
 
 static inline float sum_of(lanes value) { return _mm512_reduce_add_ps(value); }

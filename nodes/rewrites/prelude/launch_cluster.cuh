@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <cuda_runtime.h>
+#include "enable_pdl.cuh"
 
 // How many blocks share a row: as many as make CLUSTER_BLOCKS blocks of all rows, up to the 8 that every cluster may have.
 // Rows of less than CLUSTER_STEPS are over before a cluster has begun.
@@ -8,10 +9,6 @@ inline unsigned cluster_blocks(int64_t rows, int64_t steps) {
   unsigned blocks = 1;
   while (steps >= CLUSTER_STEPS && blocks < 8 && rows * blocks * 2 <= CLUSTER_BLOCKS) blocks *= 2;
   return blocks;
-}
-
-extern "C" {
-extern int enable_pdl;
 }
 
 // Launches a kernel whose neighbouring `cluster` blocks take one row together; `overlapping`: see launch_dependent.

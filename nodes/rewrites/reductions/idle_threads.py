@@ -5,14 +5,14 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.block_shape import is_barrier
-from nodes.rewrites.analysis.device_code import Code, inside, one_after_another
+from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.insertions import without_unused
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.regions import thread_loops
-from nodes.rewrites.prelude.block_reductions import NAMES
+from nodes.rewrites.prelude import NAMES
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import LOOPS, declared_name, enclosing, field_of, names_declared, upward
+from nodes.rewrites.syntax.tree import LOOPS, enclosing, names_declared, upward
 
 ELEMENT = Symbol("element of the row")
 
@@ -21,26 +21,28 @@ def without_idle(source: Source) -> str:
     """The text without declarations in shared memory that nothing uses, and without the barriers of kernels that have none
     left: where no loop brings the reductions' own memory round again and no thread reads in global memory what another
     wrote."""
-    return one_after_another(source, _next, 64) or source.text
-
-
-def _next(code: Code) -> str | None:
+    code, edits = code_of(source), Edits(source)
     for kernel in code.kernels:
-        if not kernel.calls(*NAMES):
-            continue
-        declarations = [(node, [code.source.of(name) for name in names_declared(node)]) for node in kernel.shared]
-        used = [code.source.of(n) for n in code.source.walk(kernel.body, "identifier")]
-        for node, names in declarations:
-            if len(names) == 1 and used.count(names[0]) == 1 and (kernel.launches or not kernel.is_dynamic(node)):
-                return _dropped(code, kernel, node)
-        if declarations or _hides_shared(code, kernel) or _others_share(code, kernel) or _meets_in_memory(kernel):
-            continue
-        for node in code.source.walk(kernel.body, "expression_statement"):
-            if is_barrier(code.source, node) and _runs_once(kernel, node):
-                edits = Edits(code.source)
-                edits.remove(node, comment=True)
-                return edits.apply()
-    return None
+        if kernel.calls(*NAMES):
+            _drop(edits, code, kernel)
+    return without_unused(code, edits.apply())
+
+
+def _drop(edits: Edits, code: Code, kernel: Kernel) -> None:
+    """Where shared memory that goes is dynamic, launches ask for none any more."""
+    source, used = code.source, [code.source.of(n) for n in code.source.walk(kernel.body, "identifier")]
+    idle = [node for node in kernel.shared if [used.count(source.of(name)) for name in names_declared(node)] == [1]]
+    idle = [node for node in idle if kernel.launches or not source.says(node, "extern")]
+    for node in idle:
+        edits.remove(node, comment=True)
+    for launch in kernel.launches if any(source.says(node, "extern") for node in idle) else ():
+        if launch.shared_text != "0":
+            edits.replace(launch.config_nodes[2], "0")
+    if len(idle) < len(kernel.shared) or _hides_shared(code, kernel) or _others_share(code, kernel):
+        return
+    for node in source.walk(kernel.body, "expression_statement") if not _meets_in_memory(kernel) else ():
+        if is_barrier(source, node) and _runs_once(kernel, node):
+            edits.remove(node, comment=True)
 
 
 def _hides_shared(code: Code, kernel: Kernel) -> bool:
@@ -53,22 +55,10 @@ def _hides_shared(code: Code, kernel: Kernel) -> bool:
     return any(source.of(node) in names for node in source.walk(kernel.body, "identifier", "type_identifier"))
 
 
-def _dropped(code: Code, kernel: Kernel, node: Node) -> str:
-    """Without the declaration; where it is of dynamic shared memory, launches ask for none any more."""
-    edits = Edits(code.source)
-    edits.remove(node, comment=True)
-    if not kernel.is_dynamic(node):
-        return edits.apply()
-    for launch in kernel.launches:
-        if launch.shared_text != "0":
-            edits.replace(launch.config_nodes[2], "0")
-    return without_unused(code, edits.apply())
-
-
 def _others_share(code: Code, kernel: Kernel) -> bool:
     """Whether a function beside our reductions has shared memory of its own, which a barrier of the kernel's may be for."""
     for function in kernel.helpers:
-        name = code.source.of(declared_name(field_of(function, "declarator")))
+        name = code.source.name(function)
         if name not in NAMES and any(word in code.source.of(function) for word in ("__shared__", "sync", "asm")):
             return True
     return any("Reduce" in code.source.of(c, "function") for c in kernel.source.walk(kernel.body, "call_expression"))

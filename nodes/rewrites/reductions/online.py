@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 from tree_sitter import Node
@@ -22,7 +24,7 @@ from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import FLT_MAX, Values, base_of, close, fields_of, power
 from nodes.rewrites.syntax.source import Unsupported
-from nodes.rewrites.syntax.tree import JUMPS, children_of, field_of, names_declared, same
+from nodes.rewrites.syntax.tree import children_of, field_of, names_declared, same
 
 POINTS = 96
 """How many random values each name stands for at once."""
@@ -48,12 +50,8 @@ class Online:
     """The statements that the state takes no part in."""
     scale_node: Node | None
     """Where the scale is named."""
-    aside: tuple[Node, ...] = ()
-    """Statements that other state takes part in, and this does not."""
     keeps_largest: bool = False
     """Whether the source makes something else of +inf than exponentials do, which is a NaN."""
-    keeps_least: bool = False
-    """Whether the source makes a number of -inf on top of -inf that is not what was there before."""
 
     def below(self, value: str, maximum: str) -> str:
         """The exponential of what a value is below a maximum."""
@@ -65,7 +63,7 @@ class _Element(Block):
     """One element's statements. What the state takes no part in stands for numbers of its own."""
 
     def __init__(self, code: Code, state: set[str], draw: Callable[[str], Values]) -> None:
-        super().__init__(code, POINTS, "float", lambda _: None)
+        super().__init__(code, POINTS, lambda _: None)
         self.draw = draw
         self.bound = set(state)
         """Names that hold what the state took part in."""
@@ -95,16 +93,10 @@ class _Element(Block):
         return super().name(node, frame, active)
 
 
-def _element_values(seed: int) -> Callable[[str], Values]:
-    held: dict[str, Values] = {}
-
-    def draw(text: str) -> Values:
-        if text not in held:
-            numbers = random.Random(f"{seed} {text}")
-            held[text] = [numbers.gauss(0.0, 1.5) for _ in range(POINTS)]
-        return held[text]
-
-    return draw
+@cache
+def _drawn(text: str) -> Values:
+    numbers = random.Random(text)
+    return [numbers.gauss(0.0, 1.5) for _ in range(POINTS)]
 
 
 def declares(name: Node) -> bool:
@@ -117,40 +109,7 @@ def declares(name: Node) -> bool:
 
 def recurrence(code: Code, kernel: Kernel, body: list[Node]) -> Online:
     """What the statements, run once for each element, do. Raises Unsupported where that is something else."""
-    groups = _groups(code, body)
-    for names in dict.fromkeys(g for g in groups if g):
-        aside = tuple(s for s, group in zip(body, groups, strict=True) if group not in {frozenset(), names})
-        if any(code.source.has(s, *JUMPS) for s in aside):
-            continue
-        try:
-            found = _Recurrence(code, kernel, [s for s in body if s not in aside]).found()
-        except Unsupported:
-            if not aside:
-                raise
-            continue
-        return replace(found, aside=aside)
-    raise Unsupported("no state")
-
-
-def _groups(code: Code, body: list[Node]) -> list[frozenset[str]]:
-    """By statement, the variables that outlive the element and belong together, of which some take part in it."""
-    source = code.source
-    reached: dict[str, set[str]] = {}
-    """By name, of the state or of the body's own, the state that takes part in it."""
-    for target in _assigned(code, body):
-        found = code.definition(target)
-        if found is None or not any(inside(found.declaration, s) for s in body):
-            reached[source.of(target)] = {source.of(target)}
-    for _ in range(len(body)):  # what belongs together may show only later
-        for statement in body:
-            together = set().union(*(reached.get(source.of(n), ()) for n in source.walk(statement, "identifier")))
-            if not together:
-                continue
-            changed = {source.of(n) for n in (*_assigned(code, [statement]), *_declared(code, statement))}
-            for name in together | changed:
-                reached.setdefault(name, set()).update(together)
-    taking = [set().union(*(reached.get(source.of(n), ()) for n in source.walk(s, "identifier"))) for s in body]
-    return [frozenset(names) for names in taking]
+    return _Recurrence(code, kernel, body).found()
 
 
 def _assigned(code: Code, nodes: Iterable[Node]) -> Iterator[Node]:
@@ -177,7 +136,13 @@ class _Recurrence:
         self.paths = self._state()
         """`m`, `md.m` and so on: what outlives the element."""
         self.names = {path.partition(".")[0] for path in self.paths}
-        self.free = tuple(s for s, group in zip(body, _groups(code, body), strict=True) if not group)
+        told, free = set(self.names), list[Node]()
+        for statement in body:
+            if any(self.source.of(n) in told for n in self.source.walk(statement, "identifier")):
+                told |= {self.source.of(n) for n in (*_assigned(code, [statement]), *_declared(code, statement))}
+            else:
+                free.append(statement)
+        self.free = tuple(free)
         self._check_free()
 
     def _state(self) -> list[str]:
@@ -207,24 +172,15 @@ class _Recurrence:
                 raise Unsupported("statements beside the recurrence")
             if self._does_more(statement):
                 raise Unsupported("a call that may do more than compute")
-            for target in _assigned(self.code, [statement]):
-                found = self.code.definition(target)
-                if found is None or not any(inside(found.declaration, s) for s in self.body):
-                    raise Unsupported("a change beside the recurrence")
         for access in self.kernel.accesses:
             if access.writes and any(inside(access.node, s) for s in self.body):
                 raise Unsupported("a store beside the recurrence")
 
     def _does_more(self, statement: Node) -> bool:
         """Whether something below a node, or in what it calls, is an atomic, an assembler's or printed."""
-        source = self.source
-        for node in (statement, *self.code.reached(*map(source.called, source.walk(statement, "call_expression")))):
-            names = {source.called(call) for call in source.walk(node, "call_expression")}
-            if source.has(node, "gnu_asm_expression") or names & {"printf", *self.code.macros}:
-                return True
-            if any("atomic" in name for name in names):
-                return True
-        return False
+        calls = {self.source.called(call) for call in self.source.walk(statement, "call_expression")}
+        texts = map(self.source.of, (statement, *self.code.reached(*calls)))
+        return bool(calls & self.code.macros.keys()) or any(re.search(r"\b(asm|printf|atomic)", t) for t in texts)
 
     def _run(self, start: dict[str, Values], draw: Callable[[str], Values]) -> tuple[dict[str, Values], _Element]:
         """What the state becomes."""
@@ -249,7 +205,7 @@ class _Recurrence:
     def found(self) -> Online:
         numbers = random.Random(7)
         start: dict[str, Values] = {p: [numbers.gauss(0.0, 1.5) for _ in range(POINTS)] for p in self.paths}
-        after, block = self._run(start, _element_values(1))
+        after, block = self._run(start, _drawn)
         if len(block.exponentials) != 1:
             raise Unsupported("no exponential, or several kinds")
         (function,) = block.exponentials
@@ -261,8 +217,7 @@ class _Recurrence:
                 larger = [max(a, b) for a, b in zip(start[maximum], values, strict=True)]  # type: ignore[type-var]
                 if after[maximum] == larger and larger != values:
                     found = self._sums(function, maximum, element, free, start, after)
-                    largest, least = self._check_extremes(found, block)
-                    return replace(found, keeps_largest=largest, keeps_least=least)
+                    return replace(found, keeps_largest=self._keeps_largest(found, block))
         raise Unsupported("no running maximum")
 
     def _spread(self, value: object) -> list[float] | None:
@@ -285,8 +240,6 @@ class _Recurrence:
         for path in self.paths:
             if path == maximum:
                 continue
-            if (after[path] == start[path] and "." in path) or self._is_scratch(path, start, after):
-                continue  # a field of something else, or a variable that only the element needs
             for factor, weight in product([scale] if scale is not None else [*ones, *scales], [*ones, *free]):
                 model = self._model(
                     start[maximum], free[element], start[path], (ones | free)[factor], (ones | free)[weight], function
@@ -301,28 +254,12 @@ class _Recurrence:
             raise Unsupported("no sum below the maximum")
         return Online(maximum, tuple(sums), element, function, scale, self.free, scales.get(scale))
 
-    def _is_scratch(self, path: str, start: dict[str, Values], after: dict[str, Values]) -> bool:
-        """Whether a variable is written before it is read in each round, and nobody else reads it."""
-        other, _ = self._run({**start, path: [9.0] * POINTS}, _element_values(1))
-        declared = self.code.definition(
-            next(n for n in _assigned(self.code, self.body) if self.source.of(n) == path.partition(".")[0])
-        )
-        uses = self.code.uses(declared, self.kernel.body)
-        own = [n for n in uses if any(inside(n, s) for s in self.body) or declares(n)]
-        return other == after and len(own) == len(uses)
-
     def _scale(self, text: str) -> Node | None:
-        """Where a number, or a name of one that all elements share, stands; None for anything else."""
-        for statement in self.body:
-            for node in self.source.walk(statement, "identifier", "number_literal"):
-                if self.source.of(node) != text:
-                    continue
-                found = self.code.variable(node)
-                if node.type == "identifier" and (found is None or found.kind == "loop" or self.code.mutated(found)):
-                    return None
-                inner = found is not None and any(inside(found.declaration, s) for s in self.body)
-                return None if inner else node
-        return None
+        """Where a number, or a macro that stands for one, is written; None for anything else."""
+        names = (node for s in self.body for node in self.source.walk(s, "identifier", "number_literal"))
+        node = next((node for node in names if self.source.of(node) == text), None)
+        found = self.code.variable(node)
+        return node if found is None or found.kind == "macro" else None
 
     def _model(
         self, m: list[float], e: list[float], s: list[float], k: list[float], g: list[float], function: str
@@ -337,44 +274,29 @@ class _Recurrence:
             found.append(kept + weight * power((value - shift) * scale))
         return found
 
-    def _check_extremes(self, online: Online, seen: _Element) -> tuple[bool, bool]:
-        """Our form gives what the source gives for infinities, NaN, zeros and what the source compares with, but that it makes
-        no NaN of -inf below -inf. Whether +inf, and -inf on top of -inf, are exceptions: a branch may count the first +inf as
-        1, where inf below inf is a NaN."""
-        inf = math.inf
-        special = sorted(
-            {0.0, 1.5, -1.5, 1e30, -1e30, FLT_MAX, -FLT_MAX, inf, -inf} | {c for c in seen.compared if c == c}
-        )
-        special += [c + d for c in seen.compared if math.isfinite(c) for d in (-0.5, 0.5)] + [math.nan]
+    def _keeps_largest(self, online: Online, seen: _Element) -> bool:
+        """Our form gives what the source gives for infinities, NaN, zeros and the numbers that it names, but that it makes
+        no NaN of -inf below -inf. Whether +inf is an exception: a branch may count the first +inf as 1, where inf below inf is a
+        NaN."""
+        inf, named = math.inf, {float(number) for number in seen.bounds}
+        special = sorted({0.0, 1.5, -1.5, 1e30, -1e30, FLT_MAX, -FLT_MAX, inf, -inf} | named)
+        special += [c + d for c in named if math.isfinite(c) for d in (-0.5, 0.5)] + [math.nan]
         points = [(m, e) for m in special if m == m for e in special]
-        atoms, largest, least = self._atoms(online), False, False
-        for at in range(0, len(points), POINTS):
-            some = [points[(at + i) % len(points)] for i in range(POINTS)]
-            first, second = self._exceptions(online, atoms, some, 0.0)
-            if second:  # what is in the sum below -inf may be anything then
-                first |= self._exceptions(online, atoms, some, 2.5)[0]
-            largest, least = largest or first, least or second
-        return largest, least
+        groups = ([points[(at + i) % len(points)] for i in range(POINTS)] for at in range(0, len(points), POINTS))
+        return max(self._differs_at_largest(online, group) for group in groups)
 
-    def _exceptions(
-        self, online: Online, atoms: set[str], points: list[tuple[float, float]], nothing: float
-    ) -> tuple[bool, bool]:
-        """Of pairs of a maximum and an element. `nothing`: the sums below -inf; below -FLT_MAX they are 0, which is a start."""
-        inf, largest, least = math.inf, False, False
-        named = {online.scale, *(w for _, w in online.sums)}
-        start = {path: [2.5] * POINTS for path in self.paths}
+    def _differs_at_largest(self, online: Online, points: list[tuple[float, float]]) -> bool:
+        """Of pairs of a maximum and an element. Raises Unsupported where the two forms differ for others. The sums are nothing in
+        the beginning, where the maximum is -inf or -FLT_MAX."""
+        inf, differs, named = math.inf, False, {online.scale, *(w for _, w in online.sums)}
+        start = {path: [2.5 if m > -FLT_MAX else 0.0 for m, _ in points] for path in self.paths}
         start[online.maximum] = [m for m, _ in points]
-        for path, _ in online.sums:
-            start[path] = [2.5 if m > -FLT_MAX else nothing if m == -inf and e > m else 0.0 for m, e in points]
-
-        def draw(text: str) -> Values:
-            return [0.75] * POINTS if text in named or text not in atoms else [e for _, e in points]
-
-        after, block = self._run(start, draw)
+        after, block = self._run(start, lambda text: [0.75] * POINTS if text in named else [e for _, e in points])
+        ones = [1.0] * POINTS
         value = self._spread(block.free[online.element])
-        factor = self._spread(block.free[online.scale]) if online.scale else [1.0] * POINTS
+        factor = self._spread(block.free[online.scale]) if online.scale else ones
         for path, weight in online.sums:
-            times = self._spread(block.free[weight]) if weight else [1.0] * POINTS
+            times = self._spread(block.free[weight]) if weight else ones
             ours = self._model(start[online.maximum], value, start[path], factor, times, online.function)
             for theirs, top, mine, m, e in zip(
                 after[path], after[online.maximum], ours, start[online.maximum], value, strict=True
@@ -383,30 +305,12 @@ class _Recurrence:
                     continue
                 if mine != mine and (top != top or (m == -inf and e != e)):
                     continue  # a sum below a NaN, or a NaN that only counts once there is a number
-                if inf not in (m, e) and not m == e == -inf:
+                if inf not in (m, e):
                     raise Unsupported("other sums for infinities or NaN")
-                largest, least = largest or inf in (m, e), least or inf not in (m, e)
+                differs = True
         for theirs, m, e in zip(after[online.maximum], start[online.maximum], value, strict=True):
             if e == e and theirs != max(m, e):
                 if inf not in (m, e):
                     raise Unsupported("another maximum for infinities")
-                largest = True
-        return largest, least
-
-    def _atoms(self, online: Online) -> set[str]:
-        """What the element is made of, as far as that has values of its own here."""
-        found: set[str] = set()
-
-        def note(text: str) -> Values:
-            found.add(text)
-            return [1.0] * POINTS
-
-        start: dict[str, Values] = {path: [1.0] * POINTS for path in self.paths}
-        self._run(start, note)
-        changed = set()
-        for text in sorted(found):
-            _, block = self._run(start, lambda t, text=text: [2.0 if t == text else 1.0] * POINTS)
-            _, plain = self._run(start, lambda _: [1.0] * POINTS)
-            if block.free[online.element] != plain.free[online.element]:
-                changed.add(text)
-        return changed
+                differs = True
+        return differs

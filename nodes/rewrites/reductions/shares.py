@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_shape import is_first_thread
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.numbers import fields_of
 from nodes.rewrites.analysis.regions import THREAD, thread_loops
-from nodes.rewrites.reductions.uses import is_leaders
-from nodes.rewrites.reductions.warp_reductions import called
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.source import Unsupported, operands
 from nodes.rewrites.syntax.tree import children_of, conditions_of, field_of, is_zero
 
 _CASTS = {"static_cast", "float", "double", "T"}
@@ -37,22 +36,17 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
         return False
     if value.type == "number_literal":
         return is_zero(source.of(value))
-    if value.type == "parenthesized_expression":
-        return _is_nothing(code, kernel, value.named_children[0], reduction, depth + 1)
-    if value.type == "cast_expression":
-        return _is_nothing(code, kernel, field_of(value, "value"), reduction, depth + 1)
+    if value.type in {"parenthesized_expression", "cast_expression"}:
+        return _is_nothing(code, kernel, value.named_children[-1], reduction, depth + 1)
     if value.type == "call_expression":
         inner = children_of(value, "arguments")
-        cast = called(source, value) in _CASTS | set(kernel.template_names) and len(inner) == 1
+        cast = source.called(value) in _CASTS | set(kernel.template_names) and len(inner) == 1
         return cast and _is_nothing(code, kernel, inner[0], reduction, depth + 1)
     if value.type == "binary_expression":
         sides = [field_of(value, f) for f in ("left", "right")]
         sign = source.of(value, "operator")
         nothing = [_is_nothing(code, kernel, side, reduction, depth + 1) for side in sides]
         return {"*": any(nothing), "/": nothing[0], "+": all(nothing), "-": all(nothing)}.get(sign, False)
-    if value.type == "conditional_expression":
-        sides = [field_of(value, f) for f in ("consequence", "alternative")]
-        return all(_is_nothing(code, kernel, side, reduction, depth + 1) for side in sides)
     if value.type == "field_expression":
         return _field_begins_with_nothing(code, value)
     return value.type == "identifier" and _begins_with_nothing(code, kernel, value, reduction, depth)
@@ -99,3 +93,12 @@ def _is_of_element(code: Code, kernel: Kernel, node: Node) -> bool:
         return True
     asked = (match(code.source, condition, "$place < $bound") for condition in conditions_of(node, kernel.body))
     return any(found is not None and code.polynomial(found["place"]).depends_on(THREAD) for found in asked)
+
+
+def is_leaders(code: Code, node: Node) -> bool:
+    """Whether only the block's first thread gets there: behind `threadIdx.x == 0`, or `!threadIdx.x`, perhaps with more to it."""
+    return any(
+        is_first_thread(code, part)
+        for condition in conditions_of(node)
+        for part in operands(code.source, condition, "&&")
+    )

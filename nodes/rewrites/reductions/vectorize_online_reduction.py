@@ -17,8 +17,6 @@ for which many sources have one exponential already.
 
 from __future__ import annotations
 
-from tree_sitter import Node
-
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, code_of, inside
 from nodes.rewrites.analysis.kernels import Kernel, Loop
@@ -26,7 +24,7 @@ from nodes.rewrites.reductions.online import Online, recurrence
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.insert import free
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported, levelled, lifted
-from nodes.rewrites.syntax.tree import statements, upward
+from nodes.rewrites.syntax.tree import pragma_of, statements
 
 
 @rule(
@@ -35,6 +33,7 @@ from nodes.rewrites.syntax.tree import statements, upward
     speedup=1.1,
     helps={"memory", "latency", "compute"},
     after=("cache_row_in_registers",),
+    once="_so_far",
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -53,21 +52,9 @@ def _rewrite_loop(edits: Edits, code: Code, kernel: Kernel, loop: Loop, taken: s
     parent = loop.node.parent
     if parent is None or parent.type != "compound_statement" or loop.bound.value == 1:
         raise Unsupported("a loop of another form")
-    if _is_left_over(code.source, loop):
-        raise Unsupported("the source's own loop, beside the block's form")
     if not _stays_in_registers(code, kernel, loop):
         raise Unsupported("elements that would be read twice")
     _write(edits, code, loop, recurrence(code, kernel, statements(loop.body)), taken)
-
-
-def _is_left_over(source: Source, loop: Loop) -> bool:
-    """Whether an earlier application left the loop for packs of one element."""
-    for here in upward(loop.node.parent):
-        if here.type == "else_clause" and here.parent is not None:
-            return source.of(here.parent, "condition").startswith(f"({source.of(loop.bound_node)} > 1")
-        if here.type != "compound_statement":
-            break
-    return False
 
 
 def _stays_in_registers(code: Code, kernel: Kernel, loop: Loop) -> bool:
@@ -86,8 +73,8 @@ def _stays_in_registers(code: Code, kernel: Kernel, loop: Loop) -> bool:
 
 
 def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]) -> None:
-    source, pragma = code.source, loop.node.prev_named_sibling
-    unrolled = pragma is not None and pragma.type == "preproc_call" and "unroll" in source.of(pragma)
+    source, pragma = code.source, pragma_of(loop.node)
+    unrolled = "unroll" in source.of(pragma)
     first = pragma if unrolled else loop.node
     start = source.line_start(first)
     if source.data[start : first.start_byte].strip() or loop.node.has_error:
@@ -96,9 +83,8 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     header = source.data[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
     pragmas = [source.of(pragma).rstrip()] if unrolled else []
 
-    def again(last: list[str], aside: tuple[Node, ...] = ()) -> list[Lines]:
-        own = [source.of(s) for s in sorted([*online.free, *aside], key=lambda s: s.start_byte)]
-        return [*pragmas, f"{header} {{", [*own, *last], "}"]
+    def again(last: list[str]) -> list[Lines]:
+        return [*pragmas, f"{header} {{", [*map(source.of, online.free), *last], "}"]
 
     largest, element, stem = online.maximum, online.element, online.maximum.replace(".", "_")
     new, so_far = (free(f"{stem}_{word}", taken) for word in ("new", "so_far"))
@@ -110,12 +96,12 @@ def _write(edits: Edits, code: Code, loop: Loop, online: Online, taken: set[str]
     sums += [f"{t} += {f'{weight} * ' if weight else ''}{part or below};" for t, weight in online.sums]
     bound = code.variable(loop.bound_node)
     kept = [f"{bound.name} > 1"] if bound is not None and bound.kind == "template" else []
-    kept += [f"{new} < INFINITY"] * online.keeps_largest + [f"{new} > -INFINITY"] * online.keeps_least
+    kept += [f"{new} < INFINITY"] * online.keeps_largest
     block: list[Lines] = [
         f"const float {so_far} = {new} > -INFINITY ? {new} : 0.0f;  // -inf - -inf is not a number",
         *([f"const float {scale} = {old_below};"] if several else []),
         *(f"{total} *= {scale or old_below};" for total, _ in online.sums),
-        *again(sums, online.aside),
+        *again(sums),
         f"{largest} = {new};",
     ]
     if kept:

@@ -3,25 +3,27 @@ and the reductions over parts of a warp that take their place."""
 
 from __future__ import annotations
 
+import math
+import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import Frame, Part
-from nodes.rewrites.analysis.block_values import WARP, Block
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN
+from nodes.rewrites.analysis.block_values import WARP
 from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
+from nodes.rewrites.analysis.numbers import close
 from nodes.rewrites.prelude import text_of
-from nodes.rewrites.reductions.surroundings import Surroundings
-from nodes.rewrites.reductions.uses import slots_of
+from nodes.rewrites.reductions.runs import Run, slots_of
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of, same, statements, upward
+from nodes.rewrites.syntax.tree import children_of, field_of, pragma_of, same, statements, upward
 
-KINDS = ("sum", "max", "min")
 ORDERED = frozenset({
     "float", "double", "int", "int32_t", "int64_t", "long", "long long", "unsigned", "unsigned int", "uint32_t", "uint64_t",
     "size_t",
@@ -70,12 +72,8 @@ def reductions(code: Code, kernel: Kernel, size: int) -> list[Reduction]:
     anything but a reduction that leaves every lane with the result."""
     found: list[Reduction] = []
     for call in code.source.walk(kernel.body, "call_expression"):
-        if any(inside(call, node) for r in found for node in r.nodes) or not _talks(code, call):
-            continue
-        try:
-            found.append(_of_call(code, kernel, size, call))
-        except Unsupported:
-            found.append(_written_out(code, kernel, size, call))
+        if not any(inside(call, node) for r in found for node in r.nodes) and _talks(code, call):
+            found.append(_reduction(code, kernel, size, call))
     if not found:
         raise Unsupported("no reduction")
     return found
@@ -95,44 +93,28 @@ def _talks(code: Code, call: Node) -> bool:
     return any(_TALKS.search(each) for each in (name, *inner))
 
 
-def _of_call(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
-    source, name, arguments = code.source, called(code.source, call), children_of(call, "arguments")
-    if len(code.overloads.get(name, [])) != 1 or len(arguments) != 1:
-        raise Unsupported("a reduction of another form")
-    held = code.variable(arguments[0])
-    if held is None or held.kind != "local":
+def _reduction(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
+    """`f(v)`, or `for (offset = 16; ...) v += __shfl_xor_sync(~0u, v, offset);` and the same in several statements."""
+    source, arguments, pragmas = code.source, children_of(call, "arguments"), list[Node]()
+    nodes, argument = [call], arguments[0] if len(arguments) == 1 else None
+    if argument is None or len(code.overloads.get(called(source, call), [])) != 1:
+        first = next(here for here in upward(call) if here.parent is None or here.parent.type == "compound_statement")
+        argument = next(_outer_targets(code, first), None)
+        behind = [s for s in statements(first.parent) if s.start_byte >= first.start_byte and s.type != "preproc_call"]
+        nodes = list(takewhile(lambda s: _is_about(code, s, source.of(argument)), behind))
+        pragmas = [pragma for pragma in map(pragma_of, nodes) if pragma is not None]
+    held = code.variable(argument)
+    if held is None or held.kind != "local" or slots_of(code, held) or not nodes:
         raise Unsupported("a reduction of something that has no name")
-    kind = _kind(code, kernel, size, held, lambda block, frame: block.value(call, frame, block.everyone))
-    return Reduction(kind, (call,), held.name, source.of(held.declaration, "type"), arguments[0])
+    kind = _kind(code, kernel, size, held, nodes)
+    return Reduction(kind, (*nodes, *pragmas), held.name, source.of(held.declaration, "type"), argument)
 
 
-def _written_out(code: Code, kernel: Kernel, size: int, call: Node) -> Reduction:
-    """`for (offset = 16; ...) v += __shfl_xor_sync(~0u, v, offset);` and the same in several statements."""
-    source = code.source
-    statement = next(here for here in upward(call) if here.parent is None or here.parent.type == "compound_statement")
-    target = next(_outer_targets(code, statement), None)
-    found = code.definition(target) if target is not None else None
-    if target is None or found is None or found.kind != "local" or slots_of(code, found):
-        raise Unsupported("a reduction of something else")
-    run: list[Node] = []
-    for here in [s for s in statements(statement.parent) if s.start_byte >= statement.start_byte]:
-        if here.type == "preproc_call":
-            continue
-        talks = any(_talks(code, c) for c in source.walk(here, "call_expression"))
-        targets = {source.of(t) for t in _outer_targets(code, here)}
-        if not talks or targets != {found.name} or here.type not in {"for_statement", "expression_statement"}:
-            break
-        run.append(here)
-
-    def left(block: Block, frame: Frame) -> object:
-        for here in run:
-            block.run(here, frame, block.everyone)
-        return frame.scopes[0][found.name]
-
-    kind = _kind(code, kernel, size, found, left)
-    in_front = (s.prev_named_sibling for s in run)
-    pragmas = [p for p in in_front if p is not None and p.type == "preproc_call"]
-    return Reduction(kind, (*run, *pragmas), found.name, source.of(found.declaration, "type"), target)
+def _is_about(code: Code, statement: Node, name: str) -> bool:
+    """Whether lanes talk in a statement, and nothing but this variable changes."""
+    talks = any(_talks(code, call) for call in code.source.walk(statement, "call_expression"))
+    plain = statement.type in {"for_statement", "expression_statement"}
+    return talks and plain and {code.source.of(target) for target in _outer_targets(code, statement)} == {name}
 
 
 def _outer_targets(code: Code, statement: Node) -> Iterator[Node]:
@@ -143,18 +125,19 @@ def _outer_targets(code: Code, statement: Node) -> Iterator[Node]:
             yield target
 
 
-def _kind(code: Code, kernel: Kernel, size: int, held: Definition, left: Callable[[Block, Frame], object]) -> str:
+def _kind(code: Code, kernel: Kernel, size: int, held: Definition, nodes: list[Node]) -> str:
     """The kind of reduction of a variable, by what lanes are left with. Raises Unsupported where a lane does not end with all of
     its part of the warp, and no more."""
-    kind, element = "", code.source.of(held.declaration, "type")
+    element, numbers = code.source.of(held.declaration, "type"), random.Random(size)
+    shares = [numbers.gauss(0.0, 2.0) for _ in range(WARP)]
+    parts = [shares[lane // size * size :][:size] for lane in range(WARP)]
+    kinds = {"sum": math.fsum, "max": max, "min": min} if element in ORDERED else {"sum": math.fsum}
     for launch in kernel.launches:
-        block = Surroundings(code, kernel, launch, WARP, element).block
-        values = left(block, block.frame(held.name))
-        for lane in block.everyone:
-            value, first = block.of_thread(values, lane), lane // size * size
-            if not isinstance(value, Part) or value.bound is not None or value.threads != ((1 << size) - 1) << first:
-                raise Unsupported("no reduction for every lane")
-        kind = block.kind
-        if kind not in KINDS or (kind != "sum" and element not in ORDERED):
-            raise Unsupported("a reduction of another kind")
-    return kind
+        run = Run(code, kernel, launch, WARP, {held.name: shares})
+        for node in nodes:
+            left = run.block.value(node, run.frame, run.active) if node.type == "call_expression" else run.step(node)
+        lanes = run.block.merged(UNKNOWN, left or run.frame.scopes[0][held.name], run.active)
+        kinds = {kind: of for kind, of in kinds.items() if all(map(close, lanes, map(of, parts)))}
+    if not kinds or not kernel.launches:
+        raise Unsupported("no reduction for every lane")
+    return next(iter(kinds))

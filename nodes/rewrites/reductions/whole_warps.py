@@ -12,47 +12,42 @@ from nodes.rewrites.analysis.device_code import Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, thread_loops
-from nodes.rewrites.reductions.uses import is_leaders
-from nodes.rewrites.syntax.algebra import Polynomial
+from nodes.rewrites.reductions.shares import check_share, is_leaders
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Unsupported
-from nodes.rewrites.syntax.tree import field_of, is_zero, same, statement_around
-
-_CONSTANT = {"number_literal", "unary_expression", "binary_expression", "parenthesized_expression", "cast_expression"}
+from nodes.rewrites.syntax.tree import children_of, field_of, same
 
 
 def round_up(edits: Edits, code: Code, kernel: Kernel, reduction: Node, reduced: Definition, kind: str) -> None:
-    """Rounds the width of every launch of the kernel up. Raises Unsupported where a thread without elements would change
-    anything, or where a width has another form. `reduction`: the call that joins what each thread made of its elements."""
-    check_idle(code, kernel, reduction, reduced, kind)
-    for launch in kernel.launches:
-        if not whole_warps(code, kernel, launch.block):
-            _round(edits, code, kernel, launch)
+    """Rounds the width of every launch of the kernel up that may not be whole warps. Raises Unsupported where a thread without elements
+    would change anything, or where a width has another form. `reduction`: the call that joins what each thread made of its
+    elements."""
+    launches = [launch for launch in kernel.launches if not whole_warps(code, kernel, launch.block)]
+    if launches:
+        _check_idle(code, kernel, reduction, reduced, kind)
+    for launch in launches:
+        _round(edits, code, kernel, launch)
 
 
-def check_idle(code: Code, kernel: Kernel, reduction: Node, reduced: Definition, kind: str) -> None:
-    """Threads only take their share of loops, and join it: one that has none joins the value that all begin with."""
+def _check_idle(code: Code, kernel: Kernel, reduction: Node, reduced: Definition, kind: str) -> None:
+    """Threads only take their share of loops, and join it: one that has none joins nothing."""
     source, loops = code.source, thread_loops(kernel)
     for helper in kernel.helpers:
         if any(source.of(n) in {"threadIdx", "blockDim"} for n in source.walk(helper, "identifier")):
             raise Unsupported("a helper that asks which thread it is")
     for node in source.walk(kernel.body, "identifier", "field_expression"):
         value = code.polynomial(node)
-        if value == Polynomial.symbol(BLOCK_DIM):
+        if value.only == BLOCK_DIM:
             step = any(loop.step_node is not None and inside(node, loop.step_node) for loop in loops)
             if not (step or inside(node, reduction) or _is_alias(node)):
                 raise Unsupported("a width that means more than a step")
-        elif value == Polynomial.symbol(THREAD):
+        elif value.only == THREAD:
             start = any(inside(node, loop.start_node) for loop in loops)
             if not (start or _is_alias(node) or _asks_for_first(code, node)):
                 raise Unsupported("a thread's place that means more than its share")
-    first = reduced.value
-    if first is None or not _is_constant(code, first) or (kind == "sum" and not is_zero(source.of(first))):
-        raise Unsupported("a share that does not begin with nothing")
-    joined = statement_around(reduction)
-    for target in code.set_at(reduced, kernel.body):
-        if target.start_byte < joined.start_byte and not any(inside(target, loop.body) for loop in loops):
-            raise Unsupported("a share that is not of elements alone")
+    if kind != "sum" or reduced.value is None:
+        raise Unsupported("a share that may not begin with nothing")
+    check_share(code, kernel, children_of(reduction, "arguments")[0], reduction)
     for access in kernel.global_accesses():
         if not any(inside(access.node, loop.node) for loop in loops) and not is_leaders(code, access.node):
             raise Unsupported("an element that every thread asks for")
@@ -69,52 +64,18 @@ def _asks_for_first(code: Code, node: Node) -> bool:
     return form is not None and any(code.polynomial(form[side]).value == 0 for side in "ab")
 
 
-def _is_constant(code: Code, node: Node) -> bool:
-    if node.type == "identifier":
-        found = code.definition(node)
-        if found is None or found.kind in {"macro", "global"}:
-            return True
-        return found.value is not None and not code.mutated(found) and _is_constant(code, found.value)
-    if node.type == "call_expression":
-        return "numeric_limits" in code.source.of(node)
-    return node.type in _CONSTANT and all(
-        _is_constant(code, c) for c in node.named_children if c.type != "type_descriptor"
-    )
-
-
 def _round(edits: Edits, code: Code, kernel: Kernel, launch: Launch) -> None:
-    """`min(n, 1024)`"""
-    source, block = code.source, launch.along_x(launch.block)
-    if launch.extents(launch.block)[1:] != ("1", "1"):
-        raise Unsupported("a block of more than one dimension")
-    named = [code.definition(node) for node in (launch.block, block) if node.type == "identifier"]
-    for found in named:
-        if found is None or found.kind != "local" or code.mutated(found):
-            raise Unsupported("a width that may be another")
-        _check_uses(code, kernel, found, [f.declaration for f in named if f is not None])
-    last = named[-1] if named and block.type == "identifier" else None
-    if last is not None and last.value is not None:
-        block = last.value
-    form = match(source, block, "$min($a, $b)")
+    """`dim3 block(std::min(n, 1024));`, which nothing but launches of the kernel asks for."""
+    source, found = code.source, code.variable(launch.block)
+    if found is None or found.kind != "local" or code.mutated(found) or launch.extents(launch.block)[1:] != ("1", "1"):
+        raise Unsupported("a width that may be another")
+    if not all(any(inside(use, o.block) for o in kernel.launches) for use in code.uses(found, source.root)):
+        raise Unsupported("a width that others ask for")
+    form = match(source, launch.along_x(launch.block), "$min($a, $b)")
     if form is None or source.of(form["min"]).partition("<")[0].removeprefix("std::") != "min":
         raise Unsupported("a width of another form")
-    sides = [form["a"], form["b"]]
-    open_ = [side for side in sides if not whole_warps(code, kernel, side)]
-    limits = [code.polynomial(side).value for side in sides if side not in open_]
-    if len(open_) != 1 or limits[0] is None or limits[0] > 1024:
+    side, most = form["a"], code.polynomial(form["b"]).value
+    if side.type != "identifier" or most is None or most % 32 or most > 1024:
         raise Unsupported("a width of another form")
-    (side,) = open_
-    if source.has(side, "call_expression", "assignment_expression", "update_expression"):
-        raise Unsupported("a width of another form")
-    plain = side.type in {"identifier", "field_expression", "parenthesized_expression"}
-    text = source.of(side) if plain else f"({source.of(side)})"
     if not any(change[:2] == (side.start_byte, side.end_byte) for change in edits.changes):
-        edits.replace(side, f"({text} + 31) / 32 * 32")
-
-
-def _check_uses(code: Code, kernel: Kernel, found: Definition, declarations: list[Node]) -> None:
-    """Nobody asks for the width but the kernel's launches."""
-    for use in code.uses(found, code.source.root):
-        launched = any(inside(use, launch.block) for launch in kernel.launches)
-        if not launched and not any(inside(use, declaration) for declaration in declarations):
-            raise Unsupported("a width that others ask for")
+        edits.replace(side, f"({source.of(side)} + 31) / 32 * 32")

@@ -11,15 +11,13 @@ norm of float16 [64, 16384] and [32, 5120] 0.1 to 0.3 us slower, since a grid of
 
 from __future__ import annotations
 
-from tree_sitter import Node
-
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of, inside
-from nodes.rewrites.analysis.insertions import insertion_point, require
+from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.programmatic_dependent_launch import IN_CLUSTERS, TRIGGER_WHEN
-from nodes.rewrites.prelude.block_reductions import brought
+from nodes.rewrites.prelude import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, edited, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, either, with_second_form
 from nodes.rewrites.syntax.insert import renamed
 from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
 from nodes.rewrites.syntax.tree import field_of, statements
@@ -55,26 +53,18 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     if facts.compute_capability < 90 or not brought(source):
         return None
     code = code_of(source)
-    edits, kinds = with_second_form(code, "over_cluster", _new_kernel, _write_launch)
-    if not edits.changes:
-        return None
+    edits = with_second_form(code, "over_cluster", _rewrite_kernel, _launched)
     units = facts.device.units
-    edits.insert(insertion_point(source), "\n" + NUMBERS.format(blocks=2 * units, fewer=units))
-    require(edits, code, "ceil_div", includes=("cstdint",))
-    require(edits, code, "enable_pdl")
-    require(edits, code, "launch_cluster", includes=("cooperative_groups.h", "cuda_runtime.h", "type_traits"))
-    text = edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS)
-    for kind in sorted(kinds):
-        text = behind(source.reparsed(text), f"block_{kind}", f"cluster_{kind}")
-    return behind(source.reparsed(text), "row_threads", "cluster_items") if "cluster_items(" in text else text
+    bring(edits, code, NUMBERS.format(blocks=2 * units, fewer=units))
+    require(edits, code, "ceil_div", "launch_cluster", "cluster_items")
+    require(edits, code, "cluster_max", "cluster_min", "cluster_shifted_sum", "cluster_sum")
+    return edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS) if edits.changes else None
 
 
-def _new_kernel(found: RowKernel, name: str) -> str:
+def _rewrite_kernel(edits: Edits, found: RowKernel) -> None:
     kernel, source, code = found.kernel, found.source, found.code
     if source.has(kernel.body, "return_statement"):
         raise Unsupported("blocks that may end before their cluster has met")
-    edits = Edits(source)
-    edits.replace(kernel.name_node, name)
     taken = kernel.identifiers()
     row, blocks, thread, threads = (
         n if n not in taken else code.fresh(f"{n}_in_cluster")
@@ -83,57 +73,38 @@ def _new_kernel(found: RowKernel, name: str) -> str:
     for call in found.reductions:
         function = field_of(call, "function")
         edits.replace(function, source.of(function).replace("block_", "cluster_"))
-    for barrier in found.barriers:
-        edits.remove(barrier, comment=True)
-    for old, new in {"threadIdx.x": thread, "blockDim.x": threads, "blockIdx.x": row}.items():
+    places = {"threadIdx.x": thread, "blockDim.x": threads, "blockIdx.x": row, "gridDim.x": f"gridDim.x / {blocks}"}
+    for old, new in places.items():
         for use in found.uses(old):
             edits.replace(use, new)
-    for use in found.uses("gridDim.x"):
-        edits.replace(use, f"gridDim.x / {blocks}")
-    first = statements(kernel.body)[0]
-    indent = source.indent(first)
     cluster = "cooperative_groups::this_cluster()"
-    lines = [
+    edits.in_front(
+        statements(kernel.body)[0],
         f"const unsigned {blocks} = {cluster}.num_blocks(), {row} = blockIdx.x / {blocks};",
         f"const unsigned {thread} = blockIdx.x % {blocks} * blockDim.x + threadIdx.x, {threads} = {blocks} * blockDim.x;",
         f"{cluster}.barrier_arrive();",
-    ]
-    edits.insert(first.start_byte, "".join(f"{line}\n{indent}" for line in lines))
-    body = kernel.body if found.rows is None else found.rows.body
-    meets, last = _statement_of(body, found.reductions[0]), _statement_of(body, found.reductions[-1])
-    within = source.indent(meets)
-    edits.insert(meets.start_byte, f"{cluster}.barrier_wait();  // all of its blocks are there\n{within}")
+    )
+    body = statements(kernel.body if found.rows is None else found.rows.body)
+    meets, *_, last = (s for call in (*found.reductions, found.reductions[-1]) for s in body if inside(call, s))
+    edits.in_front(meets, f"{cluster}.barrier_wait();  // all of its blocks are there")
     if found.rows is not None:
-        edits.insert(last.end_byte, f"\n{within}{cluster}.barrier_arrive();  // this one's parts are read")
-        edits.insert(found.rows.node.end_byte, f"\n{source.indent(found.rows.node)}{cluster}.barrier_wait();")
-    return edited(kernel, edits)
+        edits.behind(last, f"{cluster}.barrier_arrive();  // this one's parts are read")
+        edits.behind(found.rows.node, f"{cluster}.barrier_wait();")
 
 
-def _statement_of(body: Node, node: Node) -> Node:
-    """The statement of the body that has the node inside."""
-    return next(statement for statement in statements(body) if inside(node, statement))
-
-
-def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
+def _launched(found: RowKernel, place: RowLaunch, name: str) -> Lines:
     source, code, launch = found.source, found.code, place.launch
     blocks, run = code.fresh("row_cluster"), code.fresh("launch_shared_row")
-    function = renamed(launch.with_arguments(), found.kernel.name, name)
     width = f"row_threads(ceil_div({place.steps}, {blocks}), decltype({place.items})::value)"
-    configured = [
+    given = [
+        renamed(launch.with_arguments(), found.kernel.name, name),
         blocks,
         "true" if launch.dependent else "false",
         f"static_cast<unsigned>({place.rows} * {blocks})",
         width if place.items else source.of(launch.block),
         launch.stream_text,
+        *map(source.of, launch.arguments),
     ]
-    call = f"launch_cluster({', '.join([function, *configured, *(source.of(a) for a in launch.arguments)])});"
-    original = source.of(place.statement).replace("\n", f"\n{source.unit(place.statement)}")
-    lines: Lines = [f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"]
-    if place.items:
-        chosen = f"{blocks} > 1 ? cluster_items(ceil_div({place.steps}, {blocks}), {place.size}) : 0"
-        lines += by_items(run, place.items, [call], chosen, original)
-    else:
-        lines += [f"if ({blocks} > 1) {{", [call], "} else {", [original], "}"]
-        if launch.statement.parent is None or launch.statement.parent.type != "compound_statement":
-            lines = ["{", lines, "}"]
-    edits.write(place.statement, lines)
+    items = f"{blocks} > 1 ? cluster_items(ceil_div({place.steps}, {blocks}), {place.size}) : 0"
+    asked = f"const unsigned {blocks} = cluster_blocks({place.rows}, {place.steps});"
+    return [asked, *either(place, run, [f"launch_cluster({', '.join(given)});"], items, f"{blocks} > 1")]

@@ -12,20 +12,19 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_shape import is_barrier, is_first_thread
-from nodes.rewrites.analysis.device_code import Code, code_of, inside
+from nodes.rewrites.analysis.block_shape import is_barrier
+from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import TALKS, Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
 from nodes.rewrites.analysis.regions import BLOCK_DIM, THREAD, row_loop, thread_loops
-from nodes.rewrites.launch.grid_stride import check_blocks, check_threads, headers
-from nodes.rewrites.prelude import text_of
-from nodes.rewrites.prelude.block_reductions import NAMES, brought
+from nodes.rewrites.launch.grid_stride import check_blocks, check_threads
+from nodes.rewrites.prelude import NAMES, brought
 from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Edits, Lines, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, names_declared, upward
+from nodes.rewrites.syntax.source import Edits, Lines, Unsupported
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, names_declared
 
 ELEMENT = Symbol("element of the row")
 
@@ -53,45 +52,30 @@ class RowKernel:
         self.code, self.kernel, self.source = code, kernel, code.source
         self.rows = row_loop(kernel)
         self.loops = thread_loops(kernel)
-        if any(o.start != Polynomial.symbol(THREAD) or o.step != Polynomial.symbol(BLOCK_DIM) for o in self.loops):
+        if any(o.start.only != THREAD or o.step.only != BLOCK_DIM for o in self.loops):
             raise Unsupported("a loop that does not stride by the block")
-        self.reductions = self._reductions()
+        self.reductions = kernel.calls(*NAMES)
+        if not self.reductions or not {f"block_{self.kind(call)}" for call in self.reductions} <= brought(self.source):
+            raise Unsupported("no reduction over the block, or somebody else's")
         self.barriers = [s for s in self.source.walk(kernel.body, "expression_statement") if is_barrier(self.source, s)]
         self._check_talk(unused or [])
-        self._check_threads()
+        # threadIdx.x and blockDim.x only say which elements of the row are whose, and who does what is done once.
+        check_threads(code, kernel, self.loops, self._by_element)
         check_block_shares(code, kernel)
 
-    def _reductions(self) -> list[Node]:
-        calls = self.kernel.calls(*NAMES)
-        if not calls:
-            raise Unsupported("no reduction over the block")
-        if not {f"block_{self.kind(call)}" for call in calls} <= brought(self.source):
-            raise Unsupported("a reduction that is somebody else's")
-        return calls
-
     def _check_talk(self, unused: list[Node]) -> None:
-        ours = set(NAMES)
-        mine = map(self.source.called, self.source.walk(self.kernel.node, "call_expression"))
-        helpers = self.code.reached(*mine, beside=ours)
+        source, taken = self.source, [f"{where}.{axis}" for where in ("threadIdx", "blockDim") for axis in "yz"]
+        mine = map(source.called, source.walk(self.kernel.node, "call_expression"))
+        helpers = self.code.reached(*mine, beside=NAMES)
         for function in (self.kernel.node, *helpers):
-            for word in self.source.walk(function, "type_qualifier"):
-                if self.source.of(word) == "__shared__" and not any(inside(word, gone) for gone in unused):
-                    raise Unsupported("shared memory beside the reductions")
-            for call in self.source.walk(function, "call_expression"):
-                name = self.source.called(call)
-                if (
-                    name not in ours
-                    and TALKS.fullmatch(name.split(".")[-1])
-                    and not any(inside(call, b) for b in self.barriers)
-                ):
-                    raise Unsupported(f"threads talk through {name}")
-        for helper in helpers:
-            if any(self.source.of(n).startswith(COORDINATES) for n in self.source.walk(helper, "field_expression")):
-                raise Unsupported("a helper that asks which thread it is")
-        for axis in ("y", "z"):
-            for where in ("threadIdx", "blockDim"):
-                if self.uses(f"{where}.{axis}"):
-                    raise Unsupported(f"{where}.{axis} is in use")
+            for node in source.walk(function, "type_qualifier", "call_expression"):
+                word = source.called(node) or source.of(node)
+                talks = word not in NAMES and (word == "__shared__" or TALKS.fullmatch(word.split(".")[-1]))
+                if talks and not any(inside(node, part) for part in [*unused, *self.barriers]):
+                    raise Unsupported(f"threads talk through {word}")
+        asked = [source.of(n) for helper in helpers for n in source.walk(helper, "field_expression")]
+        if any(name.startswith(COORDINATES) for name in asked) or any(map(self.uses, taken)):
+            raise Unsupported("a helper that asks which thread it is, or a block of two dimensions")
 
     def kind(self, reduction: Node) -> str:
         """sum, max or min"""
@@ -99,11 +83,6 @@ class RowKernel:
 
     def uses(self, name: str) -> list[Node]:
         return [n for n in self.source.walk(self.kernel.body, "field_expression") if self.source.of(n) == name]
-
-    def _check_threads(self) -> None:
-        """threadIdx.x and blockDim.x only say which elements of the row are whose, and who does what is done once."""
-        once = [n for n in self.source.walk(self.kernel.body, "binary_expression") if is_first_thread(self.code, n)]
-        check_threads(self.code, self.kernel, [*headers(self.loops), *once], self._by_element)
 
     def _by_element(self, node: Node, polynomial: Polynomial) -> Polynomial:
         """With the row's element in place of a loop's variable, or of `threadIdx.x + item * blockDim.x`."""
@@ -126,25 +105,19 @@ class RowKernel:
 
     def launches(self) -> list[RowLaunch]:
         """Every launch whose shape may be chosen anew; those of rows too long for registers are left out."""
-        found = []
-        check_own(self.kernel, self._place)
-        check_blocks(self.kernel, self.rows)
-        if any(self.kernel.block_indices(axis) for axis in "yz"):
-            raise Unsupported("a grid of more than one dimension")
-        for launch in self.kernel.launches:
-            if launch.extents(launch.grid)[1:] != ("1", "1") or launch.extents(launch.block)[1:] != ("1", "1"):
-                raise Unsupported("a launch of more than one dimension")
-            if launch.shared_text != "0":
-                raise Unsupported("dynamic shared memory")
-            count = (
-                host_text(self.kernel, launch, self.rows.bound_node)
-                if self.rows is not None
-                else launch.extents(launch.grid)[0]
-            )
-            if self.source.of(launch.block, "function") == "row_threads":
+        found, kernel, source = [], self.kernel, self.source
+        check_own(kernel, self._place)
+        check_blocks(kernel, self.rows)
+        for launch in kernel.launches:
+            wide = any(launch.extents(node)[1:] != ("1", "1") for node in (launch.grid, launch.block))
+            if wide or launch.shared_text != "0" or any(map(kernel.block_indices, "yz")):
+                raise Unsupported("a launch of more than one dimension, or with dynamic shared memory")
+            if source.of(launch.block, "function") == "row_threads":
                 found.append(self._kept(launch))
-            elif not self._in_switch(launch.node) and self.loops:
-                steps = host_text(self.kernel, launch, self.loops[0].bound_node)
+            elif "row_items(" not in source.of(enclosing(launch.node, "switch_statement"), "condition") and self.loops:
+                count = launch.extents(launch.grid)[0]
+                count = count if self.rows is None else host_text(kernel, launch, self.rows.bound_node)
+                steps = host_text(kernel, launch, self.loops[0].bound_node)
                 found.append(RowLaunch(launch, launch.statement, _plain(count), steps))
         if not found:
             raise Unsupported("no launch to choose a shape for")
@@ -161,11 +134,6 @@ class RowKernel:
         rows, steps, size = (self.source.of(asked[part]) for part in ("rows", "steps", "size"))
         return RowLaunch(launch, choice, _plain(rows), steps, self.source.of(items[0]), size)
 
-    def _in_switch(self, node: Node) -> bool:
-        """In what is left for the rows that cache_row_in_registers leaves alone."""
-        around = (self.source.of(here, "condition") for here in upward(node) if here.type == "switch_statement")
-        return any("row_items(" in condition for condition in around)
-
 
 def check_own(kernel: Kernel, place: Callable[[Access], Polynomial]) -> None:
     """What a thread reads or writes of an array that the kernel writes is its own element's, or written by one thread and read by
@@ -179,12 +147,10 @@ def check_own(kernel: Kernel, place: Callable[[Access], Polynomial]) -> None:
         accesses = [a for a in kernel.accesses if a.root == root]
         places = {place(access) for access in accesses}
         own = [p.depends_on(ELEMENT) for p in places]
-        named = {variable.node for p in places for variable in p.variables() if variable.node is not None}
-        held = [found for name in named if (found := kernel.code.definition(name)) is not None]
-        if len(accesses) > 1 and any(found.kind == "local" and kernel.code.mutated(found) for found in held):
-            raise Unsupported("a place that moves")
-        if len(accesses) > 1 and (len(own) > 1 if any(own) else any(a.reads for a in accesses)):
-            raise Unsupported("a read or write of what is another thread's")
+        held = [kernel.code.variable(variable.node) for p in places for variable in p.variables()]
+        moves = any(found is not None and found.kind == "local" and kernel.code.mutated(found) for found in held)
+        if len(accesses) > 1 and (moves or (len(own) > 1 if any(own) else any(a.reads for a in accesses))):
+            raise Unsupported("a place that moves, or a read or write of what is another thread's")
 
 
 def edited(kernel: Kernel, edits: Edits) -> str:
@@ -211,32 +177,33 @@ def unless_single(launch: Launch, lines: Lines) -> Lines:
 def with_second_form(
     code: Code,
     suffix: str,
-    new_kernel: Callable[[RowKernel, str], str],
-    write_launch: Callable[[Edits, RowKernel, RowLaunch, str], None],
-) -> tuple[Edits, set[str]]:
-    """A kernel of the other form behind each one that has it, launched as `write_launch` says; the kinds they reduce by."""
-    edits, kinds = Edits(code.source), set()
+    rewrite: Callable[[Edits, RowKernel], None],
+    launched: Callable[[RowKernel, RowLaunch, str], Lines],
+) -> Edits:
+    """A kernel of the other form behind each one that has it, and lines in place of its launches."""
+    edits = Edits(code.source)
     for kernel in code.kernels:
         with edits.attempt():
-            found = RowKernel(code, kernel)
-            name = code.fresh(f"{kernel.name}_{suffix}")
-            edits.insert(kernel.outer.end_byte, "\n\n" + new_kernel(found, name))
-            for launch in found.launches():
-                write_launch(edits, found, launch, name)
-            kinds |= {found.kind(call) for call in found.reductions}
-    return edits, kinds
+            found, inner, name = RowKernel(code, kernel), Edits(code.source), code.fresh(f"{kernel.name}_{suffix}")
+            inner.replace(kernel.name_node, name)
+            for barrier in found.barriers:
+                inner.remove(barrier, comment=True)
+            rewrite(inner, found)
+            edits.insert(kernel.outer.end_byte, "\n\n" + edited(kernel, inner))
+            for place in found.launches():
+                if place.statement.parent.type != "compound_statement":
+                    raise Unsupported("no room for a declaration")
+                edits.write(place.statement, launched(found, place, name))
+    return edits
 
 
-def behind(source: Source, function: str, file: str) -> str:
-    """The source with what a file of prelude/ builds on a function right behind that."""
-    code, text = code_of(source), text_of(file)
-    node = code.functions[function]
-    if text.split("(")[0].split()[-1] in code.functions:
-        raise Unsupported("a function of that name that is somebody else's")
-    outer = node.parent if node.parent is not None and node.parent.type == "template_declaration" else node
-    edits = Edits(source)
-    edits.insert(outer.end_byte, "\n\n" + text.rstrip())
-    return edits.apply()
+def either(place: RowLaunch, run: str, lines: Lines, items: str, condition: str) -> Lines:
+    """Lines that launch the other form, in a choice with what was there: by how many items a thread has, or by a condition."""
+    source = place.launch.code.source
+    original = source.of(place.statement).replace("\n", f"\n{source.unit(place.statement)}")
+    if place.items:
+        return by_items(run, place.items, lines, items, original)
+    return [f"if ({condition}) {{", lines, "} else {", [original], "}"]
 
 
 def _plain(count: str) -> str:

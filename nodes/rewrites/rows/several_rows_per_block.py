@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import code_of
-from nodes.rewrites.analysis.insertions import insertion_point, require
+from nodes.rewrites.analysis.insertions import bring, require
 from nodes.rewrites.launch.grid_stride import share_blocks, with_rows
-from nodes.rewrites.prelude.block_reductions import brought
 from nodes.rewrites.registry import Facts, rule
-from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, behind, by_items, edited, with_second_form
+from nodes.rewrites.rows.row_kernels import RowKernel, RowLaunch, either, with_second_form
 from nodes.rewrites.syntax.insert import renamed
-from nodes.rewrites.syntax.source import Edits, Source
+from nodes.rewrites.syntax.source import Edits, Lines, Source
 from nodes.rewrites.syntax.tree import field_of
 
 SPEEDUP = 1.0
@@ -42,58 +41,31 @@ def speedup(facts: Facts) -> float:
     once="short_row_items",
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not brought(source):
-        return None
     code = code_of(source)
-    edits, kinds = with_second_form(code, "short_rows", _new_kernel, _write_launch)
-    if not edits.changes:
-        return None
+    edits = with_second_form(code, "short_rows", _rewrite_kernel, _launched)
     units = facts.device.units
-    edits.insert(insertion_point(source), "\n" + TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
-    require(edits, code, "ceil_div", includes=("cstdint",))
-    require(edits, code, "short_row_items", "row_lanes", includes=("type_traits",))
-    shifted = "shifted_sum" in kinds
-    for kind in sorted(kinds - {"shifted_sum"} | ({"sum", "max"} if shifted else set())):
-        require(edits, code, f"row_{kind}")
-    text = edits.apply()
-    return behind(source.reparsed(text), "block_shifted_sum", "row_shifted_sum") if shifted else text
+    bring(edits, code, TUNABLES.format(fewer=units, rows=4 * units, more=16 * units))
+    require(edits, code, "ceil_div", "short_row_items", "row_max", "row_min", "row_sum", "row_shifted_sum")
+    return edits.apply()
 
 
-def _new_kernel(found: RowKernel, name: str) -> str:
-    kernel, source, code = found.kernel, found.source, found.code
-    edits = Edits(source)
-    edits.replace(kernel.name_node, name)
-    edits.replace(*kernel.bounded("__launch_bounds__(SHORT_ROW_THREADS)"))
+def _rewrite_kernel(edits: Edits, found: RowKernel) -> None:
+    edits.replace(*found.kernel.bounded("__launch_bounds__(SHORT_ROW_THREADS)"))
     for call in found.reductions:
-        function = field_of(call, "function")
-        edits.replace(function, f"row_{found.kind(call)}")
-    for barrier in found.barriers:
-        edits.remove(barrier, comment=True)
-    share_blocks(edits, code, kernel, found.rows)
-    return edited(kernel, edits)
+        edits.replace(field_of(call, "function"), f"row_{found.kind(call)}")
+    share_blocks(edits, found.code, found.kernel, found.rows)
 
 
-def _write_launch(edits: Edits, found: RowKernel, place: RowLaunch, name: str) -> None:
-    source, code, launch = found.source, found.code, place.launch
+def _launched(found: RowKernel, place: RowLaunch, name: str) -> Lines:
+    code, launch = found.code, place.launch
     threads, run = code.fresh("short_threads"), code.fresh("launch_short")
     call = launch.rendered(
-        function=renamed(source.of(launch.function), found.kernel.name, name),
+        function=renamed(code.source.of(launch.function), found.kernel.name, name),
         grid=f"static_cast<unsigned>(ceil_div({place.rows}, SHORT_ROW_THREADS / {threads}))",
         block=f"dim3({threads}, SHORT_ROW_THREADS / {threads})",
         arguments=with_rows(launch, place.rows, "" if found.rows is not None else "rows"),
     )
-    original = source.of(place.statement).replace("\n", f"\n{source.unit(place.statement)}")
-    if place.items:
-        width = f"const unsigned {threads} = short_row_threads({place.steps}, decltype({place.items})::value);"
-        chosen = f"short_row_items({place.rows}, {place.steps})"
-        edits.write(place.statement, by_items(run, place.items, [width, f"{call};"], chosen, original))
-        return
-    items = code.fresh("short_items")
-    lines = [
-        f"if (const int {items} = short_row_items({place.rows}, {place.steps})) {{",
-        [f"const unsigned {threads} = short_row_threads({place.steps}, {items});", f"{call};"],
-        "} else {",
-        [original],
-        "}",
-    ]
-    edits.write(place.statement, lines)
+    items, chosen = code.fresh("short_items"), f"short_row_items({place.rows}, {place.steps})"
+    kept = f"decltype({place.items})::value" if place.items else items
+    width = f"const unsigned {threads} = short_row_threads({place.steps}, {kept});"
+    return either(place, run, [width, f"{call};"], chosen, f"const int {items} = {chosen}")

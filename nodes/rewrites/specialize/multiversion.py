@@ -18,59 +18,61 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from tree_sitter import Node
 
 from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
-from nodes.rewrites.syntax.entry import has_c_linkage, named, parameters
-from nodes.rewrites.syntax.insert import include
-from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import declared_name, field_of, upward
+from nodes.rewrites.syntax.insert import include, substituted
+from nodes.rewrites.syntax.source import Edits, Source, Unsupported, levelled
+from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, upward
 
 _TYPES = {"class_specifier", "concept_definition", "enum_specifier", "struct_specifier", "union_specifier"}
 _DEFINES = {"preproc_def", "preproc_function_def"}
 _CONDITIONS = {"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif"}
+_NAMING = {
+    "alias_declaration", "declaration", "function_definition", "namespace_definition", "type_definition", *_TYPES, *_DEFINES,
+}  # fmt: skip
 _UNNAMED = {
     "comment", "preproc_call", "preproc_include", "static_assert_declaration", "template_instantiation",
     "identifier", "number_literal", "binary_expression", "unary_expression", "preproc_defined", "parenthesized_expression",
 }  # fmt: skip
 """At the top of a file, or of a condition of the preprocessor: what brings no name of its own beside those of macros."""
+_FIRST_WORD = re.compile(r"(?:[\s*&(]|const\b|__restrict__\b)*(\w*)")
+"""Of a declarator: its name, or that of the type whose member it is."""
 _TOKEN = re.compile(
-    r"(?P<skipped>//[^\n]*|/\*.*?\*/|\s+)|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\.?\d(?:[eEpP][+-]|[\w.'])*"
-    r"|(?P<word>[A-Za-z_]\w*)|::|->|.",
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'|\.?\d(?:[eEpP][+-]|[\w.'])*"
+    r"|(?P<before>(?:(?:[A-Za-z_]\w*)?::)+|(?:\.|->|>::)\s*)?(?P<word>[A-Za-z_]\w*)",
     re.DOTALL,
 )
+"""A comment, a string, a number, or a word with what says whose it is."""
 _FIXED = {"const", "constexpr", "__constant__", "__shared__", "extern"}
 
 
 def multiversion(source: Source, other: Source, spec: Spec, version: Version, called: str = "") -> str:
     """`source` with `other`'s form, of names that end in `called`, for what `version` says. Raises Unsupported where a form is not
     understood, or both are alike."""
-    if any(one.root.has_error and any(_is_lost(node) for node in one.walk()) for one in (source, other)):
+    if source.root.has_error or other.root.has_error:
         raise Unsupported("the parser did not understand all of it")
-    return _Joined(_File(source, spec), _File(other, spec), version, called).text()
+    return _Joined(_File(source), _File(other), spec, version, called).text()
 
 
-def _is_lost(node: Node) -> bool:
-    """An error, or the rest of a macro's text behind a comment, which the grammar takes for code of its own."""
-    within = node.is_missing and node.parent is not None and node.parent.type.startswith("preproc_")
-    return node.is_error or within
+def _has_c_linkage(node: Node) -> bool:
+    return enclosing(node, "linkage_specification") is not None
 
 
-@dataclass(frozen=True, eq=False)
 class _File:
-    source: Source
-    spec: Spec
-
-    @cached_property
-    def items(self) -> list[Node]:
-        """What is known by its name all over the file: within `extern "C"`, conditions and unnamed namespaces, too."""
-        return list(self._flat(self.source.root))
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.named: dict[str, list[Node]] = {}
+        """The items of each name: overloads, specialisations and declarations stay together."""
+        for item in self._flat(source.root):
+            for name in self.names_of(item):
+                self.named.setdefault(name, []).append(item)
 
     def _flat(self, node: Node) -> Iterator[Node]:
+        """What is known by its name all over the file: within `extern "C"`, conditions and unnamed namespaces, too."""
         for child in node.named_children:
             body = field_of(child, "body")
             unnamed = child.type == "namespace_definition" and field_of(child, "name") is None
@@ -81,28 +83,64 @@ class _File:
             else:
                 yield child
 
-    @cached_property
-    def macros(self) -> dict[str, Node]:
-        return {self.source.of(node, "name"): node for node in self.source.walk(None, *_DEFINES)}
+    def names_of(self, item: Node) -> list[str]:
+        """What an item calls anything that the rest of the file may name. Raises Unsupported where that is not known."""
+        while item.type == "template_declaration":
+            item = item.named_children[-1]
+        of, kind = self.source.of, field_of(item, "type")
+        if item.type in _UNNAMED:
+            return [of(item, "argument").strip()] if of(item, "directive").endswith("undef") else []
+        if item.type not in _NAMING or any(of(child) == "inline" for child in item.children if item.type[:4] == "name"):
+            raise Unsupported(f"line {item.start_point[0] + 1} of a form: {item.type.replace('_', ' ')}")
+        types = [one for one in (item, kind) if one is not None and one.type in _TYPES]
+        enumerators = [n for one in types if one.type == "enum_specifier" for n in self.source.walk(one, "enumerator")]
+        naming = [field_of(one, "name") for one in (item, *types, *enumerators)]
+        naming += item.children_by_field_name("declarator")
+        names = [_FIRST_WORD.match(of(node))[1] for node in naming if node is not None]
+        if "operator" in names:
+            raise Unsupported("an operator")
+        return names
 
     @cached_property
-    def words(self) -> frozenset[str]:
-        return _words(self.source.text)
+    def own(self) -> frozenset[str]:
+        """Names that mean something of this file wherever they stand: not the functions that it only declares, the library's, but
+        dynamic shared memory, of which one name has one type in all of a file."""
+        found = {name for name, items in self.named.items() if not all(map(self._is_promise, items))}
+        found |= {self.source.of(node, "name") for node in self.source.walk(None, *_DEFINES)}
+        for node in self.source.walk(None, "declaration"):
+            if self.source.says(node, "extern") and self.source.says(node, "__shared__"):
+                found.update(self.names_of(node))
+        return frozenset(found - {""})
 
-    @cached_property
-    def named(self) -> dict[str, list[Node]]:
-        """The items of each name: overloads, specialisations and declarations stay together."""
-        found: dict[str, list[Node]] = {}
-        for item in self.items:
-            for name in self.names_of(item):
-                found.setdefault(name, []).append(item)
-        return found
+    def _is_promise(self, item: Node) -> bool:
+        inner = item.named_children[-1] if item.type == "template_declaration" else item
+        given = field_of(inner, "declarator")
+        return (
+            inner.type == "declaration"
+            and self.source.has(given, "function_declarator")
+            and not field_of(given, "value")
+        )
 
     def texts(self, name: str) -> list[str]:
         return [" ".join(self.source.of(item).split()) for item in self.named.get(name, [])]
 
-    def whole(self, item: Node) -> tuple[int, int]:
-        """Where an item begins and ends, with the comments above it, its semicolon and the rest of its line."""
+    def words(self, name: str) -> frozenset[str]:
+        """What the items of a name, and the conditions of the preprocessor around them, are made of."""
+        of, items = self.source.of, self.named.get(name, [])
+        around = [node for item in items for node in upward(item) if node.type in _CONDITIONS]
+        return _words(" ".join([*map(of, items), *(of(node, "condition") or of(node, "name") for node in around)]))
+
+    def keeps_state(self, item: Node) -> bool:
+        """Whether something outlives a call there, which two forms would share, or ends where a macro is undefined."""
+        if item.type == "declaration":
+            variable = not self.source.has(item, "function_declarator")
+            return variable and not self.source.says(item, *_FIXED)
+        within = self.source.walk(item, "declaration") if item.type != "namespace_definition" else ()
+        static = any(self.source.says(one, "static") and not self.source.says(one, *_FIXED) for one in within)
+        return static or item.type == "preproc_call"
+
+    def whole(self, item: Node) -> tuple[int, int, str]:
+        """The change that takes an item away, with the comments above it, its semicolon and the rest of its line."""
         first, last = item, item
         while (above := first.prev_named_sibling) is not None and above.type == "comment" and self.source.alone(above):
             if above.end_point[0] + 1 != first.start_point[0]:
@@ -111,89 +149,7 @@ class _File:
         if last.next_sibling is not None and last.next_sibling.type == ";":
             last = last.next_sibling
         newline = self.source.data[last.end_byte - 1 : last.end_byte] == b"\n"  # a directive ends with its line
-        return self.source.line_start(first), last.end_byte if newline else self.source.line_end(last)
-
-    def keeps_state(self, item: Node) -> bool:
-        """Whether something outlives a call there, which two forms would share, or ends where a macro is undefined."""
-        if item.type == "preproc_call":
-            return True
-        if item.type == "declaration":
-            variable = not self.source.has(item, "function_declarator")
-            return variable and not self.source.says(item, *_FIXED)
-        inside = self.source.walk(item, "declaration") if item.type != "namespace_definition" else ()
-        return any(self.source.says(one, "static") and not self.source.says(one, *_FIXED) for one in inside)
-
-    @cached_property
-    def own(self) -> frozenset[str]:
-        """Names that mean something of this file wherever they stand. Raises Unsupported where a form has none."""
-        found = {*self.macros, *self._dynamic()}
-        for item in self.items:
-            found.update(self.names_of(item))
-        return frozenset(found - {"", *self._promised()})
-
-    def _promised(self) -> set[str]:
-        """Functions that are declared and nowhere defined: the library's."""
-        found: dict[str, set[str]] = {"declaration": set(), "function_definition": set()}
-        for item in self.items:
-            inner = item.named_children[-1] if item.type == "template_declaration" else item
-            given = self.source.has(field_of(inner, "declarator"), "function_declarator")
-            if inner.type in found and given and field_of(inner, "declarator", "value") is None:
-                found[inner.type].update(self.names_of(inner))
-        return found["declaration"] - found["function_definition"]
-
-    def entry(self, dtype: str) -> Node:
-        """The definition of the entry point for a data type. Raises Unsupported where no such function can be seen."""
-        found = (item for name in self.spec.entry_names(dtype) for item in self.declared(name))
-        defined = next((item for item in found if field_of(item, "body") is not None and has_c_linkage(item)), None)
-        if defined is None:
-            raise Unsupported(f"no entry point for {dtype} is written out")
-        return defined
-
-    def declared(self, name: str) -> list[Node]:
-        """Functions of that name, declared or defined."""
-        return [i for i in self.items if i.type in {"declaration", "function_definition"} and name in self.names_of(i)]
-
-    def _dynamic(self) -> Iterator[str]:
-        """Dynamic shared memory: one name has one type in all of a file."""
-        for node in self.source.walk(None, "declaration"):
-            if self.source.says(node, "extern") and self.source.says(node, "__shared__"):
-                yield from map(self._last, node.children_by_field_name("declarator"))
-
-    def names_of(self, node: Node) -> list[str]:
-        while node.type == "template_declaration":
-            node = node.named_children[-1]
-        of = self.source.of
-        if node.type == "namespace_definition":
-            if any(of(child) == "inline" for child in node.children):
-                raise Unsupported("an inline namespace")
-            return [of(node, "name").partition("::")[0]]
-        if node.type in _TYPES:
-            inside = self.source.walk(node, "enumerator") if node.type == "enum_specifier" else ()
-            return [self._last(field_of(one, "name")) for one in (node, *inside)]
-        if node.type in {"alias_declaration", *_DEFINES}:
-            return [of(node, "name")]
-        if node.type in {"declaration", "function_definition", "type_definition"}:
-            kind = field_of(node, "type")
-            names = self.names_of(kind) if kind is not None and kind.type in _TYPES else []
-            return names + [name for one in node.children_by_field_name("declarator") for name in self._declared(one)]
-        if node.type == "preproc_call" and of(node, "directive").endswith("undef"):
-            return [of(node, "argument").strip()]
-        if node.type in _UNNAMED:
-            return []
-        raise Unsupported(f"line {node.start_point[0] + 1} of a form: {node.type.replace('_', ' ')}")
-
-    def _declared(self, declarator: Node) -> list[str]:
-        if self.source.has(declarator, "operator_name"):
-            raise Unsupported("an operator")
-        here: Node | None = declarator
-        while here is not None and here.type != "qualified_identifier":
-            here = field_of(here, "declarator")
-        return [self._last(declarator)] if here is None else [self.source.of(here).partition("::")[0].partition("<")[0]]
-
-    def _last(self, node: Node | None) -> str:
-        """The name that a declarator ends in, "" where it has none of its own."""
-        found, inner = declared_name(node), field_of(node, "declarator") or field_of(node, "name")
-        return self._last(inner) if found is None and inner is not None else self.source.of(found)
+        return self.source.line_start(first), last.end_byte if newline else self.source.line_end(last), ""
 
 
 def _named(name: str, suffix: str) -> str:
@@ -204,74 +160,70 @@ def _named(name: str, suffix: str) -> str:
 
 def _words(text: str) -> frozenset[str]:
     """Every word of it but for those of comments and strings."""
-    return frozenset(token["word"] for token in _TOKEN.finditer(text)) - {None}
+    tokens = (token[0] for token in _TOKEN.finditer(text) if token["word"])
+    return frozenset(word for token in tokens for word in re.findall(r"\w+", token))
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:
-    """Every word that is one of the names, but for what is another's, `max` in `std::max`."""
-    pieces, before = list[str](), [""]
-    for token in _TOKEN.finditer(text):
-        word = token[0]
-        if token["skipped"] is None:
-            if word in names and not _is_anothers(before, names):
-                pieces.append(names[word])
-                before.append(word)
-                continue
-            before.append(word)
-        pieces.append(word)
-    return "".join(pieces)
+    """Every word that is one of the names, but for what is another's, `max` in `std::max`. Raises Unsupported where that is not
+    told."""
 
+    def new(token: re.Match[str]) -> str:
+        before, word = token["before"] or "", token["word"]
+        if word is None or before.partition("::")[0] not in {"", ">", *names}:
+            return token[0]
+        if word in names and before.startswith((".", "-", ">")):
+            raise Unsupported("a member that is named as something of the file is")
+        return substituted(before, names) + names.get(word, word)
 
-def _is_anothers(before: list[str], names: dict[str, str]) -> bool:
-    """Whether the tokens in front of a name of the file say that it is another's. Raises Unsupported where that is not told."""
-    if before[-1] in {".", "->"} or before[-2:] == [">", "::"]:
-        raise Unsupported("a member that is named as something of the file is")
-    at = len(before)
-    while before[at - 1] == "::" and before[at - 2].isidentifier():
-        at -= 2
-    return at < len(before) and before[at] not in names
+    return _TOKEN.sub(new, text)
 
 
 class _Joined:
-    def __init__(self, first: _File, second: _File, version: Version, called: str) -> None:
-        self.first, self.second, self.spec, self.version = first, second, first.spec, version
-        entries = [(first.entry(dtype), second.entry(dtype)) for dtype in version.dtypes]
+    def __init__(self, first: _File, second: _File, spec: Spec, version: Version, called: str) -> None:
+        self.first, self.second, self.spec, self.version = first, second, spec, version
+        entries = [(self._entry(first, dtype), self._entry(second, dtype)) for dtype in version.dtypes]
         self.entries = list({mine.start_byte: (mine, theirs) for mine, theirs in entries}.values())
         """Once where one serves several data types."""
+        self.wanted = {second.names_of(theirs)[0] for _, theirs in self.entries}
         self.place = self._place()
         self.own = self._differing()
         self.suffix = self._suffix(called)
         self.names = {name: _named(name, self.suffix) for name in self.own}
 
+    def _entry(self, file: _File, dtype: str) -> Node:
+        """The definition of the entry point for a data type. Raises Unsupported where no such function can be seen."""
+        found = (item for name in self.spec.entry_names(dtype) for item in file.named.get(name, []))
+        defined = next((item for item in found if field_of(item, "body") is not None and _has_c_linkage(item)), None)
+        if defined is None:
+            raise Unsupported(f"no entry point for {dtype} is written out")
+        return defined
+
     def text(self) -> str:
         edits, copy = Edits(self.first.source), self._copy()
         if taken := (self.first.own - self.second.own) & _words(copy):
             raise Unsupported(f"{min(taken)} means two things")
+        for node in self.second.source.walk(None, "preproc_include"):
+            path = self.second.source.of(node, "path")
+            if not path.startswith("<"):
+                raise Unsupported(f"an include of {path}")
+            include(self.first.source, edits, path.strip("<>"))
         edits.insert(self.place, f"{copy}\n")
         for mine, theirs in self.entries:
             self._enter(edits, mine, self.names[self.second.names_of(theirs)[0]])
-        text = re.sub(r"\n{3,}", "\n\n", edits.apply())
-        for node in self.second.source.walk(None, "preproc_include"):
-            path, source = self.second.source.of(node, "path"), self.first.source.reparsed(text)
-            if not path.startswith("<"):
-                raise Unsupported(f"an include of {path}")
-            edits = Edits(source)
-            include(source, edits, path.strip("<>"))
-            text = edits.apply()
-        return text
+        return re.sub(r"\n{3,}", "\n\n", edits.apply())
 
     def _differing(self) -> frozenset[str]:
         """Names that this file has otherwise, or not above the copy, those that build on them, and the entry points. Raises
         Unsupported where no entry point is otherwise."""
-        entries = {self.second.names_of(theirs)[0] for _, theirs in self.entries}
-        own = {name for name in self.second.own - entries if not self._is_shared(name)}
-        own |= {name for name in entries if self.first.texts(name) != self.second.texts(name)}
-        words = {name: self._words(name) for name in self.second.own}
+        own = {name for name in self.second.own - self.wanted if not self._is_shared(name)}
+        own |= {name for name in self.wanted if self.first.texts(name) != self.second.texts(name)}
+        words = {name: self.second.words(name) for name in self.second.own}
         while more := {name for name in self.second.own - own if words[name] & own}:
             own |= more
-        if not own & entries:
+        if not own & self.wanted:
             raise Unsupported("both forms are alike")
-        return frozenset(own | entries)
+        return frozenset(own | self.wanted)
 
     def _is_shared(self, name: str) -> bool:
         """Whether this file has the same definitions of a name, above the copy, and nothing that they keep."""
@@ -280,33 +232,20 @@ class _Joined:
         above = all(item.end_byte <= self.place for item in mine)
         return alike and above and not any(self.second.keeps_state(item) for item in theirs)
 
-    def _words(self, name: str) -> frozenset[str]:
-        """What the items of a name, and the conditions of the preprocessor around them, are made of."""
-        of, found = self.second.source.of, list[str]()
-        for item in self.second.named.get(name, []):
-            found.append(of(item))
-            around = (node for node in upward(item) if node.type in _CONDITIONS)
-            found += [of(node, "condition") or of(node, "name") for node in around]
-        return _words(" ".join(found))
-
     def _copy(self) -> str:
         """The other file under its new names: no include that is there already, and entry points for the version alone."""
-        source, edits, gone = self.second.source, Edits(self.second.source), set[tuple[int, int, str]]()
+        second, source, edits = self.second, self.second.source, Edits(self.second.source)
         for node in source.walk(None, "preproc_include"):
             edits.remove(node)
-        for name, items in self.second.named.items():
-            for item in items if name in self.second.own - self.own else ():
-                if not self.own & set(self.second.names_of(item)):
-                    gone.add((*self.second.whole(item), ""))
-        edits.changes += gone
-        wanted = {self.second.names_of(theirs)[0] for _, theirs in self.entries}
+        shared = [item for name in second.own - self.own for item in second.named.get(name, [])]
+        edits.changes += {second.whole(item) for item in shared if not self.own & set(second.names_of(item))}
         for name in {name for dtype in self.spec.dtypes for name in self.spec.entry_names(dtype)}:
-            items = self.second.declared(name)
-            unused = name not in wanted and len(re.findall(rf"\b{name}\b", source.text)) == len(items)
+            items = list(filter(_has_c_linkage, second.named.get(name, [])))
+            unused = name not in self.wanted and len(re.findall(rf"\b{name}\b", source.text)) == len(items)
             for item in items:
                 whole = item.parent if item.parent.type == "linkage_specification" else item
                 if unused:
-                    edits.changes.append((*self.second.whole(whole), ""))
+                    edits.changes.append(second.whole(whole))
                 else:  # nobody outside of the file calls it any more
                     edits.replace(whole, f"static {source.of(item)}")
         text = edits.apply()
@@ -314,19 +253,15 @@ class _Joined:
             raise Unsupported("names that a macro puts together")
         said = self.version.said(self.spec, self._bound(self.suffix))
         head = f"// The form for {said}: measured faster there, and slower elsewhere than the other one.\n"
-        if self.version.measure is not None:
-            head += f"{self._threshold()}\n"
-        return head + _renamed(text, self.names).strip("\n") + "\n"
+        return head + self._threshold() + _renamed(text, self.names).strip("\n") + "\n"
 
     def _place(self) -> int:
         """In front of the first entry point, and of the comments above it."""
-        source = self.first.source
-        outer = min((mine for mine, _ in self.entries), key=lambda node: node.start_byte)
-        while outer.parent is not None and outer.parent.type != "translation_unit":
-            outer = outer.parent
-        before = outer.prev_sibling
-        while before is not None and before.type == "comment" and source.alone(before):
-            outer, before = before, before.prev_sibling
+        outer = list(upward(min((mine for mine, _ in self.entries), key=lambda node: node.start_byte)))[-2]
+        while (
+            (before := outer.prev_sibling) is not None and before.type == "comment" and self.first.source.alone(before)
+        ):
+            outer = before
         return outer.start_byte
 
     # --- words -------------------------------------------------------------------------------------------------
@@ -336,7 +271,7 @@ class _Joined:
         version = self.version
         sized = "small" if version.below is not None else "large" if version.measure else "_".join(version.dtypes)
         plain = called or ("uneven" if version.uneven else sized)
-        taken = self.first.words | self.second.words
+        taken = _words(self.first.source.text) | _words(self.second.source.text)
         suffixes = (f"{plain}{count if count > 1 else ''}" for count in itertools.count(1))
         return next(s for s in suffixes if not taken & {self._bound(s), *(_named(name, s) for name in self.own)})
 
@@ -345,26 +280,25 @@ class _Joined:
 
     def _threshold(self) -> str:
         value = self.version.limit
+        if value is None:
+            return ""
         choices = sorted({value, *self.version.others})
         listed = f"  // tune: {' '.join(map(str, choices))}" if len(choices) > 1 else ""
-        return f"#define {self._bound(self.suffix)} {value}{listed}"
+        return f"#define {self._bound(self.suffix)} {value}{listed}\n"
 
     def _enter(self, edits: Edits, entry: Node, called: str) -> None:
-        source, version = self.first.source, self.version
-        body = field_of(entry, "body")
-        indent, unit = source.indent(entry), source.unit(entry)
-        call = f"{called}({', '.join(parameters(source, entry))})"
-        returns = source.of(entry, "type") != "void"
-        calls = [f"return {call};"] if returns else [f"{call};", "return;"]
-        names = named(source, self.spec, entry, version.asked)
+        source, version, body = self.first.source, self.version, field_of(entry, "body")
+        indent, unit = f"\n{source.indent(entry)}", source.unit(entry)
+        given = [source.name(parameter) for parameter in children_of(entry, "declarator", "parameters")]
+        names = dict(zip([a.name for a in self.spec.arguments], given, strict=False))
+        if not all(given) or not version.asked <= names.keys():
+            raise Unsupported("an entry point with a parameter that has no name, or that lacks a size")
+        call = f"{called}({', '.join(given)})"
+        calls = [f"return {call};"] if source.of(entry, "type") != "void" else [f"{call};", "return;"]
         condition = version.condition(names, self._bound(self.suffix))
-        if not condition:
-            edits.replace(body, f"{{\n{indent}{unit}{calls[0]}\n{indent}}}")
+        lines = [f"if ({condition}) {{", calls, "}"] if condition else calls[:1]
+        if condition and body.start_point[0] != body.end_point[0]:
+            edits.insert(body.start_byte + 1, "".join(indent + line for line in levelled([lines], unit)))
             return
-        lines = [f"if ({condition}) {{", *(f"{unit}{line}" for line in calls), "}"]
-        head = "".join(f"\n{indent}{unit}{line}" for line in lines)
-        if body.start_point[0] != body.end_point[0]:
-            edits.insert(body.start_byte + 1, head)
-            return
-        inside = "".join(f"\n{indent}{unit}{source.of(node)}" for node in body.named_children)
-        edits.replace(body, f"{{{head}{inside}\n{indent}}}")
+        lines += map(source.of, body.named_children) if condition else ()
+        edits.replace(body, indent.join(["{", *levelled([lines], unit), "}"]))

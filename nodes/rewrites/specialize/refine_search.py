@@ -22,7 +22,7 @@ MOST = 10**9 - 1
     "cuda",
     expected="numbers nearer to the best ones: the first search only had a coarse choice",
     speedup=1.0,
-    after=("software_prefetch",),
+    after=("nontemporal_stores",),
     alone=True,
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

@@ -55,6 +55,12 @@ class Polynomial:
     def symbol(symbol: Symbol) -> Polynomial:
         return Polynomial.of([((symbol,), 1)])
 
+    @staticmethod
+    def product(*symbols: Symbol | str) -> Polynomial:
+        """Of symbols, or of coordinates by their names."""
+        factors = (symbol if isinstance(symbol, Symbol) else Symbol(symbol) for symbol in symbols)
+        return Polynomial.of([(tuple(sorted(factors, key=lambda s: (s.text, s.where))), 1)])
+
     def __add__(self, other: Polynomial) -> Polynomial:
         return Polynomial.of([*self.terms, *other.terms])
 
@@ -79,9 +85,20 @@ class Polynomial:
         (monomial, coefficient), *rest = self.terms
         return coefficient if not rest and not monomial else None
 
+    def division(self, operator: str) -> tuple[Polynomial, Polynomial]:
+        """Dividend and divisor of what is `a / b`, or `a % b`, and nothing else; nothing twice for any other value."""
+        found = self.only is not None and self.only.operator == operator
+        return self.only.operands if found else (Polynomial(), Polynomial())
+
     @property
     def symbols(self) -> set[Symbol]:
         return {symbol for monomial, _ in self.terms for symbol in monomial}
+
+    @property
+    def only(self) -> Symbol | None:
+        """The symbol, where it is one."""
+        (monomial, coefficient), *rest = self.terms or [((), 0)]
+        return monomial[0] if not rest and coefficient == 1 and len(monomial) == 1 else None
 
     def depends_on(self, symbol: Symbol) -> bool:
         return any(s.depends_on(symbol) for s in self.symbols)

@@ -9,20 +9,15 @@ from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of
 
 
-def after_includes(source: Source) -> int:
-    """The byte after the last #include or #define at the top of the file, after the newline."""
-    end = 0
-    for node in source.root.named_children:
-        if node.type in {"preproc_include", "preproc_def"}:
-            end = node.end_byte
-        elif node.type not in {"comment", "preproc_call"}:
-            break
-    return end
+def behind_includes(source: Source) -> int:
+    """Behind the last #include of the file."""
+    includes = [n for n in source.root.children if n.type == "preproc_include"]
+    return includes[-1].end_byte if includes else 0
 
 
 def after_definitions(source: Source, type_name: str) -> int:
     """The byte after what new inline functions build on: the includes, the definition of a type, simd_ functions."""
-    end = after_includes(source)
+    end = behind_includes(source)
     for node in source.root.named_children:
         field = {"struct_specifier": "name", "type_definition": "declarator"}.get(node.type)
         if field is not None and source.of(field_of(node, field)) == type_name:
@@ -46,8 +41,7 @@ def define(source: Source, edits: Edits, name: str, line: str) -> None:
     """Adds a `#define` once."""
     if any(source.of(node, "name") == name for node in source.walk(None, "preproc_def")):
         return
-    at = after_includes(source)
-    edits.insert(at, f"{line}\n" if _follows_define(source, at) else f"\n{line}\n")
+    edits.insert(behind_includes(source), f"\n{line}\n")
 
 
 def include(source: Source, edits: Edits, header: str) -> None:
@@ -59,10 +53,6 @@ def include(source: Source, edits: Edits, header: str) -> None:
     top = [node for node in includes if node.parent == source.root]
     at = top[-1].end_byte if top else 0
     edits.insert(at, f"#include {path}\n" if not top or source.data[at - 1 : at] == b"\n" else f"\n#include {path}")
-
-
-def _follows_define(source: Source, at: int) -> bool:
-    return any(node.type == "preproc_def" and node.end_byte in {at, at - 1} for node in source.root.named_children)
 
 
 def free(name: str, taken: Collection[str]) -> str:

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import tree_sitter_cuda
 from tree_sitter import Language, Node, Parser
 
-from nodes.rewrites.syntax.tree import enclosing, field_of, inside, same
+from nodes.rewrites.syntax.tree import JUMPS, declared_name, enclosing, field_of, inside, left_by, pragma_of, same
 
 _LANGUAGE = Language(tree_sitter_cuda.language())
 Lines = Sequence["str | Lines"]
@@ -83,6 +83,10 @@ class Source:
         """The plain name of the function that a call names, without namespaces and template arguments."""
         return self.of(call, "function").split("<")[0].split("::")[-1]
 
+    def name(self, definition: Node | None) -> str:
+        """What a function, a parameter or a declaration gives a name to."""
+        return self.of(declared_name(field_of(definition, "declarator")))
+
     def walk(self, node: Node | None = None, *types: str) -> Iterator[Node]:
         """The node and all below it, depth first, in source order; only `types` where given."""
         nodes, places = self._parsed.nodes, self._parsed.places
@@ -112,6 +116,14 @@ class Source:
     def has(self, node: Node | None, *types: str) -> bool:
         """Whether there is any of these types among the node and all below it."""
         return next(self.walk(node, *types), None) is not None
+
+    def jumps_out_of(self, body: Node) -> Iterator[Node]:
+        """Jumps that end a round of the loop around a body, or leave it: not those of loops and lambdas inside of it."""
+        for jump in self.walk(body, *JUMPS):
+            stays = jump.type in {"return_statement", "goto_statement"}
+            left = enclosing(jump, "lambda_expression") if stays else left_by(jump)
+            if left is None or not inside(left, body):
+                yield jump
 
     def render(self, node: Node, replaced: Iterable[tuple[Node, str]]) -> str:
         """The text of a node with some nodes below it replaced; a replaced node's own inside is gone with it."""
@@ -168,14 +180,6 @@ def lifted(source: Source, statement: Node, text: str) -> str:
     """A statement's lines moved left by its own indentation."""
     indent = source.indent(statement)
     return "\n".join(line.removeprefix(indent) for line in text.rstrip("\n").split("\n"))
-
-
-def only_argument(call: Node) -> Node:
-    """A call's one argument. Raises Unsupported for a call of several."""
-    listed = field_of(call, "arguments")
-    if listed is None or listed.named_child_count != 1:
-        raise Unsupported("a call of more than one argument")
-    return listed.named_children[0]
 
 
 def operands(source: Source, node: Node, operator: str) -> list[Node]:
@@ -236,6 +240,19 @@ class Edits:
     def insert(self, at: int, text: str) -> None:
         self.changes.append((at, at, text))
 
+    def in_front(self, statement: Node, *lines: str) -> None:
+        """Inserts lines in front of a statement and the directive for it, at its indentation; directives have none."""
+        source, first, indent = self.source, pragma_of(statement) or statement, self.source.indent(statement)
+        start = source.line_start(first)
+        if source.data[start : first.start_byte].strip():
+            self.insert(first.start_byte, "".join(f"{line}\n{indent}" for line in lines))
+        else:
+            self.insert(start, "".join(f"{line}\n" if line.startswith("#") else f"{indent}{line}\n" for line in lines))
+
+    def behind(self, statement: Node, line: str) -> None:
+        """Inserts a line behind a statement, at its indentation."""
+        self.insert(statement.end_byte, f"\n{self.source.indent(statement)}{line}")
+
     def remove(self, node: Node, comment: bool = False, instead: str = "", blank: bool = False) -> None:
         """Deletes a statement with its line, with a comment of its own above it and a blank line behind it where asked for; where
         something else stands on that line, puts `instead` in its place."""
@@ -250,6 +267,13 @@ class Edits:
             after = self.source.data.find(b"\n", end) + 1 if blank else 0
             end = after if after and not self.source.data[end:after].strip() else end
             self.changes[-1] = (self.source.line_start(node), end, "")
+
+    def take_out(self, entry: Node) -> None:
+        """Deletes an entry of a list, and one comma beside it."""
+        before, after = entry.prev_sibling, entry.next_sibling
+        start = before.start_byte if before.type == "," else entry.start_byte
+        last = before.type != "," and after.type == ","
+        self.changes.append((start, after.next_sibling.start_byte if last else entry.end_byte, ""))
 
     def apply(self) -> str:
         """The new text. Raises Unsupported where two changes overlap."""

@@ -72,6 +72,12 @@ def declared_name(declarator: Node | None) -> Node | None:
     return declarator if named else None
 
 
+def template_of(definition: Node) -> Node | None:
+    """The template_declaration that a function, or a struct, is the inside of."""
+    outer = definition.parent
+    return outer if outer is not None and outer.type == "template_declaration" else None
+
+
 def whole_of(place: Node | None) -> Node | None:
     """What a place is, or is a field of: `v` for `v`, `v.x` and `(v).x.y`, `p->x` for itself."""
     while place is not None and place.type in {"field_expression", "parenthesized_expression"}:
@@ -101,6 +107,14 @@ def left_by(jump: Node) -> Node | None:
     ends = LOOPS if jump.type == "continue_statement" else LOOPS | {"switch_statement"}
     found = enclosing(jump.parent, *ends, "lambda_expression", "function_definition")
     return found if found is not None and found.type in ends else None
+
+
+def pragma_of(statement: Node) -> Node | None:
+    """The directive in front of a statement, which is for that."""
+    before = statement.prev_named_sibling
+    while before is not None and before.type == "comment":
+        before = before.prev_named_sibling
+    return before if before is not None and before.type == "preproc_call" else None
 
 
 def is_zero(literal: str) -> bool:

@@ -1,14 +1,22 @@
-"""What the tests of rewrites share: facts, steps one after another, and the emulation's word on what came out."""
+"""What the tests of rewrites share: facts, steps one after another, and the emulation's word on what came out.
+
+Steps are named one by one, or several in one text.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from harness.records import DeviceFacts
 from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.nodes.rewrites.fuzz.trial import Bench, of_text
 
 ROOT = Path(__file__).resolve().parents[3]
 INPUTS = ROOT / "tests/inputs"
@@ -27,7 +35,7 @@ FACTS = Facts(spec=SPEC, device=H200)
 
 
 def after(text: str, *steps: str, facts: Facts = FACTS) -> str:
-    for step in steps:
+    for step in " ".join(steps).split():
         changed = applied_step(step, text, facts)
         assert changed is not None, f"{step} does not apply"
         text = changed
@@ -35,7 +43,7 @@ def after(text: str, *steps: str, facts: Facts = FACTS) -> str:
 
 
 def where_they_apply(text: str, *steps: str, facts: Facts = FACTS) -> str:
-    for step in steps:
+    for step in " ".join(steps).split():
         text = applied_step(step, text, facts) or text
     return text
 
@@ -48,6 +56,28 @@ def stays(step: str, text: str, old: str, new: str, times: int = 1) -> bool:
     """Whether a step that applies to a text no longer does where `old` is `new`, so many times; -1 for everywhere."""
     assert old in text and not refused(text, step)
     return refused(text.replace(old, new, times), step)
+
+
+def slow(*row: object) -> object:
+    return pytest.param(*row, marks=pytest.mark.slow)
+
+
+@functools.cache
+def bench() -> Bench:
+    """One a process: it keeps what g++ made of the headers."""
+    return Bench()
+
+
+def same(cases: Mapping[str, tuple[str, str]], *flags: str) -> None:
+    """What steps make of texts, where they apply, computes what the texts compute: in any order of threads, aligned and not.
+    In place of steps there may be another text. All have the fuzzer's entry and arrays, and are compiled together."""
+    pairs = [
+        (of_text("cuda", text, (4096, 4096), flags), steps if "\n" in steps else steps.split())
+        for text, steps in cases.values()
+    ]
+    verdicts = zip(cases, bench().judge(pairs), strict=True)
+    wrong = [f"{name}: {v.kind} {v.said}\n{v.text}" for name, v in verdicts if v.failed]
+    assert not wrong, "\n".join([*(said.partition("\n")[0] for said in wrong), wrong[0]])
 
 
 def flat(text: str) -> str:

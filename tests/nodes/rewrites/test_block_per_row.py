@@ -38,13 +38,6 @@ def applied(text: str) -> str | None:
     return applied_step("block_per_row", text, FACTS)
 
 
-def made_of(text: str) -> str:
-    """What the kernel becomes, in one line."""
-    new = applied(text)
-    assert new is not None
-    return body(new, "void each_row")
-
-
 def test_a_thread_a_row_becomes_a_block_a_row() -> None:
     new = applied(kernel(SOFTMAX))
     assert new is not None
@@ -54,12 +47,12 @@ def test_a_thread_a_row_becomes_a_block_a_row() -> None:
   const float* in = x + (int64_t)row * n;
   float top = -INFINITY;
   for (int i = threadIdx.x; i < n; i += blockDim.x) top = fmaxf(top, in[i]);
-  const float top_of_row = block_max<0>(top);
+  top = block_max<0>(top);
   float sum = 0.0f;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(in[i] - top_of_row);
-  const float sum_of_row = block_sum<1>(sum);
-  for (int i = threadIdx.x; i < n; i += blockDim.x) y[(int64_t)row * n + i] = expf(in[i] - top_of_row) / sum_of_row;
-  if (threadIdx.x == 0) z[row] = sum_of_row;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(in[i] - top);
+  sum = block_sum<1>(sum);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[(int64_t)row * n + i] = expf(in[i] - top) / sum;
+  if (threadIdx.x == 0) z[row] = sum;
 }
 """
         in new
@@ -72,12 +65,11 @@ def test_a_thread_a_row_becomes_a_block_a_row() -> None:
     ("row", "grid", "block"),
     [
         (ROW.replace("const int", "unsigned"), "(rows + 255) / 256", "256"),
-        (ROW.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x + blockDim.x * blockIdx.x"), "1 + (rows - 1) / 256", "256"),
-        ("  const int lane = threadIdx.x;\n" + ROW.replace("threadIdx.x", "lane"), "rows / 128 + 1", "128"),
+        (ROW.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x + blockDim.x * blockIdx.x"), "(rows + 255) / 256", "256"),
         (ROW, "dim3((unsigned)((rows + T - 1) / T))", "dim3(T)"),
         (ROW, "ceil_div(rows, T)", "T"),
     ],
-    ids=["unsigned", "other order", "lane", "dim3", "function"],
+    ids=["unsigned", "other order", "dim3", "function"],
 )  # fmt: skip
 def test_forms_of_the_row_and_of_the_launch(row: str, grid: str, block: str) -> None:
     copied = "  for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i];\n"
@@ -93,30 +85,12 @@ def test_narrow_blocks_get_wider() -> None:
     assert applied(text.replace("void each_row", "void __launch_bounds__(32) each_row")) is None
 
 
-def test_what_else_a_guard_asks_stays() -> None:
-    row = ROW.replace("row >= rows", "row >= rows || w[row] == 0.0f")
-    assert "if (row >= rows || w[row] == 0.0f) return; const float* in" in made_of(kernel(SOFTMAX, row=row))
-
-
 ROWS = "  for (int row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += blockDim.x * gridDim.x) {\n"
-
-
-def test_a_loop_over_rows_keeps_their_reductions_apart() -> None:
-    mean = "    float sum = 0;\n    for (int i = 0; i < n; ++i) sum += x[row * n + i];\n    z[row] = sum / n;\n  }\n"
-    new = made_of(kernel(mean, row=ROWS, grid="std::min((rows + 255) / 256, 132L)"))
-    assert "for (int row = blockIdx.x; row < rows; row += gridDim.x) {" in new
-    assert new.endswith("if (threadIdx.x == 0) z[row] = sum_of_row / n; __syncthreads(); }")
-    two = mean.replace(
-        "    z[row]", "    float top = 0;\n    for (int i = 0; i < n; ++i) top = max(top, x[row * n + i]);\n    z[row]"
-    )
-    assert "__syncthreads" not in made_of(kernel(two, row=ROWS))
-    stride = "  const int threads = blockDim.x * gridDim.x;\n" + ROWS.replace("blockDim.x * gridDim.x", "threads")
-    assert made_of(kernel(mean, row=stride)) == new
-
-
-def test_extremes_by_comparison() -> None:
-    new = made_of(
-        kernel("""\
+MEAN = "    float sum = 0;\n    for (int i = 0; i < n; ++i) sum += x[row * n + i];\n    z[row] = sum / n;\n  }\n"
+TWO = MEAN.replace(
+    "    z[row]", "    float top = 0;\n    for (int i = 0; i < n; ++i) top = max(top, x[row * n + i]);\n    z[row]"
+)
+EXTREMES = """\
   float top = -1e30f, bottom = 1e30f;
   for (int i = 0; i < n; ++i) {
     const float v = x[row * n + i];
@@ -125,25 +99,33 @@ def test_extremes_by_comparison() -> None:
   }
   y[row] = top;
   z[row] = bottom;
-""")
-    )
-    assert "top = fmaxf(top, v); bottom = fminf(bottom, v); }" in new
-    assert "const float top_of_row = block_max<0>(top); const float bottom_of_row = block_min<1>(bottom);" in new
-    assert new.endswith("if (threadIdx.x == 0) y[row] = top_of_row; if (threadIdx.x == 0) z[row] = bottom_of_row;")
-
-
-def test_totals_that_go_on_changing_keep_their_name() -> None:
-    new = made_of(
-        kernel("""\
+"""
+CENTRED = """\
   float mean = 0.0f;
   for (int i = 0; i < n; ++i) mean += x[row * n + i];
   mean /= n;
   for (int i = 0; i < n; ++i) y[row * n + i] = x[row * n + i] - mean;
   if (z != nullptr) z[row] = mean;
-""")
-    )
-    assert "mean = block_sum<0>(mean); mean /= n;" in new
-    assert "if (z != nullptr) if (threadIdx.x == 0) z[row] = mean;" in new
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        (kernel(SOFTMAX, row=ROW.replace("row >= rows", "row >= rows || w[row] == 0.0f")), "if (row >= rows || w[row] == 0.0f) return; const float* in"),
+        # A loop over rows keeps their reductions apart.
+        (kernel(MEAN, row=ROWS, grid="std::min((rows + 255) / 256, 132L)"), "if (threadIdx.x == 0) z[row] = sum / n; __syncthreads(); }"),
+        (kernel(TWO, row=ROWS), "for (int row = blockIdx.x; row < rows; row += gridDim.x) {"),
+        (kernel(EXTREMES), "top = fmaxf(top, v); bottom = fminf(bottom, v); }"),
+        (kernel(EXTREMES), "top = block_max<0>(top); bottom = block_min<1>(bottom);"),
+        # Totals may go on changing.
+        (kernel(CENTRED), "mean = block_sum<0>(mean); mean /= n;"),
+        (kernel(CENTRED), "if (z != nullptr) if (threadIdx.x == 0) z[row] = mean;"),
+    ],
+)  # fmt: skip
+def test_other_forms(text: str, reads: str) -> None:
+    new = body(applied(text) or "each_row(\n}", "each_row")
+    assert reads in new and ("__syncthreads" in new) == ("__syncthreads" in reads)
 
 
 LOOP = "  for (int i = 0; i < n; ++i) "

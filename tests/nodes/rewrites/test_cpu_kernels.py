@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 import pytest
 
@@ -50,17 +49,6 @@ def test_the_whole_bundle(name, tmp_path):
     # Threads and stores past the cache at any size, so that small workloads go every way.
     text = bake(text, {t.name: 0 for t in tunables(text) if t.name in {"PARALLEL_FROM", "STREAM_FROM_MB"}})
     assert wrong(kernel, Native.build(kernel, text, tmp_path)) == []
-
-
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
-@pytest.mark.parametrize("name", ["cpu_chain", "cpu_layernorm", "cpu_softmax", "merge_attn_states_lse"])
-def test_any_order(name, seed, tmp_path):
-    """The planner may leave steps out and apply them in later rounds."""
-    kernel = KERNELS[name]
-    chosen = random.Random(seed)
-    steps = chosen.sample(order(), k=chosen.randint(2, len(order())))
-    text, _ = apply(kernel, baseline(kernel), steps)
-    assert wrong(kernel, Native.build(kernel, text, tmp_path)) == [], steps
 
 
 def test_sources_that_are_fast_already_stay_right(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from nodes.policies.rules import applied_step
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.steps import FACTS, ROOT, after, refused
-from tests.nodes.rewrites.test_cuda_rewrites import compile_for_hopper
 
 FOLDER = ROOT / "tests" / "inputs" / "l2_normalize"
 SOURCE = (FOLDER / "baseline.vector.cu").read_text()
@@ -54,8 +52,7 @@ def test_other_loops_stay(old: str, new: str) -> None:
 
 def test_it_takes_ampere() -> None:
     turing = FACTS.model_copy(update={"device": FACTS.device.model_copy(update={"architecture": "sm_75"})})
-    assert applied_step("double_buffering", SOURCE, turing) is None
-    assert FACTS.compute_capability == 90 and turing.compute_capability == 75
+    assert applied_step("double_buffering", SOURCE, turing) is None and turing.compute_capability == 75
 
 
 @pytest.mark.parametrize("lost", ["", "__pipeline_wait_prior(1);", "turn ^ 1"])
@@ -66,11 +63,3 @@ def test_it_computes_the_same_and_only_so(lost: str, tmp_path: Path) -> None:
     candidate.write_text(text.replace(lost, {"turn ^ 1": "turn"}.get(lost, "")) if lost else text)
     ended = emulated(FOLDER, candidate, "0")
     assert (ended.returncode == 0) == (lost == ""), ended.stdout + ended.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-def test_nvcc_takes_it(tmp_path: Path) -> None:
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(after(SOURCE, "double_buffering"))
-    compile_for_hopper(candidate)

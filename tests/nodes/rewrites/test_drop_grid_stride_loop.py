@@ -11,7 +11,7 @@ from harness.tunables import tunables
 from kernels import catalog as kernels
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
-from tests.nodes.rewrites.steps import H200, after, check, refused, where_they_apply
+from tests.nodes.rewrites.steps import H200, after, body, check, flat, refused, slow, stays, where_they_apply
 from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
@@ -53,39 +53,23 @@ extern "C" void run(const float* x, float* y, int64_t rows, int64_t n, cudaStrea
 
 
 def test_how_it_reads() -> None:
-    new = after(COLUMNS, "grid_stride", "drop_grid_stride_loop")
+    new = after(COLUMNS, "grid_stride drop_grid_stride_loop")
+    kernel = body(new, "void blend")
+    assert "template <bool kOneStep, typename T>" in new and refused(new, "drop_grid_stride_loop")
     assert (
-        """\
-template <bool kOneStep, typename T>
-__global__ void blend(const T* x, const int* order, T* y, int64_t n, int stride, const unsigned rows) {
-  using Index = std::conditional_t<kOneStep, unsigned, int64_t>;
-  const unsigned row_of_thread = (blockIdx.z * gridDim.y + blockIdx.y) * blockDim.y + threadIdx.y;
-  if (row_of_thread >= rows) return;
-  const int64_t row = row_of_thread;
-  const Index packs = n / 4;
-  const T* from = x + row * n;
-#pragma unroll 1
-  for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += gridDim.x * blockDim.x) {
-    const T value = i == 0 ? from[0] : from[order[i]];
-    y[row * stride + int64_t(i) * stride] = value + *(from + i);
-    if constexpr (kOneStep) break;
-  }
-}
-"""
-        in new
+        "using Index = std::conditional_t<kOneStep, unsigned, int64_t>;" in kernel
+        and "const int64_t packs = n / 4;" in kernel
     )
     assert (
-        """\
-  if (shape.one_step) {
-    blend<true><<<shape.grid, shape.block, 0, stream>>>(x, order, y, n, stride, static_cast<unsigned>(rows));
-  } else {
-    blend<false><<<shape.grid, shape.block, 0, stream>>>(x, order, y, n, stride, static_cast<unsigned>(rows));
-  }
-"""
-        in new
+        "for (Index i = blockIdx.x * blockDim.x + threadIdx.x; i < Index(packs); i += gridDim.x * blockDim.x) {"
+        in kernel
     )
+    assert "y[row * stride + int64_t(i) * stride] = value + *(from + i); if constexpr (kOneStep) break; }" in kernel
+    assert "if (shape.one_step) { blend<true><<<shape.grid, shape.block, 0, stream>>>(" in flat(new)
+    assert "} else { blend<false><<<shape.grid, shape.block, 0, stream>>>(" in flat(new)
     assert "bool one_step;" in new and "dim3(along, down), cuts * along >= steps};" in new
-    assert refused(new, "drop_grid_stride_loop")
+    nothing = COLUMNS.replace('extern "C"', '__global__ void nothing() {}\n\nextern "C"')
+    assert "\n__global__ void nothing() {}" in after(nothing, "grid_stride drop_grid_stride_loop")
 
 
 @pytest.mark.parametrize(
@@ -104,9 +88,6 @@ def test_a_loop_over_rows_may_stay(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reads"),
     [
-        # A name that the row's own would meet gets a block.
-        (ROWS.replace("(const float* x,", "(const float* first, const float* x,").replace("(x, y,", "(x, x, y,"),
-         "    if (row >= rows) return;\n"),
         # Narrow loops stay as they count, and a bound that is for more keeps its type.
         (COLUMNS.replace("(int64_t i", "(int i").replace("int64_t packs", "int packs"), "i += gridDim.x * blockDim.x) {"),
         (COLUMNS.replace("value + *(from + i)", "value + *(from + i) - packs"), "i < Index(packs)"),
@@ -130,19 +111,7 @@ def test_what_else_it_reads_like(text: str, reads: str) -> None:
     ],
 )  # fmt: skip
 def test_what_the_grid_may_not_cover_stays(old: str, new: str) -> None:
-    text = after(COLUMNS, "grid_stride")
-    assert old in text
-    assert refused(text.replace(old, new), "drop_grid_stride_loop")
-
-
-def test_a_kernel_that_does_nothing_is_left_alone() -> None:
-    text = COLUMNS.replace('extern "C"', '__global__ void nothing() {}\n\nextern "C"')
-    assert "\n__global__ void nothing() {}" in after(text, "grid_stride", "drop_grid_stride_loop")
-
-
-def test_no_row_shape_no_step() -> None:
-    assert refused(COLUMNS, "drop_grid_stride_loop")
-    assert refused(COLUMNS.replace("order", "row_shape").replace("stride", "RowShape"), "drop_grid_stride_loop")
+    assert stays("drop_grid_stride_loop", after(COLUMNS, "grid_stride"), old, new)
 
 
 def bundle(baseline: str) -> str:
@@ -164,7 +133,7 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize("baseline", ["production", pytest.param("extracted", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("baseline", ["production", slow("extracted")])
 def test_rows_longer_than_the_grid_are_computed_too(baseline: str, tmp_path: Path) -> None:
     """With a grid of at most two slices: packs fit it, single elements of long rows do not."""
     text = bundle(baseline)
@@ -175,7 +144,7 @@ def test_rows_longer_than_the_grid_are_computed_too(baseline: str, tmp_path: Pat
         check(short.replace(COVERED, "true"), tmp_path, SILU, "0", "1", *SIZES)
 
 
-@pytest.mark.parametrize("baseline", ["production", pytest.param("extracted", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("baseline", ["production", slow("extracted")])
 def test_more_rows_than_the_grid_is_high_are_computed_too(baseline: str, tmp_path: Path) -> None:
     """With a grid of a few blocks in y, where the rest is behind them in z."""
     text = bundle(baseline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.steps import after, flat, refused
+from tests.nodes.rewrites.steps import after, flat, refused, stays
 from tests.nodes.rewrites.test_cuda_rewrites import ROWS
 
 DISPATCH = """\
@@ -56,11 +56,10 @@ def test_a_loop_in_a_macro_is_a_loop_and_can_be_packed() -> None:
     assert refused(LOOP, "vectorize")
     new = after(LOOP, "expand_macros")
     assert (
-        "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += (long)blockDim.x * gridDim.x) {"
+        "for (long at = (long)blockIdx.x * blockDim.x + threadIdx.x; at < (n); at += (long)blockDim.x * gridDim.x) {"
         in new
     )
-    assert "#define" not in new
-    assert "store_lanes(&y[first], y_pack);" in after(new, "vectorize")
+    assert "#define" not in new and "store_lanes(&y[first], y_pack);" in after(new, "vectorize")
 
 
 def test_lines_of_a_macro_stand_where_it_was_used() -> None:
@@ -78,39 +77,30 @@ def test_lines_of_a_macro_stand_where_it_was_used() -> None:
         ("(i, n) for", "(i, n) for (; #n[0];) for"),
         ("KERNEL_LOOP(at, n) {", "KERNEL_LOOP(at) {"),
         ("i < (n)", "i < KERNEL_LOOP(i, n)"),
+        ("(i, n) for", "(i, n...) for"),  # a name for the rest
+        ("gridDim.x)\n", "gridDim.x) /* over all */ if (i != 3)\n"),  # the grammar ends the text at the comment
     ],
 )
 def test_a_macro_that_is_not_understood_stays(old: str, new: str) -> None:
-    assert refused(LOOP.replace(old, new), "expand_macros")
+    assert stays("expand_macros", LOOP, old, new)
 
 
-def test_a_cast_keeps_its_parentheses() -> None:
-    text = LOOP.replace("KERNEL_LOOP(i, n) for", "KERNEL_LOOP(i, n, T) for").replace("i < (n)", "i < (T)n")
-    new = after(text.replace("(at, n)", "(at, n, long)"), "expand_macros")
-    assert "at < (long)n;" in new
+BY_TYPE = LOOP.replace("KERNEL_LOOP(i, n) for", "KERNEL_LOOP(i, n, T) for").replace("i < (n)", "i < (T)n")
 
 
 @pytest.mark.parametrize(
-    ("given", "becomes"),
+    ("text", "given", "becomes"),
     [
-        ("KERNEL_LOOP(at,  // each\n              n /* of all */) {", "at < n;"),
-        ("KERNEL_LOOP(at, 1'024) {", "at < (1'024);"),
-        ("KERNEL_LOOP(at, COUNT) {", "at < (COUNT);"),
+        (LOOP, "KERNEL_LOOP(at,  // each\n              n /* of all */) {", "at < (n);"),
+        (LOOP, "KERNEL_LOOP(at, 1'024) {", "at < (1'024);"),
+        (LOOP, "KERNEL_LOOP(at, COUNT) {", "at < (COUNT);"),  # a name that stands for more
+        (BY_TYPE, "KERNEL_LOOP(at, n, long) {", "at < (long)n;"),  # a cast keeps its parentheses
     ],
-    ids=["comments", "a number with a mark", "a name that stands for more"],
 )
-def test_arguments_of_other_forms(given: str, becomes: str) -> None:
-    text = "#define COUNT n - 1\n" + LOOP.replace("KERNEL_LOOP(at, n) {", given)
-    assert becomes in after(text, "expand_macros")
+def test_arguments_of_other_forms(text: str, given: str, becomes: str) -> None:
+    assert becomes in after("#define COUNT n - 1\n" + text.replace("KERNEL_LOOP(at, n) {", given), "expand_macros")
 
 
 def test_a_comment_does_not_swallow_what_is_behind_it() -> None:
     text = LOOP.replace("gridDim.x)\n", "gridDim.x)  // over all\n", 1)
     assert after(text, "expand_macros") == after(LOOP, "expand_macros")
-    cut = LOOP.replace("gridDim.x)\n", "gridDim.x) /* over all */ if (i != 3)\n", 1)
-    assert refused(cut, "expand_macros"), "the grammar ends the text at the comment"
-
-
-def test_parameters_with_a_name_for_the_rest_stay() -> None:
-    text = LOOP.replace("(i, n) for", "(i, n...) for")
-    assert refused(text, "expand_macros")

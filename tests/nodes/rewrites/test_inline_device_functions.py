@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from kernels import catalog
-from nodes.policies.rules import applied_step
-from nodes.rewrites import Facts
-from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, refused
+from tests.nodes.rewrites.steps import after, flat, refused, where_they_apply
 
 PAIRS = """\
 #include <stdint.h>
@@ -100,29 +95,30 @@ def test_functions_that_cannot_be_written_out(old: str, new: str) -> None:
     assert text != PAIRS and refused(text, "inline_device_functions")
 
 
-def test_arguments_are_computed_once_and_names_do_not_mix() -> None:
-    text = PAIRS.replace(CALL, "int count = i; turn(y, x, a, count++, row); if (i) turn(y, x, angles[i], i, row);")
+HIDDEN = PAIRS.replace("const float a = from[first]", "const float sum = from[first]").replace(
+    "row += a;", "row += sum;"
+)
+HIDDEN = HIDDEN.replace("= a - row", "= sum - row").replace("= a + shift", "= sum + shift")
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        (PAIRS.replace(CALL, "int count = i; turn(y, x, a, count++, row); if (i) turn(y, x, angles[i], i, row);"),
+         ["const int place = count++; const int64_t shift = row;",
+          "if (i) { const float angle = angles[i]; const int64_t shift_2 = row; // neighbours"]),
+        # Which may change through the pointer.
+        (PAIRS.replace(CALL, "const T* at = &a; turn<T>(y, at, a, i, row);"), ["const float angle = a;"]),
+        # A parameter that the body does not name.
+        (PAIRS.replace("T* y, int n)", "T* y, int n, int first)").replace("y, n);", "y, n, 0);"), ["const int first_2 = 2 * i;"]),
+        (PAIRS.replace("a + shift;", "a + shift;  // last\n").replace(CALL, f"{CALL} y[0] = a;"), ["shift; y[0] = a;"]),
+        (PAIRS.replace("  row += a;", "  row += a;\n  ++place;"), ["n; int place = i;"]),
+        (HIDDEN.replace(CALL, f"{CALL}\n    y[0] = sum(a);"), ["const float sum_2 = from[first]", "y[0] = sum(a);"]),
+    ],
+)  # fmt: skip
+def test_arguments_are_computed_once_and_names_do_not_mix(text: str, reads: list[str]) -> None:
     new = flat(after(text, "inline_device_functions"))
-    assert "const int place = count++; const int64_t shift = row;" in new
-    assert "if (i) { const float angle = angles[i]; const int64_t shift_2 = row; // neighbours" in new
-    pointed = after(PAIRS.replace(CALL, "const T* at = &a; turn<T>(y, at, a, i, row);"), "inline_device_functions")
-    assert "const float angle = a;" in pointed, "which may change through the pointer"
-    hidden = PAIRS.replace("float* angles, T* y, int n)", "float* angles, T* y, int n, int first)").replace(
-        "y, n);", "y, n, 0);"
-    )
-    assert "const int first_2 = 2 * i;" in after(hidden, "inline_device_functions"), (
-        "a parameter that the body does not name"
-    )
-    said = after(
-        PAIRS.replace("a + shift;", "a + shift;  // last").replace(CALL, f"{CALL} y[0] = a;"), "inline_device_functions"
-    )
-    assert "shift;  // last\n     y[0] = a;" in said
-    mutated = after(PAIRS.replace("  row += a;", "  row += a;\n  ++place;"), "inline_device_functions")
-    assert "int place = i;" in mutated and "const int place" not in mutated
-    hidden = after(PAIRS.replace("const float a = from[first]", "const float sum = from[first]").replace(
-        "row += a;", "row += sum;").replace("= a - row", "= sum - row").replace("= a + shift", "= sum + shift").replace(
-        CALL, f"{CALL}\n    y[0] = sum(a);"), "inline_device_functions")  # fmt: skip
-    assert "const float sum_2 = from[first]" in hidden and "y[0] = sum(a);" in hidden
+    assert all(words in new for words in reads), new
 
 
 ARRAYS = """\
@@ -186,7 +182,7 @@ extern "C" void run(const float* x, float* y, int flip, int n, cudaStream_t stre
 
 def test_launches_of_either_side_get_a_kernel_each() -> None:
     assert refused(BRANCHED, "fold_branches") and refused(BRANCHED, "vectorize")
-    new = flat(after(BRANCHED, "split_template_instances", "fold_branches", "declare_at_first_value"))
+    new = flat(after(BRANCHED, "split_template_instances", "fold_branches", "single_assignment"))
     assert "int from = n + i; int to = i; y[to] = x[from];" in new
     assert "int from = i; int to = n + i; y[to] = x[from];" in new
     assert "copy<true><<<1" in new and "copy_not_flip<false><<<1" in new
@@ -208,57 +204,37 @@ def test_other_kernels_stay_one(old: str, new: str) -> None:
 
 
 def test_a_branch_under_a_loop_without_braces_keeps_its_own() -> None:
-    text = BRANCHED.replace("copy<false>", "copy<true>").replace(
-        "    if (FLIP) {", "    for (int k = 0; k < 2; ++k)\n    if (FLIP) {"
-    )
-    assert "for (int k = 0; k < 2; ++k) { from = n + i; to = i; }" in flat(after(text, "fold_branches"))
-    either = text.replace("    for (int k = 0; k < 2; ++k)\n", "    if (n > 7) from = to = 0;\n    else ")
-    assert "else { from = n + i; to = i; }" in flat(after(either, "fold_branches"))
-
-
-def test_heads_whose_neighbours_rotate_come_out_right(tmp_path: Path) -> None:
-    """The other side of tests/inputs/rotary_query_key, whose own workloads rotate halves."""
-    for file in (ROOT / "tests/inputs/rotary_query_key").iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_text(file.read_text().replace("value=1)", "value=0)"))
-    kernel = catalog.load(str(tmp_path))
-    assert kernel.spec.scalars["is_neox"] == 0
-    text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    for step in (
-        "inline_device_functions",
-        "split_template_instances",
-        "fold_branches",
-        "declare_at_first_value",
-        "vectorize",
+    text = BRANCHED.replace("copy<false>", "copy<true>")
+    for before, reads in (
+        ("for (int k = 0; k < 2; ++k)\n", "for (int k = 0; k < 2; ++k) { from"),
+        ("if (n > 7) from = to = 0;\n else ", "else { from"),
     ):
-        new = applied_step(step, text, facts)
-        assert new is not None, step
-        text = new
-    made = text[text.index("rotary_query_key_kernel_not_is_neox(") :]
-    assert "cos_sin_cache_pack.at[k]" in made, "twice an index over two is followed"
-    check(text, tmp_path, tmp_path, "0", "1")
+        new = flat(after(text.replace("    if (FLIP) {", f"    {before}    if (FLIP) {{"), "fold_branches"))
+        assert f"{reads} = n + i; to = i; }}" in new
 
 
 SET_LATER = BRANCHED.replace("if (FLIP) {", "{").replace("} else {\n      from = i;\n      to = n + i;\n    }", "}")
 
 
+SET = "    {\n      from = n + i;\n      to = i;\n    }"
+BESIDE = SET_LATER.replace(SET, "    from = n + i;\n    to = i;")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("", ""),  # in a block of its own, where the name would end
-        ("    {\n      from", "    y[from] = 0;\n    from"),
-        (
-            "    {\n      from = n + i;\n      to = i;\n    }",
-            "    from = i;\n    from = from + 1;\n    to = i, to = 2;",
-        ),
-        ("    {\n      from = n + i;\n      to = i;\n    }", "    from = from + i;\n    to += i;"),
-        ("    {\n      from = n + i;\n      to = i;\n    }", "    if (i) from = i;\n    if (i) to = i;"),
+        ("    from = n + i;\n    to = i;", SET),  # in a block of its own, where the name would end
+        ("    from", "    y[from] = 0;\n    from"),
+        ("    from = n + i;\n    to = i;", "    from = i;\n    from = from + 1;\n    to = i, to = 2;"),
+        ("    from = n + i;\n    to = i;", "    from = from + i;\n    to += i;"),
+        ("    from = n + i;\n    to = i;", "    if (i) from = i;\n    if (i) to = i;"),
         ("int from, to;", "float from, to;"),
         ("int from, to;", "static int from, to;"),
     ],
 )
 def test_variables_that_are_set_otherwise_stay(old: str, new: str) -> None:
-    assert refused(SET_LATER.replace(old, new) if old else SET_LATER, "declare_at_first_value")
+    text = after(BESIDE, "single_assignment") and BESIDE.replace(old, new, 1)
+    assert text != BESIDE and "int from = " not in where_they_apply(text, "single_assignment")
 
 
 def test_a_quotient_without_a_rest_is_followed() -> None:

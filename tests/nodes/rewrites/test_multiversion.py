@@ -12,13 +12,13 @@ from harness.bands import Measure, measures
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
-from nodes.policies.rules import RulesPolicy
 from nodes.rewrites.specialize.multiversion import multiversion
 from nodes.rewrites.specialize.uneven import every_uneven, row_axis
 from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.roles import CoderRequest, Finding, PlannerRequest, Version
+from nodes.roles import Version
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.steps import H200, ROOT
+from tests.nodes.rewrites.steps import ROOT, slow
+from tests.nodes.rewrites.test_inputs import first_plan
 
 SPEC = Spec(
     name="some",
@@ -200,11 +200,7 @@ def test_numbers_that_both_leave_open_alike_stay_one() -> None:
 
 @pytest.mark.parametrize(
     ("name", "baseline"),
-    [
-        ("relu_squared", "plain"),
-        pytest.param("scaled_rms_norm", "plain", marks=pytest.mark.slow),
-        pytest.param("gather_rows", "vector", marks=pytest.mark.slow),
-    ],
+    [("relu_squared", "plain"), slow("scaled_rms_norm", "plain"), slow("gather_rows", "vector")],
 )
 def test_the_rules_own_forms_of_a_kernel_go_together(name: str, baseline: str, tmp_path: Path) -> None:
     """The baseline above a size, the first plan's file below, both ways round, emulated on either side of it; the baseline for
@@ -212,19 +208,7 @@ def test_the_rules_own_forms_of_a_kernel_go_together(name: str, baseline: str, t
     folder = ROOT / "tests" / "inputs" / name
     kernel = catalog.load(str(folder))
     text = kernel.baseline("cuda", baseline)[1].read_text()
-    policy, finding = RulesPolicy(), Finding(bound="latency", summary="")
-    request = PlannerRequest(
-        spec=kernel.spec,
-        device=H200,
-        finding=finding,
-        incumbent="root",
-        source=text,
-        attempts=(),
-        sources={"root": text},
-    )
-    (plan,) = policy.planner(request)
-    asked = CoderRequest(spec=kernel.spec, device=H200, finding=finding, plan=plan, source=text)
-    new = policy.coder(asked).source
+    new = first_plan(folder / f"baseline.{baseline}.cu")[1]
     small = [w for w in kernel.spec.workloads if not w.timed]
     measure = measures(kernel.spec)[0]
     limit = max(measure.of(kernel.spec, workload) for workload in small)  # the largest of them is not below it

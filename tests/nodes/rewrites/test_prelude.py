@@ -17,12 +17,6 @@ CUDA = sorted(path.stem for path in FOLDER.glob("*.cuh"))
 CPP = sorted(path.stem for path in FOLDER.glob("*.h"))
 
 
-def test_every_text_begins_behind_its_includes() -> None:
-    for name in CUDA:
-        assert text_of(name) and "#include" not in text_of(name) and "#pragma once" not in text_of(name)
-    assert "typedef float lanes" in text_of("lanes", ".h")
-
-
 def test_names_at_the_outer_level_are_what_a_text_defines() -> None:
     assert defined(text_of("block_shifted_sum")) == {"ShiftedSum", "warp_shifted_sum", "block_shifted_sum"}
     assert defined(text_of("enable_pdl")) == {"enable_pdl"}

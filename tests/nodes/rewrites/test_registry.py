@@ -10,6 +10,7 @@ import pytest
 from benchmarks.rewrite_inputs import Input, inputs
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts, catalog, ordered, registry
+from nodes.rewrites.syntax.source import Source
 
 INPUTS = list(inputs())
 QUICK = {"scaled_rms_norm", "masked_softmax", "rotary_query_key", "cpu_softmax", "relabel"}
@@ -54,9 +55,14 @@ def test_an_order_that_cannot_be_is_refused(after: str, said: str, monkeypatch: 
     ids=lambda one: one.label,
 )
 def test_one_pass_of_forms_is_all_there_is(one: Input) -> None:
-    """Plans have them once, in their order: nothing is left for a second time."""
+    """Plans have them once, in their order: nothing is left for a second time. Nor does any step behind them apply twice, and what
+    it writes is C++."""
     facts, text = Facts(spec=one.spec, device=one.device), one.text
     forms = [rewrite.name for rewrite in ordered(one.device.device) if rewrite.normalizes]
     for form in forms:
         text = applied_step(form, text, facts) or text
     assert [form for form in forms if applied_step(form, text, facts) is not None] == []
+    for step in (rewrite.name for rewrite in ordered(one.device.device)):
+        new = applied_step(step, text, facts)
+        assert new is None or not Source(new, one.device.device).root.has_error, step
+        assert new is None or applied_step(step, new, facts) is None, f"{step} applies twice"

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
-import torch
 
-from nodes.policies.rules import applied_step
-from nodes.rewrites import Facts
-from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.steps import H200, INPUTS, body, check, where_they_apply
-from tests.nodes.rewrites.steps import after as steps_after
-from tests.nodes.rewrites.test_vectorize_unaligned_rows import at, spec
+from tests.nodes.rewrites.steps import INPUTS, after, body, check, refused, same, stays, where_they_apply
+from tests.nodes.rewrites.test_foreign_traits import kernel
 
-ROWS = Facts(spec=spec(at(4096), at(2048)), device=H200)
 CUB = (INPUTS / "scaled_rms_norm/baseline.cub.cu").read_text()
 TEMPLATES = """\
 #include <math.h>
@@ -47,12 +40,12 @@ static __global__ void norm_kernel(float* out, const float* inp, const float* we
   for (int col = threadIdx.x; col < C; col += block_size) out[col] = inp[col] * scale * weight[col];
 }
 
-extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
-  const dim3 blocks(N, 1, 1);
-  if (C < 64) {
-    norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE, 0, 0>>>(out, inp, weight, N, C);
+extern "C" void fuzz_float32(const float* x, const float* w, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  const dim3 blocks(rows, 1, 1);
+  if (n < 64) {
+    norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE, 0, stream>>>(y, x, w, rows, n);
   } else {
-    norm_kernel<256><<<blocks, dim3(256, 1, 1), 0, 0>>>(out, inp, weight, N, C);
+    norm_kernel<256><<<blocks, dim3(256, 1, 1), 0, stream>>>(y, x, w, rows, n);
   }
 }
 """
@@ -86,8 +79,8 @@ __global__ void norm_kernel(float* out, const float* inp, const float* weight, i
   for (int i = tid; i < C; i += blockSize) out[blockIdx.x * C + i] = inp[blockIdx.x * C + i] * scale * weight[i];
 }
 
-extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
-  norm_kernel<256><<<N, 256, 0, 0>>>(out, inp, weight, N, C);
+extern "C" void fuzz_float32(const float* x, const float* w, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  norm_kernel<256><<<rows, 256, 0, stream>>>(y, x, w, rows, n);
 }
 """
 TREE = """\
@@ -110,35 +103,22 @@ __global__ void norm_kernel(float* out, const float* inp, const float* weight, i
   }
 }
 
-extern "C" void norm(float* out, const float* inp, const float* weight, long N, long C) {
-  norm_kernel<<<N, 256, 0, 0>>>(out, inp, weight, N, C);
+extern "C" void fuzz_float32(const float* x, const float* w, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  norm_kernel<<<rows, 256, 0, stream>>>(y, x, w, rows, n);
 }
 """
 
 
-PLANE = TEMPLATES.replace("blocks(N, 1, 1)", "blocks(N / 2, 2, 1)")
-PREPARE = ("single_assignment_pointers", "symbolic_block_size", "canonicalize_reductions",
-           "redundant_broadcast", "vectorize")  # fmt: skip
-
-
-def after(text: str, *steps: str) -> str:
-    return steps_after(text, *steps, facts=ROWS)
+PREPARE = "single_assignment symbolic_block_size canonicalize_reductions redundant_broadcast vectorize"
 
 
 def in_registers(text: str) -> str:
-    return after(where_they_apply(text, *PREPARE, facts=ROWS), "cache_row_in_registers")
+    return after(where_they_apply(text, PREPARE), "cache_row_in_registers")
 
 
 # Blocks as wide as their row.
 
-ADD, FUNCTOR = (
-    "using Add = cuda::std::plus<>;",
-    """\
-struct Add {{
-  template <typename T>
-  __device__ T operator()(const T& a, const T& b) const {{ return {}; }}
-}};""",
-)
+ADD = "using Add = cuda::std::plus<>;"
 
 
 @pytest.mark.parametrize(
@@ -151,37 +131,32 @@ struct Add {{
         ("std::min<int64_t>(hidden, 1024)", "std::max<int64_t>(hidden, 1024)"),
         ("std::min<int64_t>(hidden, 1024)", "std::min<int64_t>(hidden, 1000)"),
         ("  scaled_rms_norm_kernel<__half><<<", "  if (block.x > 7) return;\n  scaled_rms_norm_kernel<__half><<<"),
-        ("Add{}, blockDim.x", "Add{}"),
-        (ADD, FUNCTOR.format("a + b + b")),
-        (ADD, FUNCTOR.format("a + a")),
     ],
 )
 def test_other_blocks_stay_as_wide_as_they_are(old: str, new: str) -> None:
-    assert applied_step("canonicalize_reductions", CUB, ROWS) is not None
-    assert old in CUB and applied_step("canonicalize_reductions", CUB.replace(old, new), ROWS) is None
+    assert stays("canonicalize_reductions", CUB, old, new)
 
 
-def test_functors_and_short_names_of_reductions() -> None:
-    assert "block_sum<0>(square_sum);" in after(CUB.replace(ADD, FUNCTOR.format("a + b")), "canonicalize_reductions")
-    most = CUB.replace("square_sum += x * x;", "square_sum = fmaxf(square_sum, x);")
-    for functor in (FUNCTOR.format("fmaxf(b, a)"), "using Add = cuda::maximum<>;", "using Add = cub::Max;"):
+def test_short_names_of_reductions() -> None:
+    most = CUB.replace("square_sum += x * x;", "square_sum = fmaxf(square_sum, x);").replace("min<", "max<")
+    most = most.replace("std::max<int64_t>(hidden, 1024)", "1024")
+    for functor in ("using Add = cuda::maximum<>;", "using Add = cub::Max;"):
         assert "block_max<0>(square_sum);" in after(most.replace(ADD, functor), "canonicalize_reductions")
     two = "#if NEW\nusing Add = cuda::maximum<>;\n#else\nusing Add = cub::Min;\n#endif\n"
-    assert applied_step("canonicalize_reductions", most.replace(ADD, two), ROWS) is None
+    assert refused(most.replace(ADD, two), "canonicalize_reductions")
+    alone = TEMPLATES.replace(
+        "norm_kernel<256><<<blocks, dim3(256, 1, 1)", "norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE"
+    )
+    assert refused(alone, "canonicalize_reductions"), "one warp alone is no reduction over a block"
 
 
 # Widths in templates, blocks of one warp among them, and grids of more than one dimension.
 
 
-def test_one_warp_alone_is_no_reduction_over_a_block() -> None:
-    text = TEMPLATES.replace("norm_kernel<256><<<blocks, dim3(256, 1, 1)", "norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE")
-    assert applied_step("canonicalize_reductions", text, ROWS) is None
-
-
-def test_rows_over_a_grid_of_two_dimensions_are_kept() -> None:
-    new = in_registers(TEMPLATES)
-    assert "norm_kernel_in_registers" in new and "row_items(int64_t{1} * N, steps" not in new
-    assert "row_items(int64_t{1} * (N / 2) * 2, steps" in in_registers(PLANE)
+def test_rows_over_a_grid_of_one_dimension_are_kept() -> None:
+    assert "norm_kernel_in_registers" in in_registers(TEMPLATES)
+    wide = TEMPLATES.replace("blocks(rows, 1, 1)", "blocks(1, rows, 1)")
+    assert refused(where_they_apply(wide, PREPARE), "cache_row_in_registers")
 
 
 # Pragmas of loops that go, and results that only a branch knows.
@@ -221,42 +196,43 @@ __global__ void rows(const float* x, float* y, int n) {
     y[blockIdx.x] = total.m + logf(total.d);
   }
 }
-extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 256, 0, 0>>>(x, y, n); }
+extern "C" void f(const float* x, float* y, long rows_, long n) { rows<<<rows_, 256, 0, stream>>>(x, y, n); }
 """
     kernel = body(after(text, "online_reduction"), "rows")
     assert "#pragma" not in kernel and "partials" not in kernel
     assert "of_block = block_shifted_sum<0>(md.m, md.d, expf); if (threadIdx.x == 0) {" in kernel
     assert "y[blockIdx.x] = of_block.shift + logf(of_block.sum);" in kernel
-    assert applied_step("online_reduction", text.replace("int w = 1", "int w = 2"), ROWS) is None
-    later = text.replace("    y[blockIdx.x] =", "    total.d += 1.0f;\n    y[blockIdx.x] =")
-    assert applied_step("online_reduction", later, ROWS) is None
+    assert stays("online_reduction", text, "int w = 1", "int w = 2")
+    assert stays("online_reduction", text, "    y[blockIdx.x] =", "    total.d += 1.0f;\n    y[blockIdx.x] =")
 
 
 # Sums to which a thread without elements adds something: they are others with another number of threads.
+
+
+COUNTED = (
+    "symbolic_block_size canonicalize_reductions vectorize",
+    "cache_row_in_registers several_rows_per_block cluster_split",
+)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ("float sum = 0.0f;", "float sum = 1.0f;"),
-        ("sdata[threadIdx.x] = sum;", "sdata[threadIdx.x] = 1.0f;"),
         ("sdata[threadIdx.x] = sum;", "sum += 2.0f;\n  sdata[threadIdx.x] = sum;"),
         ("sdata[threadIdx.x] = sum;", "sum = N;\n  sdata[threadIdx.x] = sum;"),
-        ("sdata[threadIdx.x] = sum;", "sdata[threadIdx.x] = sum + 1.0f;"),
     ],
 )
 def test_blocks_stay_as_wide_as_their_sums_count(old: str, new: str) -> None:
-    plain = after(TREE, "symbolic_block_size", "canonicalize_reductions", "vectorize")
-    other = after(TREE.replace(old, new), "symbolic_block_size", "canonicalize_reductions", "vectorize")
-    for step in ("cache_row_in_registers", "several_rows_per_block", "cluster_split"):
-        assert applied_step(step, plain, ROWS) is not None
-        assert applied_step(step, other, ROWS) is None, step
+    plain, other = after(TREE, COUNTED[0]), after(TREE.replace(old, new), COUNTED[0])
+    for step in COUNTED[1].split():
+        assert not refused(plain, step) and refused(other, step), step
 
 
 def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     for more in ("if (threadIdx.x == 0) sum += 1.0f;", "sum *= 2.0f;", "sum = sum / 3.0f;", "sum = 2 * (sum - 0.0f);"):
         text = TREE.replace("sdata[threadIdx.x] = sum;", f"{more}\n  sdata[threadIdx.x] = sum;")
-        after(text, "symbolic_block_size", "canonicalize_reductions", "vectorize", "cache_row_in_registers")
+        after(text, COUNTED[0], "cache_row_in_registers")
 
 
 # Trees that are written out, their last warp through volatile memory.
@@ -265,8 +241,8 @@ def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("norm_kernel<256><<<N, 256,", "norm_kernel<256><<<N, C,"),  # blocks that may not be what the tree is for
-        ("norm_kernel<256><<<N, 256,", "norm_kernel<256><<<N, 512,"),  # half of the block is left out
+        ("norm_kernel<256><<<rows, 256,", "norm_kernel<256><<<rows, n,"),  # blocks that may not be what the tree is for
+        ("norm_kernel<256><<<rows, 256,", "norm_kernel<256><<<rows, 512,"),  # half of the block is left out
         ("sdata[tid + 128]; __syncthreads();", "sdata[tid + 128];"),
         ("sdata[tid + 4]", "sdata[tid + 3]"),
         ("  const float scale", "  out[tid] = sdata[tid];\n  const float scale"),
@@ -274,32 +250,14 @@ def test_what_the_first_thread_adds_or_all_scale_is_no_matter() -> None:
     ],
 )
 def test_other_trees_stay(old: str, new: str) -> None:
-    assert old in HARRIS
-    assert applied_step("canonicalize_reductions", HARRIS.replace(old, new), ROWS) is None
+    assert stays("canonicalize_reductions", HARRIS, old, new)
 
 
 def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
-    assert applied_step("inline_device_functions", HARRIS, ROWS) is None
-    assert applied_step("inline_device_functions", HARRIS.replace("volatile ", ""), ROWS) is not None
+    assert stays("inline_device_functions", HARRIS.replace("volatile ", ""), "(float* sdata", "(volatile float* sdata")
 
 
 # What they compute.
-
-
-@pytest.mark.parametrize("text", [TREE, HARRIS, TEMPLATES, PLANE], ids=["tree", "harris", "templates", "plane"])
-def test_they_compute_the_same(text: str, tmp_path: Path) -> None:
-    computes_the_norm(in_registers(text), False, tmp_path)
-
-
-def computes_the_norm(text: str, centred: bool, folder: Path) -> None:
-    built = library(text, folder)
-    for rows, columns in ((2, 5), (4, 96), (2, 515), (2, 1032)):
-        x, weight = (torch.randn(n, columns, generator=torch.Generator().manual_seed(columns)) for n in (rows, 1))
-        out = torch.full((rows, columns), 7.0)
-        pointers = (ctypes.c_void_p(t.data_ptr()) for t in (out, x, weight))
-        built.norm(*pointers, ctypes.c_long(rows), ctypes.c_long(columns))
-        held = x - x.mean(-1, keepdim=True) if centred else x
-        torch.testing.assert_close(out, held * torch.rsqrt(held.pow(2).mean(-1, keepdim=True) + 1e-5) * weight)
 
 
 def test_a_row_that_cub_reduces_stays_in_registers(tmp_path: Path) -> None:
@@ -317,7 +275,128 @@ __global__ void twice(float* x, int n) {
     x[blockIdx.x * n + i] = 2.0f * v;
   }
 }
-extern "C" void f(float* x, long rows, long n) { twice<<<rows, 256, 0, 0>>>(x, n); }
+extern "C" void f(float* x, long rows, long n) { twice<<<rows, 256, 0, stream>>>(x, n); }
 """
     new = after(text, "vectorize")
     assert "load_lanes<VEC>(&row[first])" in new and "store_lanes(&x[blockIdx.x * n + first], " in new
+
+
+# Forms of serving engines and of llm.c: cooperative groups, launches through a variable, arguments by default.
+
+GROUPS = """\
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <math.h>
+namespace cg = cooperative_groups;
+
+__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
+  cg::thread_block block = cg::this_thread_block();
+  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
+  int idx = blockIdx.x * warp.meta_group_size() + warp.meta_group_rank();
+  if (idx >= N) {
+    return;
+  }
+  const float* x = inp + idx * C;
+  float sum = 0.0f;
+  for (int i = warp.thread_rank(); i < C; i += warp.size()) sum += x[i];
+  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  float m = sum / C;
+  sum = 0.0f;
+  for (int i = warp.thread_rank(); i < C; i += warp.size()) {
+    float diff = x[i] - m;
+    sum += diff * diff;
+  }
+  sum = cg::reduce(warp, sum, cg::plus<float>{});
+  float s = rsqrtf(sum / C + 1e-5f);
+  float* o = out + idx * C;
+  for (int c = warp.thread_rank(); c < C; c += warp.size()) o[c] = (x[c] - m) * s * weight[c];
+}
+
+extern "C" void fuzz_float32(const float* x, const float* w, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  norm_kernel<<<(rows + 7) / 8, 256, 0, stream>>>(y, x, w, rows, n);
+}
+"""
+
+
+def test_other_words_of_groups() -> None:
+    more = """\
+  auto tile = cg::tiled_partition<32>(cg::this_thread_block());
+  float v = cg::reduce(tile, x[2] + 1, cg::greater<float>());
+  block.sync();
+  if (v > 0) o[0] = block.thread_rank() + block.size();
+"""
+    last = GROUPS.rindex("  for (int c")
+    kernel = body(after(GROUPS[:last] + more + GROUPS[last:], "lower_cooperative_groups"), "norm_kernel")
+    assert "float v = warp_max(static_cast<float>(x[2] + 1)); __syncthreads();" in kernel
+    assert "o[0] = threadIdx.x + blockDim.x;" in kernel
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("256, 0", "dim3(32, 8), 0"),  # warps along the second dimension: thread_rank() is no threadIdx.x
+        ("256, 0", "C / 3, 0"),  # blocks that may not be whole warps
+        ("tiled_partition<32>(block)", "tiled_partition<16>(block)"),
+        ("cg::plus<float>{}", "Mine{}"),
+        ("float m = sum / C;", "float m = ask(warp, sum);"),  # handed on
+        ("float m = sum / C;", "float m = sum / C; { int warp = 3; m += warp; }"),  # two things of one name
+        ("float m = sum / C;", "float m = sum / C + block.group_index().x;"),
+    ],
+)
+def test_other_groups_stay(old: str, new: str) -> None:
+    assert stays("lower_cooperative_groups", GROUPS, old, new)
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "extern __shared__ __align__(sizeof(float)) char bytes[];",
+        "extern __align__(16) __shared__ char bytes[];",
+        "__align__(16) extern __shared__ char bytes[];",
+    ],
+)
+def test_alignment_is_said_in_standard_words(declared: str) -> None:
+    text = f"__global__ void k(float* x) {{\n  int n = 1;\n  {declared}\n  x[n] = bytes[0];\n}}\n"
+    new = after(text, "standard_alignas")
+    given = declared[declared.index("(") : declared.index(")") + 1 + declared.count("))")]
+    assert f"  alignas{given} extern __shared__ char bytes[];\n" in new
+
+
+def test_alignment_of_other_things_stays() -> None:
+    text = "struct __align__(8) Pair { float a, b; };\n__global__ void k(float* x) { Pair p = {1, 2}; x[0] = p.a; }\n"
+    assert refused(text, "standard_alignas")
+
+
+def test_a_launch_through_a_variable_names_its_kernel() -> None:
+    launch = "  norm_kernel<256><<<rows, 256, 0, stream>>>(y, x, w, rows, n);"
+    through = "  auto kernel = norm_kernel<256>;\n  cudaFuncSetAttribute(kernel, Most, 7);\n" + launch.replace(
+        "norm_kernel<256>", "kernel"
+    )
+    new = after(HARRIS.replace(launch, through), "resolve_kernel_variables")
+    assert new == HARRIS.replace(launch, "  cudaFuncSetAttribute(norm_kernel<256>, Most, 7);\n" + launch)
+    for other in (
+        through.replace(
+            "auto kernel = norm_kernel<256>;", "auto kernel = norm_kernel<256>; if (N > 7) kernel = other;"
+        ),
+        through.replace("= norm_kernel<256>", "= choose(C)"),
+    ):
+        assert refused(HARRIS.replace(launch, other), "resolve_kernel_variables")
+
+
+def test_defaults_are_written_out() -> None:
+    text = kernel(
+        "  y[0] = kBias ? bias[0] : x[0];",
+        parameters="const float* x, float* y, int n, const float* bias = nullptr",
+        launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);",
+        head="template <int W, bool kBias = false> ",
+    )
+    new = after(text, "fill_default_arguments")
+    assert "template <int W, bool kBias> " in new and "const float* bias)" in new
+    assert "plain<256, false><<<rows, 256, 0, stream>>>(x, y, n, nullptr);" in new
+    assert refused(text.replace("bool kBias = false", "bool kBias = W == 4"), "fill_default_arguments")
+
+
+def test_they_compute_the_same() -> None:
+    """The last warp of `HARRIS` runs in lockstep, which the emulation's do not; its row is the tree's."""
+    texts = {"tree": TREE, "templates": TEMPLATES, "harris": HARRIS}
+    same({form: (TREE if text == HARRIS else text, in_registers(text)) for form, text in texts.items()})

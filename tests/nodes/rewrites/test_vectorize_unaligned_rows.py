@@ -16,8 +16,8 @@ from nodes.rewrites import Facts, ordered
 from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
 from nodes.rewrites.specialize.uneven import row_axis
 from tests.nodes.rewrites.emulate.emulation import library
-from tests.nodes.rewrites.steps import H200, INPUTS, after, check
-from tests.nodes.rewrites.test_cuda_rewrites import _bundle
+from tests.nodes.rewrites.steps import H200, INPUTS, after, check, where_they_apply
+from tests.nodes.rewrites.test_inputs import first_plan
 
 
 def spec(*workloads: Workload) -> Spec:
@@ -67,8 +67,9 @@ extern "C" void run(const __half* x, __half* y, long n, cudaStream_t stream) {
 """
 
 
-def ragged(text: str, facts: Facts = RAGGED) -> str | None:
-    return applied_step("vectorize_unaligned_rows", text, facts)
+def ragged(text: str, facts: Facts = RAGGED) -> str:
+    """Packs of uneven rows, "" where they stay."""
+    return applied_step("vectorize_unaligned_rows", text, facts) or ""
 
 
 def always(text: str) -> str:
@@ -93,7 +94,7 @@ def always(text: str) -> str:
 def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Workload, ...], expected: bool) -> None:
     assert has_ragged_rows(spec(*workloads)) is expected
     facts = Facts(spec=spec(*workloads), device=H200)
-    assert (ragged(after(ROWS, "vectorize"), facts) is not None) is expected
+    assert bool(ragged(after(ROWS, "vectorize"), facts)) is expected
 
 
 @pytest.mark.parametrize(
@@ -113,54 +114,46 @@ def test_it_is_planned_for_visible_workloads_with_such_rows(workloads: tuple[Wor
         ("const int row = blockIdx.x;", "int row = blockIdx.x;\n  n = n / 2;"),
         ("const int row = blockIdx.x;", "const int row = blockIdx.x;\n  const int lanes = VEC;"),
         ("add_rows<WIDTH><<<", "add_rows<4><<<rows, 256, 0, stream>>>(x, bias, y, n);\n      add_rows<WIDTH><<<"),
-        (
-            "n % PACK == 0",
-            "sizeof(Lanes<__half, PACK>) == 16",
-        ),  # not a refusal: what the host asks for packs is its own
         ("constexpr int WIDTH = decltype(lanes)::value;", "constexpr int WIDTH = decltype(lanes)::value + 0;"),
         ("<<<rows, 256", "<<<rows, 256 / WIDTH"),
     ],
 )
 def test_what_is_not_understood_stays(old: str, new: str) -> None:
     packed = after(ROWS, "vectorize")
-    assert old in packed
-    assert (ragged(packed.replace(old, new)) is None) is (not new.startswith("sizeof"))
+    assert old in packed and not ragged(packed.replace(old, new))
 
 
 def test_a_guard_needs_a_grid_that_counts_packs() -> None:
     packed = after(FLAT, "vectorize")
     new = ragged(packed)
-    assert new is not None and "if (pack < packs_in<VEC, RAGGED>(n)) {" in new
-    assert "ceil_div(packs_in<WIDTH, RAGGED>(n), 256)" in new
-    assert ragged(packed.replace("ceil_div(n / WIDTH, 256)", "ceil_div(n, 256)")) is None
+    assert "if (pack < packs_in<VEC, RAGGED>(n)) {" in new and "ceil_div(packs_in<WIDTH, RAGGED>(n), 256)" in new
+    assert not ragged(packed.replace("ceil_div(n / WIDTH, 256)", "ceil_div(n, 256)"))
 
 
-def test_an_index_over_several_rows_stays() -> None:
-    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i % 64]"), "vectorize")
-    assert "&x[first % 64]" in packed and ragged(packed) is None
-    packed = after(
-        FLAT.replace("y[i] =", "const int row = i / 64;\n    y[i] =").replace("x[i], x[i]", "x[i], x[row]"), "vectorize"
-    )
-    assert ragged(packed) is None
-
-
-def test_what_a_pack_has_in_common_stays_where_packs_may_reach_into_another_row() -> None:
-    """pack looks `s[i / 64]` up once a pack, whose elements have it in common only where packs begin on their multiples."""
-    packed = after(FLAT.replace("x[i], x[i]", "x[i], x[i / 64]"), "vectorize")
-    assert "x_pack.at[k], x[first / 64]" in packed and ragged(packed) is None
-    assert ragged(packed.replace("x[first / 64]", "x_pack.at[k]")) is not None
+@pytest.mark.parametrize(
+    ("old", "new", "reads"),
+    [
+        ("x[i], x[i]", "x[i], x[i % 64]", "&x[first % 64]"),
+        ("y[i] = __hmax(x[i], x[i])", "const int row = i / 64;\n    y[i] = __hmax(x[i], x[row])", "x[row]"),
+        # Looked up once a pack, whose elements have it in common only where packs begin on their multiples.
+        ("x[i], x[i]", "x[i], x[i / 64]", "x_pack.at[k], x[first / 64]"),
+    ],
+)
+def test_an_index_over_several_rows_stays(old: str, new: str, reads: str) -> None:
+    packed = after(FLAT.replace(old, new), "vectorize")
+    assert reads in packed and not ragged(packed)
+    assert ragged(packed.replace("x[first / 64]", "x_pack.at[k]")) or "first / 64]" not in packed
 
 
 def test_plain_files_and_files_that_have_it_stay() -> None:
-    assert ragged(ROWS) is None
-    new = ragged(after(ROWS, "vectorize"))
-    assert new is not None and ragged(new) is None
+    packed = after(ROWS, "vectorize")
+    assert not ragged(ROWS) and not ragged(ragged(packed))
+    assert ragged(packed.replace("n % PACK == 0", "sizeof(Lanes<__half, PACK>) == 16")), "what the host asks is its own"
 
 
 def packed_twice(tmp_path: Path, text: str) -> ctypes.CDLL:
     """The ragged form, with a count of the accesses in one piece that it made."""
     new = ragged(after(text, "vectorize"))
-    assert new is not None
     counted = re.sub(r"if \(in_one_piece<N>\(from, part\)\) \{", r"\g<0> ++pieces;", always(new))
     counted = counted.replace("in_one_piece<N>(to, part)) {", "in_one_piece<N>(to, part)) { ++pieces;")
     assert counted.count("++pieces") == 2
@@ -172,25 +165,23 @@ def packed_twice(tmp_path: Path, text: str) -> ctypes.CDLL:
 def test_every_pack_but_the_ends_moves_in_one_piece(tmp_path: Path) -> None:
     """Rows from any address, in place and not; x, y and bias aligned alike and not."""
     built = packed_twice(tmp_path, ROWS)
-    pieces = ctypes.c_int.in_dll(built, "pieces")
+    pieces, rows = ctypes.c_int.in_dll(built, "pieces"), 3
     generator = torch.Generator().manual_seed(3)
     for n in (0, 1, 7, 8, 9, 15, 16, 17, 129, 50257 % 1000):
         for x_at, y_at in ((0, 0), (1, 1), (7, 7), (0, 3), (5, 0)):
-            rows = 3
             x, y = (torch.randn(64 + rows * n + 64, generator=generator).half() for _ in range(2))
             bias = torch.randn(n + 1, generator=generator).half()
-            given, before = x[x_at : x_at + rows * n].clone(), y.clone()
+            want, before = x[x_at : x_at + rows * n].view(rows, n) + bias[1:], y.clone()
             pointers = [ctypes.c_void_p(t.data_ptr() + 2 * o) for t, o in ((x, x_at), (bias, 1), (y, y_at))]
             pieces.value = 0
             built.add(*pointers, ctypes.c_long(rows), ctypes.c_long(n), None)
-            want = given.view(rows, n) + bias[1:]
             assert torch.equal(y[y_at : y_at + rows * n].view(rows, n), want), (n, x_at, y_at)
             assert torch.equal(y[:y_at], before[:y_at]) and torch.equal(y[y_at + rows * n :], before[y_at + rows * n :])
             if x_at == y_at and n % 8 and x.data_ptr() % 16 == y.data_ptr() % 16 == 0:
-                whole = [max(0, (x_at + (row + 1) * n) // 8 - -(-(x_at + row * n) // 8)) for row in range(rows)]
-                begins = [(x_at + row * n) % 8 for row in range(rows)]
-                loads_of_bias = sum(w for w, begin in zip(whole, begins, strict=True) if (1 - begin) % 8 == 0)
-                assert pieces.value == 2 * sum(whole) + loads_of_bias, (n, x_at)
+                begins = [x_at + row * n for row in range(rows)]
+                whole = [max(0, (begin + n) // 8 - -(-begin // 8)) for begin in begins]
+                of_bias = sum(w for w, begin in zip(whole, begins, strict=True) if (1 - begin) % 8 == 0)
+                assert pieces.value == 2 * sum(whole) + of_bias, (n, x_at)
             built.add(pointers[2], pointers[1], pointers[2], ctypes.c_long(rows), ctypes.c_long(n), None)
             assert torch.equal(y[y_at : y_at + rows * n].view(rows, n), want + bias[1:]), "in place"
 
@@ -209,13 +200,11 @@ def test_bundles_are_right_for_all_widths(name: str, tmp_path: Path) -> None:
     """With what later steps make of packs: rows in registers, over more blocks, one step a thread."""
     folder = INPUTS / name
     baseline = folder / "baseline.plain.cu"
-    steps, text = _bundle(baseline)
+    steps, text = first_plan(baseline)
     if "vectorize_unaligned_rows" not in steps:  # where its place is: the folder's timed workloads do not ask for it
         text = baseline.read_text()
-        order = [rewrite.name for rewrite in ordered("cuda")]
-        before = [s for s in steps if order.index(s) < order.index("vectorize_unaligned_rows")]
-        for step in [*before, "vectorize_unaligned_rows", *steps[len(before) :]]:
-            text = applied_step(step, text, RAGGED) or text
+        there = [r.name for r in ordered("cuda") if r.name in {*steps, "vectorize_unaligned_rows"}]
+        text = where_they_apply(text, *there, facts=RAGGED)
     assert "past_pack" in text
     known = kernels.load(str(folder)).spec
     along = row_axis(known, known.workloads[0])

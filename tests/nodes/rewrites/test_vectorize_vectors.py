@@ -1,10 +1,10 @@
-"""Kernels that move vectors of 4 or 8 bytes a thread already: how pack widens them, and what it leaves alone."""
+"""What vectorize leaves to the thread that has it: vectors, elements that depend on their thread, guards that ask for an element."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.steps import after, flat, refused, stays
+from tests.nodes.rewrites.steps import after, refused, stays
 
 TEXT = """\
 __global__ void plain(const float* x, float* y, int n) {{
@@ -22,85 +22,34 @@ def kernel(body: str) -> str:
     return TEXT.format(body=body)
 
 
-@pytest.mark.parametrize(
-    ("body", "loads", "condition"),
-    [
-        (f"{INDEX}if (i < n / 2) {{ {COPY} }}", "&reinterpret_cast<const float2*>(x)[first]", "n / 2 % PACK"),
-        (f"{INDEX}if (i >= n / 2) return;\n  {COPY}", "&reinterpret_cast<const float2*>(x)[first]", "n / 2 % PACK"),
-        (
-            f"{INDEX}if (i < n / 2) {{ reinterpret_cast<float2*>(y)[i] = *(const float2*)(x + n + 2 * i); }}",
-            "(const float2*)(x + n + 2 * first)",
-            "n % (2 * PACK)",  # where the vectors begin, in elements of the parameter
-        ),
-        (
-            "const float2* row = (const float2*)(x + blockIdx.x * n);\n  float2* to = (float2*)y;\n  "
-            "for (int i = threadIdx.x; i < n / 2; i += blockDim.x) to[blockIdx.x * (n / 2) + i] = row[i];",
-            "&row[first]",
-            "n % (2 * PACK)",
-        ),
-    ],
-)
-def test_a_thread_takes_as_many_vectors_as_make_16_bytes(body: str, loads: str, condition: str) -> None:
-    new = after(kernel(body), "vectorize")
-    assert f"load_lanes<VEC>({loads})" in new and flat(new).count("; Lanes<float2, VEC>") == 1
-    assert f"{condition} == 0" in new and "PACK = PACK_BYTES / sizeof(float2);" in new
-    assert "aligned_to_16_bytes(x, y)" in new or "aligned_to_16_bytes(y, x)" in new
-
-
-def test_a_grid_is_not_empty_where_there_is_no_whole_vector() -> None:
-    """One element is no pair; the launch had a block for it."""
-    assert "ceil_div((n / 2) / WIDTH + 1, 256)" in after(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}"), "vectorize")
-    whole = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
-    assert "ceil_div(n / WIDTH, 256)" in after(whole, "vectorize")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("(x)[i];", "(x)[i + threadIdx.x];"),
-        (
-            "(x)[i]; }",
-            "(x)[i]; } else if (i == n / 2 && n % 2) { y[n - 1] = x[n - 1]; }",
-        ),  # the thread behind the last pair
-        ("float2*>(", "Unseen*>("),  # who knows how long that is
-        ("float2*>(", "half2*>("),  # its copy goes half by half
-        ("float2*>(", "float4*>("),  # nothing is wider
-    ],
-)
-def test_what_is_not_understood_stays(old: str, new: str) -> None:
-    assert stays("vectorize", kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}"), old, new, times=-1)
-
-
-@pytest.mark.parametrize(
-    "read", ["*(const float2*)(x + 1 + 2 * i)", "*(const float2*)(x + i)", "*(const float2*)(x + 3 * i)"]
-)
-def test_vectors_that_begin_anywhere_are_read_one_by_one(read: str) -> None:
-    new = after(kernel(f"{INDEX}if (i < n / 2) {{ reinterpret_cast<float2*>(y)[i] = {read}; }}"), "vectorize")
-    assert f"y_pack.at[k] = {read};" in new and "x_pack" not in new
+ELEMENT = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
 
 
 def test_one_array_in_two_sizes_is_written_one_by_one() -> None:
-    new = after(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} y[2 * i + 1] = x[0]; }}"), "vectorize")
-    assert "y_pack" not in new and "reinterpret_cast<float2*>(y)[i] = x_pack.at[k];" in new
+    new = after(kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; reinterpret_cast<float2*>(y)[i].x = 1; }}"), "vectorize")
+    assert "y_pack" not in new and "y[i] = x_pack.at[k];" in new
+    assert refused(kernel(f"{INDEX}if (i < n / 2) {{ {COPY} }}"), "vectorize")
 
 
-def test_an_element_that_depends_on_its_thread_stays_with_it() -> None:
-    text = kernel(f"{INDEX}if (i < n) {{ y[i] = x[i]; }}")
-    assert refused(text.replace("= x[i]", "= x[i] * threadIdx.x"), "vectorize")
-    named = text.replace(INDEX, f"const int t = threadIdx.x;\n  {INDEX}")
-    assert refused(named.replace("= x[i]", "= x[i] * t"), "vectorize")
-    assert not refused(named, "vectorize")
+NAMED = ELEMENT.replace(INDEX, f"const int t = threadIdx.x;\n  {INDEX}")
 
 
 @pytest.mark.parametrize(
-    "guard", ["if (i < n && x[i] > 0)", "if (i >= n || x[i] < 0) return;\n ", "if (i % 3 && i < n)"]
+    ("text", "old", "new"),
+    [
+        (ELEMENT, "= x[i]", "= x[i] * threadIdx.x"),  # an element that depends on its thread stays with it
+        (NAMED, "= x[i]", "= x[i] * t"),
+        # A guard that asks for the element: of the catalogue's look_up, `if (i < count && local[i] >= 0)`, an index was left over
+        # that nothing declared.
+        (ELEMENT, "if (i < n)", "if (i < n && x[i] > 0)"),
+        (ELEMENT, "if (i < n)", "if (i >= n || x[i] < 0) return;\n "),
+        (ELEMENT, "if (i < n)", "if (i % 3 && i < n)"),
+    ],
 )
-def test_a_guard_that_asks_for_the_element_stays(guard: str) -> None:
-    """Of the catalogue's look_up, `if (i < count && local[i] >= 0)`, an index was left over that nothing declared."""
-    assert refused(kernel(f"{INDEX}{guard} y[i] = x[i];"), "vectorize")
+def test_elements_that_stay(text: str, old: str, new: str) -> None:
+    assert stays("vectorize", text, old, new)
 
 
 def test_a_store_in_parentheses_is_a_store() -> None:
     """`(y[i]) = v` was once taken for a load."""
-    text = kernel(f"{INDEX}if (i < n) {{ (y[i]) = x[i]; }}")
-    assert "store_lanes(&y[first], y_pack);" in after(text, "vectorize")
+    assert "store_lanes(&y[first], y_pack);" in after(ELEMENT.replace("y[i]", "(y[i])"), "vectorize")

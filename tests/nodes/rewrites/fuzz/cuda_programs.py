@@ -29,7 +29,7 @@ def forms(draw: st.DrawFn) -> Form:
             "flat": ("guard", "positive", "stride", "grid", "items", "strided items")}[team]  # fmt: skip
     row = pick(*rows)
     return Form(
-        draw=draw, dtype=dtype, element=pick(C_TYPES["cuda"][dtype], "T"), team=team, width=width,
+        dtype=dtype, element=pick(C_TYPES["cuda"][dtype], "T"), team=team, width=width,
         index_type=pick("int", "int64_t"), stride=stride, row=row,
         addressing=pick("plain", "wide", "pointers", "base", *(("moved",) if row != "loop" else ())),
         load=pick("static", "cast", "function", "ldg", "reference"), reduction=pick("tree", "warps", "function"),
@@ -38,33 +38,27 @@ def forms(draw: st.DrawFn) -> Form:
     )  # fmt: skip
 
 
-def kernel(form: Form, name: str, written: set[str]) -> Writer:
+def kernel(draw: st.DrawFn, form: Form, name: str, written: set[str]) -> Writer:
     """One kernel; `written` are outputs that launches before it have changed."""
-    writer = Writer(form, name, written=set(written))
-    choices = ["x", "z", "y", "v", "s", "pair", "gathered", "next", "any"]
-    writer.favourites = form.draw(st.lists(st.sampled_from(choices), min_size=1, max_size=3, unique=True))
-    writer.dynamic = form.draw(st.integers(0, 2)) == 2
-    if form.draw(st.integers(0, 2)) == 2:
-        writer.outputs = (form.one_of("v", "y"),)
+    writer = Writer(draw, form, name, written)
     if form.team == "flat":
         leave = "continue;" if form.row in ("stride", "items", "strided items") else "return;"
-        for text in writer.body("column", []):
-            writer.line(text.replace("continue;", leave))
+        writer.lines += [text.replace("continue;", leave) for text in writer.body("column", [])]
         return writer
-    for _ in range(form.draw(st.integers(1, 4))):
-        kind = form.draw(st.integers(0, 7)) if form.team == "block" else 0
+    for _ in range(draw(st.integers(1, 4))):
+        kind = draw(st.integers(0, 7)) if form.team == "block" else 0
         if kind == 7:
             writer.line_buffer()
         elif kind >= 5 and form.aligned:
             writer.vector_pass()
-        elif kind == 4 or (kind == 0 and form.draw(st.integers(0, 4)) == 4):
+        elif kind == 4 or (kind == 0 and writer.chance(5)):
             writer.known_pass()
         else:
             writer.run_pass()
     writer.write_results()
     if writer.written == written and "out" not in writer.arrays:
         output, store = writer.outputs[0], writer.stored(writer.expression([writer.loaded("x", "i")]))
-        writer.loop([f"{writer.at(output, 'i')} = {store};"], "i")
+        writer.lines += writer.loop("i", "n", [f"{writer.at(output, 'i')} = {store}"])
         writer.written.add(output)
     return writer
 
@@ -73,18 +67,18 @@ def definition(writer: Writer) -> str:
     """The `__global__` function."""
     form, index_type = writer.form, writer.form.index_type
     names = [a for a in ARRAYS if a in writer.arrays]
-    restrict = " __restrict__" if form.sometimes() else ""
+    restrict = " __restrict__" if writer.chance() else ""
     parameters = [f"{'const ' if a in INPUTS else ''}{_element(form, a)}*{restrict} {a}" for a in names]
-    bounds = f"__launch_bounds__({form.width}) " if form.draw(st.integers(0, 3)) == 3 else ""
+    bounds = f"__launch_bounds__({form.width}) " if writer.chance(4) else ""
     kinds = [*(["typename T"] if form.element == "T" else []), *(["bool kFlag"] if form.flag else [])]
     head = (f"template <{', '.join(kinds)}>\n" if kinds else "") + f"__global__ void {bounds}{writer.name}"
-    before, around = _places(form, index_type)
+    before, around = _places(writer, index_type)
     if writer.used_buffer and writer.dynamic:
         before.insert(0, "extern __shared__ float buffer[];")
     rows = [a for a in names if len(ARRAYS[a].shape) == 2 and a != "table"]
     if form.team != "flat":
         before += _pointers(form, rows, index_type)
-    body = ["  " + b for b in before] + writer.lines
+    body = ["  " + line for line in before + writer.lines]
     if around:
         if form.team == "block" and form.row == "loop":
             body.append("  __syncthreads();")
@@ -104,8 +98,9 @@ def _element(form: Form, array: str) -> str:
     return form.element if kind == "T" else C_TYPES["cuda"][kind]
 
 
-def _places(form: Form, index_type: str) -> tuple[list[str], list[str]]:
+def _places(writer: Writer, index_type: str) -> tuple[list[str], list[str]]:
     """What says which row and element a thread has, and what opens a block around the rest."""
+    form = writer.form
     if form.team == "block":
         if form.row == "loop":
             return [], [f"  for ({index_type} row = blockIdx.x; row < rows; row += gridDim.x) {{"]
@@ -125,7 +120,7 @@ def _places(form: Form, index_type: str) -> tuple[list[str], list[str]]:
                 f"({flat}) * 4 + item" if form.row == "items" else "(blockIdx.x * 4 + item) * blockDim.x + threadIdx.x"
             )
             head = ["  for (int item = 0; item < 4; ++item) {", f"  const {index_type} i = {first};"]
-            return ["if (i >= rows * n) " + form.one_of("continue;", "break;"), *place], head
+            return ["if (i >= rows * n) " + writer.one_of("continue;", "break;"), *place], head
         if form.row == "stride":
             step = "gridDim.x * blockDim.x"
             return place, [f"  for ({index_type} i = {flat}; i < rows * n; i += {step}) {{"]
@@ -166,7 +161,7 @@ def launch(writer: Writer, number: int) -> list[str]:
     per_block = {"block": 1, "warp": form.width // 32, "thread": form.width, "flat": form.width}[form.team]
     count = "rows * n" if form.team == "flat" else "rows"
     width, lines = str(form.width), list[str]()
-    if form.sometimes():
+    if writer.chance():
         width = f"threads{number}"
         lines.append(f"const int {width} = {form.width};")
     per_block *= 4 if "items" in form.row else 1
@@ -179,7 +174,7 @@ def launch(writer: Writer, number: int) -> list[str]:
     elif form.row == "grid":
         lines += [f"dim3 grid{number}((n + {form.width - 1}) / {form.width}, rows);"]
         grid = f"grid{number}"
-    elif form.sometimes():
+    elif writer.chance():
         lines += [f"dim3 grid{number}({grid});", f"dim3 block{number}({width});"]
         grid, width = f"grid{number}", f"block{number}"
     shared = f"{form.width} * sizeof(float)" if writer.used_buffer and writer.dynamic else "0"
@@ -208,13 +203,13 @@ TIMED = ((4096, 4096), (32, 32768), (65536, 128), (16384, 8), (8192, 1024))
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
     form = draw(forms())
-    writers = [kernel(form, "first_kernel", set())]
+    writers = [kernel(draw, form, "first_kernel", set())]
     if draw(st.integers(0, 5)) == 5:
         other = draw(forms())
         other.macro = False
         other.dtype, other.aligned = form.dtype, form.aligned and other.team == "block"
         other.element = "T" if other.element == "T" else C_TYPES["cuda"][form.dtype]
-        writers.append(kernel(other, "second_kernel", writers[0].written))
+        writers.append(kernel(draw, other, "second_kernel", writers[0].written))
     used = {a for w in writers for a in w.arrays}
     even = form.aligned or draw(st.integers(0, 3)) == 3
     spec = spec_of("cuda", form.dtype, used, draw(st.sampled_from(TIMED)), even)

@@ -2,37 +2,182 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from tests.nodes.rewrites.fuzz.author import Author, folded
 from tests.nodes.rewrites.fuzz.trial import INPUTS, OUTPUTS
 
 HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <stdint.h>\n"
-FULL = "0xffffffff"
+LONGEST = 1030
+"""Elements of a row, in arrays that hold it."""
+NEUTRAL = {"+": "0.0f", "fmaxf": "-INFINITY", "fminf": "INFINITY"}
 FOR_EACH = """\
 template <typename I, typename F>
 __device__ inline void for_each(I first, const int64_t last, const I step, F visit) {
   for (I at = first; at < last; at += step) visit(at);
 }
 """
-LONGEST = 1030
-"""Elements of a row, in arrays that hold it."""
-NEUTRAL = {"+": "0.0f", "fmaxf": "-INFINITY", "fminf": "INFINITY"}
-
-
-OPERATIONS = ("leaf", "*", "+", "-", "fmaxf", "quotient", "exp", "helper", "choice", "tanh", "int", "sqrt", "double")
-
-
-def joined(operator: str, a: str, b: str) -> str:
-    return f"{a} + {b}" if operator == "+" else f"{operator}({a}, {b})"
+TO_FLOAT = """\
+__device__ inline float to_float(float v) { return v; }
+__device__ inline float to_float(__half v) { return __half2float(v); }
+__device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
+"""
+FETCH = """\
+template <typename V>
+__device__ void fetch(const V* from, int64_t at, float& value) {
+  value = static_cast<float>(from[at]);
+}
+"""
+PUT = """\
+template <typename V>
+__device__ inline void put(V* to, int64_t at, const float value) { to[at] = static_cast<V>(value); }
+"""
+ACTS = (
+    "__device__ float act(float v) { return v / (1.0f + expf(-v)); }\n",
+    "__device__ __forceinline__ float act(const float v) {\n  const float cut = fminf(v, 3.0f);\n  return cut * cut;\n}\n",
+    "__device__ float act(float v) {\n  if (v > 0.0f) return v;\n  return 0.01f * v;\n}\n",
+    "template <typename V>\n__device__ V act(const V& v) { return v * (V)0.5f + (V)1.0f; }\n",
+)
+SHUFFLED = "for (int offset = 16; offset > 0; offset `>>= 1|/= 2`) @fold"
+# Several passes that belong together: a softmax in two orders, a norm in two passes, or running.
+SOFTMAX = """
+float @top = -INFINITY;
+loop i n
+  `@top = fmaxf(@top, @x);|if (@x > @top) @top = @x;`
+join fmaxf top
+float @total = 0.0f;
+loop i n
+  const float e = `expf|__expf`(@x - @top);
+  @total += e;
+join + total
+loop i n
+  store i expf(@x - @top) / @total;
+"""
+KNOWN = {
+    "softmax": SOFTMAX,
+    "stored softmax": SOFTMAX.replace("  @total += e;\n", "  @total += e;\n  store i e;\n").replace(
+        "expf(@x - @top) / @total;", "`@again / @total|@again * (1.0f / @total)`;"),
+    "online softmax": """
+float @top = -INFINITY;
+float @total = 0.0f;
+loop i n
+  const float e = @x;
+  const float higher = fmaxf(@top, e);
+  @total = @total * expf(@top - higher) + expf(e - higher);
+  @top = higher;
+float @whole = @top;
+join fmaxf whole
+@total = @top == -INFINITY ? 0.0f : @total * expf(@top - @whole);
+join + total
+loop i n
+  store i expf(@x - @whole) / @total;
+""",
+    "norm": """
+float @sum = 0.0f, @square = 0.0f;
+loop i n
+  @sum += @x;
+join + sum
+const float @mean = @sum / n;
+loop i n
+  const float e = @x - @mean;
+  @square += e * e;
+join + square
+loop i n
+  store i (@x - @mean) * rsqrtf(@square / n + 1.0f) * @w;
+""",
+    "moments": """
+float @sum = 0.0f, @square = 0.0f;
+loop i n
+  const float e = @x;
+  @sum += e;
+  @square += e * e;
+join + sum
+join + square
+loop i n
+  store i (@x - @sum / n) * rsqrtf(@square / n + 1.0f);
+""",
+    # Its row is in an array of each thread, with minus infinity behind it or with nothing.
+    "kept softmax": """
+float @kept[@items];
+float @top = -INFINITY, @total = 0.0f;
+round bare
+  @kept[k] = i < n ? @x : -INFINITY;
+  @top = fmaxf(@top, @kept[k]);
+join fmaxf top
+round none
+  @kept[k] = expf(@kept[k] - @top);
+  @total += @kept[k];
+join + total
+round asked
+  store i @kept[k] / @total;
+""",
+}  # fmt: skip
+KNOWN["kept softmax, asked"] = (
+    KNOWN["kept softmax"].replace("bare", "asked").replace("none", "asked").replace("i < n ? @x : -INFINITY", "@x")
+)
+TREES = ("""
+@slots[threadIdx.x] = @name;
+__syncthreads();
+for (int s = @half; s > 0; `s >>= 1|s /= 2`) {
+  if (threadIdx.x < s) @tree
+  __syncthreads();
+}
+""", """
+@slots[threadIdx.x] = @name;
+for (int s = @half; s > 0; `s >>= 1|s /= 2`) {
+  __syncthreads();
+  if (threadIdx.x < s) @tree
+}
+__syncthreads();
+""")  # fmt: skip
+# Shuffles, one slot a warp, and then every thread, every warp or the first one.
+BY_WARPS = """
+__shared__ float @slots[32];
+@shuffle
+if (threadIdx.x % 32 == 0) @slots[threadIdx.x / 32] = @name;
+__syncthreads();
+"""
+OVER_SLOTS = {
+    "every thread": "float @total = @slots[0];\nfor (int w = 1; w < `blockDim.x / 32|@warps`; ++w) @slotted",
+    "every warp": "@name = threadIdx.x % 32 < `blockDim.x / 32|@warps` ? @slots[threadIdx.x % 32] : @neutral;\n@whole",
+    "first warp": """
+@name = threadIdx.x % 32 < `blockDim.x / 32|@warps` ? @slots[threadIdx.x % 32] : @neutral;
+if (threadIdx.x < 32) {
+  @shuffle
+  if (threadIdx.x == 0) @slots[0] = @name;
+}
+__syncthreads();
+const float @total = @slots[0];
+""",
+}
+BLOCK_FUNCTION = """
+__device__ float @function(float value) {
+  __shared__ float slots[32];
+  for (int offset = 16; offset > 0; offset /= 2) @fold
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;
+  __syncthreads();
+  @last
+  return value;
+}
+"""
+VECTORS = """
+__syncthreads();
+for (int i = threadIdx.x; i < n / @count; i += @stride) {
+  @kind pack = reinterpret_cast<@const@kind*>(&@from)[i];
+  @parts
+  reinterpret_cast<@kind*>(&@to)[i] = pack;
+}
+__syncthreads();
+"""
 
 
 @dataclass
 class Form:
     """How one kernel's author writes: drawn once for a kernel, as people are consistent."""
 
-    draw: st.DrawFn
     dtype: str
     element: str
     """`T` where the kernel is a template."""
@@ -59,72 +204,52 @@ class Form:
     def thread(self) -> str:
         return {"block": "threadIdx.x", "warp": "lane", "thread": "0", "flat": ""}[self.team]
 
-    def one_of(self, *choices: str) -> str:
-        return self.draw(st.sampled_from(choices))
 
-    def sometimes(self) -> bool:
-        return self.draw(st.booleans())
-
-
-@dataclass
-class Writer:
+class Writer(Author):
     """One kernel's text as it grows."""
 
-    form: Form
-    name: str
-    lines: list[str] = field(default_factory=list)
-    arrays: set[str] = field(default_factory=set)
-    written: set[str] = field(default_factory=set)
-    """Outputs that a pass has stored to."""
-    helpers: dict[str, str] = field(default_factory=dict)
-    scalars: list[str] = field(default_factory=list)
-    """Results of reductions, and what was made of them; any thread of the row may read them."""
-    exact: set[str] = field(default_factory=set)
-    """Names and elements that no reduction has touched, which conditions may ask for."""
-    counted: int = 0
-    depth: int = 1
-    dynamic: bool = False
-    """Trees are in one array of dynamic shared memory."""
-    used_buffer: bool = False
-    favourites: list[str] = field(default_factory=lambda: ["x", "y", "any"])
-    """What passes read, mostly the same, so that several read one element."""
-    summed: bool = False
-    inexact: bool = False
-    outputs: tuple[str, ...] = ("y", "v")
-    """Arrays that this kernel may write; it reads any element of the others."""
+    operations = (
+        "@a", "(@a * @b)", "(@a + @b)", "(@a - @b)", "`fmaxf(@a, @b)|fminf(@a, @b)|max((float)(@a), (float)(@b))`",
+        "~(@a / (1.0f + fabsf(@b)))", "~`expf|__expf|exp`(-fabsf(@a))", "~act(@a)", "(@e `>|<|>=|!=` 0.0f ? @a : @b)", "~tanhf(@a)",
+        "(@a * (float)(n % 7))", "~`rsqrtf(@a * @a + 1.0f)|(1.0f / sqrtf(@a * @a + 1.0f))|(float)sqrt(fabs(@a * 1.0))`",
+        "~(@a * `0.5|2.0|1e-1`)",  # what is around it is computed in double, too, and fast_math makes floats of that
+    )  # fmt: skip
+    needs = {"act": ACTS}  # noqa: RUF012
+
+    def __init__(self, draw: st.DrawFn, form: Form, name: str, written: set[str]) -> None:
+        super().__init__(draw)
+        self.form, self.name, self.written = form, name, set(written)
+        self.lines: list[str] = []
+        self.dynamic = self.chance(3)
+        """Trees are in one array of dynamic shared memory."""
+        self.used_buffer = False
+        choices = ("x", "z", "y", "v", "s", "pair", "gathered", "next", "any")
+        self.favourites = draw(st.lists(st.sampled_from(choices), min_size=1, max_size=3, unique=True))
+        """What passes read, mostly the same, so that several read one element."""
+        self.outputs = (self.one_of("v", "y"),) if self.chance(3) else ("y", "v")
+        """Arrays that this kernel may write; it reads any element of the others."""
 
     @property
     def packed(self) -> bool:
         """Whether the kernel takes a struct; not where a loop of its own is called like one of the arrays."""
-        return self.form.packed and not any("int s = " in line for line in self.lines)
-
-    def line(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
-
-    def fresh(self, stem: str) -> str:
-        self.counted += 1
-        return f"{stem}{self.counted}"
+        return self.form.packed and not any("int s = " in line or "int w = " in line for line in self.lines)
 
     # Elements.
 
     def at(self, array: str, index: str) -> str:
         """An element of a row, as this kernel's author addresses it."""
         self.arrays.add(array)
+        factor = "2 * " if array == "pair" else ""
         if array in ("w", "s", "out", "index"):
             return f"{array}[{index}]"
         if self.form.team == "flat":
-            if array == "pair":
-                return f"pair[row * 2 * n + {index}]"
-            return f"{array}[i]" if index == "column" else f"{array}[row * n + {index}]"
-        if self.form.addressing == "pointers":
-            return f"{array}_row[{index}]"
-        if self.form.addressing == "moved":
-            return f"{array}[{index}]"
-        factor = "2 * " if array == "pair" else ""
-        if self.form.addressing == "base":
-            return f"{array}[{factor}base + {index}]"
-        row = "(int64_t)row" if self.form.addressing == "wide" else "row"
-        return f"{array}[{row} * {factor}n + {index}]"
+            return f"{array}[i]" if index == "column" and not factor else f"{array}[row * {factor}n + {index}]"
+        return {
+            "pointers": f"{array}_row[{index}]",
+            "moved": f"{array}[{index}]",
+            "base": f"{array}[{factor}base + {index}]",
+            "wide": f"{array}[(int64_t)row * {factor}n + {index}]",
+        }.get(self.form.addressing, f"{array}[row * {factor}n + {index}]")
 
     def loaded(self, array: str, index: str) -> str:
         place = self.at(array, index)
@@ -132,140 +257,102 @@ class Writer:
             return place
         if array in INPUTS and self.form.load == "ldg":
             place = f"__ldg(&{place})"
-        if self.form.dtype == "float32" and self.form.load not in ("function", "reference"):
-            return place
-        if self.form.load == "cast":
-            return f"(float){place}"
         if self.form.load in ("function", "reference"):
             self.helpers["to_float"] = TO_FLOAT
             return f"to_float({place})"
-        return f"static_cast<float>({place})"
+        if self.form.dtype == "float32":
+            return place
+        return f"(float){place}" if self.form.load == "cast" else f"static_cast<float>({place})"
 
     def stored(self, value: str) -> str:
-        element = self.form.element
+        element, value = self.form.element, value.removesuffix(";")
         if element == "float":
-            return value
-        if self.form.load == "cast":
-            return f"({element})({value})"
-        return f"static_cast<{element}>({value})"
-
-    # Expressions.
-
-    def expression(self, variables: list[str], depth: int = 2) -> str:
-        form = self.form
-        leaves = [*variables, *self.scalars, "0.5f", "1.25f"]
-        if depth == 0:
-            return form.one_of(*leaves)
-        kind = form.one_of(*OPERATIONS)
-        a = self.expression(variables, depth - 1)
-        if kind == "leaf":
-            return a
-        if kind in "+-*":
-            return f"({a} {kind} {self.expression(variables, depth - 1)})"
-        if kind == "fmaxf":
-            function = form.one_of("fmaxf", "fminf", "max")
-            other = self.expression(variables, depth - 1)
-            if function == "max":
-                return f"max((float)({a}), (float)({other}))"
-            return f"{function}({a}, {other})"
-        if kind == "choice":
-            exact = self.exact_among(variables)
-            if not exact:
-                return a
-            operator = form.one_of(">", "<", ">=", "!=")
-            return f"({form.one_of(*exact)} {operator} 0.0f ? {a} : {self.expression(variables, depth - 1)})"
-        if kind == "int":
-            return f"({a} * (float)(n % 7))"
-        self.inexact = True
-        if kind == "double":  # what is around it is computed in double, too, and fast_math makes floats of that
-            return f"({a} * {form.one_of('0.5', '2.0', '1e-1')})"
-        if kind == "quotient":
-            return f"({a} / (1.0f + fabsf({self.expression(variables, depth - 1)})))"
-        if kind == "exp":
-            return f"{form.one_of('expf', '__expf', 'exp')}(-fabsf({a}))"
-        if kind == "tanh":
-            return f"tanhf({a})"
-        if kind == "sqrt":
-            return form.one_of(
-                f"rsqrtf({a} * {a} + 1.0f)", f"(1.0f / sqrtf({a} * {a} + 1.0f))", f"(float)sqrt(fabs({a} * 1.0))"
-            )
-        self.helpers["act"] = form.one_of(*ACTS)
-        return f"act({a})"
-
-    def exact_among(self, names: list[str]) -> list[str]:
-        return [name for name in names if name in self.exact]
+            return f"{value};"
+        return f"({element})({value});" if self.form.load == "cast" else f"static_cast<{element}>({value});"
 
     def exact_expression(self, names: list[str]) -> str:
-        a, b = self.form.one_of(*self.exact_among(names)), self.form.one_of(*self.exact_among(names))
-        return self.form.one_of(f"{a} * 2.0f", f"{a} - {b}", f"fmaxf({a}, {b})", f"({a} > 0.0f ? {b} : 0.0f)", f"-{a}")
+        return self.said(
+            "`@a * 2.0f|@a - @b|fmaxf(@a, @b)|(@a > 0.0f ? @b : 0.0f)|-@a`",
+            {w: self.one_of(*self.exact_among(names)) for w in "ab"},
+        )
 
     # Passes over the row.
 
-    def loop(self, body: list[str], index: str) -> None:
+    def loop(self, index: str, bound: str, body: list[str]) -> list[str]:
         """`body` for every element that the thread has."""
-        form, index_type = self.form, self.form.index_type
-        kind = form.one_of("for", "for", "for", "while") if form.team != "thread" else "for"
-        kind = "for" if form.macro else kind
-        if kind == "for" and not form.macro and form.team != "thread" and not any("continue;" in b for b in body):
-            kind = form.one_of("for", "for", "for", "each")
+        form, kind = self.form, "for"
+        leaves = any("continue;" in line for line in body)
+        if form.team != "thread" and not form.macro:
+            kind = self.one_of("for", "for", "for", "while", *(() if leaves else ("each",)))
+            kind = "for" if kind == "while" and not index[-1].isdigit() else kind
         start, stride = form.thread, form.stride
-        if form.team != "thread" and form.sometimes() and kind == "for":
-            self.line(form.one_of("#pragma unroll", "#pragma unroll 4"))
-        if kind == "while" and index[-1].isdigit():
-            self.line(f"{index_type} {index} = {start};")
-            head, body = f"while ({index} < n) {{", [*body, f"{index} += {stride};"]
+        head = (
+            [self.one_of("#pragma unroll", "#pragma unroll 4")]
+            if form.team != "thread" and kind == "for" and self.chance()
+            else []
+        )
+        if kind == "while":
+            turn = f"{index} += {stride};"
+            body = [*(line.replace("continue;", f"{{ {turn} continue; }}") for line in body), turn]
+            head = [f"{form.index_type} {index} = {start};", f"while ({index} < n) {{"]
         elif kind == "each":
             self.helpers["for_each"] = FOR_EACH
-            head = f"for_each<{index_type}>({start}, n, {stride}, [&](const {index_type} {index}) {{"
+            head = [f"for_each<{form.index_type}>({start}, n, {stride}, [&](const {form.index_type} {index}) {{"]
+        elif form.macro and form.team != "thread":
+            self.helpers["LOOP"] = f"#define LOOP(i, n) for ({form.index_type} i = {start}; i < (n); i += {stride})\n"
+            head.append(f"LOOP({index}, n) {{")
         else:
             step = f"{index} += {stride}" if form.team != "thread" else f"++{index}"
-            head = f"for ({index_type} {index} = {start}; {index} < n; {step}) {{"
-            if form.macro and form.team != "thread":
-                self.helpers["LOOP"] = f"#define LOOP(i, n) for ({index_type} i = {start}; i < (n); i += {stride})\n"
-                head = f"LOOP({index}, n) {{"
-        if head.startswith("while") and any("continue;" in b for b in body):
-            body = [b.replace("continue;", f"{{ {index} += {stride}; continue; }}") for b in body]
-        self.line(head)
-        for text in body:
-            self.line("  " + text)
-        self.line("});" if kind == "each" else "}")
+            head.append(f"for ({form.index_type} {index} = {start}; {index} < n; {step}) {{")
+        return [*head, *("  " + line for line in body), "});" if kind == "each" else "}"]
+
+    def round(self, asks: str, _: str, body: list[str]) -> list[str]:
+        """`body` for every element that the thread holds in an array; whether it is one is asked, or the body asks, or nobody."""
+        place = (
+            [f"const {self.form.index_type} i = {self.form.thread} + k * {self.form.stride};"] if asks != "none" else []
+        )
+        within = ["if (i < n) {", *("  " + line for line in body), "}"] if asks == "asked" else body
+        return [f"for (int k = 0; k < {self._items()}; ++k) {{", *("  " + line for line in [*place, *within]), "}"]
+
+    def _items(self) -> int:
+        return LONGEST // (32 if self.form.team == "warp" else self.form.width) + 1
 
     def loads(self, index: str, body: list[str]) -> list[str]:
         """Declares variables with elements, and returns their names: `in...` where no reduction has touched them."""
-        form = self.form
         names: list[str] = []
-        choices = self.favourites
         others = [a for a in ("z", "x", "y", "v") if a not in self.outputs]
-        for choice in form.draw(st.lists(st.sampled_from(choices), min_size=1, max_size=3, unique=True)):
-            choice = form.one_of("x", "z", "w", "s", "pair", "gathered", "next", "index") if choice == "any" else choice
+        for choice in self.draw(st.lists(st.sampled_from(self.favourites), min_size=1, max_size=3, unique=True)):
+            choice = self.one_of("x", "z", "w", "s", "pair", "gathered", "next", "index") if choice == "any" else choice
             name = self.fresh("in")
-            if choice == "s":
-                value = self.loaded("s", "row")
-            elif choice == "pair":
-                value = self.loaded("pair", form.one_of(index, f"n + {index}", f"2 * {index}", f"2 * {index} + 1"))
-            elif choice == "gathered":
-                value = self._gathered(index)
-            elif choice == "next":
-                place = form.one_of(f"n - 1 - {index}", f"({index} + 1) % n", f"{index} / 2", "0")
-                choice = form.one_of(*others)
-                value = self.loaded(choice, place)
+            if choice == "gathered":
+                self.arrays |= {"index", "table"}
+                place = f"table[index[row] * n + {index}]"
+                value = place if self.form.dtype == "float32" else f"static_cast<float>({place})"
             elif choice == "index":
                 value = f"(float)({index} % 5)"
+            elif choice == "next":
+                choice = self.one_of(*others)
+                value = self.loaded(choice, self.one_of(f"n - 1 - {index}", f"({index} + 1) % n", f"{index} / 2", "0"))
+            elif choice == "pair":
+                value = self.loaded("pair", self.one_of(index, f"n + {index}", f"2 * {index}", f"2 * {index} + 1"))
             else:
-                value = self.loaded(choice, index)
-            names.append(name)
-            inline = form.sometimes() and choice != "index"
+                value = self.loaded(choice, "row" if choice == "s" else index)
+            inline = self.chance() and choice != "index"  # read where it is used
+            names.append(value if inline else name)
             if choice not in self.written and not (inline and choice in OUTPUTS):
-                self.exact.add(value if inline else name)
+                self.exact.add(names[-1])
             if inline:
-                names[-1] = value  # read where it is used
                 continue
-            kind = form.one_of("const float", "float", *(("const auto",) if choice in ("x", "y") else ()))
-            kind = "const float" if kind == "const auto" and "float" not in value and form.dtype != "float32" else kind
-            if choice in ("x", "z", "y") and form.load == "reference":
+            if choice in ("x", "z", "y") and self.form.load == "reference":
                 self.helpers["fetch"] = FETCH
                 body += [f"float {name};", f"fetch({self.pointer(choice)}, {self.place(choice, index)}, {name});"]
                 continue
+            kind = self.one_of("const float", "float", *(("const auto",) if choice in ("x", "y") else ()))
+            kind = (
+                "const float"
+                if kind == "const auto" and "float" not in value and self.form.dtype != "float32"
+                else kind
+            )
             body.append(f"{kind} {name} = {value};")
         return names
 
@@ -276,372 +363,210 @@ class Writer:
     def pointer(self, array: str) -> str:
         return self.at(array, "0").partition("[")[0]
 
-    def _gathered(self, index: str) -> str:
-        self.arrays |= {"index", "table"}
-        place = f"table[index[row] * n + {index}]"
-        return place if self.form.dtype == "float32" else f"static_cast<float>({place})"
-
     def body(self, index: str, sums: list[tuple[str, str]]) -> list[str]:
         """What happens to one element; folds into each of `sums`, names with operators."""
-        form, body = self.form, list[str]()
+        body = list[str]()
         variables = self.loads(index, body)
         exact = self.exact_among(variables)
-        if exact and form.draw(st.integers(0, 7)) == 7:
-            body.append(f"if ({form.one_of(*exact)} < -1.5f) continue;")
-        for _ in range(form.draw(st.integers(0, 2))):
-            name, plain = self.fresh("t"), bool(exact) and form.sometimes()
+        if exact and self.chance(8):
+            body.append(f"if ({self.one_of(*exact)} < -1.5f) continue;")
+        for _ in range(self.draw(st.integers(0, 2))):
+            name, plain = self.fresh("t"), bool(exact) and self.chance()
             value = self.exact_expression(variables) if plain else self.expression(variables)
-            body.append(f"{form.one_of('const float', 'float')} {name} = {value};")
+            body.append(self.said(f"`const float|float` {name} = {value};"))
             if plain:
                 self.exact.add(name)
-            if body[-1].startswith("float") and exact and form.sometimes():
+            if body[-1].startswith("float") and exact and self.chance():
                 other = self.exact_expression(variables) if plain else self.expression([*variables, name], 1)
-                body.append(f"if ({form.one_of(*exact)} > 0.25f) {name} = {other};")
+                body.append(f"if ({self.one_of(*exact)} > 0.25f) {name} = {other};")
             variables.append(name)
             exact = self.exact_among(variables)
-        if form.flag and form.sometimes():
-            name, branch = self.fresh("t"), form.one_of("if", "if constexpr")
-            body.append(f"float {name} = {self.expression(variables, 1)};")
-            body.append(f"{branch} (kFlag) {name} = {self.expression([*variables, name], 1)};")
+        if self.form.flag and self.chance():
+            name, value = self.fresh("t"), self.expression(variables, 1)
+            other = self.expression([*variables, name], 1)
+            body += [f"float {name} = {value};", self.said(f"`if|if constexpr` (kFlag) {name} = {other};")]
             variables.append(name)
-        if exact and form.draw(st.integers(0, 3)) == 3:
-            body += self._asked(index, form.one_of(*exact), variables)
+        if exact and self.chance(4):
+            body += self._asked(index, self.one_of(*exact), variables)
         for name, operator in sums:
             value = self.expression(variables, 1)
-            if operator == "+" and form.sometimes():
-                body.append(f"{name} += {value};")
-            else:
-                body.append(f"{name} = {joined(operator, name, value)};")
-        stores = [o for o in self.outputs if form.sometimes()]
-        stores = stores or ([] if sums else [form.one_of(*self.outputs)])
-        for output in stores:
+            body.append(
+                f"{name} = {name} + {value};" if operator == "+" and self.chance() else folded(operator, name, value)
+            )
+        stores = [o for o in self.outputs if self.chance()]
+        for output in stores or ([] if sums else [self.one_of(*self.outputs)]):
             store = self._store(output, index, self.expression(variables))
-            if exact and form.draw(st.integers(0, 4)) == 4:
-                store = f"if ({form.one_of(*exact)} > 0.0f) {store}"
-            elif form.draw(st.integers(0, 6)) == 6:
+            if exact and self.chance(5):
+                store = f"if ({self.one_of(*exact)} > 0.0f) {store}"
+            elif self.chance(7):
                 store = f"{{ {store} }}"
             body.append(store)
-        for output in stores:
-            self.written.add(output)
+            stores = [*stores, output]
+        self.written |= set(stores)
         return body
 
     def _asked(self, index: str, condition: str, variables: list[str]) -> list[str]:
         """Something that only some elements do: read another array, or change a variable that was loaded."""
-        form = self.form
         changed = [v for v in variables if v.isidentifier()]
-        if form.sometimes() and changed:
-            name = form.one_of(*changed)
-            return [f"float changed_{name} = {name};", f"if ({condition} > 0.5f) changed_{name} = {self.expression(variables, 1)};",
-                    f"if (changed_{name} > 100.0f) changed_{name} = 100.0f;"]  # fmt: skip
+        if self.chance() and changed:
+            name = f"changed_{self.one_of(*changed)}"
+            return [f"float {name} = {name.removeprefix('changed_')};", f"if ({condition} > 0.5f) {name} = {self.expression(variables, 1)};",
+                    f"if ({name} > 100.0f) {name} = 100.0f;"]  # fmt: skip
         name = self.fresh("t")
-        more = self.loaded(form.one_of("z", "x", "w", *(o for o in ("y", "v") if o in self.outputs)), index)
+        more = self.loaded(self.one_of("z", "x", "w", *self.outputs), index)
         variables.append(name)
-        return [f"float {name} = 0.0f;", f"if ({condition} {form.one_of('>', '<')} 0.0f) {{",
+        return [f"float {name} = 0.0f;", self.said(f"if ({condition} `>|<` 0.0f) {{"),
                 f"  const float more_{name} = {more};", f"  {name} = {self.expression([*variables, f'more_{name}'], 1)};", "}"]  # fmt: skip
 
     def _store(self, output: str, index: str, value: str) -> str:
         place = self.at(output, index)
-        if self.form.element == "float" and self.form.draw(st.integers(0, 3)) == 3:
-            return f"{place} {self.form.one_of('+=', '*=', '-=')} {value};"
+        if self.form.element == "float" and self.chance(4):
+            return self.said(f"{place} `+=|*=|-=` {value};")
         if self.form.load == "reference":
             self.helpers["put"] = PUT
             return f"put({self.pointer(output)}, {self.place(output, index)}, {value});"
-        if self.form.draw(st.integers(0, 5)) == 5:
-            return f"__stcs(&{place}, {self.stored(value)});"
-        return f"{place} = {self.stored(value)};"
+        return f"__stcs(&{place}, {self.stored(value)[:-1]});" if self.chance(6) else f"{place} = {self.stored(value)}"
 
     def run_pass(self) -> None:
-        form = self.form
-        count = form.draw(st.integers(0, 2))
-        sums = [(self.fresh("sum"), form.one_of("+", "fmaxf", "fminf")) for _ in range(count)]
+        sums = [(self.fresh("sum"), self.one_of("+", "fmaxf", "fminf")) for _ in range(self.draw(st.integers(0, 2)))]
+        self.lines += [f"float {name} = {NEUTRAL[operator]};" for name, operator in sums]
+        index = self.one_of("i", "c", self.fresh("col"))
+        self.lines += self.loop(index, "n", self.body(index, sums))
         for name, operator in sums:
-            self.line(f"float {name} = {NEUTRAL[operator]};")
-        index = form.one_of("i", "c", self.fresh("col"))
-        self.loop(self.body(index, sums), index)
-        for name, operator in sums:
-            self.summed = True
-            self.reduce(name, operator)
-        if form.team == "block" and form.draw(st.integers(0, 3)) == 3:
-            self.line("__syncthreads();")
+            lines, result = self.joined(name, operator)
+            self.lines += lines
+            made = self.one_of(
+                "", f"{result} / n", f"rsqrtf({result} * {result} / n + 1.0f)", f"{result} * 0.5f + 1.0f"
+            )
+            if made:
+                self.inexact = True
+                lines, result = self._told(made)
+                self.lines += lines
+            self.scalars.append(result)
+        if self.form.team == "block" and self.chance(4):
+            self.lines.append("__syncthreads();")
 
     def known_pass(self) -> None:
-        """Several passes that belong together: a softmax in two orders, a norm in two passes, or running."""
-        form, index = self.form, "i"
-        kinds = ["softmax", "stored softmax", "online softmax", "norm", "moments"]
-        kind = form.one_of(*kinds, *(["kept softmax"] if form.team in ("block", "warp") else []))
-        output = form.one_of(*self.outputs)
-        x = self.loaded(form.one_of("x", "z"), index)
+        kinds = [kind for kind in KNOWN if "kept" not in kind or self.form.team in ("block", "warp")]
+        kind, output = self.one_of(*kinds), self.one_of(*self.outputs)
+        words = {"output": output, "x": self.loaded(self.one_of("x", "z"), "i"), "items": str(self._items())}
+        if "stored" in kind:
+            words["again"] = self.loaded(output, "i")
+        if kind == "norm":
+            words["w"] = self.loaded("w", "i")
+        self.lines += self.run(KNOWN[kind], words)
         self.inexact = True
-        if kind == "kept softmax":
-            self._kept_softmax(x, output)
-            return
-        if kind in ("norm", "moments"):
-            total, square = self.fresh("sum"), self.fresh("square")
-            self.line(f"float {total} = 0.0f, {square} = 0.0f;")
-            if kind == "moments":
-                self.loop([f"const float e = {x};", f"{total} += e;", f"{square} += e * e;"], index)
-                total, square = self._joined(total, "+"), self._joined(square, "+")
-                value = f"({x} - {total} / n) * rsqrtf({square} / n + 1.0f)"
-            else:
-                self.loop([f"{total} += {x};"], index)
-                total, mean = self._joined(total, "+"), self.fresh("mean")
-                self.line(f"const float {mean} = {total} / n;")
-                self.loop([f"const float e = {x} - {mean};", f"{square} += e * e;"], index)
-                square = self._joined(square, "+")
-                value = f"({x} - {mean}) * rsqrtf({square} / n + 1.0f) * {self.loaded('w', index)}"
-        else:
-            top, total = self.fresh("top"), self.fresh("total")
-            self.line(f"float {top} = -INFINITY;")
-            if kind == "online softmax":
-                self.line(f"float {total} = 0.0f;")
-                rescaled = [f"const float e = {x};", f"const float higher = fmaxf({top}, e);",
-                            f"{total} = {total} * expf({top} - higher) + expf(e - higher);", f"{top} = higher;"]  # fmt: skip
-                self.loop(rescaled, index)
-                whole = self._joined(self._copy(top), "fmaxf")
-                self.line(f"{total} = {top} == -INFINITY ? 0.0f : {total} * expf({top} - {whole});")
-                top, total = whole, self._joined(total, "+")
-            else:
-                self.loop([form.one_of(f"{top} = fmaxf({top}, {x});", f"if ({x} > {top}) {top} = {x};")], index)
-                top = self._joined(top, "fmaxf")
-                self.line(f"float {total} = 0.0f;")
-                kept = f"const float e = {form.one_of('expf', '__expf')}({x} - {top});"
-                store = [f"{self.at(output, index)} = {self.stored('e')};"] if kind == "stored softmax" else []
-                self.loop([kept, f"{total} += e;", *store], index)
-                total = self._joined(total, "+")
-            value = f"expf({x} - {top}) / {total}"
-            if kind == "stored softmax":
-                value = form.one_of(
-                    f"{self.loaded(output, index)} / {total}", f"{self.loaded(output, index)} * (1.0f / {total})"
-                )
-        self.loop([f"{self.at(output, index)} = {self.stored(value)};"], index)
         self.written.add(output)
-
-    def _kept_softmax(self, x: str, output: str) -> None:
-        """One whose row is in an array of each thread, with minus infinity behind it or with nothing."""
-        form, kept, top, total = self.form, self.fresh("kept"), self.fresh("top"), self.fresh("total")
-        padded, items = form.sometimes(), LONGEST // (32 if form.team == "warp" else form.width) + 1
-
-        def rounds(body: list[str], *, asked: bool = True) -> None:
-            place = f"const {form.index_type} i = {form.thread} + k * {form.stride};"
-            within = ["if (i < n) {", *("  " + line for line in body), "}"] if asked else body
-            lines = within if not asked and not any("i < n" in line for line in body) else [place, *within]
-            for line in [f"for (int k = 0; k < {items}; ++k) {{", *("  " + line for line in lines), "}"]:
-                self.line(line)
-
-        self.line(f"float {kept}[{items}];")
-        self.line(f"float {top} = -INFINITY, {total} = 0.0f;")
-        first = f"{kept}[k] = i < n ? {x} : -INFINITY;" if padded else f"{kept}[k] = {x};"
-        rounds([first, f"{top} = fmaxf({top}, {kept}[k]);"], asked=not padded)
-        top = self._joined(top, "fmaxf")
-        rounds([f"{kept}[k] = expf({kept}[k] - {top});", f"{total} += {kept}[k];"], asked=not padded)
-        total = self._joined(total, "+")
-        rounds([f"{self.at(output, 'i')} = {self.stored(f'{kept}[k] / {total}')};"])
-        self.written.add(output)
-
-    def _copy(self, name: str) -> str:
-        copied = self.fresh("copy")
-        self.line(f"float {copied} = {name};")
-        return copied
-
-    def _joined(self, name: str, operator: str) -> str:
-        """The name of what the row's threads hold together."""
-        self.summed = True
-        if self.form.team == "block":
-            return getattr(self, f"_{self.form.reduction}")(name, operator)
-        if self.form.team == "warp":
-            down = self.form.sometimes()
-            self._shuffle(name, operator, down=down)
-            if down:
-                self.line(f"{name} = __shfl_sync({FULL}, {name}, 0);")
-        return name
 
     def vector_pass(self) -> None:
         """The row goes by in vectors, another distribution of elements over threads."""
-        form = self.form
-        if form.dtype == "bfloat16":
+        if self.form.dtype == "bfloat16":
             return self.run_pass()
-        kind, parts = ("float4", "xyzw") if form.dtype == "float32" else ("__half2", "xy")
-        count = len(parts)
-        output, row = form.one_of(*self.outputs), form.one_of("x", "z", *self.outputs)
-        self.arrays |= {row, output}
-        places = {a: self.at(a, "0") for a in (row, output)}
-        self.line("__syncthreads();")
-        self.line(f"for (int i = threadIdx.x; i < n / {count}; i += {form.stride}) {{")
-        const = "const " if row in INPUTS else ""
-        self.line(f"  {kind} pack = reinterpret_cast<{const}{kind}*>(&{places[row]})[i];")
-        value = self.expression(["(float)pack.x"], 1)
-        for part in parts:
-            other = value.replace("pack.x", f"pack.{part}")
-            self.line(f"  pack.{part} = {other if count == 4 else f'__float2half({other})'};")
-        self.line(f"  reinterpret_cast<{kind}*>(&{places[output]})[i] = pack;")
-        self.line("}")
-        self.line("__syncthreads();")
-        self.written.add(output)
-        return None
+        kind, parts = ("float4", "xyzw") if self.form.dtype == "float32" else ("__half2", "xy")
+        output, row = self.one_of(*self.outputs), self.one_of("x", "z", *self.outputs)
+        value, whole = self.expression(["(float)pack.x"], 1), kind == "float4"
+        values = [(part, value.replace("pack.x", f"pack.{part}")) for part in parts]
+        words = {"kind": kind, "count": str(len(parts)), "stride": self.form.stride, "const": "const " if row in INPUTS else " ",
+                 "from": self.at(row, "0"), "to": self.at(output, "0"),
+                 "parts": " ".join(f"pack.{part} = {v if whole else f'__float2half({v})'};" for part, v in values)}  # fmt: skip
+        self.lines += self.run(VECTORS, words)
+        return self.written.add(output)
 
     def line_buffer(self) -> None:
         """The row goes into shared memory, and is read there by the same thread or by another."""
-        form, name, index = self.form, self.fresh("line"), "i"
-        self.line(f"__shared__ float {name}[1100];")
-        self.arrays.add("x")
-        value = self.expression([self.loaded("x", index)], 1)
-        self.loop([f"{name}[{index}] = {value};"], index)
-        self.line("__syncthreads();")
-        other = form.one_of(index, f"n - 1 - {index}", f"({index} + 1) % n")
-        output = form.one_of(*self.outputs)
-        self.loop([self._store(output, index, self.expression([f"{name}[{other}]", f"{name}[{index}]"], 1))], index)
+        name, output = self.fresh("line"), self.one_of(*self.outputs)
+        value = self.expression([self.loaded("x", "i")], 1)
+        other = self.one_of("i", "n - 1 - i", "(i + 1) % n")
+        self.lines += [
+            f"__shared__ float {name}[1100];",
+            *self.loop("i", "n", [f"{name}[i] = {value};"]),
+            "__syncthreads();",
+        ]
+        self.lines += self.loop(
+            "i", "n", [self._store(output, "i", self.expression([f"{name}[{other}]", f"{name}[i]"], 1))]
+        )
         self.written.add(output)
 
     # Reductions.
 
-    def reduce(self, name: str, operator: str) -> None:
-        """Joins what the row's threads hold in `name`, and names the result for what comes."""
-        form = self.form
-        result = self._joined(name, operator)
-        made = form.one_of("plain", "mean", "root", "shift")
-        if made != "plain":
-            self.inexact = True
-            value = {"mean": f"{result} / n", "root": f"rsqrtf({result} * {result} / n + 1.0f)",
-                     "shift": f"{result} * 0.5f + 1.0f"}[made]  # fmt: skip
-            result = self._told(value)
-        self.scalars.append(result)
+    def joined(self, name: str, operator: str) -> tuple[list[str], str]:
+        """What joins what the row's threads hold in `name`, and the name of the result."""
+        self.summed = True
+        if self.form.team not in ("block", "warp"):
+            return [], name
+        words = {"name": name, "neutral": NEUTRAL[operator], "warps": str(self.form.width // 32)}
+        shuffles = {
+            way: folded(operator, name, f"__shfl_{way}_sync(0xffffffff, {name}, offset)") for way in ("xor", "down")
+        }
+        if self.form.team == "warp":
+            way = self.one_of("xor", "down")
+            told = [f"{name} = __shfl_sync(0xffffffff, {name}, 0);"] if way == "down" else []
+            return [*self.run(SHUFFLED, {"fold": shuffles[way]}), *told], name
+        return getattr(self, f"_{self.form.reduction}")(name, operator, words, shuffles)
 
-    def _told(self, value: str) -> str:
-        form, name = self.form, self.fresh("result")
-        if form.team == "block" and form.draw(st.integers(0, 2)) == 2:
-            self.line(f"__shared__ float {name};")
-            self.line(f"if (threadIdx.x == 0) {form.one_of(f'{name} = {value};', f'{{ {name} = {value}; }}')}")
-            self.line("__syncthreads();")
-        else:
-            self.line(f"const float {name} = {value};")
-        return name
+    def _told(self, value: str) -> tuple[list[str], str]:
+        """The name of a value that every thread knows, or that the first one tells the others."""
+        name = self.fresh("result")
+        if self.form.team != "block" or not self.chance(3):
+            return [f"const float {name} = {value};"], name
+        stored = self.one_of(f"{name} = {value};", f"{{ {name} = {value}; }}")
+        return [f"__shared__ float {name};", f"if (threadIdx.x == 0) {stored}", "__syncthreads();"], name
 
-    def _tree(self, name: str, operator: str) -> str:
-        form, slots = self.form, "buffer" if self.dynamic else self.fresh("partial")
+    def _tree(self, name: str, operator: str, words: dict[str, str], _: dict[str, str]) -> tuple[list[str], str]:
+        slots = "buffer" if self.dynamic else self.fresh("partial")
+        lines = ["__syncthreads();"] if self.used_buffer else []
         if not self.dynamic:
-            self.line(f"__shared__ float {slots}[{form.width}];")
-        elif self.used_buffer:
-            self.line("__syncthreads();")
+            lines = [f"__shared__ float {slots}[{self.form.width}];"]
         self.used_buffer = True
-        tid = "threadIdx.x"
-        self.line(f"{slots}[{tid}] = {name};")
-        first = form.sometimes()
-        if not first:
-            self.line("__syncthreads();")
-        halved = form.one_of("s >>= 1", "s /= 2")
-        whole = form.one_of("blockDim.x / 2", str(form.width // 2))
-        self.line(f"for (int s = {whole}; s > 0; {halved}) {{")
-        if first:
-            self.line("  __syncthreads();")
-        there, other = f"{slots}[{tid}]", f"{slots}[{tid} + s]"
-        step = f"{there} += {other};" if operator == "+" else f"{there} = {joined(operator, there, other)};"
-        self.line(f"  if ({tid} < s) {step}")
-        if not first:
-            self.line("  __syncthreads();")
-        self.line("}")
-        if first:
-            self.line("__syncthreads();")
-        kind = form.one_of("named", "told", *(() if self.dynamic else ("read",)))
-        if kind == "read":
-            return f"{slots}[0]"
+        tree = folded(operator, f"{slots}[threadIdx.x]", f"{slots}[threadIdx.x + s]")
+        words |= {"slots": slots, "tree": tree, "half": self.one_of("blockDim.x / 2", str(self.form.width // 2))}
+        lines += self.run(self.one_of(*TREES), words)
+        kind = self.one_of("named", "told", *(() if self.dynamic else ("read",)))
         if kind == "told":
-            return self._told(f"{slots}[0]")
-        result = self.fresh("total")
-        self.line(f"const float {result} = {slots}[0];")
-        return result
+            told, result = self._told(f"{slots}[0]")
+            return lines + told, result
+        result = f"{slots}[0]" if kind == "read" else self.fresh("total")
+        return [*lines, *([] if kind == "read" else [f"const float {result} = {slots}[0];"])], result
 
-    def _shuffle(self, name: str, operator: str, down: bool = False) -> None:
-        """Every lane gets the result, or the first one where it goes `down`."""
-        other = f"__shfl_{'down' if down else 'xor'}_sync({FULL}, {name}, offset)"
-        step = f"{name} += {other};" if operator == "+" else f"{name} = {joined(operator, name, other)};"
-        self.line(f"for (int offset = 16; offset > 0; offset {self.form.one_of('>>= 1', '/= 2')}) {step}")
+    def _warps(
+        self, name: str, operator: str, words: dict[str, str], shuffles: dict[str, str]
+    ) -> tuple[list[str], str]:
+        def shuffled(*ways: str) -> str:
+            return self.said(SHUFFLED, {"fold": shuffles[self.one_of(*ways)]})
 
-    def _warps(self, name: str, operator: str) -> str:
-        """Shuffles, one slot a warp, and then the first warp, every warp or one thread."""
-        form, slots, result = self.form, self.fresh("slots"), self.fresh("total")
-        warps = form.width // 32
-        self.line(f"__shared__ float {slots}[32];")
-        self._shuffle(name, operator, down=form.sometimes())
-        self.line(f"if (threadIdx.x % 32 == 0) {slots}[threadIdx.x / 32] = {name};")
-        self.line("__syncthreads();")
-        lane = "threadIdx.x % 32"
-        kind = form.one_of("every warp", "every thread", "first warp")
-        if kind == "every thread":
-            self.line(f"float {result} = {slots}[0];")
-            one = joined(operator, result, f"{slots}[w]")
-            self.line(f"for (int w = 1; w < {form.one_of('blockDim.x / 32', str(warps))}; ++w) {result} = {one};")
-            return result
-        self.line(
-            f"{name} = {lane} < {form.one_of('blockDim.x / 32', str(warps))} ? {slots}[{lane}] : {NEUTRAL[operator]};"
-        )
-        if kind == "every warp":
-            self._shuffle(name, operator)
-            return name
-        self.line("if (threadIdx.x < 32) {")
-        self.depth += 1
-        self._shuffle(name, operator, down=form.sometimes())
-        self.depth -= 1
-        self.line(f"  if (threadIdx.x == 0) {slots}[0] = {name};")
-        self.line("}")
-        self.line("__syncthreads();")
-        self.line(f"const float {result} = {slots}[0];")
-        return result
+        kind = self.one_of(*OVER_SLOTS)
+        words |= {
+            "slots": self.fresh("slots"),
+            "total": self.fresh("total"),
+            "shuffle": shuffled("xor", "down"),
+            "whole": shuffled("xor"),
+        }
+        words["slotted"] = folded(operator, words["total"], f"{words['slots']}[w]")
+        return self.run(BY_WARPS + OVER_SLOTS[kind].lstrip("\n"), words), name if kind == "every warp" else words[
+            "total"
+        ]
 
-    def _function(self, name: str, operator: str) -> str:
+    def _function(self, name: str, operator: str, words: dict[str, str], _: dict[str, str]) -> tuple[list[str], str]:
         function = {"+": "block_sum", "fmaxf": "block_top", "fminf": "block_low"}[operator]
-        other = joined(operator, "value", f"__shfl_xor_sync({FULL}, value, offset)")
-        again = joined(operator, "value", "slots[warp]")
-        last = (
-            f"  value = slots[0];\n  for (int warp = 1; warp < blockDim.x / 32; ++warp) value = {again};\n"
-            if self.form.sometimes()
-            else f"  value = threadIdx.x % 32 < blockDim.x / 32 ? slots[threadIdx.x % 32] : {NEUTRAL[operator]};\n"
-            f"  for (int offset = 16; offset > 0; offset /= 2) value = {other};\n"
+        other = folded(operator, "value", "__shfl_xor_sync(0xffffffff, value, offset)")
+        again = folded(operator, "value", "slots[warp]")
+        last = self.one_of(
+            f"value = slots[0];\n  for (int warp = 1; warp < blockDim.x / 32; ++warp) {again}",
+            f"value = threadIdx.x % 32 < blockDim.x / 32 ? slots[threadIdx.x % 32] : {NEUTRAL[operator]};\n"
+            f"  for (int offset = 16; offset > 0; offset /= 2) {other}",
         )
-        self.helpers.setdefault(function, (
-            f"__device__ float {function}(float value) {{\n  __shared__ float slots[32];\n"
-            f"  for (int offset = 16; offset > 0; offset /= 2) value = {other};\n"
-            f"  __syncthreads();\n  if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = value;\n  __syncthreads();\n"
-            f"{last}  return value;\n}}\n"
-        ))  # fmt: skip
-        if self.form.sometimes():
-            self.line(f"{name} = {function}({name});")
-            return name
+        text = self.run(BLOCK_FUNCTION, {"function": function, "fold": other, "last": last})
+        self.helpers.setdefault(function, "\n".join(text) + "\n")
+        if self.chance():
+            return [f"{name} = {function}({name});"], name
         result = self.fresh("total")
-        self.line(f"const float {result} = {function}({name});")
-        return result
+        return [f"const float {result} = {function}({name});"], result
 
     # The whole kernel.
 
     def write_results(self) -> None:
         """What was reduced goes to memory, one number a row."""
-        if not self.scalars or not self.form.sometimes():
-            return
-        self.arrays.add("out")
-        value = self.expression([], 1)
-        if self.form.team == "thread":
-            self.line(f"out[row] = {value};")
-        else:
-            self.line(f"if ({self.form.thread} == 0) out[row] = {value};")
-
-
-TO_FLOAT = """\
-__device__ inline float to_float(float v) { return v; }
-__device__ inline float to_float(__half v) { return __half2float(v); }
-__device__ inline float to_float(__nv_bfloat16 v) { return __bfloat162float(v); }
-"""
-FETCH = """\
-template <typename V>
-__device__ void fetch(const V* from, int64_t at, float& value) {
-  value = static_cast<float>(from[at]);
-}
-"""
-PUT = """\
-template <typename V>
-__device__ inline void put(V* to, int64_t at, const float value) { to[at] = static_cast<V>(value); }
-"""
-ACTS = (
-    "__device__ float act(float v) { return v / (1.0f + expf(-v)); }\n",
-    "__device__ __forceinline__ float act(const float v) {\n  const float cut = fminf(v, 3.0f);\n  return cut * cut;\n}\n",
-    "__device__ float act(float v) {\n  if (v > 0.0f) return v;\n  return 0.01f * v;\n}\n",
-    "template <typename V>\n__device__ V act(const V& v) { return v * (V)0.5f + (V)1.0f; }\n",
-)
+        if self.scalars and self.chance():
+            self.arrays.add("out")
+            first = "" if self.form.team == "thread" else f"if ({self.form.thread} == 0) "
+            self.lines.append(f"{first}out[row] = {self.expression([], 1)};")

@@ -46,8 +46,14 @@ FLAGS = {
     "cpu": ("-std=c++17", "-O2", "-w", "-march=native", "-fopenmp", "-ffp-contract=off", f"-I{HERE}"),
 }  # fmt: skip
 C_TYPES = {
-    "cuda": {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "int64": "int64_t", "int32": "int"},
-    "cpu": {"float32": "float", "float16": "_Float16", "int64": "int64_t", "int32": "int"},
+    "cuda": {
+        "float32": "float",
+        "float16": "__half",
+        "bfloat16": "__nv_bfloat16",
+        "int64": "int64_t",
+        "uint8": "uint8_t",
+    },
+    "cpu": {"float32": "float", "float16": "_Float16", "int64": "int64_t", "uint8": "uint8_t"},
 }
 MOST_SECONDS = 20
 """Of the processor's time, for one list of steps on one text."""
@@ -84,6 +90,7 @@ INPUTS = {
     "table": Tensor(name="table", role="input", shape=("rows", "n"), values=("ordinary",), constant=True),
     "w": Tensor(name="w", role="input", shape=("n",), values=("ordinary",), constant=True),
     "s": Tensor(name="s", role="input", shape=("rows",), dtype="float32", values=("ordinary",)),
+    "mask": Tensor(name="mask", role="input", shape=("rows", "n"), dtype="uint8", values=("range:0:2",)),
     "index": Tensor(name="index", role="input", shape=("rows",), dtype="int64", values=("index:rows",)),
 }
 OUTPUTS = {
@@ -177,31 +184,23 @@ def applied(program: Program, steps: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-@dataclass(eq=False)
 class Bench:
-    """Judges texts. Use as a context: it keeps the compiled headers in a folder of its own."""
+    """Judges texts, and keeps the compiled headers in a folder that goes with it."""
 
-    folder: Path = field(init=False)
-    _scratch: tempfile.TemporaryDirectory[str] = field(init=False)
-    _runs: threading.Lock = field(default_factory=threading.Lock, init=False)
-    """Its files are those of one run."""
-
-    def __enter__(self) -> Bench:
+    def __init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="fuzz_")
         self.folder = Path(self._scratch.name)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._scratch.cleanup()
+        self._runs = threading.Lock()
+        """Its files are those of one run."""
 
     def judge(self, pairs: Sequence[tuple[Program, Sequence[str]]]) -> list[Verdict]:
-        """One verdict a pair of a program and the steps to apply."""
+        """One verdict a pair of a program and the steps to apply, or the text that they made."""
         return self.rewritten(pairs)()
 
     def rewritten(self, pairs: Sequence[tuple[Program, Sequence[str]]]) -> Callable[[], list[Verdict]]:
         """What is left to do for the verdicts once the steps are applied: most of it is the compiler's, so that a thread may wait for
         that while others go on."""
-        verdicts = [rewritten(program, steps) for program, steps in pairs]
+        verdicts = [Verdict("right", s) if isinstance(s, str) else rewritten(program, s) for program, s in pairs]
         texts: dict[tuple[str, str], int] = {}
         jobs: list[tuple[Program, str]] = []
         for (program, _), verdict in zip(pairs, verdicts, strict=True):
@@ -442,10 +441,7 @@ def _difference(got: torch.Tensor, want: torch.Tensor, exact: bool) -> str:
         step = {torch.float16: 2**-9, torch.bfloat16: 2**-6}.get(got.dtype, 1e-4)
         scale = b.abs().nan_to_num(posinf=0, neginf=0).max() if b.numel() else b.sum()
         near |= (a - b).abs() <= step * (b.abs() + scale) + 1e-6
-    if near.all():
-        return ""
-    at = tuple(int(i) for i in (~near).nonzero()[0])
-    return f"{int((~near).sum())} of {near.numel()} values wrong, first {at}: {got[at].item()} for {want[at].item()}"
+    return emulation.wrong_places(near, got, want)
 
 
 def _boxed(program: Program, number: int, text: str) -> str:

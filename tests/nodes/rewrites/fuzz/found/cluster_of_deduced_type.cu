@@ -1,7 +1,5 @@
 // block_per_row cluster_split
 // timed 8192 1024
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 
 template <typename T>

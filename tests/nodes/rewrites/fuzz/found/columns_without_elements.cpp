@@ -1,13 +1,7 @@
 // loop_interchange
 // timed 64 1000
-// raises, seed 5004
-// the rewrite cpu_columns failed on this source: StopIteration()
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
-#include <vector>
 
 extern "C" void fuzz_float32(const float* x, float* sums, int64_t rows, int64_t n) {
   {

@@ -1,15 +1,9 @@
 // licm
 // timed 64 1000
-// does not compile, seed 5005
-// text_1: In function ‘void text_1::fuzz_float16(const _Float16*, const _Float16*, float*, float*, int64_t, int64_t)’:
-// text_1:10:15: error: redeclaration of ‘const float constant_2’
-// text_1:9:15: note: ‘const float constant_2’ previously declared here
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
-#include <vector>
 
 extern "C" void fuzz_float16(const _Float16* x, const _Float16* z, float* out, float* sums, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r++) {

@@ -1,10 +1,5 @@
 // vectorize
 // timed 8192 1024
-// does not compile, seed 30000
-// text_1: In function ‘void text_1::first_kernel(const float*, const int64_t*, float*, int64_t, int64_t)’:
-// text_1:40:28: error: ‘rest’ was not declared in this scope
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 
 template <typename V>

@@ -1,8 +1,6 @@
 // vectorize
 // timed 4096 4096 even
 // A wrapped neighbour's pack.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 
 __global__ void first_kernel(const float* __restrict__ z, const float* __restrict__ pair, float* __restrict__ y, int rows, int n) {

@@ -1,7 +1,5 @@
 // canonicalize_reductions vectorize cache_row_in_registers
 // timed 16384 8
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <stdint.h>
 
 template <typename T>

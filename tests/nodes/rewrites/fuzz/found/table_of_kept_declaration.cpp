@@ -1,9 +1,7 @@
-// unflatten_loop lookup_tables
+// unflatten_loop licm
 // timed 4096 64
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 template <typename T>
 static void work(const T* w, const float* s, T* v, int64_t rows, int64_t n) {
