@@ -228,7 +228,9 @@ class Joined:
                 if any(inside(use, here) for here in rounds):
                     raise Unsupported("slots that an earlier round reads")
                 continue
-            again = source.called(enclosing(node, "call_expression")) in calls and node.parent.type == "argument_list"
+            # A function that the statements call fills them, not one that takes an element.
+            handed = node.parent.type == "argument_list" and node.type != "subscript_expression"
+            again = handed and source.called(enclosing(node, "call_expression")) in calls
             if again or source.set_by(node) == "=":
                 around = [here for here in upward(node, self.kernel.body) if here.type in LOOPS and here not in rounds]
                 if any(inside(read, here) for read in reads for here in around):
