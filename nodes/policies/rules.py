@@ -11,7 +11,7 @@ import math
 import re
 import statistics
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -49,6 +49,8 @@ from nodes.roles import (
 
 PRIOR_TRUST = 0.5
 """How far a rewrite's own SPEEDUP is believed against one measurement, which counts as 1."""
+LEAST_LEFT = 0.1
+"""Of what a step promises, where plans of other runs that held it gained less than they promised."""
 MEMORY_TRUST = 0.5
 """The same for what an earlier run measured on such a kernel; on the very kernel and device it counts as a measurement."""
 MOST_MEMORY = 2.0
@@ -370,11 +372,25 @@ class _Search:
         """Logarithm of each step's speedup: what is known of it, corrected by what plans with the step measured."""
         prior = {step: self.prior(step) for step in self.steps}
         trust = dict.fromkeys(self.steps, PRIOR_TRUST)
-        remembered = [(lesson.steps, gain, weight) for lesson, gain, weight in self._remembered()]
-        for steps, _, weight in remembered:
+        remembered = list(self._remembered())
+        rows = [(lesson.steps, gain, weight) for lesson, gain, weight in remembered]
+        for steps, _, weight in rows:
             for step in trust.keys() & set(steps):
                 trust[step] = min(PRIOR_TRUST + MOST_MEMORY, trust[step] + weight)
-        prior = _fitted(prior, dict.fromkeys(self.steps, PRIOR_TRUST), remembered)
+        fitted, plans = (
+            _fitted(prior, dict.fromkeys(self.steps, PRIOR_TRUST), rows),
+            defaultdict[str, list[set[str]]](list),
+        )
+        for lesson, _, _ in remembered:
+            plans[lesson.kernel].append(set(lesson.steps))
+        # A plan that gained less than it promised says of none of its steps that it costs: that takes one that did not gain, or
+        # another plan for that kernel without the step.
+        blamed = {step for steps, gain, _ in rows if gain <= 0 for step in steps}
+        blamed |= {step for tried in plans.values() for step in set.union(*tried) - set.intersection(*tried)}
+        prior = {
+            step: fitted[step] if step in blamed else max(fitted[step], min(before, LEAST_LEFT * before))
+            for step, before in prior.items()
+        }
         return _fitted(prior, trust, [(a.plan.steps, self._measured(a), 1.0) for a in self.request.attempts])
 
     def _remembered(self) -> Iterator[tuple[Lesson, float, float]]:

@@ -88,6 +88,18 @@ def test_however_often_it_was_remembered_what_this_run_measures_decides() -> Non
     assert found == pytest.approx(weight * math.log(0.8) + (1 - weight) * believed, abs=0.01)
 
 
+def test_a_plan_that_gained_blames_none_of_its_steps_and_a_plan_without_one_does() -> None:
+    steps = ("grid_stride", "fast_math", "programmatic_dependent_launch")
+    plain = _Search(Run().request()).gains
+    gained = told("another", steps=steps, over_base=1.05, speedup=1.05)
+    found = _Search(Taught((gained,)).request()).gains
+    assert all(0 < found[step] < plain[step] for step in steps)
+    better = told("another", steps=("grid_stride", "programmatic_dependent_launch"), over_base=1.4, evidence="e" * 64)
+    assert _Search(Taught((gained, better)).request()).gains["fast_math"] < 0
+    lost = told("another", steps=steps, over_base=0.9, speedup=0.9, kept=False)
+    assert _Search(Taught((lost,)).request()).gains["fast_math"] < 0
+
+
 def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_nothing() -> None:
     plain = _Search(Run().request()).gains["grid_stride"]
     useless = told(KERNEL.spec.name, steps=("grid_stride",), over_base=1.0, speedup=1.0, kept=False)
