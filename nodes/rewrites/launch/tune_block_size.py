@@ -15,7 +15,7 @@ from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.insertions import bring
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
-from nodes.rewrites.analysis.regions import carries_state, sums_up, thread_loops
+from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, carries_state, sums_up, thread_loops
 from nodes.rewrites.launch.grid_stride import check_threads
 from nodes.rewrites.prelude import brought
 from nodes.rewrites.reductions.shares import check_block_shares
@@ -76,6 +76,8 @@ def _check_free(code: Code, kernel: Kernel, launch: Launch, width: int) -> None:
         raise Unsupported("a kernel that only serves rows that are too long for registers")
     if any(carries_state(kernel, statements(loop.body)) and not sums_up(kernel, loop) for loop in thread_loops(kernel)):
         raise Unsupported("elements that depend on each other")
+    if any(loop.start.depends_on(BLOCK) and not loop.step.depends_on(BLOCK_DIM) for loop in thread_loops(kernel)):
+        raise Unsupported("rows that a number of warps shares out")
     if any(text(n) in {"threadIdx.y", "blockDim.y"} for n in source.walk(kernel.body, "field_expression")):
         raise Unsupported("a block of two dimensions")
     passed = zip(kernel.template_names, launch.template_arguments, strict=False)

@@ -32,7 +32,16 @@ from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import as_factor, free
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, operands
-from nodes.rewrites.syntax.tree import field_of, is_zero, one_variable, pragma_of, same, statement_around, statements
+from nodes.rewrites.syntax.tree import (
+    field_of,
+    is_zero,
+    names_declared,
+    one_variable,
+    pragma_of,
+    same,
+    statement_around,
+    statements,
+)
 
 MOST = 8
 _FORS = ("for ($T $k = 0; $place < $length; ++$k) $body;", "for ($T $k = 0; $place < $length; $k++) $body;")
@@ -120,7 +129,21 @@ def _reread(edits: Edits, code: Code, kernel: Kernel) -> None:
         raise Unsupported("a row whose length or place changes")
     if any(not same(loop.node.parent, mine[0].node.parent) for loop in mine):
         raise Unsupported("loops of which some may be skipped")
+    if any(_hides(source, loop) for loop in mine):
+        raise Unsupported("a name that is another variable's within a loop")
     _Rereading(edits, code, kernel, mine, asking[0], arrays).write()
+
+
+def _hides(source: Source, loop: _Share) -> bool:
+    """Whether the loop declares again what says which elements there are: these parts are compared and replaced as written."""
+    said = [part for part in (loop.index, loop.place, loop.length) if part is not None]
+    named = {source.of(name) for part in said for name in source.walk(part, "identifier")}
+    return any(
+        source.of(name) in named
+        for statement in loop.inner
+        for declaration in source.walk(statement, "declaration")
+        for name in names_declared(declaration)
+    )
 
 
 def _starts_within_a_step(code: Code, kernel: Kernel, step: Polynomial, first: Polynomial) -> bool:

@@ -1,7 +1,8 @@
 """A kernel reads its block's width from `blockDim.x` instead of a constant that every launch repeats.
 
 Changes nothing by itself, but steps that choose the width need it: `i += BLOCK` with `kernel<T, BLOCK><<<n, BLOCK>>>`,
-`i += 256` with `<<<n, 256>>>`, a parameter `block_size` that is passed the width.
+`i += 256` with `<<<n, 256>>>`, a parameter `block_size` that is passed the width. Likewise the number of its warps, where these
+are counted over all blocks: `blockIdx.x * 8 + threadIdx.x / 32`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import itertools
 
 from tree_sitter import Node
 
+from nodes.rewrites.analysis.block_shape import value_in, width_of
+from nodes.rewrites.analysis.block_values import WARP
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.regions import THREAD
+from nodes.rewrites.analysis.regions import BLOCK, THREAD
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, inside
 from nodes.rewrites.syntax.tree import field_of, same, upward
@@ -34,6 +38,9 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         with edits.attempt():
             for node in _constants(code, kernel):
                 edits.replace(node, "blockDim.x")
+        with edits.attempt():
+            for node in _warp_counts(code, kernel):
+                edits.replace(node, f"(blockDim.x / {WARP})")
     return edits.apply()
 
 
@@ -55,6 +62,22 @@ def _is_value(code: Code, node: Node) -> bool:
         return found is not None and "blockIdx.x" in {code.source.of(found["a"]), code.source.of(found["b"])}
     *_, whole = itertools.takewhile(lambda here: same(here, node) or here.type in _MADE, upward(node))
     return not code.is_constant(whole)
+
+
+def _warp_counts(code: Code, kernel: Kernel) -> list[Node]:
+    """Numbers, also by a name, that are how many warps every launch's blocks have and scale blockIdx.x to count warps."""
+    source, polynomial, found = code.source, code.polynomial, list[Node]()
+    for node in source.walk(kernel.body, "number_literal", "identifier"):
+        count, warps, known = polynomial(node), polynomial(node.parent), code.definition(node)
+        longer = known is not None and source.of(known.declaration, "type") not in {"", "int"}
+        if longer or warps != count * Polynomial.symbol(BLOCK):
+            continue
+        slot = warps + code.divided(None, "/", Polynomial.symbol(THREAD), Polynomial.constant(WARP))
+        counted = any(polynomial(around) == slot for around in upward(node.parent, kernel.body))
+        numbers = ((launch, value_in(code, kernel, launch, code.settled(node)) or 0) for launch in kernel.launches)
+        if counted and all(width_of(code, kernel, launch) == number * WARP for launch, number in numbers):
+            found.append(node)
+    return found
 
 
 def _widths(code: Code, kernel: Kernel) -> set[str]:

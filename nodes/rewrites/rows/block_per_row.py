@@ -225,10 +225,9 @@ class _Rows:
     def _covers(self, launch: Launch) -> bool:
         """Whether the grid is the number of rows over the block's width, rounded up, also by a function of the file."""
         code, source, names = self.code, self.source, [p.name for p in self.kernel.parameters]
-        bound = source.of(self.region.bound_node)
-        if bound not in names:
-            return False
-        rows, threads = map(code.polynomial, (launch.arguments[names.index(bound)], launch.along_x(launch.block)))
+        passed = dict(zip(names, map(code.polynomial, launch.arguments), strict=False))
+        rows = self.region.bound.replaced(lambda s: passed.get(s.text))
+        threads = code.polynomial(launch.along_x(launch.block))
         grid, values = code.settled(launch.along_x(launch.grid)), {}
         function = code.functions.get(source.called(grid))
         if (made := match(source, field_of(function, "body"), "{ return $made; }")) is not None:
@@ -237,7 +236,7 @@ class _Rows:
             grid, values = made["made"], dict(zip(map(source.of, taken), given, strict=False))
         sides = code.polynomial(grid).division("/")
         of, by = (side.replaced(lambda s: values.get(s.text, Polynomial.symbol(s))) for side in sides)
-        return (of, by) == (rows + threads - Polynomial.constant(1), threads)
+        return rows is not None and (of, by) == (rows + threads - Polynomial.constant(1), threads)
 
     # What becomes of it.
 

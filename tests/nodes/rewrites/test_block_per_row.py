@@ -79,6 +79,14 @@ def test_forms_of_the_row_and_of_the_launch(row: str, grid: str, block: str) -> 
     assert f"each_row<<<rows, {block}, 0, stream>>>" in new
 
 
+@pytest.mark.parametrize(("rows", "first"), [("16", "16"), ("n * 4", "(int64_t)n * 4")])
+def test_rows_that_are_no_parameter(rows: str, first: str) -> None:
+    text = kernel(SOFTMAX, row=ROW.replace("row >= rows", f"row >= {first}"), grid="(count + 255) / 256")
+    text = text.replace("  each_row<<<", f"  const long count = {rows};\n  each_row<<<")
+    assert f"each_row<<<{first}, 256, 0, stream>>>" in (applied(text) or "")
+    assert applied(text.replace(f"count = {rows}", f"count = {rows} - 1")) is None
+
+
 def test_narrow_blocks_get_wider() -> None:
     text = kernel(SOFTMAX, grid="(rows + 31) / 32", block="32")
     assert "each_row<<<rows, 256, 0, stream>>>" in (applied(text) or "")

@@ -68,6 +68,7 @@ SILU = (ROOT / "kernels/silu_and_mul/baseline.production.cu").read_text()
         ("programmatic_dependent_launch", ROWS, "scale_rows<<<", "elsewhere<<<"),
         ("tune_block_size", BY_ELEMENTS, "(n + 255) / 256", "n / 2560 + 1"),
         ("tune_block_size", BY_ELEMENTS, "__global__ void", "__global__ void __launch_bounds__(512)"),
+        ("tune_block_size", BY_ELEMENTS.replace("; i < n; i += blockDim.x *", " / 32; i < n; i += blockDim.x / 32 *").replace("blockDim.x +", "(blockDim.x / 32) +"), "blockDim.x / 32 *", "8 *"),
         ("symbolic_block_size", ROWS.replace("i += blockDim.x", "i += 256"), "<<<rows, 256", "<<<rows, 128"),
         ("restrict_pointers", ROWS, "(x, factor, y, n);", "(y, factor, y, n);"),  # one buffer twice
         # A tail that rows may need.

@@ -118,6 +118,7 @@ REFUSED = {
     "a loop that may be skipped": ("  for (int k = 0; k < 4; ++k) {\n    kept", "  if (n > 3) for (int k = 0; k < 4; ++k) {\n    kept"),
     "threads that begin further on": ("threadIdx.x % 32", "threadIdx.x % 64"),
     "an end that changes": ("  float most", "  n -= 1;\n  float most"),
+    "a place by another variable's name": (LAST, LAST.replace("y[", "{ const int lane = n; y[") + " }"),
     "a vote": ("__expf(kept[k] - most)", "__shfl_sync(~0u, kept[k], 0)"),
 }  # fmt: skip
 

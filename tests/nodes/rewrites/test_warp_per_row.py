@@ -57,8 +57,27 @@ def test_blocks_that_only_count_teams_keep_their_width() -> None:
     )
 
 
+NUMBERED = CENTRE.replace("(blockDim.x / 32)", "4")
+NAMED = NUMBERED.replace("blockIdx.x * 4 +", "static_cast<int64_t>(blockIdx.x) * WARPS +")
+COUNTED = {
+    "a number": NUMBERED,
+    "a constant": NAMED.replace("__device__", "constexpr int WARPS = 4;\n__device__"),
+    "a macro": NAMED.replace("__device__", "#define WARPS 4\n__device__").replace("128, 0", "32 * WARPS, 0"),
+    "a template": NAMED.replace("__global__", "template <int WARPS>\n__global__").replace("shift<<<", "shift<4><<<"),
+    "another name": NUMBERED.replace("(threadIdx.x >> 5)", "warp").replace("  const int row", "  const int warp = threadIdx.x / 32;\n  const int row"),
+}  # fmt: skip
+
+
+def test_warps_that_a_number_counts() -> None:
+    same({name: (text, after(text, "symbolic_block_size warp_per_row")) for name, text in COUNTED.items()})
+    for old, new in (("128, 0", "256, 0"), ("x * 4", "x * 8"), (">> 5", ">> 4"), ("128, 0", "dim3(32, 4), 0")):
+        assert stays("symbolic_block_size", NUMBERED, old, new)
+    long = COUNTED["a constant"].replace("int WARPS", "int64_t WARPS")
+    assert refused(long, "symbolic_block_size"), "places would be of fewer bits"
+
+
 REFUSED = {
-    "warps that a block counts": ("(blockDim.x / 32)", "4"),
+    "warps that a number counts": ("(blockDim.x / 32)", "4"),
     "a lane that does more": ("if (lane == 0)", "if (lane < 2)"),
     "a lane in an address": ("top[row] = most", "top[row + lane] = most"),
     "a share that is not reduced": ("  most = warp_max(most);\n", ""),
