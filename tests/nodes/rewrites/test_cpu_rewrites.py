@@ -239,6 +239,8 @@ static lanes bend(lanes v) {
         }
         sum += sum_of(sum_lanes);
 """),
+        ("explicit_simd", HALF.replace("float sum", "double sum"), "sum_lanes += in_doubles(kept(v * v, count, 0.0f));"),
+        ("explicit_simd", HALF.replace("float sum", "double sum"), "sum += sum_of_doubles(sum_lanes);"),
         ("explicit_simd", BFLOAT16, "store_lanes(y + i, load_lanes(x + i, count), count);"),
         ("explicit_simd", BENT, "static lanes bend(lanes v) { const lanes w = v * v; return v < 0.0f ? splat(0.0f) : w; }"),
         ("explicit_simd", BENT, "store_lanes(y + i, bend(load_lanes(x + i, count)), count);"),
@@ -293,6 +295,7 @@ BODY = HOISTED[: HOISTED.index("            const float weight")] + "%s        }
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[i * rows + r]"), "down a column"),
         ("explicit_simd", HALF.replace("static_cast<T>(v", "static_cast<int16_t>(v"), "integers"),
         ("explicit_simd", HALF.replace("float sum", "long double sum"), "a wider sum"),
+        ("explicit_simd", HALF.replace("float sum", "double sum").replace("v * v", "v * 2.0 * v"), "terms that are computed in double"),
         ("explicit_simd", HALF.replace("v > 0 ? v : 0.5 * v", "std::fmod(v, v)"), "no such function of lanes"),
         ("explicit_simd", HALF.replace("sums", "lanes"), "a name that is taken"),
         ("explicit_simd", BFLOAT16.replace("<< 16", "<< 15"), "a conversion from something else"),
