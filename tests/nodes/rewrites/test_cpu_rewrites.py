@@ -57,6 +57,10 @@ SCALE = f(f"""\
     }}
 """)
 COPY = f("    for (long i = 0; i < n; ++i) {\n        y[i] = x[i];\n    }\n")
+GUARDED = f(
+    f"{ELEMENTS}\n            if (x[i] < 0) continue;\n            y[i] = x[i] * (z[0] / s);\n        }}\n",
+    "const float* x, const float* z, float s, float* y, long n",
+)
 HEADS = f(
     """\
     for (long b = 0; b < batch; ++b) {
@@ -204,8 +208,9 @@ LANES = after("explicit_simd", HALF)
         const float weight = expf(w[r]);
         const float sum = weight + 1.0f;
         z[r] = sum;
+        const float constant = weight / sum;
         for (long i = 0; i < n; ++i) {
-            y[r * n + i] = x[r * n + i] * (weight / sum);
+            y[r * n + i] = x[r * n + i] * constant;
         }
 """),
         ("licm", QUOTIENT, """\
@@ -290,6 +295,7 @@ BODY = HOISTED[: HOISTED.index("            const float weight")] + "%s        }
         ("licm", ANGLES.replace("/ n)", "/ (n + h + r))"), "nothing stays the same"),
         ("licm", ANGLES.replace("powf(10000.0f, -(float)i / n)", "x[i]").replace("* power)", "* power + h)"), "what is left depends on the head"),
         ("licm", ANGLES.replace("powf(10000.0f, -(float)i / n)", "y[i]"), "of what the loop writes"),
+        ("licm", GUARDED, "z may have no elements where no iteration gets there"),
         ("explicit_simd", HALF.replace("v * v", "v * static_cast<float>(i)"), "the position as a number"),
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[r * n + 2 * i]"), "every other element"),
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[i * rows + r]"), "down a column"),
