@@ -61,6 +61,7 @@ GUARDED = f(
     f"{ELEMENTS}\n            if (x[i] < 0) continue;\n            y[i] = x[i] * (z[0] / s);\n        }}\n",
     "const float* x, const float* z, float s, float* y, long n",
 )
+CLEARED = f("    std::memset(y, 0, n * sizeof(float));\n")
 HEADS = f(
     """\
     for (long b = 0; b < batch; ++b) {
@@ -219,6 +220,7 @@ LANES = after("explicit_simd", HALF)
         y[i] = x[i] * inverse_s * 2.0f;
     }
 """),
+        ("omp_parallel", CLEARED, "if (n >= PARALLEL_FROM) for (int64_t k = 0; k < n; ++k) { y[k] = 0; }"),
         ("loop_interchange", COLUMNS, "float s[COLUMNS];"),
         ("loop_interchange", COLUMNS, "s[c - c_block] += x[r * n + c];"),
         ("loop_interchange", TURNED, "#pragma omp parallel for"),
@@ -302,6 +304,9 @@ BODY = HOISTED[: HOISTED.index("            const float weight")] + "%s        }
         ("explicit_simd", HALF.replace("static_cast<T>(v", "static_cast<int16_t>(v"), "integers"),
         ("explicit_simd", HALF.replace("float sum", "long double sum"), "a wider sum"),
         ("explicit_simd", HALF.replace("float sum", "double sum").replace("v * v", "v * 2.0 * v"), "terms that are computed in double"),
+        ("omp_parallel", CLEARED.replace("float)", "double)"), "another type"),
+        ("omp_parallel", CLEARED.replace("n * s", "(long)y[0] * s"), "a length that is cleared"),
+        ("omp_parallel", CLEARED.replace("y, 0", "y, 1"), "another value"),
         ("explicit_simd", HALF.replace("v > 0 ? v : 0.5 * v", "std::fmod(v, v)"), "no such function of lanes"),
         ("explicit_simd", HALF.replace("sums", "lanes"), "a name that is taken"),
         ("explicit_simd", BFLOAT16.replace("<< 16", "<< 15"), "a conversion from something else"),
