@@ -52,7 +52,12 @@ _FUNCTIONS |= {f"std::{name.removesuffix('f')}": form for name, form in _FUNCTIO
 """What a function is over lanes, and how many arguments it takes."""
 _OPERATIONS = {"parenthesized_expression", "unary_expression", "binary_expression", "conditional_expression"}
 _EARLY = ("if ($condition) return $value;", "if ($condition) { return $value; }")
-_ENDS = {"max": "= largest_of", "min": "= smallest_of", "+": "+= sum_of"}
+_VECTORS = {("float", kind): "lanes" for kind in ("+", "max", "min")} | {("double", "+"): "doubles"}
+"""What the lanes of a carried variable are, by its type and how it is reduced."""
+_ENDS = {
+    ("max", "lanes"): "= largest_of", ("min", "lanes"): "= smallest_of", ("+", "lanes"): "+= sum_of",
+    ("+", "doubles"): "+= sum_of_doubles",
+}  # fmt: skip
 
 
 @rule(
@@ -89,8 +94,9 @@ class _Lanes:
     def __init__(self, source: Source, loop: Loop, conversions: Conversions) -> None:
         self.source, self.loop, self.conversions = source, loop, conversions
         self.effects, self.carried = unordered(source, loop)
-        kinds = {declared_type(source, each.node.named_children[0]) for each in self.effects.carried}
-        if loop.step_node or self.effects.inner_loops or self.effects.called_loops or not kinds <= {"float"}:
+        kinds = {each.name: declared_type(source, each.node.named_children[0]) for each in self.effects.carried}
+        self.vectors = {name: _VECTORS.get((kind, self.carried[name]), "") for name, kind in kinds.items()}
+        if loop.step_node or self.effects.inner_loops or self.effects.called_loops or not all(self.vectors.values()):
             raise Unsupported("loops in it, or a reduction of something else")
         self.lanes: set[str] = set()
         self.numbers: set[str] = {loop.name, *self.carried}
@@ -241,14 +247,17 @@ class _Lanes:
         if not any(word in line for line in lines for word in ("load_lanes(", "store_lanes(")):
             raise Unsupported("no loads or stores of lanes")
         self._pragma(edits)
-        vectors = {name: self.vector(name) for name in self.carried}
-        starts = ("lanes{}" if kind == "+" else f"{name} + lanes{{}}" for name, kind in self.carried.items())
+        before, after = list[str](), list[str]()
+        for name, kind in self.carried.items():
+            type_, vector = self.vectors[name], self.vector(name)
+            before.append(f"{type_} {vector} = {'' if kind == '+' else f'{name} + '}{type_}{{}};")
+            after.append(f"{name} {_ENDS[kind, type_]}({vector});")
         edits.write(loop.node, [
-            *(f"lanes {vector} = {start};" for vector, start in zip(vectors.values(), starts, strict=True)),
+            *before,
             f"for ({source.of(loop.node, 'initializer')} {source.of(loop.node, 'condition')}; {loop.name} += LANES) {{",
             [f"const int64_t {self.count} = std::min<int64_t>(LANES, {source.of(loop.bound_node)} - {loop.name});", *lines],
             "}",
-            *(f"{name} {_ENDS[kind]}({vectors[name]});" for name, kind in self.carried.items()),
+            *after,
         ])  # fmt: skip
 
     def _pragma(self, edits: Edits) -> None:
@@ -315,6 +324,13 @@ class _Lanes:
         """The extreme of two lanes, where a NaN gives way to what was there before, or a sum."""
         if found.value is None or not self.variant(found.value):
             raise refused(found.statement, "a reduction of something that is the same for all lanes")
-        neutral, vector = "0.0f" if found.kind == "+" else name, self.vector(name)
-        kept = f"kept({self.widened(found.value)}, {self.count}, {neutral})"
+        neutral, vector, value = "0.0f" if found.kind == "+" else name, self.vector(name), bare(found.value)
+        in_double = self.vectors[name] == "doubles"
+        if in_double:  # of floats only: what is cast to double as a whole, or made double by being added
+            to, inner = cast(self.source, value)
+            value = inner if to == "double" else value
+            if not is_float(self.source, value):
+                raise refused(value, "terms that are computed in double")
+        kept = f"kept({self.widened(value)}, {self.count}, {neutral})"
+        kept = f"in_doubles({kept})" if in_double else kept
         return f"{vector} += {kept}" if found.kind == "+" else f"{vector} = {found.kind}_lanes({vector}, {kept})"

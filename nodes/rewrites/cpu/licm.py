@@ -1,5 +1,5 @@
-"""What does not change inside a loop moves in front of it: declarations, `if (i == 0)` blocks, the reciprocal of a divisor; and where a loop
-computes the same for each of its rows by calls into the mathematical library, a table of it does:
+"""What does not change inside a loop moves in front of it: declarations, `if (i == 0)` blocks, the reciprocal of a divisor, divisions and
+calls within expressions; and where a loop computes the same for each of its rows by calls into the mathematical library, a table of it does:
 
     for (h ...) { for (i ...) { c = cosf(position[t] * frequency[i]); ... } }
 
@@ -31,6 +31,7 @@ from nodes.rewrites.analysis.host_source import (
     header,
     host_code,
     identifiers,
+    is_float,
     loops,
     put_in_front,
     varying,
@@ -38,11 +39,13 @@ from nodes.rewrites.analysis.host_source import (
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.cpu.vector_math import VECTOR_FUNCTIONS
 from nodes.rewrites.registry import rule
-from nodes.rewrites.syntax.insert import include
+from nodes.rewrites.syntax.insert import free, include
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside, lifted, one_by_one
 from nodes.rewrites.syntax.tree import JUMPS, LOOPS, field_of, one_variable, pragma_of
 
+_SOMETIMES = LOOPS | {"if_statement", "conditional_expression", "lambda_expression"}
+"""What an iteration may not reach the inside of."""
 _ROUNDS = re.compile("int|long|char|size_t|round|floor|ceil|trunc")
 
 
@@ -110,6 +113,7 @@ def _hoisted(edits: Edits, source: Source, loop: Loop) -> bool:
             check_alone(source, statement)
             lines += lifted(source, statement, source.of(statement)).split("\n")
     lines += [f"const float {new} = 1.0f / {name};" for name, new in _inverted(edits, moves).items()]
+    lines += _values(edits, moves, [node for node in loop.body.named_children if node not in moved])
     put_in_front(edits, loop, lines)
     for node in moved:
         edits.remove(node)
@@ -149,6 +153,33 @@ def _inverted(edits: Edits, moves: _Moves) -> dict[str, str]:
             edits.replace(field_of(node, "operator"), "*")
             edits.replace(field_of(node, "right"), names[name])
     return names
+
+
+def _values(edits: Edits, moves: _Moves, left: list[Node]) -> list[str]:
+    """Names for the largest floats that cost a division or a call and give the same in every iteration, where all iterations take
+    them. g++ does not see it in a loop over lanes, and does not move what a vectorised loop has added up."""
+    source, names = moves.source, dict[str, str]()
+    taken = identifiers(source, enclosing_function(moves.loop.node))
+    if source.has(moves.loop.body, *JUMPS):
+        return []
+    while left:
+        node = left.pop(0)
+        if node.type in _SOMETIMES or source.of(node, "operator") in {"&&", "||"}:
+            continue
+        plain = node.type in {"binary_expression", "call_expression"} and is_float(source, node)
+        if plain and _costs(source, node) and moves.steady(node):
+            name = names.setdefault(source.of(node), free("constant", taken | set(names.values())))
+            edits.replace(node.parent if node.parent.type == "parenthesized_expression" else node, name)
+        else:
+            left = [*node.named_children, *left]
+    return [f"const float {name} = {value};" for value, name in names.items()]
+
+
+def _costs(source: Source, node: Node) -> bool:
+    """Whether it divides, or calls more than a conversion."""
+    called = {source.called(call) for call in source.walk(node, "call_expression")}
+    signs = {source.of(each, "operator") for each in source.walk(node, "binary_expression")}
+    return bool(called - {"static_cast"}) or "/" in signs
 
 
 def _tabulated(edits: Edits, source: Source, outer: Loop, inner: Loop) -> None:

@@ -6,15 +6,30 @@ compares the number of elements with PARALLEL_FROM, which is left open.
 
 from __future__ import annotations
 
+from tree_sitter import Node
+
 from nodes.rewrites.analysis.host_dependence import reduction_clauses, unordered
 from nodes.rewrites.analysis.host_effects import Effects
-from nodes.rewrites.analysis.host_source import canonical, identifiers, loops, put_in_front, runs_again, varying
+from nodes.rewrites.analysis.host_source import (
+    canonical,
+    declared_type,
+    fresh,
+    function_around,
+    identifiers,
+    loops,
+    put_in_front,
+    runs_again,
+    varying,
+)
 from nodes.rewrites.analysis.kernels import Loop
 from nodes.rewrites.registry import rule
 from nodes.rewrites.syntax.insert import as_factor, define
+from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, inside
 from nodes.rewrites.syntax.tree import children_of, pragma_of
 
+_MEMSET = ("std::memset($y, 0, $n * $size);", "memset($y, 0, $n * $size);")
+_CHANGES = ("subscript_expression", "pointer_expression", "assignment_expression", "update_expression")
 PARALLEL_FROM = "#define PARALLEL_FROM 16384  // tune: 4096 16384 65536"
 
 
@@ -37,10 +52,33 @@ def rewrite(source: Source, facts: object) -> str | None:
                 clauses = (" collapse(2)" if _collapses(source, loop) else "") + reduction_clauses(carried)
                 condition = _condition(source, loop, found)
                 put_in_front(edits, loop, [f"#pragma omp parallel for schedule(static) if ({condition}){clauses}"])
+    for statement in source.walk(None, "expression_statement"):
+        with edits.attempt():
+            _share_memset(edits, source, statement)
     if not edits.changes:
         return None
     define(source, edits, "PARALLEL_FROM", PARALLEL_FROM)
     return edits.apply()
+
+
+def _share_memset(edits: Edits, source: Source, statement: Node) -> None:
+    """`std::memset(y, 0, n * sizeof(float));` as the loop that it is, which threads share out."""
+    found = match(source, statement, *_MEMSET)
+    if found is None or runs_again(source, statement) or statement.parent.type != "compound_statement":
+        return
+    array, count = source.of(found["y"]), as_factor(source.of(found["n"]))
+    pointers = {each.name for each in function_around(source, statement).parameters if each.pointer}
+    floats = declared_type(source, found["y"]) == "float" and source.of(found["size"]) == "sizeof(float)"
+    called = {source.called(call) for call in source.walk(found["n"], "call_expression")}
+    if not floats or array not in pointers or source.has(found["n"], *_CHANGES) or not called <= {"static_cast"}:
+        raise Unsupported("something else than the floats of a parameter, or a length that may change on the way")
+    counter = fresh(source, statement, "k")
+    edits.write(statement, [
+        f"#pragma omp parallel for schedule(static) if ({count} >= PARALLEL_FROM)",
+        f"for (int64_t {counter} = 0; {counter} < {count}; ++{counter}) {{",
+        [f"{array}[{counter}] = 0;"],
+        "}",
+    ])  # fmt: skip
 
 
 def _collapses(source: Source, loop: Loop) -> bool:

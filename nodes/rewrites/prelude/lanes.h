@@ -119,6 +119,17 @@ static inline lanes kept(lanes value, int64_t count, float otherwise) {
 }
 
 
+// Of a sum in double: eight of them, each for two of the lanes.
+typedef double doubles __attribute__((vector_size(64)));
+
+static inline doubles in_doubles(lanes value) {
+    const doubles low = _mm512_cvtps_pd(_mm512_castps512_ps256(value));
+    return low + (doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps(value, 1));
+}
+
+static inline double sum_of_doubles(doubles value) { return _mm512_reduce_add_pd(value); }
+
+
 static inline float sum_of(lanes value) { return _mm512_reduce_add_ps(value); }
 static inline float largest_of(lanes value) { return _mm512_reduce_max_ps(value); }
 static inline float smallest_of(lanes value) { return _mm512_reduce_min_ps(value); }

@@ -57,6 +57,11 @@ SCALE = f(f"""\
     }}
 """)
 COPY = f("    for (long i = 0; i < n; ++i) {\n        y[i] = x[i];\n    }\n")
+GUARDED = f(
+    f"{ELEMENTS}\n            if (x[i] < 0) continue;\n            y[i] = x[i] * (z[0] / s);\n        }}\n",
+    "const float* x, const float* z, float s, float* y, long n",
+)
+CLEARED = f("    std::memset(y, 0, n * sizeof(float));\n")
 HEADS = f(
     """\
     for (long b = 0; b < batch; ++b) {
@@ -204,8 +209,9 @@ LANES = after("explicit_simd", HALF)
         const float weight = expf(w[r]);
         const float sum = weight + 1.0f;
         z[r] = sum;
+        const float constant = weight / sum;
         for (long i = 0; i < n; ++i) {
-            y[r * n + i] = x[r * n + i] * (weight / sum);
+            y[r * n + i] = x[r * n + i] * constant;
         }
 """),
         ("licm", QUOTIENT, """\
@@ -214,6 +220,7 @@ LANES = after("explicit_simd", HALF)
         y[i] = x[i] * inverse_s * 2.0f;
     }
 """),
+        ("omp_parallel", CLEARED, "if (n >= PARALLEL_FROM) for (int64_t k = 0; k < n; ++k) { y[k] = 0; }"),
         ("loop_interchange", COLUMNS, "float s[COLUMNS];"),
         ("loop_interchange", COLUMNS, "s[c - c_block] += x[r * n + c];"),
         ("loop_interchange", TURNED, "#pragma omp parallel for"),
@@ -239,6 +246,8 @@ static lanes bend(lanes v) {
         }
         sum += sum_of(sum_lanes);
 """),
+        ("explicit_simd", HALF.replace("float sum", "double sum"), "sum_lanes += in_doubles(kept(v * v, count, 0.0f));"),
+        ("explicit_simd", HALF.replace("float sum", "double sum"), "sum += sum_of_doubles(sum_lanes);"),
         ("explicit_simd", BFLOAT16, "store_lanes(y + i, load_lanes(x + i, count), count);"),
         ("explicit_simd", BENT, "static lanes bend(lanes v) { const lanes w = v * v; return v < 0.0f ? splat(0.0f) : w; }"),
         ("explicit_simd", BENT, "store_lanes(y + i, bend(load_lanes(x + i, count)), count);"),
@@ -288,11 +297,16 @@ BODY = HOISTED[: HOISTED.index("            const float weight")] + "%s        }
         ("licm", ANGLES.replace("/ n)", "/ (n + h + r))"), "nothing stays the same"),
         ("licm", ANGLES.replace("powf(10000.0f, -(float)i / n)", "x[i]").replace("* power)", "* power + h)"), "what is left depends on the head"),
         ("licm", ANGLES.replace("powf(10000.0f, -(float)i / n)", "y[i]"), "of what the loop writes"),
+        ("licm", GUARDED, "z may have no elements where no iteration gets there"),
         ("explicit_simd", HALF.replace("v * v", "v * static_cast<float>(i)"), "the position as a number"),
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[r * n + 2 * i]"), "every other element"),
         ("explicit_simd", HALF.replace("x[r * n + i]", "x[i * rows + r]"), "down a column"),
         ("explicit_simd", HALF.replace("static_cast<T>(v", "static_cast<int16_t>(v"), "integers"),
         ("explicit_simd", HALF.replace("float sum", "long double sum"), "a wider sum"),
+        ("explicit_simd", HALF.replace("float sum", "double sum").replace("v * v", "v * 2.0 * v"), "terms that are computed in double"),
+        ("omp_parallel", CLEARED.replace("float)", "double)"), "another type"),
+        ("omp_parallel", CLEARED.replace("n * s", "(long)y[0] * s"), "a length that is cleared"),
+        ("omp_parallel", CLEARED.replace("y, 0", "y, 1"), "another value"),
         ("explicit_simd", HALF.replace("v > 0 ? v : 0.5 * v", "std::fmod(v, v)"), "no such function of lanes"),
         ("explicit_simd", HALF.replace("sums", "lanes"), "a name that is taken"),
         ("explicit_simd", BFLOAT16.replace("<< 16", "<< 15"), "a conversion from something else"),
