@@ -377,10 +377,8 @@ class _Search:
         for steps, _, weight in rows:
             for step in trust.keys() & set(steps):
                 trust[step] = min(PRIOR_TRUST + MOST_MEMORY, trust[step] + weight)
-        fitted, plans = (
-            _fitted(prior, dict.fromkeys(self.steps, PRIOR_TRUST), rows),
-            defaultdict[str, list[set[str]]](list),
-        )
+        fitted = _fitted(prior, dict.fromkeys(self.steps, PRIOR_TRUST), rows)
+        plans = defaultdict[str, list[set[str]]](list)
         for lesson, _, _ in remembered:
             plans[lesson.kernel].append(set(lesson.steps))
         # A plan that gained less than it promised says of none of its steps that it costs: that takes one that did not gain, or
