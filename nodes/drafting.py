@@ -1,4 +1,4 @@
-"""The rules' draft of a problem: the package nodes/draft, run in the compilers' box, since it executes the problem."""
+"""The rules' draft of a problem: the package compiler/draft, run in the compilers' box, since it executes the problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.store import digest
 from harness.zygote import site_packages
 from nodes.roles import DraftAnswer
 
-PACKAGE = Path(__file__).parent / "draft"
+PACKAGE = Path(__file__).resolve().parents[1] / "compiler" / "draft"
 DRAFT_S = 300.0
 MOST_BYTES = 8 << 20
 

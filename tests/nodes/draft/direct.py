@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from nodes import draft
-from nodes.draft.prelude import CPP_INCLUDES
+from compiler import draft
+from compiler.draft.prelude import CPP_INCLUDES
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 CONSTANTS = {"cpu": "CPP_SOURCE", "cuda": "CUDA_SOURCE"}

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodes.draft.algebra import RULES, _same_ranges, rewritten
-from nodes.draft.exported import export
+from compiler.draft.algebra import RULES, _same_ranges, rewritten
+from compiler.draft.exported import export
 from tests.nodes.draft.direct import Pair, problem
 
 LINEAR = "self.linear = nn.Linear(33, 17)"

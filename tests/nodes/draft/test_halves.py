@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from nodes.draft import algebra, lower_products
+from compiler.draft import algebra, lower_products
 from tests.nodes.draft.direct import agree_on_what_is_not_finite, native_source, problem, spilled
 from tests.nodes.draft.test_tiles import AS_IT_IS, DRAWS, LONG, check, errors, models, source_of
 

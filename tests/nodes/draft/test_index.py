@@ -4,8 +4,8 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodes.draft.index import FloorDiv, Modulo, Ranges, divide, flatten, joined, modulo, size_symbol, unflatten
-from nodes.draft.tensors import viewed_strides
+from compiler.draft.index import FloorDiv, Modulo, Ranges, divide, flatten, joined, modulo, size_symbol, unflatten
+from compiler.draft.tensors import viewed_strides
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 

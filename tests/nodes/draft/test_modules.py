@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nodes import draft
+from compiler import draft
 from tests.nodes.draft.direct import Pair, native_source, problem
 
 BATCH = "torch.randn(5, 37)"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nodes import draft
-from nodes.draft import kept
-from nodes.draft.drafting import RESERVED
+from compiler import draft
+from compiler.draft import kept
+from compiler.draft.drafting import RESERVED
 from tests.nodes.draft.direct import Emulated, _close, _leaves, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 

@@ -5,9 +5,9 @@ import shutil
 import pytest
 import torch
 
-from nodes import draft
-from nodes.draft import lower_convolutions
-from nodes.draft.planes import SHARED_BYTES, stages
+from compiler import draft
+from compiler.draft import lower_convolutions
+from compiler.draft.planes import SHARED_BYTES, stages
 from tests.nodes.draft.direct import _close, native_source, problem, spilled
 from tests.nodes.draft.test_tiles import AS_IT_IS, models, source_of
 

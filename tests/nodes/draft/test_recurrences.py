@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from nodes import draft
-from nodes.draft import recurrences
+from compiler import draft
+from compiler.draft import recurrences
 from tests.nodes.draft.direct import Emulated, Pair, _close, _leaves, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated

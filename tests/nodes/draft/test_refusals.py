@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes import draft
+from compiler import draft
 from tests.nodes.draft.direct import HEADER, problem
 
 PACKAGE = Path(draft.__file__).parent

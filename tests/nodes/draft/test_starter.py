@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nodes import draft
+from compiler import draft
 from tests.nodes.draft.direct import Pair, native_source
 
 SUITE = Path(__file__).resolve().parents[3] / "kernels" / "suites" / "starter"

@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from nodes import draft
-from nodes.draft import lower_convolutions, lower_products, tiles
+from compiler import draft
+from compiler.draft import lower_convolutions, lower_products, tiles
 from tests.nodes.draft.direct import (
     Emulated,
     Pair,

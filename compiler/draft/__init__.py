@@ -8,7 +8,7 @@
     emit.py         a kernel's text, CUDA or C++; prelude.py: the functions that it calls; sources.py: entry points, launches
     module.py       the candidate's Python text
 
-Nothing but torch and the standard library is imported, so that the whole runs in the problem's box: `python -I .../nodes/draft`.
+Nothing but torch and the standard library is imported, so that the whole runs in the problem's box: `python -I .../compiler/draft`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""`python -I nodes/draft PROBLEM DEVICE ANSWER [DTYPE]` writes JSON to ANSWER: source, notes and kernels, or `{"none": sentence}`."""
+"""`python -I compiler/draft PROBLEM DEVICE ANSWER [DTYPE]` writes JSON to ANSWER: source, notes and kernels, or `{"none": sentence}`."""
 
 import importlib.util
 import json
