@@ -160,7 +160,7 @@ def _placed(rung: str, name: str) -> Placed:
     return Placed(graph)
 
 
-def _route(rung: str, placed: Placed) -> Any:
+def route_of(rung: str, placed: Placed) -> Any:
     named = "gpu-graph" if rung == "gpu-host" else rung
     asked = _asked(named)
     torch.manual_seed(0)
@@ -173,7 +173,7 @@ def _measured(rung: str, placed: Placed, epochs: int) -> dict[str, Any]:
     batches = -(-len(graph.train) // BATCH)
     limit = min(batches, HOST_BATCHES) if rung in ON_HOST else batches
     records, start = [], time.perf_counter()
-    with _route(rung, placed) as way:
+    with route_of(rung, placed) as way:
         found: dict[str, Any] = {"prepare_s": time.perf_counter() - start}
         trace = Trace(DEVICE)
         for number in range(epochs + 1):  # every one in another order and with other neighbours
@@ -237,7 +237,7 @@ def small_accuracy(rung: str, epochs: int) -> float:
         arrays["features"] = graph.features.to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
         arrays["features"] = arrays["features"].pin_memory() if rung == "gpu-host" else arrays["features"].to(DEVICE)
         graph = Graph(**arrays, classes=graph.classes)
-    with _route(rung, Placed(graph, graph.nodes // 10 if rung == "gpu-host" else None)) as way:
+    with route_of(rung, Placed(graph, graph.nodes // 10 if rung == "gpu-host" else None)) as way:
         for number in range(epochs):
             way.run(training.order(graph, 0, number), number, training.nothing, None)
         return way.accuracy(graph.test, training.nothing)
