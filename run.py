@@ -94,7 +94,7 @@ def epoch_parser() -> argparse.ArgumentParser:
             "gpu",
             "gpu-fused",
             "gpu-graph",
-            "gpu-compiled",
+            "gpu-layers",
         ),
         help="how batches are made and trained",
     )

@@ -33,9 +33,9 @@ from minibatch.timeline import Span, Trace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WHAT = rungs.RUNGS | {"gpu-host": "gpu-graph with features in host memory, hot rows on the device too"}
-ON_GPU_ONLY = ("about", "pyg-hbm", "wholegraph", "gpu-host", "gpu-graph", "gpu-compiled")
+ON_GPU_ONLY = ("about", "pyg-hbm", "wholegraph", "gpu-host", "gpu-graph", "gpu-layers")
 ORDER = (
-    "about", "gpu-graph", "gpu-compiled", "gpu-fused", "gpu", "gpu-plain", "gpu-host", "wholegraph", "salient", "pyg", "pyg-hbm"
+    "about", "gpu-graph", "gpu-layers", "gpu-fused", "gpu", "gpu-plain", "gpu-host", "wholegraph", "salient", "pyg", "pyg-hbm"
 )  # fmt: skip
 ON_HOST = ("salient", "pyg", "pyg-hbm")
 """Sampled by the CPU: of a large graph only HOST_BATCHES are made, and the record says that the epoch is extrapolated."""

@@ -30,7 +30,7 @@ REPLAYS = 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graph", default="papers100M-like", choices=synthetic.RECIPES)
-    parser.add_argument("--rungs", nargs="+", default=["gpu-graph"], choices=rungs.CAPTURED)
+    parser.add_argument("--rungs", nargs="+", default=["gpu-graph", "gpu-layers"], choices=rungs.CAPTURED)
     parser.add_argument("--epochs", type=int, default=2, help="timed, after one that is not")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "benchmarks")))
     asked = parser.parse_args()
@@ -138,13 +138,17 @@ def floors(trainer: Trainer, edges: float, measured: dict[str, float]) -> dict[s
 
 
 def report(rung: str, found: dict[str, Any]) -> None:
-    print(f"{rung}: epochs {found['epoch_s']} s, stages alone {found['stages_us']} us, accuracy {found['valid_accuracy']}")
+    print(
+        f"{rung}: epochs {found['epoch_s']} s, stages alone {found['stages_us']} us, accuracy {found['valid_accuracy']}"
+    )
     for stage, kernels in found["kernels"].items():
         print(f"  {stage}: {sum(us for _, us in kernels):.1f} us in {len(kernels)} kernels")
         for name, us in kernels:
             print(f"    {us:8.2f}  {name}")
     for name, floor in found["floors_us"].items():
-        print(f"  floor of {name}: {floor['us']:.1f} us, {floor['bytes'] / 1e6:.0f} MB, {floor['flops'] / 1e9:.1f} GFLOP")
+        print(
+            f"  floor of {name}: {floor['us']:.1f} us, {floor['bytes'] / 1e6:.0f} MB, {floor['flops'] / 1e9:.1f} GFLOP"
+        )
 
 
 if __name__ == "__main__":

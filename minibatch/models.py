@@ -39,7 +39,6 @@ class Sage(nn.Module):
         self.depth = layers
         self.dropout = dropout
         self.aggregate: Aggregate = self_and_mean
-        self.activate = activate
 
     def forward(self, layers: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         h = x
@@ -52,7 +51,7 @@ class Sage(nn.Module):
         h = torch.addmm(own @ self.own[number].to(own.dtype), mean, self.neighbours[number].to(own.dtype))
         if number == len(self.own) - 1:
             return h
-        return self.activate(h, self.dropout) if self.training else F.relu(h)
+        return F.dropout(F.relu(h), self.dropout, self.training)
 
     def whole_layer(
         self, number: int, h: torch.Tensor, own: torch.Tensor, offsets: torch.Tensor, neighbours: torch.Tensor
@@ -64,11 +63,6 @@ class Sage(nn.Module):
     def classify(self, outputs: list[torch.Tensor]) -> torch.Tensor:
         """Logits of rows whose outputs of every layer these are."""
         return outputs[-1]
-
-
-def activate(h: torch.Tensor, dropout: float) -> torch.Tensor:
-    """ReLU and dropout, between layers in training."""
-    return F.dropout(F.relu(h), dropout)
 
 
 def _weight(rows: int, columns: int) -> nn.Parameter:

@@ -20,6 +20,7 @@ from minibatch import timeline
 from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, padded_to, require_fanouts
 from minibatch.features import Table, Tiered, hot_rows, visits
 from minibatch.graphs import Graph, GraphError
+from minibatch.layers import Layers, Passed, Transposed
 from minibatch.models import Sage
 from minibatch.ops import Kernels, scratch_for
 from minibatch.timeline import STEP, Trace
@@ -46,6 +47,8 @@ class Sampled:
     local: list[torch.Tensor] = field(default_factory=list)
     totals: torch.Tensor | None = None
     """int32 [relabelled hops]: how many nodes are known after each."""
+    transposed: list[Transposed] = field(default_factory=list)
+    """Of each hop but the last, where layers are computed by hand."""
 
 
 class Buffers:
@@ -161,14 +164,15 @@ class Trainer:
     """Trains a GraphSAGE on a graph that is resident on its device.
 
     padded: fixed sizes without synchronisation, otherwise exact ones; captured: steps are replays of a CUDA graph in which
-    the next batch is sampled beside the computation on this one (implies padded). cache_rows: the graph's features are in
+    the next batch is sampled beside the computation on this one (implies padded); layered: layers forward and backward are
+    those of layers.py instead of PyTorch's over the catalog's kernels. cache_rows: the graph's features are in
     host memory (pinned for a GPU), so many of their rows are held on the device too, and `fused` is off: the last hop is
     renumbered, so that a row crosses the bus once a batch.
     """
 
     def __init__(
         self, graph: Graph, model: Sage, kernels: Kernels, fanouts: list[int], batch: int, *, lr: float = 0.003,
-        fused: bool = True, padded: bool = True, captured: bool = False, seed: int = 0, ranks: int = 1,
+        fused: bool = True, padded: bool = True, captured: bool = False, layered: bool = False, seed: int = 0, ranks: int = 1,
         cache_rows: int | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, Sage):
@@ -181,6 +185,7 @@ class Trainer:
         if cache_rows is not None:
             self.features = Tiered(graph.features, cache_rows, self.device, kernels)
         model.aggregate = kernels.self_and_mean
+        self.layers = Layers(model, self.device) if layered else None
         self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
         self.buffers = [Buffers(self.device, kept=True) for _ in range(2)]
@@ -198,6 +203,8 @@ class Trainer:
         self.losses = torch.zeros(steps + 1, device=device)
         self.flags = torch.zeros(steps + 1, device=device)
         self.edges = torch.zeros(1, dtype=torch.int64, device=device)
+        self.key = torch.zeros(1, dtype=torch.int64, device=device)
+        """Of what this step's layers drop."""
         self.idle = torch.zeros((), device=device)
         """1 while steps are made for their own sake (before a capture): the optimizer leaves them out."""
 
@@ -212,6 +219,7 @@ class Trainer:
             counter.zero_()
         self.features.begin()
         self.draws.copy_(torch.arange(self.hops) + batch_seed(self.seed, number))
+        self.key.fill_(batch_seed(self.seed, number))
         return steps
 
     def sample_next(self, slot: int) -> None:
@@ -221,6 +229,8 @@ class Trainer:
             found = self.sampler.padded(seeds, self.draws, self.buffers[slot])
         else:
             found = self.sampler.exact(seeds, self.draws)
+        if self.layers:
+            self._transpose(found, self.buffers[slot] if self.padded else Buffers(self.device, kept=False))
         kept = self.sampled[slot]
         if self.captured and kept is not None:
             kept.labels.copy_(found.labels)  # the only tensor that is not in the slot's buffers
@@ -231,8 +241,25 @@ class Trainer:
         self.position += 1
         self.draws += SEEDS_A_BATCH
 
+    def _transpose(self, found: Sampled, buffers: Buffers) -> None:
+        """What the backward pass gathers along, of all hops but the last."""
+        found.transposed = [
+            self.layers.transpose(local, len(found.heads[hop + 1]), buffers, str(hop))
+            for hop, local in enumerate(found.local[: self.hops - 1])
+        ]
+
+    def _passed(self, found: Sampled, key: torch.Tensor | None) -> Passed:
+        """The layers' forward pass."""
+        if self.fused:
+            return self.layers.forward(
+                self.graph.features, found.heads[-1], [found.picked[-1], *found.local[::-1]], key
+            )
+        return self.layers.forward(self.features.rows(found.heads[-1]), None, found.local[::-1], key)
+
     def logits(self, found: Sampled) -> torch.Tensor:
         """[rows of the batch, classes], in float32."""
+        if self.layers:
+            return self._passed(found, None).hidden[-1].float()
         if self.fused:
             own = self.features.rows(found.heads[-1])
             h = self.model.layer(0, own, self.features.mean(found.picked[-1]))
@@ -247,10 +274,7 @@ class Trainer:
 
     def compute(self, found: Sampled) -> None:
         """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit."""
-        loss = F.cross_entropy(self.logits(found), found.labels, ignore_index=-1)
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        loss.backward()
+        loss = self._differentiate_layers(found) if self.layers else self._differentiate(found)
         flag = torch.maximum(self.sampler.overflowed(found), self.idle) if self.padded else self.idle.clone()
         if self.ranks > 1:
             self._reduce(flag)
@@ -259,18 +283,39 @@ class Trainer:
         self.losses.index_copy_(0, self.finished, loss.detach().reshape(1))
         self.flags.index_copy_(0, self.finished, flag.reshape(1))
         self.finished += 1
+        self.key += 1
+
+    def _differentiate(self, found: Sampled) -> torch.Tensor:
+        """The loss; parameters have its gradient."""
+        loss = F.cross_entropy(self.logits(found), found.labels, ignore_index=-1)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        loss.backward()
+        return loss
+
+    def _differentiate_layers(self, found: Sampled) -> torch.Tensor:
+        """The same by hand but for the loss itself."""
+        passed = self._passed(found, self.key)
+        logits = passed.hidden[-1].float().requires_grad_()
+        loss = F.cross_entropy(logits, found.labels, ignore_index=-1)
+        self.layers.backward(passed, *torch.autograd.grad(loss, logits), found.transposed[::-1], self.key)
+        return loss
 
     def _reduce(self, flag: torch.Tensor) -> None:
         """One all-reduce of all gradients and the flag: a step that one rank leaves out is left out by all."""
         from torch import distributed
 
         grads = [parameter.grad for parameter in self.model.parameters()]
-        flat = torch.cat([flag.reshape(1), *(grad.flatten() for grad in grads)])
+        flat = (
+            self.layers.gradient if self.layers else torch.cat([*(grad.flatten() for grad in grads), flag.reshape(1)])
+        )
+        flat[-1].copy_(flag)
         distributed.all_reduce(flat)
-        flag.copy_((flat[0] > 0).float())
-        parts = (flat[1:] / self.ranks).split([grad.numel() for grad in grads])
-        for grad, part in zip(grads, parts, strict=True):
-            grad.copy_(part.view_as(grad))
+        flag.copy_((flat[-1] > 0).float())
+        flat[:-1] /= self.ranks
+        if not self.layers:
+            for grad, part in zip(grads, flat[:-1].split([grad.numel() for grad in grads]), strict=True):
+                grad.copy_(part.view_as(grad))
 
     def prepare(self) -> None:
         """Fill the cache, calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
@@ -346,7 +391,11 @@ class Trainer:
         padded, self.padded = self.padded, False
         try:
             self.finished.fill_(step)
-            self.compute(self.sampler.exact(self.order[step], draws))
+            self.key.fill_(batch_seed(self.seed, number) + step)
+            found = self.sampler.exact(self.order[step], draws)
+            if self.layers:
+                self._transpose(found, Buffers(self.device, kept=False))
+            self.compute(found)
         finally:
             self.padded = padded
 

@@ -31,12 +31,12 @@ RUNGS = {
     "gpu": "the same with the production kernels",
     "gpu-fused": "last hop gathered and averaged at once; padded sizes, no synchronisation with the host",
     "gpu-graph": "the same as a CUDA graph, the next batch sampled beside the computation on this one",
-    "gpu-compiled": "the same with ReLU and dropout compiled into one kernel by torch.compile",
+    "gpu-layers": "the same with each layer's gather, activation and backward in kernels of their own, without atomics",
 }
-OURS = ("gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-compiled")
+OURS = ("gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-layers")
 """Graph on the device, sampled by our kernels."""
 RESIDENT = (*OURS, "wholegraph")
-CAPTURED = ("gpu-graph", "gpu-compiled")
+CAPTURED = ("gpu-graph", "gpu-layers")
 
 
 @dataclass
@@ -200,9 +200,7 @@ def trainer_of(
     kernels = Kernels(device, baseline="plain" if rung == "gpu-plain" else "production", sources=sources)
     captured = rung in CAPTURED
     padded = captured or rung == "gpu-fused"
-    if rung == "gpu-compiled" and isinstance(model, models.Sage):
-        model.activate = torch.compile(models.activate, dynamic=False)
     return Trainer(
-        placed.graph, model, kernels, fanouts, batch, lr=lr, fused=padded, padded=padded, captured=captured,
+        placed.graph, model, kernels, fanouts, batch, lr=lr, fused=padded, padded=padded, captured=captured, layered=rung == "gpu-layers",
         seed=seed, ranks=count, cache_rows=placed.cache_rows,
     )  # fmt: skip

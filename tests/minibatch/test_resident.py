@@ -48,6 +48,8 @@ def test_all_ways_train_alike(graph, kernels):
         {"fused": True, "padded": False},
         {"fused": False, "padded": True},
         {"fused": True, "padded": True},
+        {"fused": False, "padded": False, "layered": True},
+        {"fused": True, "padded": True, "layered": True},
     ):
         torch.testing.assert_close(losses(trainer(graph, kernels, **options)), base, rtol=1e-4, atol=1e-5)
     plain = Kernels("cpu", baseline="plain")  # another sampler: other neighbours, but as good ones

@@ -209,7 +209,7 @@ def test_bad_input_is_refused_with_one_sentence(words, says, tmp_path, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("rung", ["gpu-graph", "gpu-compiled", "pyg-hbm", "wholegraph"])
+@pytest.mark.parametrize("rung", ["gpu-graph", "gpu-layers", "pyg-hbm", "wholegraph"])
 def test_rungs_of_a_gpu_say_that_they_need_one(rung, tmp_path, capsys):
     assert main(["epoch", "--rung", rung, "--runs-dir", str(tmp_path)]) == 2
     assert f"--rung {rung} needs a GPU; take " in capsys.readouterr().err
@@ -269,7 +269,7 @@ def test_wholegraphs_layers_compute_what_sampled_layers_say():
         ("--rung", "gpu"),
         ("--rung", "gpu-fused"),
         ("--rung", "gpu-graph"),
-        ("--rung", "gpu-compiled"),
+        ("--rung", "gpu-layers"),
         ("--rung", "gpu", "--features", "host"),
         ("--rung", "gpu-graph", "--features", "host", "--cache-gib", str(1000 * 32 / 2**30)),
     ],

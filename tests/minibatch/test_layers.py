@@ -1,0 +1,135 @@
+"""Layers by hand against PyTorch's own gradients, and their CUDA source, emulated, against what stands in for it on a CPU."""
+
+import ctypes
+
+import pytest
+import torch
+
+from minibatch import layers, models
+from minibatch.layers import Layers
+from minibatch.resident import Buffers
+from tests.kernels.test_minibatch_kernels_emulated import emulated
+
+
+def sampled(rows: int, fanout: int, sources: int) -> torch.Tensor:
+    ids = torch.randint(-1, sources, (rows, fanout), dtype=torch.int32)
+    ids[0] = -1  # no neighbour at all
+    ids[:, 0] = torch.where(torch.rand(rows) < 0.5, 3, ids[:, 0])  # a hub
+    return ids
+
+
+def made(width: int, dropout: float) -> tuple[Layers, list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Layers of a model; ids of three layers; features; the first layer's own rows."""
+    model = models.Sage(width, 12, 5, 3, dropout)
+    ids = [sampled(60, 4, 300), sampled(20, 5, 60), sampled(8, 3, 20)]
+    own = torch.randint(300, (60,), dtype=torch.int32)
+    own[-1] = -1
+    return Layers(model, "cpu"), ids, torch.randn(300, width), own
+
+
+def transposed(of: Layers, ids: list[torch.Tensor], sources: list[int]) -> list[layers.Transposed]:
+    return [of.transpose(i, n, Buffers("cpu", kept=False), "0") for i, n in zip(ids, sources, strict=True)]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gradients_by_hand_are_autograds(dropout):
+    torch.manual_seed(1)
+    of, ids, table, own = made(7, dropout)
+    key = torch.tensor([-5])
+    passed = of.forward(table, own, ids, key)
+    grad = torch.randn_like(passed.hidden[-1])
+    of.backward(passed, grad, transposed(of, ids[1:], [60, 20]), key)
+    h = torch.where(own[:, None] >= 0, table[own.clamp_min(0).long()], 0)
+    mean = models.self_and_mean(table, ids[0])[1]
+    weights = [
+        weight.detach().clone().requires_grad_()
+        for pair in zip(of.model.own, of.model.neighbours, strict=True)
+        for weight in pair
+    ]
+    for number in range(3):
+        if number:
+            if of.drop:
+                keep = layers.kept(*h.shape, of.drop, int(key), number)
+                h = h.relu() * keep * 256 / (256 - of.drop)
+            else:
+                h = h.relu()
+            h, mean = models.self_and_mean(h, ids[number])
+        h = h @ weights[2 * number] + mean @ weights[2 * number + 1]
+    torch.testing.assert_close(passed.hidden[-1], h.detach())
+    for weight, wanted in zip(weights, torch.autograd.grad(h, weights, grad), strict=True):
+        mine = of.gradient[:-1].split([w.numel() for w in weights])[
+            next(i for i, w in enumerate(weights) if w is weight)
+        ]
+        torch.testing.assert_close(mine.view_as(wanted), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_that_the_optimizer_moves_is_the_one_that_layers_compute_with():
+    of, ids, table, own = made(7, 0.0)
+    before = of.forward(table, own, ids, None).hidden[-1]
+    with torch.no_grad():
+        of.model.neighbours[2].mul_(2)
+    assert not torch.equal(of.forward(table, own, ids, None).hidden[-1], before)
+    of.gradient.fill_(3)
+    assert all((parameter.grad == 3).all() for parameter in of.model.parameters())
+
+
+@pytest.mark.parametrize("drop", [26, 128])
+def test_a_share_of_elements_is_dropped_and_every_step_layer_and_row_drops_others(drop):
+    base = layers.kept(2000, 50, drop, 7, 1)
+    assert float(base.float().mean()) == pytest.approx(1 - drop / 256, abs=0.01)
+    for other in (
+        layers.kept(2000, 50, drop, 8, 1),
+        layers.kept(2000, 50, drop, 7, 2),
+        base.roll(1, 0),
+        base.roll(1, 1),
+    ):
+        agree = float((base == other).float().mean())
+        assert agree == pytest.approx((drop / 256) ** 2 + (1 - drop / 256) ** 2, abs=0.01)
+
+
+class Emulated(Layers):
+    """A Layers whose CUDA source runs here: what a GPU would compute of bfloat16."""
+
+    def __init__(self, of: Layers, native: ctypes.CDLL) -> None:
+        self.__dict__ |= of.__dict__
+        self.native = native
+
+    def _call(self, name, *values):
+        given = [
+            None if v is None else ctypes.c_void_p(v.data_ptr()) if isinstance(v, torch.Tensor) else ctypes.c_int64(v)
+            for v in values
+        ]
+        getattr(self.native, f"layers_{name}")(*given, None)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory) -> ctypes.CDLL:
+
+    return ctypes.CDLL(
+        str(emulated(layers.Path(layers.__file__).parent / "layers.cu", tmp_path_factory.mktemp("layers")))
+    )
+
+
+@pytest.mark.parametrize("width", [16, 12, 7])
+@pytest.mark.parametrize("key", [None, -11])
+def test_the_cuda_source_computes_what_the_cpu_does(native, width, key):
+    torch.manual_seed(2)
+    of, ids, table, own = made(width, 0.3)
+    key = None if key is None else torch.tensor([key])
+    theirs = Emulated(of, native)
+    table, hidden = table.bfloat16(), torch.randn(60, width).bfloat16()
+    for h, mine, named, layer in ((table, own, ids[0], 0), (hidden, None, ids[1], 1), (hidden, None, ids[1], 2)):
+        wanted = of._self_and_mean(h.float(), mine, named, layer, key)
+        torch.testing.assert_close(
+            theirs._self_and_mean(h, mine, named, layer, key).float(), wanted, rtol=1e-2, atol=1e-2
+        )
+    grad = torch.randn(20, 2 * width).bfloat16()
+    (way,) = transposed(of, ids[1:2], [60])
+    (other,) = transposed(theirs, ids[1:2], [60])
+    assert torch.equal(way.offsets, other.offsets)
+    assert torch.equal(way.inverse, other.inverse)
+    for begin, end in zip(way.offsets[:-1].tolist(), way.offsets[1:].tolist(), strict=True):
+        assert way.entries[begin:end].sort().values.equal(other.entries[begin:end].sort().values)
+    wanted = of._gather_gradient(grad.float(), way, hidden.float(), 1, key)
+    found = theirs._gather_gradient(grad, other, hidden, 1, key).float()
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
