@@ -39,7 +39,7 @@ def of_trainer(trainer: Trainer, ids: torch.Tensor, number: int) -> list[Seen]:
     for at in range(trainer.begin(ids, number)):
         trainer.sample_next(0)
         found: Sampled = trainer.sampled[0]
-        seeds = found.heads[0][found.heads[0] >= 0].to(torch.int64, copy=True)
+        seeds = found.seeds[found.seeds >= 0].to(torch.int64, copy=True)
         kept = at < BATCHES
         seen.append(Seen(seeds, [h.clone() for h in found.heads if kept], [p.clone() for p in found.picked if kept]))
     return seen
@@ -92,7 +92,7 @@ def _again(graph: Graph, first: list[Seen], second: list[Seen]) -> float:
     (heads, picked), (others, later) = samples
     places, at = torch.nonzero(heads[:, None] == others[None, :], as_tuple=True)
     degree = (graph.rowptr[1:] - graph.rowptr[:-1])[heads[places]]
-    chosen = degree > 2 * picked.shape[1]
+    chosen = (degree > 2 * picked.shape[1]) & (heads[places] >= 0)
     if int(chosen.sum()) < AMONG:
         return 0.0
     share = float((picked[places] == later[at]).all(dim=1)[chosen].float().mean())

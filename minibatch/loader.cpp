@@ -3,8 +3,11 @@
 //
 // Sampling is Robert Floyd's, with its bound mended: random numbers are counted from (seed of the batch and hop, row), the
 // same ones that kernels/sample_neighbors counts on, so a batch is the same whoever makes it. At each hop neighbours are
-// sampled for all nodes seen so far (message-flow layers, as SALIENT; not the newest only).
+// sampled for all nodes seen so far (message-flow layers, as SALIENT), or, where asked for, for the newest only (as PyTorch
+// Geometric). A seed that a batch has twice has two rows; as a neighbour it is the first of them.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -34,14 +37,23 @@ struct Graph {
     const int32_t* col;
     const char* features;
     int64_t row_bytes;
-    const int64_t* labels;
+    const char* labels;
+    int64_t label_bytes;
+    const float* weights;  // of edges, null: all alike
+};
+
+// How neighbours are picked.
+struct Way {
+    bool newest;   // for the nodes that the hop before found only
+    bool replace;  // the same neighbour may be picked again
 };
 
 struct Slot {
     int32_t* nodes;      // [most nodes], those of the batch first
     int32_t* local;      // hops one behind another, each [its rows, its fanout]
     char* rows;          // [most nodes, row_bytes]
-    int64_t* labels;     // [batch size]
+    char* labels;        // [batch size, label_bytes]
+    int64_t* places;     // as local: each picked edge's position in col; null: not wanted
     int64_t counts[16];  // nodes known before each hop, and after the last
     int64_t edges;       // neighbours sampled in all hops
     double times_s[3];   // when the batch was begun, sampled and sliced, on the clock of Python's time.perf_counter
@@ -100,13 +112,70 @@ private:
     uint32_t stamp = 0;
 };
 
-// One hop: for the first `rows` of `nodes` up to `fanout` neighbours each, which are added to `edges`; returns how many nodes
-// are known afterwards.
+inline double uniform(uint64_t random) { return (static_cast<double>(random >> 11) + 0.5) * 0x1.0p-53; }
+
+// Positions of up to `fanout` of a row's edges, all alike; -1 behind them.
+void pick(int64_t first, int64_t degree, int fanout, bool replace, uint64_t key, int64_t* mine) {
+    if (replace && degree > 0) {
+        for (int i = 0; i < fanout; ++i) {
+            mine[i] = first + below(mix(key + STEP * static_cast<uint64_t>(i)), degree);
+        }
+    } else if (degree <= fanout) {
+        for (int i = 0; i < fanout; ++i) {
+            mine[i] = i < degree ? first + i : -1;
+        }
+    } else {
+        for (int i = 0; i < fanout; ++i) {
+            const int64_t last = degree - fanout + i;
+            const int64_t at = first + below(mix(key + STEP * static_cast<uint64_t>(i)), last + 1);
+            bool taken = false;
+            for (int before = 0; before < i; ++before) {
+                taken |= mine[before] == at;
+            }
+            mine[i] = taken ? first + last : at;
+        }
+    }
+}
+
+// The same in proportion to weights: without replacement those of the greatest log(u) / weight (Efraimidis and Spirakis). Edges of
+// weight 0 are never picked.
+void pick_weighted(
+    const float* weights, int64_t first, int64_t degree, int fanout, bool replace, uint64_t key, int64_t* mine,
+    std::vector<std::pair<double, int64_t>>& keyed) {
+    std::fill(mine, mine + fanout, -1);
+    keyed.clear();
+    double sum = 0;
+    for (int64_t at = first; at < first + degree; ++at) {
+        const double weight = weights[at];
+        if (weight > 0) {
+            sum += weight;
+            const double rank = replace ? sum : std::log(uniform(mix(key + STEP * static_cast<uint64_t>(at - first)))) / weight;
+            keyed.emplace_back(rank, at);
+        }
+    }
+    if (replace) {
+        for (int i = 0; i < fanout && !keyed.empty(); ++i) {
+            const double drawn = sum * uniform(mix(key + STEP * static_cast<uint64_t>(i)));
+            const auto found = std::lower_bound(keyed.begin(), keyed.end(), std::pair<double, int64_t>(drawn, -1));
+            mine[i] = found == keyed.end() ? keyed.back().second : found->second;
+        }
+        return;
+    }
+    const size_t count = std::min(keyed.size(), static_cast<size_t>(fanout));
+    std::partial_sort(keyed.begin(), keyed.begin() + static_cast<int64_t>(count), keyed.end(), std::greater<>());
+    for (size_t i = 0; i < count; ++i) {
+        mine[i] = keyed[i].second;
+    }
+}
+
+// One hop: for the nodes from `from` to `rows` up to `fanout` neighbours each, which are added to `edges`; returns how many nodes
+// are known afterwards. at: positions of what was picked, as local; null: not wanted.
 int64_t sample_hop(
-    const Graph& graph, Numbers& numbers, int32_t* nodes, int64_t rows, int64_t known, int fanout, uint64_t seed,
-    int32_t* local, int64_t* places, int64_t* edges) {
+    const Graph& graph, const Way& way, Numbers& numbers, int32_t* nodes, int64_t from, int64_t rows, int64_t known, int fanout,
+    uint64_t seed, int32_t* local, int64_t* at, int64_t* places, std::vector<std::pair<double, int64_t>>& keyed,
+    int64_t* edges) {
     const uint64_t call = mix(seed + STEP);
-    for (int64_t begin = 0; begin < rows; begin += BLOCK) {
+    for (int64_t begin = from; begin < rows; begin += BLOCK) {
         const int64_t end = begin + BLOCK < rows ? begin + BLOCK : rows;
         for (int64_t row = end; row < end + BLOCK && row < rows; ++row) {
             __builtin_prefetch(graph.rowptr + nodes[row]);
@@ -115,28 +184,21 @@ int64_t sample_hop(
             int64_t* mine = places + (row - begin) * fanout;
             const int64_t first = graph.rowptr[nodes[row]];
             const int64_t degree = graph.rowptr[nodes[row] + 1] - first;
-            if (degree <= fanout) {
-                for (int i = 0; i < fanout; ++i) {
-                    mine[i] = i < degree ? first + i : -1;
-                }
+            const uint64_t key = mix(call ^ (static_cast<uint64_t>(row) * 0xd1342543de82ef95ull + 1));
+            if (graph.weights == nullptr) {
+                pick(first, degree, fanout, way.replace, key, mine);
             } else {
-                const uint64_t key = mix(call ^ (static_cast<uint64_t>(row) * 0xd1342543de82ef95ull + 1));
-                for (int i = 0; i < fanout; ++i) {
-                    const int64_t last = degree - fanout + i;
-                    const int64_t at = first + below(mix(key + STEP * static_cast<uint64_t>(i)), last + 1);
-                    bool taken = false;
-                    for (int before = 0; before < i; ++before) {
-                        taken |= mine[before] == at;
-                    }
-                    mine[i] = taken ? first + last : at;
-                }
+                pick_weighted(graph.weights, first, degree, fanout, way.replace, key, mine, keyed);
             }
             for (int i = 0; i < fanout; ++i) {
                 __builtin_prefetch(graph.col + (mine[i] < 0 ? first : mine[i]));
             }
         }
-        int32_t* out = local + begin * fanout;
+        int32_t* out = local + (begin - from) * fanout;
         const int64_t count = (end - begin) * fanout;
+        if (at != nullptr) {
+            std::memcpy(at + (begin - from) * fanout, places, static_cast<size_t>(count) * sizeof(int64_t));
+        }
         for (int64_t i = 0; i < count; ++i) {
             out[i] = places[i] < 0 ? -1 : graph.col[places[i]];
             if (out[i] >= 0) {
@@ -161,9 +223,9 @@ int64_t sample_hop(
 class Loader {
 public:
     Loader(
-        const Graph& graph, const int64_t* fanouts, int64_t hops, int64_t batch, int64_t most, int64_t threads,
-        std::vector<Slot> slots)
-        : graph(graph), fanouts(fanouts, fanouts + hops), batch(batch), most(most), slots(std::move(slots)),
+        const Graph& graph, const Way& way, const int64_t* fanouts, int64_t hops, int64_t batch, int64_t most,
+        int64_t threads, std::vector<Slot> slots)
+        : graph(graph), way(way), fanouts(fanouts, fanouts + hops), batch(batch), most(most), slots(std::move(slots)),
           done(this->slots.size(), -1) {
         for (int64_t i = 0; i < threads; ++i) {
             workers.emplace_back([this, i] { work(i); });
@@ -225,7 +287,8 @@ private:
         for (const int64_t fanout : fanouts) {
             widest = fanout > widest ? static_cast<int>(fanout) : widest;
         }
-        std::vector<int64_t> places(static_cast<size_t>(BLOCK * widest));
+        std::vector<int64_t> places(static_cast<size_t>(BLOCK) * static_cast<size_t>(widest));
+        std::vector<std::pair<double, int64_t>> keyed;
         std::unique_lock<std::mutex> guard(lock);
         while (true) {
             wake_workers.wait(guard, [this] {
@@ -241,7 +304,7 @@ private:
             Slot& slot = slots[static_cast<size_t>(mine) % slots.size()];
             slot.worker = worker;
             slot.times_s[0] = now_s();
-            prepare(mine, slot, numbers, places.data());
+            prepare(mine, slot, numbers, places.data(), keyed);
             slot.times_s[2] = now_s();
             guard.lock();
             --busy;
@@ -252,7 +315,8 @@ private:
         }
     }
 
-    void prepare(int64_t number, Slot& slot, Numbers& numbers, int64_t* places) {
+    void prepare(
+        int64_t number, Slot& slot, Numbers& numbers, int64_t* places, std::vector<std::pair<double, int64_t>>& keyed) {
         const int64_t first = number * batch;
         const int64_t left = static_cast<int64_t>(ids.size()) - first;
         int64_t known = left < batch ? left : batch;
@@ -260,18 +324,28 @@ private:
         for (int64_t i = 0; i < known; ++i) {
             bool fresh;
             slot.nodes[i] = static_cast<int32_t>(ids[static_cast<size_t>(first + i)]);
-            slot.labels[i] = graph.labels[slot.nodes[i]];
+            if (graph.labels != nullptr) {
+                std::memcpy(
+                    slot.labels + i * graph.label_bytes, graph.labels + slot.nodes[i] * graph.label_bytes,
+                    static_cast<size_t>(graph.label_bytes));
+            }
             numbers.number(slot.nodes[i], static_cast<int32_t>(i), &fresh);
         }
         int32_t* local = slot.local;
+        int64_t* at = slot.places;
+        int64_t before = 0;
         slot.edges = 0;
         for (size_t hop = 0; hop < fanouts.size(); ++hop) {
             const int64_t rows = known;
+            const int64_t from = way.newest ? before : 0;
             const int fanout = static_cast<int>(fanouts[hop]);
             slot.counts[hop] = rows;
             const uint64_t seed = static_cast<uint64_t>(epoch_seed) + static_cast<uint64_t>(number) * 8 + hop;
-            known = sample_hop(graph, numbers, slot.nodes, rows, known, fanout, seed, local, places, &slot.edges);
-            local += rows * fanout;
+            known = sample_hop(
+                graph, way, numbers, slot.nodes, from, rows, known, fanout, seed, local, at, places, keyed, &slot.edges);
+            local += (rows - from) * fanout;
+            at += at == nullptr ? 0 : (rows - from) * fanout;
+            before = rows;
         }
         slot.counts[fanouts.size()] = known;
         slot.times_s[1] = now_s();
@@ -292,6 +366,7 @@ private:
     }
 
     const Graph graph;
+    const Way way;
     const std::vector<int64_t> fanouts;
     const int64_t batch;
     const int64_t most;
@@ -316,21 +391,23 @@ private:
 
 extern "C" {
 
-// slots: four addresses each (nodes, local, rows, labels). features may be null: then no rows are copied.
+// slots: five addresses each (nodes, local, rows, labels, places). features, labels, weights and places may be null: then
+// there are none.
 void* loader_open(
-    const int64_t* rowptr, const int32_t* col, const char* features, int64_t row_bytes, const int64_t* labels,
-    const int64_t* fanouts, int64_t hops, int64_t batch, int64_t most, int64_t threads, void* const* addresses,
-    int64_t slots) {
+    const int64_t* rowptr, const int32_t* col, const char* features, int64_t row_bytes, const char* labels,
+    int64_t label_bytes, const float* weights, int64_t newest, int64_t replace, const int64_t* fanouts, int64_t hops,
+    int64_t batch, int64_t most, int64_t threads, void* const* addresses, int64_t slots) {
     std::vector<Slot> made(static_cast<size_t>(slots));
     for (int64_t i = 0; i < slots; ++i) {
         Slot& slot = made[static_cast<size_t>(i)];
-        slot.nodes = static_cast<int32_t*>(addresses[4 * i]);
-        slot.local = static_cast<int32_t*>(addresses[4 * i + 1]);
-        slot.rows = static_cast<char*>(addresses[4 * i + 2]);
-        slot.labels = static_cast<int64_t*>(addresses[4 * i + 3]);
+        slot.nodes = static_cast<int32_t*>(addresses[5 * i]);
+        slot.local = static_cast<int32_t*>(addresses[5 * i + 1]);
+        slot.rows = static_cast<char*>(addresses[5 * i + 2]);
+        slot.labels = static_cast<char*>(addresses[5 * i + 3]);
+        slot.places = static_cast<int64_t*>(addresses[5 * i + 4]);
     }
-    const Graph graph{rowptr, col, features, row_bytes, labels};
-    return new Loader(graph, fanouts, hops, batch, most, threads, std::move(made));
+    const Graph graph{rowptr, col, features, row_bytes, labels, label_bytes, weights};
+    return new Loader(graph, Way{newest != 0, replace != 0}, fanouts, hops, batch, most, threads, std::move(made));
 }
 
 void loader_begin(void* loader, const int64_t* ids, int64_t count, int64_t seed) {

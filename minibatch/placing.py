@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +9,9 @@ import torch
 from rich.console import Console
 
 from harness.machine import cache_folder
-from minibatch import benchmark_graphs, graphs, ranks, synthetic
+from minibatch import benchmark_graphs, graphs, synthetic
 from minibatch.graphs import Graph, GraphError
+from minibatch.memory import amount, available_bytes
 
 SPARE = 0.85
 """Share of free memory that a graph may take; batches and weights need the rest."""
@@ -74,19 +73,8 @@ def rows_held(sizes: Sizes, free: int, cache_gib: float | None) -> int:
     return max(0, int(wanted // sizes.row))
 
 
-def amount(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 1 << 29 else f"{size / 2**20:.1f} MiB"
-
-
 def free_bytes(device: str) -> int:
     return torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes()
-
-
-def available_bytes() -> int:
-    """Host memory that can be had without swapping, a rank's share of it."""
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    free = int(found[1]) << 10 if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return free // ranks.here()
 
 
 @dataclass(frozen=True)

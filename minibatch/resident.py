@@ -42,6 +42,9 @@ class Sampled:
     """
 
     labels: torch.Tensor
+    rows: torch.Tensor
+    """Each seed's place among the batch's nodes, which are all different: a seed that comes twice is one node."""
+    seeds: torch.Tensor
     heads: list[torch.Tensor] = field(default_factory=list)
     picked: list[torch.Tensor] = field(default_factory=list)
     local: list[torch.Tensor] = field(default_factory=list)
@@ -89,10 +92,12 @@ class Sampler:
     def _sample(
         self, seeds: torch.Tensor, draws: torch.Tensor, buffers: Buffers, sizes: list[int], *, exact: bool
     ) -> Sampled:
-        found = Sampled(self._labels(seeds), totals=buffers.get("totals", self.relabelled))
         rows = len(seeds)
         ids = buffers.get("ids0", rows * (1 + self.fanouts[0]))
-        ids[:rows].copy_(seeds)
+        ids[:rows].fill_(-1)
+        place, scratch = buffers.get("place", rows), buffers.get("scratch", len(scratch_for(rows, "meta")))
+        self.kernels.relabel(seeds, rows, ids[:rows], buffers.get("distinct", 1), place, scratch)
+        found = Sampled(self._labels(seeds), place, seeds, totals=buffers.get("totals", self.relabelled))
         for hop, fanout in enumerate(self.fanouts):
             head, picked = ids[:rows], ids[rows:].view(rows, fanout)
             self.kernels.sample_neighbors(self.graph.rowptr, self.graph.col, head, draws[hop : hop + 1], picked)
@@ -158,6 +163,11 @@ class ResidentEpoch:
     """Batches that did not fit their capacities and were made again with exact sizes."""
     cache_hits: float | None = None
     """Share of feature rows that the device's cache held; None where all rows are on the device."""
+
+
+def of_seeds(rows: torch.Tensor, found: Sampled) -> torch.Tensor:
+    """Those of the batch's seeds out of rows of its nodes; of padding any."""
+    return rows.index_select(0, found.rows.clamp_min(0))
 
 
 class Trainer:
@@ -257,9 +267,9 @@ class Trainer:
         return self.layers.forward(self.features.rows(found.heads[-1]), None, found.local[::-1], key)
 
     def logits(self, found: Sampled) -> torch.Tensor:
-        """[rows of the batch, classes], in float32."""
+        """[seeds of the batch, classes], in float32; a seed that comes twice has two rows alike."""
         if self.layers:
-            return self._passed(found, None).hidden[-1].float()
+            return of_seeds(self._passed(found, None).hidden[-1].float(), found)
         if self.fused:
             own = self.features.rows(found.heads[-1])
             h = self.model.layer(0, own, self.features.mean(found.picked[-1]))
@@ -270,7 +280,7 @@ class Trainer:
             layers = layers[1:]
         for number, local in enumerate(layers, start=1):
             h = self.model.layer(number, *self.model.aggregate(h, local))
-        return h.float()
+        return of_seeds(h.float(), found)
 
     def compute(self, found: Sampled) -> None:
         """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit."""
@@ -297,7 +307,7 @@ class Trainer:
         """The same by hand but for the loss itself."""
         passed = self._passed(found, self.key)
         logits = passed.hidden[-1].float().requires_grad_()
-        loss = F.cross_entropy(logits, found.labels, ignore_index=-1)
+        loss = F.cross_entropy(of_seeds(logits, found), found.labels, ignore_index=-1)
         self.layers.backward(passed, *torch.autograd.grad(loss, logits), found.transposed[::-1], self.key)
         return loss
 
