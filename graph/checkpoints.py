@@ -4,15 +4,67 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph.runs import RunError
+
+TRY_S = 2.0
+"""SQLite itself waits so long for a lock before an attempt counts as failed."""
+PATIENCE_S = 60.0
+"""A backup or a browser of databases holds the file for seconds; a network drive for longer."""
+
+
+class Unavailable(RunError):
+    """The checkpoints cannot be reached now: the run pauses, and nothing of it is lost."""
+
+
+def is_held(error: BaseException) -> bool:
+    """Whether another process holds the SQLite file."""
+    return isinstance(error, sqlite3.OperationalError) and ("locked" in str(error) or "busy" in str(error))
+
+
+def held_too_long(path: Path) -> Unavailable:
+    return Unavailable(
+        f"another process has held the database {path} for more than {PATIENCE_S:.0f} s; go on once it is free"
+    )
+
+
+class PatientSaver(SqliteSaver):
+    """Waits `PATIENCE_S` where another process holds the database, and says so; then raises Unavailable."""
+
+    path: Path
+    say: Callable[[str, str], None] = staticmethod(lambda kind, text: None)
+
+    def _patiently(self, work: Callable[[], Any]) -> Any:
+        began, told = time.monotonic(), False
+        while True:
+            try:
+                return work()
+            except sqlite3.OperationalError as error:
+                if not is_held(error):
+                    raise
+                if time.monotonic() - began > PATIENCE_S:
+                    raise held_too_long(self.path) from None
+                if not told:
+                    self.say("notice", f"another process holds the checkpoint database; waiting up to {PATIENCE_S:.0f} s")
+                    told = True
+
+    def get_tuple(self, *args: Any, **named: Any) -> Any:
+        return self._patiently(lambda: super(PatientSaver, self).get_tuple(*args, **named))
+
+    def put(self, *args: Any, **named: Any) -> Any:
+        return self._patiently(lambda: super(PatientSaver, self).put(*args, **named))
+
+    def put_writes(self, *args: Any, **named: Any) -> None:
+        self._patiently(lambda: super(PatientSaver, self).put_writes(*args, **named))
 
 
 def check_url(url: str) -> str:
@@ -33,12 +85,14 @@ def refuse_damaged(path: Path, what: str) -> None:
     if not path.exists():
         return
     try:
-        probe = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)
+        probe = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=PATIENCE_S)
         try:
             said = probe.execute("PRAGMA quick_check(1)").fetchone()[0]
         finally:
             probe.close()
     except sqlite3.DatabaseError as error:
+        if is_held(error):
+            raise held_too_long(path) from None
         said = str(error)
     if said != "ok":
         raise RunError(f"the {what} database {path} is damaged ({said}); it was left as it is")
@@ -48,10 +102,12 @@ def refuse_damaged(path: Path, what: str) -> None:
 def sqlite(path: Path) -> Iterator[SqliteSaver]:
     """The saver on that file. Raises RunError where it is damaged."""
     refuse_damaged(path, "checkpoint")
-    connection = sqlite3.connect(path, check_same_thread=False)
+    connection = sqlite3.connect(path, check_same_thread=False, timeout=TRY_S)
     try:
         connection.execute("PRAGMA synchronous=FULL")  # a finished node outlives a power cut, not only a kill
-        yield SqliteSaver(connection)
+        saver = PatientSaver(connection)
+        saver.path = path
+        yield saver
     finally:
         connection.close()
 
@@ -82,7 +138,23 @@ def postgres(url: str, run_id: str, *, exclusive: bool) -> Iterator[BaseCheckpoi
                     raise RunError(f"run {run_id} is being worked on by another process of this database")
             yield saver
     except psycopg.OperationalError as error:
-        raise RunError(f"PostgreSQL at {without_password(url)} cannot be used: {safe(str(error), url)}") from None
+        raise lost_server(url, error) from None
+
+
+def lost_server(url: str, error: Exception) -> Unavailable:
+    return Unavailable(f"PostgreSQL at {without_password(url)} cannot be used: {safe(str(error), url)}")
+
+
+def unavailable(error: BaseException | None, url: str) -> Unavailable | None:
+    """The sentence of an error that means that the checkpoints cannot be reached; None of any other error."""
+    while error is not None:
+        if isinstance(error, Unavailable):
+            return error
+        module = type(error).__module__
+        if url and isinstance(error, Exception) and (module.startswith(("psycopg_pool", "psycopg"))):
+            return lost_server(url, error)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def safe(text: str, url: str) -> str:

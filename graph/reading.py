@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
+from graph.checkpoints import held_too_long, is_held
 from graph.runs import Run, RunError
 
 
@@ -39,6 +40,8 @@ def readable(run: Run) -> Iterator[None]:
     except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
         if disk_is_full(error):
             raise
+        if is_held(error):
+            raise held_too_long(run.checkpoints) from None
         raise RunError(
             f"the checkpoint database {run.checkpoints} is damaged ({error}); it was left as it is"
         ) from None

@@ -103,7 +103,7 @@ class Door:
             if draft:
                 run.store.put(draft)
             run.begin(record, source)
-            return Session(run, record, front, ask, self.open_context, memory, self.stop).work(saver)
+            return Session(run, record, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(saver)
 
     def resume(
         self, run_id: str, front: Front, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
@@ -118,7 +118,7 @@ class Door:
         with run.lock(), self.saver(run, record) as saver, self.memory(record) as memory:
             if changes:
                 record = _changed(saver, run, record, changes(record.settings))
-            return Session(run, record, front, ask, self.open_context, memory, self.stop).work(saver, answer)
+            return Session(run, record, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(saver, answer)
 
     def checkpoint_id(self, run_id: str, wanted: str) -> str:
         """The whole id of the checkpoint that a fork may begin at. Raises RunError where there is none."""
@@ -145,7 +145,7 @@ class Door:
             origin.store.link_to(run.store.folder)
             saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
             run.begin(new, source)  # last: from here on it is a run, and a resume would begin one without a checkpoint
-            return Session(run, new, front, ask, self.open_context, memory, self.stop).work(saver)
+            return Session(run, new, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(saver)
 
     @contextmanager
     def memory(self, record: RunRecord) -> Iterator[Memory | None]:
@@ -232,8 +232,11 @@ class Session:
         open_context: OpenContext,
         memory: Memory | None,
         stop: threading.Event | None = None,
+        url: str = "",
     ) -> None:
         self.stop = stop
+        self.url = url
+        """PostgreSQL's address where the checkpoints are there."""
         self.run, self.record, self.front, self.ask = run, record, front, ask
         self.open_context, self.memory = open_context, memory
         self.control = RunControl()
@@ -246,6 +249,8 @@ class Session:
         self.graph: CompiledStateGraph | None = None
 
     def work(self, saver: BaseCheckpointSaver, answer: Answer | None = None) -> Ending:
+        if isinstance(saver, checkpoints.PatientSaver):
+            saver.say = self.front.say
         graph = self.graph = build(saver, self.memory)
         snapshot = snapshot_of(graph, self.run)
         self.state = cast(State, snapshot.values)
@@ -280,6 +285,8 @@ class Session:
         except GraphDrained:
             return self.ending("interrupted")
         except Exception as error:
+            if lost := checkpoints.unavailable(error, self.url):
+                return self.ending("paused", str(lost))
             if disk_is_full(error):
                 with contextlib.suppress(OSError):
                     self._note("interrupted", "the disk is full")
@@ -388,9 +395,19 @@ class Session:
             outputs.write(self.run, said)
         self._note(state, message)
         if new:  # last: the run is what it is even where there is no picture of it
-            drawn = picture(self.graph, self.run, self.state) if self.graph is not None else ""
-            outputs.write_report(self.run, said, drawn)
+            outputs.write_report(self.run, said, self._picture())
         return Ending(self.run, state, said, message)
+
+    def _picture(self) -> str:
+        """The graph with the path taken; "" where the checkpoints cannot be read."""
+        if self.graph is None:
+            return ""
+        try:
+            return picture(self.graph, self.run, self.state)
+        except Exception as error:
+            if checkpoints.unavailable(error, self.url) or checkpoints.is_held(error):
+                return ""
+            raise
 
 
 def picture(graph: CompiledStateGraph, run: Run, state: State) -> str:

@@ -96,6 +96,34 @@ def test_a_run_pauses_resumes_and_is_forked_there(tmp_path: Path, url: str) -> N
     assert forked.state == "finished"
 
 
+class Severed(Script):
+    """The server ends all connections in the first round, as a restart does."""
+
+    def __init__(self, rounds, url: str) -> None:
+        super().__init__(rounds)
+        self.url, self.done = url, False
+
+    def coder(self, request):
+        if not self.done:
+            import psycopg
+
+            with psycopg.connect(self.url, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            self.done = True
+        return super().coder(request)
+
+
+def test_a_connection_that_the_server_ends_pauses_the_run_and_it_goes_on(tmp_path: Path, url: str) -> None:
+    whole = Door(tmp_path / "sqlite", paper_context(Script(ROUNDS))).start(
+        record(settings("severed")), BASELINE, Silent(), nobody
+    )
+    script = Severed(ROUNDS, url)
+    paused = Door(tmp_path, paper_context(script), url).start(kept_there("severed", url), BASELINE, Silent(), nobody)
+    assert paused.state == "paused" and "PostgreSQL at" in paused.message and PASSWORD not in paused.message
+    ended = Door(tmp_path, paper_context(Script(ROUNDS)), url).resume("severed", Silent(), nobody)
+    assert ended.state == "finished" and outcomes(ended) == outcomes(whole)
+
+
 def test_the_password_is_nowhere(tmp_path: Path, url: str) -> None:
     ended = Door(tmp_path, paper_context(Script(ROUNDS)), url).start(
         kept_there("secret", url), BASELINE, Silent(), nobody

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from graph import outputs
+from graph import checkpoints, outputs
 from graph.runs import Run, RunError, RunStatus, every, new_id, now, valid_id
 from graph.session import Door, Ending, kernel_digest, new_record
 from graph.workflow import signature
@@ -209,6 +209,56 @@ def test_a_damaged_database_is_refused_and_left_as_it_is(tmp_path: Path, damage:
         resume(tmp_path, Script(ROUNDS))
     if damage:
         assert paused.run.checkpoints.read_bytes() == damage
+
+
+class Holds(Script):
+    """Another process takes the database in the first round, as a backup does, for `seconds`."""
+
+    def __init__(self, rounds, database: Path, seconds: float) -> None:
+        super().__init__(rounds)
+        self.database, self.seconds, self.held = database, seconds, None
+
+    def coder(self, request):
+        if self.held is None:
+            code = (
+                "import sqlite3, sys, time; held = sqlite3.connect(sys.argv[1], timeout=20, isolation_level=None); "
+                "held.execute('BEGIN EXCLUSIVE'); print('held', flush=True); time.sleep(float(sys.argv[2]))"
+            )
+            command = [sys.executable, "-c", code, str(self.database), str(self.seconds)]
+            self.held = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert self.held.stdout.readline() == "held\n"
+        return super().coder(request)
+
+
+class Listens(Silent):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def say(self, kind: str, text: str) -> None:
+        self.said.append(text)
+
+
+def test_a_database_that_another_process_holds_for_seconds_is_waited_for(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoints, "TRY_S", 0.2)
+    script, front = Holds(ROUNDS, tmp_path / "run" / "checkpoint.sqlite", 1.0), Listens()
+    ending = Door(tmp_path, paper_context(script)).start(record(settings()), BASELINE, front, nobody)
+    assert ending.state == "finished" and script.held is not None
+    assert any("another process holds the checkpoint database" in said for said in front.said)
+
+
+def test_a_database_that_is_held_for_too_long_pauses_the_run_and_nothing_is_lost(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoints, "TRY_S", 0.2)
+    monkeypatch.setattr(checkpoints, "PATIENCE_S", 0.5)
+    script = Holds(ROUNDS, tmp_path / "run" / "checkpoint.sqlite", 60)
+    ending = start(tmp_path, script)
+    try:
+        assert ending.state == "paused" and "another process has held the database" in ending.message
+        assert resume(tmp_path, Script(ROUNDS)).state == "paused"
+    finally:
+        script.held.kill()
+        script.held.wait()
+    assert outcomes(resume(tmp_path, Script(ROUNDS))) == outcomes(start(tmp_path / "whole", Script(ROUNDS)))
 
 
 def test_a_page_of_garbage_in_the_database_is_found(tmp_path: Path) -> None:
