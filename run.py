@@ -29,6 +29,7 @@ USER_ERRORS = {
     "harness.dropin.ExportError",
     "harness.engines.EngineError",
     "harness.rig.MissingTool",
+    "harness.store.DamagedStore",
     "kernels.catalog.KernelError",
     "nodes.spans.SpansMissing",
     "minibatch.graphs.GraphError",

@@ -67,6 +67,7 @@ def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, devi
         "library": kernel.spec.library or "",
         "cases": cases(kernel.spec, device),
         "inputs": inputs(kernel.spec),
+        "most_bytes": most_bytes(kernel.spec, device),
     }
     render = Environment(
         loader=PackageLoader("harness"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
@@ -114,6 +115,7 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
     order = [tensor.name for tensor in tensors] + asked + [scalar.name for scalar in scalars]
     typed = [f"{t.name}: torch.Tensor" for t in tensors] + [f"{name}: int" for name in asked]
     settings = [f"{scalar.name}: {_kind(scalar)} = {_number(scalar)}" for scalar in scalars]
+    written = [tensor for tensor in tensors if tensor.role != "input"]
     outputs = [tensor for tensor in tensors if tensor.role == "output"]
     flags = cuda.FLAGS if device == "cuda" else cpu.FLAGS
     stream = ["torch._C._cuda_getCurrentRawStream(_index)"] if device == "cuda" else []
@@ -148,6 +150,11 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "tensor_names": [t.name for t in tensors],
         "asked_values": "".join(f', axes["{name}"]' for name in asked),
         "call": [*(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments), *stream],
+        "apart": [
+            (one.name, other.name)
+            for at, one in enumerate(written)
+            for other in (*(tensor for tensor in tensors if tensor.role == "input"), *written[at + 1 :])
+        ],
         "names": ", ".join(order),
         "schema_arguments": schema,
         "schema": f"{spec.name}({', '.join(schema)}) -> ()",
@@ -205,6 +212,16 @@ def _returns(count: int) -> str:
     if count == 0:
         return " -> None"
     return " -> torch.Tensor" if count == 1 else f" -> tuple[{', '.join(['torch.Tensor'] * count)}]"
+
+
+OFFSETS_BYTES = 2**31 - 1
+"""Up to here 32-bit offsets, in bytes or in elements, are right whatever the size."""
+
+
+def most_bytes(spec: Spec, device: Device) -> int:
+    """The largest tensor that a package takes, in bytes: what was judged, and never less than 32-bit offsets reach."""
+    suites = (*spec.suite(device), *spec.suite(device, held_out=True))
+    return max(OFFSETS_BYTES, *(spec.tensor_bytes(t, w) for w in suites for t in spec.tensors))
 
 
 def cases(spec: Spec, device: Device) -> list[Workload]:

@@ -178,6 +178,8 @@ class Build(Frozen):
     backend: str
     ok: bool
     artefact: str = ""
+    artefact_digest: str = ""
+    """sha256 of the artefact, hex: one that was cut short or changed is built again."""
     log: str = ""
     seconds: float = 0.0
     resources: dict[str, str] = Field(default_factory=dict)

@@ -126,7 +126,7 @@ class Remote(Evaluator):
             kind, said = answer.error
             raise ERRORS[kind](said)
         for kind, key, record in answer.kept:
-            write_atomically(self.store.folder / "records" / kind / f"{key}.json", record)
+            self.store.keep_text(kind, key, record)
         with self.lock:
             self.layers = answer.layers or self.layers
             self.notices = tuple(dict.fromkeys((*self.notices, *answer.notices)))

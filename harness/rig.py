@@ -25,7 +25,7 @@ from harness.pool import Pool, is_python_side
 from harness.problems import Problem
 from harness.records import Build, Cache, Company, DeviceFacts
 from harness.sampling import PAIR, Contest, Side, SideFailure
-from harness.store import Store, digest
+from harness.store import Store, digest, digest_of
 from harness.timing import Result
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
@@ -58,6 +58,12 @@ def compiled(candidate: str, text: str, module: ModuleType, folder: Path, facts:
         seconds=time.perf_counter() - start,
         resources=done.resources,
     )
+
+
+def intact(build: Build) -> bool:
+    """Whether the artefact is there and as it was built."""
+    artefact = Path(build.artefact)
+    return artefact.exists() and build.artefact_digest in ("", digest_of(artefact))
 
 
 class Rig:
@@ -188,9 +194,11 @@ class Rig:
         key = self.build_key(candidate, module)
         with self._building.of(key):
             kept = self.store.kept("build", key, Build)
-            if kept is not None and (not kept.ok or Path(kept.artefact).exists()):
+            if kept is not None and (not kept.ok or intact(kept)):
                 return kept
             build = self._compiled(candidate, module, key)
+            if build.ok:
+                build = build.model_copy(update={"artefact_digest": digest_of(Path(build.artefact))})
             self.store.keep("build", key, build)
             return build
 

@@ -46,6 +46,13 @@ def write_atomically(path: Path, data: str | bytes) -> None:
         raise
 
 
+class DamagedStore(Exception):
+    """A file of a store is not what was written. One sentence, with the file's name."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} was changed or damaged after it was written; restore it, or start a new run")
+
+
 class Store:
     """A folder of content-addressed files: `sources/<hash>`, `records/<kind>/<key>.json`, `builds/<key>/`."""
 
@@ -61,11 +68,14 @@ class Store:
         return name
 
     def get(self, name: str) -> str:
-        """The source of that hash. Raises KeyError where there is none."""
+        """The source of that hash. Raises KeyError where there is none, DamagedStore where it has another hash now."""
         path = self.folder / "sources" / name
         if len(name) != 64 or not name.isalnum() or not path.is_file():
             raise KeyError(f"no source {name!r} in {self.folder}")
-        return path.read_text()
+        data = path.read_bytes()
+        if digest(data) != name:
+            raise DamagedStore(path)
+        return data.decode()
 
     def named(self, prefix: str) -> list[str]:
         """The hashes of the sources here that begin so; `prefix` is the first digits of one, at least six."""
@@ -85,12 +95,26 @@ class Store:
         return folder
 
     def keep(self, kind: str, key: str, record: BaseModel) -> None:
-        write_atomically(self.folder / "records" / kind / f"{key}.json", record.model_dump_json())
+        self.keep_text(kind, key, record.model_dump_json())
+
+    def keep_text(self, kind: str, key: str, text: str) -> None:
+        """A record as another process wrote it, one line of JSON."""
+        write_atomically(self.folder / "records" / kind / f"{key}.json", f"{text}\n{digest(text)}\n")
 
     def kept(self, kind: str, key: str, model: type[Record]) -> Record | None:
-        """The record of that key, or None where there is none yet."""
+        """The record of that key, or None where there is none yet. Raises DamagedStore where it is not as it was written."""
         path = self.folder / "records" / kind / f"{key}.json"
-        return model.model_validate_json(path.read_text()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        text, _, written = path.read_bytes().partition(b"\n")
+        if written and digest(text) != written.decode("ascii", "replace").strip():
+            raise DamagedStore(path)
+        try:
+            return model.model_validate_json(text)
+        except ValueError:
+            if written:  # as it was written, by a version whose records had other fields
+                return None
+            raise DamagedStore(path) from None  # stores of before 2026-11-25 hold no digests
 
     def once(self, kind: str, key: str, model: type[Record], make: Callable[[], Record]) -> Record:
         """The record of that key; made, and kept, where there is none yet."""
@@ -98,6 +122,14 @@ class Store:
             found = make()
             self.keep(kind, key, found)
         return found
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file, or of a folder's files with their names, hex."""
+    if path.is_file():
+        return digest(path.read_bytes())
+    files = sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return digest(*(part for file in files for part in (str(file.relative_to(path)), file.read_bytes())))
 
 
 def _link(source: str, target: str) -> None:

@@ -163,3 +163,30 @@ def test_evidence_without_a_speedup_claims_none(tmp_path: Path) -> None:
     verdict = {"suite": {"speedup": {"median": 1.1, "low": 1.05, "high": 1.2}}}
     assert "1.100x" in dropin.headline(verdict)
     assert "evidence/result.json" in dropin.headline({"suite": None, "speedup": None})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("x.requires_grad_(); a.silu_and_mul(x)", "has no backward"),
+        ("a.silu_and_mul(x, x.view(-1)[:8].view(4, 2))", "out, which is written, overlaps input in memory"),
+        ("a._MOST_BYTES = 63; a.silu_and_mul(x)", "input has 64 bytes, and no tensor above 63 was judged"),
+    ],
+)
+def test_a_call_that_was_never_judged_is_refused_in_one_sentence(call: str, said: str, tmp_path: Path) -> None:
+    exported(catalog.load("silu_and_mul"), tmp_path / "package")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "package"), "ASTROLABE_CACHE": str(tmp_path / "cache")}
+    code = f"import torch, astrolabe_silu_and_mul as a; x = torch.ones(4, 4); {call}"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert said in done.stderr.splitlines()[-1], done.stderr
+
+
+@pytest.mark.slow
+def test_a_cache_that_cannot_be_written_is_said_and_done_without(tmp_path: Path) -> None:
+    exported(catalog.load("silu_and_mul"), tmp_path / "package")
+    (tmp_path / "file").write_text("")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "package"), "ASTROLABE_CACHE": str(tmp_path / "file" / "x")}
+    code = "import torch, astrolabe_silu_and_mul as a; print(a.silu_and_mul(torch.ones(1, 4)).shape)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout == "torch.Size([1, 2])\n" and "set ASTROLABE_CACHE" in done.stderr

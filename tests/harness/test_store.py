@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import Build
-from harness.store import Store, digest, write_atomically
+from harness.store import DamagedStore, Store, digest, digest_of, write_atomically
 
 
 def test_a_source_comes_back(tmp_path):
@@ -143,3 +143,45 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path):
     assert done.returncode == 7
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["record.json"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
+
+
+def test_a_source_that_was_changed_is_named(tmp_path):
+    store = Store(tmp_path)
+    name = store.put("int x;\n")
+    path = tmp_path / "sources" / name
+    path.write_text("int x;\n// one line more\n")
+    with pytest.raises(DamagedStore, match=name):
+        store.get(name)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(DamagedStore, match=name):
+        store.get(name)
+
+
+def test_a_record_that_was_changed_is_named(tmp_path):
+    store = Store(tmp_path)
+    store.keep("build", "k", Build(candidate="c", backend="cpu", ok=True))
+    path = tmp_path / "records" / "build" / "k.json"
+    written = path.read_text()
+    for damaged in (written.replace("true", "false"), written[:20], ""):
+        path.write_text(damaged)
+        with pytest.raises(DamagedStore, match="k.json"):
+            store.kept("build", "k", Build)
+
+
+def test_records_of_stores_without_digests_are_read_and_those_of_another_version_are_made_anew(tmp_path):
+    store, build = Store(tmp_path), Build(candidate="c", backend="cpu", ok=True)
+    path = tmp_path / "records" / "build" / "k.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(build.model_dump_json())
+    assert store.kept("build", "k", Build) == build
+    store.keep_text("build", "k", '{"field of another version": 1}')
+    assert store.kept("build", "k", Build) is None
+
+
+def test_the_digest_of_a_folder_sees_names_and_contents(tmp_path):
+    (tmp_path / "a").write_text("1")
+    before = digest_of(tmp_path)
+    (tmp_path / "a").rename(tmp_path / "b")
+    renamed = digest_of(tmp_path)
+    (tmp_path / "b").write_text("2")
+    assert len({before, renamed, digest_of(tmp_path)}) == 3
