@@ -23,6 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -34,13 +35,13 @@ from graph.one_file import by_their_protocol
 from graph.result import commit
 from graph.runs import RunError, now, valid_id
 from graph.session import Ask, Door, Ending, Front, new_record
-from harness import problems
+from harness import device, problems
 from harness.alone import standalone
 from harness.device import DeviceError
 from harness.engines import EngineError
 from harness.evaluate import Evaluator
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
-from harness.records import Outcome
+from harness.records import Interval, Outcome
 from harness.report import campaign_page
 from harness.report.campaign_page import EAGER, Line, Page
 from harness.report.fast_p import Solved
@@ -52,6 +53,7 @@ from kernels.catalog import KernelError
 from kernels.spec import Device, Frozen
 
 State = Literal["done", "unfit", "failed"]
+NO_CANDIDATE = "NO_CANDIDATE"
 UNFIT = (KernelError, RunError, DeviceError, MissingTool)
 """What is wrong with one problem, or with this machine for it: an entry, and the rest goes on."""
 
@@ -96,8 +98,14 @@ class Entry(Frozen):
     """Which of the problem's runs, from 0."""
     kernelbench: str = ""
     """What KernelBench's own protocol says, where it was asked."""
+    theirs: KernelBenchResult | None = None
+    """The same with its figures; an older entry has none."""
     disagreement: str = ""
     """Why that differs from our verdict."""
+    machine: str = ""
+    """Processor, device, torch."""
+    load: float | None = None
+    """Processes that ran or waited, over the minute before this ended."""
     solved: Solved
 
 
@@ -257,6 +265,7 @@ class Campaign:
             "commit": commit(),
             "kind": plan.kind,
             "sample": task.number or 0,
+            "load": os.getloadavg()[0],
         }
         entry = ended.model_copy(update=update)
         with self.writing:
@@ -295,7 +304,8 @@ class Campaign:
         path, plan, number = task.path, task.plan, task.number or 0
         result, title = ending.result, importers.title(path)
         candidate = result.answer.candidate if result.answer else _last_candidate(result)
-        if not candidate or plan.protocol is None or not title.number:
+        importer = importers.for_file(path)
+        if not candidate or plan.protocol is None or importer is not importers.get("kernelbench"):
             return entry
         source = ending.run.store.get(candidate)
         found = plan.protocol(path, source, ending.run.store)
@@ -306,7 +316,7 @@ class Campaign:
         add_to_baseline(folder / "baseline_time_torch.json", title.level, path.name, found)
         outcome = result.answer.outcome if result.answer else Outcome(_last_outcome(result))
         differs = disagreement(found, outcome, entry.reason, result.degenerate)
-        return entry.model_copy(update={"kernelbench": _in_words(found), "disagreement": differs})
+        return entry.model_copy(update={"kernelbench": _in_words(found), "theirs": found, "disagreement": differs})
 
     def _lost(self, path: Path, name: str, state: State, reason: str) -> Entry:
         run = f"runs/{name}" if (self.folder / "runs" / name / "run.json").exists() else ""
@@ -330,6 +340,7 @@ class Campaign:
             outcome=str(result.answer.outcome) if result.answer else _last_outcome(result),
             seconds=result.spent.seconds,
             nodes=result.spent.nodes,
+            machine=_machine(result),
             solved=_solved(path, result, len(attempts)),
         )
 
@@ -346,6 +357,7 @@ class Campaign:
                 link=f"{entry.run}/report.html" if (self.folder / entry.run / "report.html").is_file() and entry.run else "",
                 seconds=entry.seconds, stop_reason=entry.stop_reason, solved=entry.solved,
                 kernelbench=entry.kernelbench, disagreement=entry.disagreement, commit=entry.commit,
+                theirs=_by_kernelbench(entry), machine=entry.machine, load=entry.load,
             )
             for entry in entries
         ]  # fmt: skip
@@ -439,11 +451,37 @@ def _together(samples: list[Entry]) -> Entry:
         "right": sum(entry.solved.correct for entry in samples),
     }
     said = next((entry.disagreement for entry in samples if entry.disagreement), "")
+    judged = [entry.theirs for entry in samples if entry.theirs]
     changed = {
         "solved": best.solved.model_copy(update=counts), "disagreement": best.disagreement or said,
+        "theirs": max(judged, key=lambda one: (one.correctness, one.speedup or 0.0), default=None),
         "seconds": sum(entry.seconds for entry in samples),
     }  # fmt: skip
     return best.model_copy(update=changed)
+
+
+def _by_kernelbench(entry: Entry) -> Solved | None:
+    """What became of the problem by KernelBench's own verdict; None of a candidate that it was not asked about."""
+    none = _unsolved(Path(entry.path))
+    if entry.theirs is None:
+        return none if entry.state != "done" or entry.outcome == NO_CANDIDATE else None
+    found, gain = entry.theirs, entry.theirs.speedup
+    speedup = {EAGER: Interval(median=gain, low=gain, high=gain)} if gain else {}
+    return none.model_copy(
+        update={
+            "compiled": found.compiled,
+            "correct": found.correctness,
+            "speedup": speedup,
+            "degenerate": entry.solved.degenerate,
+        }
+    )
+
+
+def _machine(result: Result) -> str:
+    """What the times were taken on."""
+    gpu = result.device_name if result.device == "cuda" else ""
+    parts = [device.facts("cpu").name, gpu, f"PyTorch {metadata.version('torch')}"]
+    return ", ".join(part for part in parts if part)
 
 
 def _unsolved(path: Path) -> Solved:
@@ -497,4 +535,4 @@ def _last_reason(result: Result) -> str:
 
 def _last_outcome(result: Result) -> str:
     """Of the last attempt that came to a candidate."""
-    return next((str(row.outcome) for row in reversed(result.attempts) if row.candidate), "NO_CANDIDATE")
+    return next((str(row.outcome) for row in reversed(result.attempts) if row.candidate), NO_CANDIDATE)

@@ -45,6 +45,12 @@ class KernelBenchResult(Frozen):
     ref_runtime: float = -1.0
     ref_runtime_stats: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def speedup(self) -> float | None:
+        """Mean over mean, as its analysis takes it; None where it is not correct or was not timed."""
+        timed = self.correctness and self.runtime > 0 and self.ref_runtime > 0
+        return self.ref_runtime / self.runtime if timed else None
+
 
 class _Process:
     """One process of the protocol: Model's, or Model's and the candidate's."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graph.commands.opened import door, engine
-from graph.commands.options import EXIT_INTERRUPTED, Parser, budget, number, of_problems, on_engine, protocol
+from graph.commands.options import BOTH, EXIT_INTERRUPTED, Parser, budget, number, of_problems, on_engine, protocol
 
 if TYPE_CHECKING:
     from graph.ahead import Ahead
@@ -80,8 +80,8 @@ def run_options(asked: argparse.Namespace) -> list[str]:
 def go(asked: argparse.Namespace) -> int:
     from graph.runs import RunError
 
-    if asked.protocol and asked.engine != "process":
-        raise RunError("--protocol kernelbench times on this machine, beside our own times: leave --engine away")
+    if asked.protocol in BOTH and asked.engine != "process":
+        raise RunError(f"--protocol {asked.protocol} times on this machine, beside our own times: leave --engine away")
     if asked.samples > 1 and asked.memory == "on":
         raise RunError("--samples are independent of each other: leave --memory on away, or take one sample")
     with engine(asked, every=True) as at_work:
@@ -93,6 +93,8 @@ def _campaign(asked: argparse.Namespace, at_work: Engine) -> int:
     from graph.campaign_live import Board, summary
 
     on = at_work.device
+    if asked.protocol is None:
+        asked.protocol = "both" if on == "cuda" and at_work.here else "ours"
     words = [*run_options(asked), "--device", on]
     name = asked.name or f"{_suite_name(asked.suite)}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
@@ -207,7 +209,7 @@ def _plan(
         built=built.get,
         door=lambda runs: door(asked, runs, at_work, stop),
         ask=lambda _question, _store: None,
-        protocol=campaigns.by_kernelbench(at_work.device) if asked.protocol else None,
+        protocol=campaigns.by_kernelbench(at_work.device) if asked.protocol in BOTH else None,
         kind=kind,
         at_once=at_work.width,
     )

@@ -8,7 +8,17 @@ import sys
 from pathlib import Path
 
 from graph.commands.opened import door
-from graph.commands.options import EXIT_SAME, Parser, common, lock_clocks, of_problems, on_device, protocol, usage_error
+from graph.commands.options import (
+    BOTH,
+    EXIT_SAME,
+    Parser,
+    common,
+    lock_clocks,
+    of_problems,
+    on_device,
+    protocol,
+    usage_error,
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,7 +59,7 @@ def go(asked: argparse.Namespace) -> int:
         said = one_file.evaluate(
             swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
             dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=asked.sandbox,
-            own_kernels=what.own_kernels, compare=what.compare, protocol=bool(asked.protocol),
+            own_kernels=what.own_kernels, compare=what.compare, protocol=asked.protocol in BOTH,
             say=lambda line: shown.say("harness", line),
         )  # fmt: skip
     verdict, name = said.verdict, what.baseline[0]

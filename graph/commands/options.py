@@ -89,10 +89,16 @@ def of_problems(parser: argparse._ActionsContainer, *, rule: str | None = "some"
     )  # fmt: skip
 
 
+BOTH = ("both", "kernelbench")
+"""`--protocol` that asks for KernelBench's own verdict, too."""
+
+
 def protocol(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--protocol", choices=("kernelbench",), help="of a PyTorch module: KernelBench's own numbers beside ours"
-    )
+        "--protocol", choices=("both", "ours", "kernelbench"),
+        help="of a PyTorch module: KernelBench's own verdict and times beside ours (both; kernelbench says the same), or ours alone "
+        "(a campaign on a GPU of this machine: both, else ours)",
+    )  # fmt: skip
 
 
 def budget(parser: argparse._ActionsContainer, rounds: str = "as before", width: str = "as before") -> None:

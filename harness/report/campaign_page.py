@@ -8,6 +8,7 @@ from datetime import datetime
 from markupsafe import Markup
 from pydantic import Field
 
+from harness.records import Comparison
 from harness.report import fast_p as figures
 from harness.report import words
 from harness.report.charts import Scale
@@ -37,7 +38,19 @@ class Line(Frozen):
     disagreement: str = ""
     commit: str = ""
     """At which it was judged; "" is the page's."""
+    theirs: Solved | None = None
+    """By KernelBench's own verdict and times; None of a candidate that it was not asked about."""
+    machine: str = ""
+    load: float | None = None
     solved: Solved
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """With eager torch: by the whole interval."""
+        found = self.solved.speedup.get(EAGER) if self.solved.correct else None
+        if found is None:
+            return None
+        return Comparison.FASTER if found.low > 1 else Comparison.SLOWER if found.high < 1 else Comparison.SAME
 
 
 class Page(Frozen):
@@ -66,7 +79,24 @@ class Page(Frozen):
         if len(commits) > 1:
             judged = ", ".join(f"{n} at {name or 'one that is not known'}" for name, n in commits.most_common())
             said.append(f"Not of one commit: {judged}.")
+        if self.theirs and (unasked := sum(line.theirs is None for line in self.lines)):
+            said.append(
+                f"KernelBench's own verdict was not asked about {unasked} candidates: its table leaves them out."
+            )
         return tuple(said)
+
+    @property
+    def theirs(self) -> list[Solved]:
+        """By KernelBench's own verdict; empty where it was asked about none."""
+        asked = any(line.kernelbench for line in self.lines)
+        return [line.theirs for line in self.lines if line.theirs is not None] if asked else []
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Those that problems were judged on, and how busy."""
+        loads = sorted(line.load for line in self.lines if line.load is not None)
+        busy = f", load {loads[0]:.1f} to {loads[-1]:.1f}" if loads else ""
+        return tuple(f"{name}{busy}" for name in sorted({line.machine for line in self.lines if line.machine}))
 
 
 class Summary(Frozen):
@@ -75,6 +105,8 @@ class Summary(Frozen):
     format: int = 1
     page: Page
     tables: tuple[Table, ...]
+    kernelbench: tuple[Table, ...] = ()
+    """The same by KernelBench's own verdict and times."""
 
 
 def baselines(page: Page) -> list[str]:
@@ -86,7 +118,10 @@ def baselines(page: Page) -> list[str]:
 def summary(page: Page) -> Summary:
     problems = [line.solved for line in page.lines]
     k_values = sorted({*(k for k in figures.K if k <= page.samples), page.samples}) if page.samples > 1 else figures.K
-    return Summary(page=page, tables=tuple(figures.tables(problems, baselines(page), k_values)))
+    theirs = figures.tables(page.theirs, [EAGER], ()) if page.theirs else []
+    return Summary(
+        page=page, tables=tuple(figures.tables(problems, baselines(page), k_values)), kernelbench=tuple(theirs)
+    )
 
 
 def render(page: Page) -> str:
@@ -108,7 +143,7 @@ def render(page: Page) -> str:
             counts={state: sum(line.state == state for line in page.lines) for state in ("done", "unfit", "failed")},
             correct=sum(problem.correct for problem in problems),
             differ=[line for line in page.lines if line.disagreement],
-            theirs=any(line.kernelbench for line in page.lines),
+            theirs=found.kernelbench,
             degenerate=sum(bool(problem.degenerate) for problem in problems),
         )
     )

@@ -7,6 +7,7 @@ that could not be worked on counts as one that was not solved.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -62,9 +63,14 @@ def correct_rate(problems: Sequence[Solved]) -> float:
     return _share(problems, lambda one: one.correct)
 
 
+def speedups(problems: Iterable[Solved], baseline: str) -> list[float]:
+    """Of the correct candidates that were timed."""
+    return [one.speedup[baseline].median for one in problems if one.correct and baseline in one.speedup]
+
+
 def geometric_mean(problems: Iterable[Solved], baseline: str) -> float | None:
     """Of the speedups of correct candidates; None where none was timed."""
-    found = [one.speedup[baseline].median for one in problems if one.correct and baseline in one.speedup]
+    found = speedups(problems, baseline)
     return math.exp(math.fsum(map(math.log, found)) / len(found)) if found else None
 
 
@@ -97,10 +103,13 @@ class Table(Frozen):
     fast_low: dict[str, float]
     """fast_p by p, on the lower bound of the interval."""
     geometric_mean: float | None
+    median: float | None = None
+    """Of the same speedups."""
     pass_at_k: dict[str, float]
 
 
 def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Sequence[int] = K) -> Table:
+    times = speedups(problems, baseline)
     passes = {str(k): value for k in k_values if (value := mean_pass_at_k(problems, k)) is not None}
     return Table(
         title=title,
@@ -111,6 +120,7 @@ def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Seque
         fast={f"{p:g}": fast_p(problems, p, baseline) for p in P},
         fast_low={f"{p:g}": fast_p(problems, p, baseline, "low") for p in P},
         geometric_mean=geometric_mean(problems, baseline),
+        median=statistics.median(times) if times else None,
         pass_at_k=passes,
     )
 

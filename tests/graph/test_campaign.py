@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import signal
 import subprocess
@@ -115,6 +116,7 @@ def said(folder: Path) -> dict:
     found = json.loads((folder / "runs" / "c" / "summary.json").read_text())
     for line in found["page"]["lines"]:
         line.pop("seconds")
+        line.pop("load")
         line["reason"] = line["reason"].replace(str(folder), "FOLDER")
     logs = sorted((folder / "runs" / "c" / "runs").glob("*/evaluations.log"))
     counts = {log.parent.name: sorted(log.read_text().splitlines()) for log in logs}
@@ -261,3 +263,44 @@ def test_each_kind_of_device_has_a_report_of_its_own(unbroken: dict, tmp_path: P
             f"{line['id']}-{slug}" for line in unbroken["lines"]
         ]
         assert summary["tables"] == unbroken["tables"]
+
+
+JUDGED = WORK.replace(", nobody)], Watcher()", ", nobody, protocol=judged)], Watcher()").replace(
+    "at_work, most = set(), 0",
+    """
+def judged(path, source, store):
+    from harness.protocol_kernelbench import KernelBenchResult
+    if "Fast" in path.stem:
+        stats = {"mean": 3.0}
+        return KernelBenchResult(compiled=True, correctness=True, runtime=1.0, ref_runtime=3.0, ref_runtime_stats=stats)
+    return KernelBenchResult(compiled=True, metadata={"correctness_issue": "Output mismatch", "max_difference": ["0.000300"]})
+
+at_work, most = set(), 0
+""",
+)
+
+
+def test_kernelbenchs_own_figures_come_first_and_each_disagreement_has_its_reason(tmp_path: Path):
+    (tmp_path / "level1").mkdir()
+    for name in PROBLEMS:
+        (tmp_path / "level1" / name).write_text(f"# {name}\nclass Model: ...\ndef get_inputs(): ...\n")
+    done = forked.run(JUDGED, tmp_path, "", 1, "", 1)
+    assert done.returncode == 0, done.stderr[-2000:]
+    folder = tmp_path / "runs" / "c"
+    (theirs,) = json.loads((folder / "summary.json").read_text())["kernelbench"]
+    assert (theirs["problems"], theirs["compile_rate"], theirs["correct_rate"], theirs["fast"]["2"]) == (
+        4,
+        0.75,
+        0.25,
+        0.25,
+    )
+    assert theirs["median"] == 3.0 and theirs["geometric_mean"] == pytest.approx(3.0)
+    page = html.unescape((folder / "report.html").read_text())
+    said = (
+        "fast_p by KernelBench's own evaluation",
+        "l1-003-Slow</b>: ours passes, KernelBench's does not",
+        "off by 0.0003 at most",
+    )
+    assert 0 < page.index(said[0]) < page.index(said[1]) < page.index(said[2]) < page.index("fast_p by our verdict")
+    results = json.loads((folder / "kernelbench" / "level1" / "eval_results.json").read_text())
+    assert {number: entry[0]["correctness"] for number, entry in results.items()} == {"1": True, "3": False, "4": False}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from harness.records import Interval
 from harness.report.campaign_page import Line, Page, render
 from harness.report.fast_p import Solved
 
@@ -38,3 +39,16 @@ def test_problems_that_were_judged_at_several_commits_are_said_to_be():
     later = [line.model_copy(update={"commit": "b" * 40 + "-dirty"}) for line in one.lines[:3]]
     several = one.model_copy(update={"lines": (*later, one.lines[3])})
     assert several.limits == (f"Not of one commit: 3 at {'b' * 12}-dirty, 1 at {'a' * 12}.",)
+
+
+def test_slower_same_and_faster_are_told_apart_by_a_word_and_a_class_each():
+    def line(low: float, high: float) -> Line:
+        gain = Interval(median=(low + high) / 2, low=low, high=high)
+        solved = Solved(level=1, number=1, name="P", correct=True, speedup={"eager": gain})
+        return page((), 1, 1).lines[0].model_copy(update={"solved": solved, "reason": "w" * 300 + " end"})
+
+    lines = (line(0.5, 0.6), line(0.9, 1.1), line(1.2, 1.3))
+    assert [one.comparison for one in lines] == ["SLOWER", "SAME", "FASTER"]
+    html = render(page((), 1, 3).model_copy(update={"lines": lines}))
+    assert all(f'<span class="chip {word}">{word}</span>' in html for word in ("slower", "same", "faster"))
+    assert html.count(" end</small>") == 3  # a long reason is wrapped, not cut
