@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness import properties
+from harness import properties, steps
 from harness.device import Arena, generator, give_back_memory
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel, KernelError
@@ -55,6 +55,13 @@ chance, where a difference of large sums cancels. There it is the largest of so 
 DOUBT_DRAWS = 4
 """Draws more of a row's noise before an output is called wrong: of 262,144 rows of an attention two were off by four times a tolerance
 that came from one."""
+STEEP = 2.0**-17
+"""Of the row's largest value: noise beyond that may be a step (rounding to a code, a threshold, a pick) and not noise."""
+NEAR_BITS, NEAR_RUNS, NEAR_FACTOR = 34, 2, 32.0
+"""Then the reference runs so often with results rounded to so many bits in place of fp32's 24: noise is so much smaller there, within
+so large a factor, and a step is as high as it was. Steps earn no tolerance."""
+OFF_SHARE = 16
+"""Of an integer output one element in so many may be off by its `ulps`: truncation is off in half."""
 LEAST_NOISE = 2.0
 """Of a sum, in unit roundoffs of the type that it is computed in, of the row's largest value: the reference may meet its own
 sum exactly by chance (many equal terms), where a plain loop drifts by up to 0.15 n units (softmax, n from 128 to 8192)."""
@@ -77,7 +84,8 @@ TOLERANCE = (
     f"16-bit outputs within {DEFAULT_ULPS['float16']:g} unit roundoffs of the value, float32 within "
     f"{DEFAULT_ULPS['float32']:g} (a spec may say otherwise), plus {NOISE_FACTOR:g} times the row's largest difference "
     f"between the reference in fp64 and in fp32 (the median row's where that is larger), more where it sums over more than "
-    f"{int(NOISE_FACTOR * TERMS_PER_NOISE)} terms"
+    f"{int(NOISE_FACTOR * TERMS_PER_NOISE)} terms; what rounds, compares or picks earns no tolerance: an element is on either side of "
+    f"a step only where another rounding of the reference is (within {NOISE_FACTOR:g} units of each operator), exact ties never"
 )
 
 
@@ -242,6 +250,28 @@ class Right(dict[str, Expected]):
     """Outputs by name -> "" or which property they violate; None where the kernel has no properties.py."""
     doubted: Callable[[], Right | None] | None = None
     """The same with the noise looked at more closely, for outputs that are not within it."""
+    roundings: Roundings | None = None
+    """Of the reference, for elements that are on another side of a step."""
+
+
+class Roundings:
+    """Outputs of a reference for the same inputs, each time otherwise rounded (harness/worker_rounding.py); made when asked for."""
+
+    def __init__(self, kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]) -> None:
+        self.kernel, self.workload, self.inputs = kernel, workload, inputs
+        self.made: list[dict[str, torch.Tensor]] = []
+
+    def get(self, number: int) -> dict[str, torch.Tensor]:
+        """The first is what fp32 makes, the next ones Monte Carlo arithmetic."""
+        while len(self.made) <= number:
+            if not self.made:
+                inputs = _upcast_to(self.inputs, "float32")
+                self.made.append(_run_reference(self.kernel, self.workload, inputs, "float32"))
+                continue
+            units = max(NOISE_FACTOR, math.sqrt(terms(self.kernel, self.workload)))
+            how = {"bits": 50 if self.workload.dtype == "float64" else 24, "units": NOISE_FACTOR, "sum_units": units}
+            self.made.append(_otherwise_rounded(self.kernel, self.workload, self.inputs, **how))
+        return self.made[number]
 
 
 @dataclass
@@ -257,6 +287,28 @@ class Case:
 
 def _upcast(inputs: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return {name: t.to(dtype) if t.dtype.is_floating_point else t for name, t in inputs.items()}
+
+
+def _upcast_to(inputs: dict[str, torch.Tensor], dtype: str) -> dict[str, torch.Tensor]:
+    import torch
+
+    return _upcast(inputs, getattr(torch, dtype))
+
+
+def _otherwise_rounded(
+    kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], **how: Any
+) -> dict[str, torch.Tensor]:
+    """The reference in fp64, what each of its operators makes rounded otherwise, as worker_rounding.Rounding takes it."""
+    import torch
+
+    from harness.worker_rounding import Rounding
+
+    if (theirs := getattr(kernel, "rounding", None)) is not None:  # a problem's reference runs elsewhere
+        inside = theirs(**how)
+    else:
+        inside = Rounding(**how)
+    with inside:
+        return _run_reference(kernel, workload, _upcast(inputs, torch.float64), "float64")
 
 
 def _run_reference(
@@ -353,17 +405,14 @@ def _noise_of_few(kernel: Kernel, at: str, values: str, device: str) -> dict[str
 
     `at`: the workload, as JSON.
     """
-    import torch
-
     spec, workload = kernel.spec, Workload.model_validate_json(at)
     floats = [tensor for tensor in spec.outputs if spec.dtype(tensor, workload) in UNIT_ROUNDOFF]
     few = [tensor for tensor in floats if math.prod(spec.shape(tensor, workload.axes)) < FEW]
     found = dict.fromkeys((tensor.name for tensor in few), 0.0)
     for _ in range(FEW_DRAWS if few else 0):
-        exact, rough = _exact_and_rough(kernel, workload, drawn(spec, workload, values, {}, device))
+        exact, noise = _rows_noise(kernel, workload, drawn(spec, workload, values, {}, device), 0)
         for name in found.keys() & exact.keys():
-            apart = (exact[name].to(torch.float64) - rough[name].to(torch.float64)).abs()
-            found[name] = max(found[name], float(torch.nan_to_num(apart, nan=0.0, posinf=0.0).max()))
+            found[name] = max(found[name], float(noise[name].max()))
     return found
 
 
@@ -378,22 +427,74 @@ def _rows_noise(
     """
     import torch
 
-    def rows(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found = {}
-        for name, value in one.items():
-            apart = (value.to(torch.float64) - other[name].to(torch.float64)).abs_()
-            found[name] = torch.nan_to_num(apart, nan=0.0, posinf=0.0, neginf=0.0).amax(dim=-1, keepdim=True)
-        return found
-
     exact, rough = _exact_and_rough(kernel, workload, inputs)
-    noise = rows(exact, rough)
+    noise: dict[str, torch.Tensor] = {}
+    near: dict[str, torch.Tensor] = {}
+
+    def take(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+        for name, value in one.items():
+            apart = _apart(value, other[name])
+            highest = _highest(apart)
+            if value.dtype.is_floating_point and _steep(highest, value):
+                if name not in near:
+                    near.update(_near(kernel, workload, inputs, exact))
+                highest = _highest(_without_steps(apart, near[name]))
+            noise[name] = torch.maximum(noise[name], highest) if name in noise else highest
+
+    take(exact, rough)
     del rough
     for _ in range(moved):
-        shaken = _run_reference(kernel, workload, _shaken(inputs, UNIT_ROUNDOFF["float32"]), "float64")
-        beside = rows(*_exact_and_rough(kernel, workload, _shaken(inputs, TF32_ROUNDOFF)))
-        for more in (rows(exact, shaken), beside):
-            noise = {name: torch.maximum(one, more[name]) for name, one in noise.items()}
+        take(exact, _run_reference(kernel, workload, _shaken(inputs, UNIT_ROUNDOFF["float32"]), "float64"))
+        take(*_exact_and_rough(kernel, workload, _shaken(inputs, TF32_ROUNDOFF)))
     return exact, noise
+
+
+def _apart(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """|value - other| in fp64, 0 where it is no number."""
+    import torch
+
+    return torch.nan_to_num((value.to(torch.float64) - other.to(torch.float64)).abs_(), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _highest(apart: torch.Tensor) -> torch.Tensor:
+    """Of each row; a single number as one."""
+    return apart.amax(dim=-1, keepdim=True) if apart.dim() else apart
+
+
+def _steep(noise: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a row's noise is so much of its largest value that it may be a step."""
+    size = value.to(noise.dtype).abs().nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return bool((noise > STEEP * _highest(size)).any())
+
+
+def _near(
+    kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """By name, each element's largest noise as results of NEAR_BITS bits show it, scaled to fp32's."""
+    import torch
+
+    units = math.sqrt(terms(kernel, workload))
+    scale, found = 2.0 ** (NEAR_BITS - 24), dict[str, torch.Tensor]()
+    for _ in range(NEAR_RUNS):
+        shaken = _shaken(inputs, 2.0**-NEAR_BITS)
+        other = _otherwise_rounded(kernel, workload, shaken, bits=NEAR_BITS, units=1.0, sum_units=units, holds=False)
+        for name, value in exact.items():
+            if value.dtype.is_floating_point:
+                apart = _apart(value, other[name]).mul_(scale)
+                found[name] = torch.maximum(found[name], apart) if name in found else apart
+    return found
+
+
+def _without_steps(apart: torch.Tensor, near: torch.Tensor) -> torch.Tensor:
+    """The part of what was seen that is noise. near: of the same elements (`_near`).
+
+    Noise is about as large in both. A step that only fp32 shows is far larger than `near`; one that both show (a tie) is in `near`
+    what it is in fp32, and scaled up by a thousand.
+    """
+    import torch
+
+    tie = near > 2.0 ** (NEAR_BITS - 24 - 1) * apart
+    return torch.minimum(apart, NEAR_FACTOR * near).masked_fill_(tie, 0.0)
 
 
 def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tensor]:
@@ -430,8 +531,8 @@ def expected(
                 that over the rows that show any, if larger; terms/TERMS_PER_NOISE * noise where that is more, noise being
                 LEAST_NOISE unit roundoffs at the least, up to DRIFT_AT_MOST of the row's largest |value|
               + the smallest step of the dtype.
-    The middle term is what an honest kernel that computes in fp32 shows where terms cancel. Integer outputs may differ
-    by `ulps` (default 0).
+    The middle term is what an honest kernel that computes in fp32 shows where terms cancel; steps are no part of it (`_without_steps`,
+    `judge_closely`). Integer outputs may differ by `ulps` (default 0), one element in OFF_SHARE.
     """
     import torch
 
@@ -440,6 +541,7 @@ def expected(
     if not kernel.has_reference:
         return result
     exact, rows = _rows_noise(kernel, workload, inputs, moved)
+    result.roundings = Roundings(kernel, workload, inputs)
     if not moved:
         result.doubted = functools.partial(_doubted, kernel, workload, inputs, values)
     few = {}
@@ -618,16 +720,18 @@ class Bench:
     def check_outputs(self, slot: int, right: Right, name: str) -> Check:
         """Every element of every output against the reference, and the properties that a call's outputs must have."""
         label = self.layout.workload.label
-        error, message = judge_call(self.spec, self.layout.workload, self.outputs(slot), right)
-        if message and right.doubted is not None and (closer := right.doubted()) is not None:
-            right = closer
-            error, message = judge_call(self.spec, self.layout.workload, self.outputs(slot), right)
+        error, message, right = judge_closely(self.spec, self.layout.workload, self.outputs(slot), right)
         says = "; ".join([*(e.says for e in right.values()), *(["properties"] if right.law else [])])
         return Check(workload=label, name=name, passed=not message, error=error, tolerance=says, message=message)
 
 
-def judge_call(spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right) -> tuple[float, str]:
-    """(largest error in tolerances, "" or what is wrong) of the outputs of one call, by name, each in its own dtype."""
+def judge_call(
+    spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right, *, closely: bool = False
+) -> tuple[float, str]:
+    """(largest error in tolerances, "" or what is wrong) of the outputs of one call, by name, each in its own dtype.
+
+    `closely`: what is on the other side of a step of the reference's is looked at, too; it takes other roundings of it.
+    """
     worst = 0.0
     # A length that is wrong is found with the output that states it, before what it cuts is read.
     used = properties.used_only(spec, outputs)
@@ -638,6 +742,8 @@ def judge_call(spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor],
         if tensor.used is not None:
             one = Expected(one.value[: len(got)], one.tolerance[: len(got)], one.says)
         error, message = judge(got, one, spec.dtype(tensor, workload))
+        if message and closely and steps.explain(spec, workload, tensor, got, one, right):
+            error, message = 1.0, ""
         worst = max(worst, error)
         if message:
             return error, f"{tensor.name}{message}"
@@ -645,12 +751,25 @@ def judge_call(spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor],
     return (BEYOND, violated) if violated else (worst, "")
 
 
+def judge_closely(
+    spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right
+) -> tuple[float, str, Right]:
+    """`judge_call`, and where something seems wrong once more with a closer look at noise and steps; what it was judged by."""
+    error, message = judge_call(spec, workload, outputs, right)
+    if message:
+        error, message = judge_call(spec, workload, outputs, right, closely=True)
+    if message and right.doubted is not None and (closer := right.doubted()) is not None:
+        closer.roundings, right = right.roundings, closer
+        error, message = judge_call(spec, workload, outputs, right, closely=True)
+    return error, message, right
+
+
 def judge_several(
     kernel: Kernel, workload: Workload, calls: list[dict[str, torch.Tensor]], outputs: list[dict[str, torch.Tensor]]
 ) -> str:
     """ "" or what is wrong with the outputs of the calls that properties.py asked for: first each alone, then together."""
     for inputs, left in zip(calls, outputs, strict=True):
-        _, message = judge_call(kernel.spec, workload, left, expected(kernel, workload, inputs))
+        message = judge_closely(kernel.spec, workload, left, expected(kernel, workload, inputs))[1]
         if message:
             return message
     return properties.violated_together(kernel, workload, calls, outputs) if calls else ""
@@ -667,13 +786,33 @@ def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:
     """(largest error in tolerances, "" or what is wrong and where) of one output tensor."""
     import torch
 
+    error = errors(got, right, dtype)
+    worst = float(error.max())
+    wrong = int((error > 1.0).sum()) if worst > 1.0 else 0
+    if not wrong and dtype not in UNIT_ROUNDOFF and bool(right.tolerance.any()):
+        off, most = int((got.to(torch.float64) != right.value).sum()), max(1, got.numel() // OFF_SHARE)
+        if off > most:
+            return worst, f": {off} of {got.numel()} elements are off, and by its ulps {most} may be"
+    if not wrong or (worst <= NEAR_MISS and wrong <= NEAR_MISSES * error.numel()):
+        return worst, ""
+    place = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+    text = (
+        f"{list(place)} is {float(got[place]):.6g}, should be {float(right.value[place]):.6g} "
+        f"+- {float(right.tolerance[place]):.2g}; {wrong} of {error.numel()} elements are wrong"
+    )
+    return worst, text
+
+
+def errors(got: torch.Tensor, right: Expected, dtype: str) -> torch.Tensor:
+    """Each element's error in tolerances, fp64; BEYOND where it is infinite or no number."""
+    import torch
+
     value, out = right.value, got.to(torch.float64)
     # Only integers may have no tolerance at all.
     tolerance = right.tolerance if dtype in UNIT_ROUNDOFF else right.tolerance.clamp_min(1e-300)
     error = (out - value).abs_().div_(tolerance)
-    worst = float(error.max())
-    if worst <= 1.0:  # NaN never is; the rare cases below cost four more passes
-        return worst, ""
+    if float(error.max()) <= 1.0:  # NaN never is; the rare cases below cost four more passes
+        return error
     # Equal infinities differ by NaN; exact integers have tolerance 0 and difference 0.
     error.masked_fill_(out == value, 0.0)
     error.masked_fill_(out.isnan() & value.isnan(), 0.0)
@@ -682,18 +821,7 @@ def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:
         top = torch.finfo(getattr(torch, dtype)).max
         overflow = (value.abs() + right.tolerance > top) & (out.isinf()) & (out.sign() == value.sign())
         error.masked_fill_(overflow, 0.0)
-    worst = float(error.max())
-    if worst <= 1.0:
-        return worst, ""
-    wrong = int((error > 1.0).sum())
-    if worst <= NEAR_MISS and wrong <= NEAR_MISSES * error.numel():
-        return worst, ""
-    place = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
-    text = (
-        f"{list(place)} is {float(out[place]):.6g}, should be {float(value[place]):.6g} "
-        f"+- {float(right.tolerance[place]):.2g}; {wrong} of {error.numel()} elements are wrong"
-    )
-    return worst, text
+    return error
 
 
 def failure(check: Check) -> tuple[Outcome, str]:

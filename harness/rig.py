@@ -30,7 +30,7 @@ from harness.timing import Result
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "21"
+VERSION = "22"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0

@@ -1,0 +1,127 @@
+"""Another honest rounding of the same formula: every operator's result off by some units at random, exact ones left alone.
+
+A kernel may compute a reference's formula in another order, by other operators. Where the formula rounds, compares or picks,
+that moves a few elements to the other side of a step. Which ones is found by Monte Carlo arithmetic (D. Stott Parker, 1997): the
+reference runs once more, each result that a format of `bits` bits cannot hold moved at random and rounded to it. What it can
+hold is exact in any order: a tie of numbers that are known exactly stays a tie, and has one right answer.
+
+Used by the parent for kernel folders, and on the far side for problems. Standard library and torch only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+WIDE_BITS = 53
+
+
+class Rounding(TorchDispatchMode):
+    """A context in which results of fp64 operators (and, at 24 bits, of fp32 ones) are those of another rounding."""
+
+    def __init__(self, bits: int, units: float, sum_units: float, *, holds: bool = True) -> None:
+        """bits: of the format. units: how far a result may be off, in its unit roundoffs. sum_units: of operators that take in
+        many elements, so much for each of these too. `holds`: what was moved is rounded to the format."""
+        super().__init__()
+        self.bits, self.units, self.sum_units, self.holds = bits, units, sum_units, holds
+        self.generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        draws = torch.Tag.nondeterministic_seeded in operator.tags
+        if draws or operator.is_view:
+            return operator(*args, **kwargs)
+        mutates = operator._schema.is_mutable
+        narrow = self.bits == 24 and not mutates and self._narrow(args, kwargs)
+        result = operator(*args, **kwargs)
+        exact = self._widened(operator, args, kwargs, result) if narrow else result
+        divided = self._by_what(operator, args, kwargs)
+        if not _any(exact, lambda one: self._inexact(one, divided)):
+            return result
+        moved, units = exact, self.units
+        if not mutates and torch.Tag.pointwise not in operator.tags:
+            units = max(units, self.sum_units)
+            wide = (_cast(args), _cast(kwargs)) if narrow else (args, kwargs)
+            moved = operator(*tree_map(self._shaken, wide[0]), **tree_map(self._shaken, wide[1]))
+        return _each(lambda was, whole, off: self._settle(was, whole, off, units, divided), result, exact, moved)
+
+    def _narrow(self, args: Any, kwargs: Any) -> bool:
+        """Whether it computes in fp32: some operand is of it, none is wider."""
+        found: set[torch.dtype] = set()
+        tree_map(lambda one: found.add(one.dtype) if isinstance(one, torch.Tensor) else None, (args, kwargs))
+        return torch.float32 in found and torch.float64 not in found and kwargs.get("dtype") is None
+
+    def _widened(self, operator: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        try:
+            return operator(*_cast(args), **_cast(kwargs))
+        except RuntimeError:  # it has no fp64 form
+            return result
+
+    def _by_what(self, operator: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
+        """What a division divides by, fp64: whoever multiplies by its inverse is as honest."""
+        name = operator._schema.name
+        if name not in ("aten::div", "aten::div_") or len(args) < 2 or kwargs.get("rounding_mode"):
+            return None
+        return torch.as_tensor(args[1]).double()
+
+    def _inexact(self, value: torch.Tensor, divided: torch.Tensor | None = None) -> torch.Tensor | None:
+        """bool of its shape, None where it is none of ours. `divided`: what it is a quotient by."""
+        if value.dtype != torch.float64:
+            return None
+        inexact = self._rounded(value) != value
+        if divided is not None:
+            inverse = 1.0 / divided.to(value.device)
+            inexact |= (self._rounded(inverse) != inverse) & (value != 0)
+        return inexact & value.isfinite()
+
+    def _rounded(self, value: torch.Tensor) -> torch.Tensor:
+        """To the nearest of `bits` bits (Dekker's splitting); what overflows in between stays as it is."""
+        spread = value * (2.0 ** (WIDE_BITS - self.bits) + 1)
+        rounded = spread - (spread - value)
+        return torch.where(rounded.isfinite(), rounded, value)
+
+    def _random(self, like: torch.Tensor, units: float) -> torch.Tensor:
+        """1 + so many unit roundoffs at most, uniform."""
+        if like.device not in self.generators:
+            made = torch.Generator(device=like.device)
+            made.seed()
+            self.generators[like.device] = made
+        by = units * 2.0**-self.bits
+        off = torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=self.generators[like.device])
+        return off.mul_(2 * by).add_(1 - by)
+
+    def _shaken(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+            return value
+        return value * self._random(value, max(self.units, self.sum_units))
+
+    def _settle(self, was: Any, whole: Any, off: Any, units: float, divided: torch.Tensor | None) -> Any:
+        """The result, its inexact elements moved, in place where somebody else holds it too."""
+        if not isinstance(was, torch.Tensor) or (inexact := self._inexact(whole, divided)) is None or not bool(inexact.any()):
+            return was
+        if off.shape != whole.shape:
+            off = whole
+        moved = off * self._random(off, units)
+        return was.copy_(torch.where(inexact, self._rounded(moved) if self.holds else moved, whole))
+
+
+def _cast(given: Any) -> Any:
+    return tree_map(
+        lambda one: one.double() if isinstance(one, torch.Tensor) and one.dtype == torch.float32 else one, given
+    )
+
+
+def _any(result: Any, test: Any) -> bool:
+    found = []
+    tree_map(lambda one: found.append(test(one)) if isinstance(one, torch.Tensor) else None, result)
+    return any(bool(one.any()) for one in found if one is not None)
+
+
+def _each(function: Any, result: Any, *others: Any) -> Any:
+    if isinstance(result, (tuple, list)):
+        made = [_each(function, *rest) for rest in zip(result, *others, strict=True)]
+        return type(result)(made) if type(result) in (tuple, list) else type(result)(*made)
+    return function(result, *others)

@@ -1,0 +1,153 @@
+"""References that round, compare or pick: ties earn no tolerance, and on either side of a near-tie an honest kernel is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.correctness import drawn, expected, judge_closely
+from harness.worker_rounding import Rounding
+from kernels.catalog import Kernel
+from kernels.spec import Dtype, Spec, Tensor, Workload
+
+Outputs = dict[str, torch.Tensor]
+
+
+def kernel_of(folder: Path, dtype: Dtype, body: str, **outputs: Dtype) -> Kernel:
+    """Of `x` [24, 256] by that body; outputs by name of the dtype given, of x's shape, or [24, 1] where the name is `scales`."""
+    (folder / "reference.py").write_text(f"import torch\n\n\ndef reference(x):\n    {body}\n")
+    made = [
+        Tensor(name=name, role="output", shape=("n", "1" if name == "scales" else "256"), dtype=kind)
+        for name, kind in outputs.items()
+    ]
+    spec = Spec(
+        name="rounds", summary="some", axes=("n",), dtypes=(dtype,), workloads=(Workload(axes={"n": 24}, dtype=dtype),),
+        arguments=(Tensor(name="x", role="input", shape=("n", "256")), *made),
+    )  # fmt: skip
+    return Kernel(spec=spec, folder=folder)
+
+
+def wrong(
+    kernel: Kernel, candidate: Callable[[torch.Tensor], Outputs], values: str = "ordinary", draws: int = 3
+) -> int:
+    """Of so many draws."""
+    workload, found = kernel.spec.workloads[0], 0
+    for _ in range(draws):
+        inputs = drawn(kernel.spec, workload, values, {}, "cpu")
+        right = expected(kernel, workload, inputs, values)
+        found += bool(judge_closely(kernel.spec, workload, candidate(inputs["x"]), right)[1])
+    return found
+
+
+INT8 = (
+    "s = x.abs().amax(-1, keepdim=True).clamp_min(1e-10) / 127; "
+    "return {'codes': torch.round(x / s).to(torch.int8), 'scales': s}"
+)
+
+
+def int8(x: torch.Tensor, rounded=torch.round, *, inverse: bool = False) -> Outputs:
+    wide = x.float()
+    largest = wide.abs().amax(-1, keepdim=True).clamp_min(1e-10)
+    scaled = wide * (127 / largest) if inverse else wide / (largest / 127)
+    return {"codes": rounded(scaled).to(torch.int8), "scales": largest / 127}
+
+
+@pytest.mark.parametrize("values", ["ordinary", "zeros"])
+def test_codes_are_right_on_either_side_of_a_tie_and_nowhere_else(tmp_path, values):
+    kernel = kernel_of(tmp_path, "bfloat16", INT8, codes="int8", scales="float32")
+    assert not wrong(kernel, int8, values)
+    assert not wrong(kernel, lambda x: int8(x, inverse=True), values)
+    for mistake in (torch.trunc, torch.ceil, lambda scaled: torch.where(scaled.abs() < 2, 0, scaled.round())):
+        assert wrong(kernel, lambda x, mistake=mistake: int8(x, mistake), values) == 3
+
+
+def test_ulps_of_an_integer_output_are_for_some_elements_only(tmp_path):
+    kernel = kernel_of(tmp_path, "bfloat16", INT8, codes="int8", scales="float32")
+    codes, scales = kernel.spec.outputs
+    changed = (kernel.spec.inputs[0], codes.model_copy(update={"ulps": 1.0}), scales)
+    kernel = Kernel(kernel.spec.model_copy(update={"arguments": changed}), tmp_path)
+    assert not wrong(kernel, lambda x: int8(x * (1 + 2**-10)))
+    assert wrong(kernel, lambda x: int8(x, torch.trunc)) == 3
+
+
+FP8 = (
+    "s = x.abs().amax(-1, keepdim=True).clamp_min(1e-10) / 448; "
+    "return {'codes': (x / s).clamp(-448, 448).to(torch.float8_e4m3fn), 'scales': s}"
+)
+
+
+def test_a_tie_of_a_reference_that_rounds_earns_no_tolerance(tmp_path):
+    kernel = kernel_of(tmp_path, "bfloat16", FP8, codes="float8_e4m3fn", scales="float32")
+
+    def codes(x: torch.Tensor, change=lambda scaled: scaled, *, inverse: bool = False) -> Outputs:
+        wide = x.float()
+        s = wide.abs().amax(-1, keepdim=True).clamp_min(1e-10) / 448
+        scaled = wide * (1 / s) if inverse else wide / s
+        return {"codes": change(scaled).clamp(-448, 448).to(torch.float8_e4m3fn), "scales": s}
+
+    assert not wrong(kernel, codes) and not wrong(kernel, lambda x: codes(x, inverse=True))
+    assert wrong(kernel, lambda x: codes(x, lambda scaled: torch.where(scaled.abs() < 60, 0, scaled)), draws=8) == 8
+    assert wrong(kernel, lambda x: codes(x, lambda scaled: scaled * 1.125), draws=8) == 8
+
+
+def test_what_a_reference_rounds_and_widens_again_is_judged_by_its_steps(tmp_path):
+    body = "s = x.abs().amax(-1, keepdim=True) / 127; return {'out': torch.round(x / s) * s}"
+    kernel = kernel_of(tmp_path, "bfloat16", body, out="float32")
+
+    def fake(x: torch.Tensor, rounded=torch.round) -> Outputs:
+        s = x.float().abs().amax(-1, keepdim=True) / 127
+        return {"out": rounded(x.float() * (1 / s)) * s}
+
+    assert not wrong(kernel, fake)
+    assert wrong(kernel, lambda x: fake(x, torch.trunc), draws=8) == 8
+    assert wrong(kernel, lambda x: fake(x, lambda scaled: scaled), draws=8) == 8
+
+
+def test_an_exact_tie_has_one_right_answer(tmp_path):
+    """Halves of whole numbers: whoever multiplies by a power of two is as exact as the reference."""
+    kernel = kernel_of(tmp_path, "float32", "return {'out': torch.round((x * 4).round() / 2)}", out="float32")
+    assert not wrong(kernel, lambda x: {"out": torch.round((x * 4).round() * 0.5)})
+    away = wrong(kernel, lambda x: {"out": (x * 4).round().sign() * torch.floor((x * 4).round().abs() / 2 + 0.5)})
+    assert away == 3
+
+
+def test_either_place_of_equal_values_is_right(tmp_path):
+    body = "v, i = x.sort(-1); return {'v': v, 'i': i}"
+    kernel = kernel_of(tmp_path, "bfloat16", body, v="bfloat16", i="int64")
+
+    def backwards(x: torch.Tensor) -> Outputs:
+        places = x.shape[1] - 1 - torch.argsort(x.flip(-1).float(), dim=-1, stable=True)
+        return {"v": x.gather(1, places), "i": places}
+
+    def twice(x: torch.Tensor) -> Outputs:
+        made = backwards(x)
+        made["i"][:, 1] = made["i"][:, 0]
+        return {"v": made["v"], "i": made["i"]}
+
+    for values in ("ordinary", "zeros"):
+        assert not wrong(kernel, backwards, values)
+        assert wrong(kernel, twice, values) == 3
+
+
+def test_a_pick_by_what_is_computed_may_fall_the_other_way_only_where_rounding_decides(tmp_path):
+    body = "d = (x[:, :, None] * 3 - x[:, None, :16]).abs(); i = d.argmin(-1); return {'i': i}"
+    kernel = kernel_of(tmp_path, "float32", body, i="int64")
+
+    def picked(x: torch.Tensor, dtype: torch.dtype) -> Outputs:
+        return {"i": (x[:, :, None] * 3 - x[:, None, :16]).to(dtype).abs().argmin(-1)}
+
+    assert not wrong(kernel, lambda x: picked(x, torch.float32))
+    assert wrong(kernel, lambda x: picked(x, torch.bfloat16)) == 3
+
+
+def test_other_roundings_leave_exact_results_alone():
+    x = torch.randint(-99, 99, (8, 64)).double() / 4
+    with Rounding(24, 8.0, 8.0):
+        exact, half, third, summed = x.sum(-1), x / 2, x / 3, (x / 3).sum(-1)
+    assert torch.equal(exact, x.sum(-1)) and torch.equal(half, x / 2)
+    assert not torch.equal(third, x / 3)
+    assert 0 < float(((third - x / 3) / x.abs().clamp_min(1)).abs().max()) < 10 * 2.0**-24
+    assert torch.allclose(summed, (x / 3).sum(-1), rtol=1e-4, atol=1e-4)
