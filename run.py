@@ -166,6 +166,10 @@ COMMANDS = {
 
 
 def parse(words: list[str]) -> argparse.Namespace:
+    for word in words:
+        if not word.isascii() and any("\udc80" <= letter <= "\udcff" for letter in word):
+            shown = word.encode(errors="surrogateescape").decode(errors="replace")
+            raise SystemExit(usage_error(f"{shown!r} is no UTF-8, which file names must be: rename it"))
     if words and not words[0].startswith("-"):
         if words[0] not in COMMANDS:
             near = difflib.get_close_matches(words[0], COMMANDS, n=2)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import inspect
 import json
 import shutil
@@ -50,6 +51,7 @@ MOST_STORED_BYTES = 32 << 20
 MASKED = 0.5
 """Of a float input so many equal values make it a mask or a padding, whose places matter."""
 STORED = "stored"
+NO_SAFETENSORS = "capture keeps values of inputs by the package safetensors, which is not installed: pip install safetensors"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ class Recorder:
         axes: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """`values`: input -> how it is drawn later, a distribution of kernels.spec or `stored`, where not as found out.
-        `axes`: tensor -> names of its dimensions."""
+        `axes`: tensor -> names of its dimensions. Raises CaptureError without safetensors."""
+        if importlib.util.find_spec("safetensors") is None:  # now, and not after hours of recording
+            raise CaptureError(NO_SAFETENSORS)
         self.function, self.folder = function, Path(folder).resolve()
         self.values, self.axes = dict(values or {}), dict(axes or {})
         for name, said in self.values.items():
@@ -295,12 +299,8 @@ def _values(tensor: torch.Tensor) -> str:
 
 
 def _save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    try:
-        from safetensors.torch import save_file
-    except ModuleNotFoundError:
-        raise CaptureError(
-            "values of inputs are kept by the package safetensors: pip install -e '.[traces]' -c constraints.txt"
-        ) from None
+    from safetensors.torch import save_file
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         temporary = Path(file.name)

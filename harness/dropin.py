@@ -264,5 +264,14 @@ def headline(evidence: dict[str, Any]) -> str:
     for where, interval in known.items():
         if interval:
             median, low, high = (float(interval[name]) for name in ("median", "low", "high"))
-            return f"Measured {median:.3f}x its baseline on {where} (99 % interval {low:.3f} to {high:.3f}, geometric mean)."
+            held_out = where == "the held-out workloads"
+            rows = evidence.get("workloads") or evidence.get("timings") or ()
+            slowest = min(
+                (row["speedup"]["median"] for row in rows if bool(row.get("held_out")) == held_out), default=None
+            )
+            more = "" if slowest is None else f"; {slowest:.3f}x on the workload that gains least"
+            return (
+                f"Measured {median:.3f}x its baseline on {where} (99 % interval {low:.3f} to {high:.3f}, geometric mean"
+                f"{more})."
+            )
     return "What was measured stands in evidence/result.json."

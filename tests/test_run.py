@@ -129,6 +129,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         (["--kernel", "silu_and_mul", "--device", "cpu", "--dtype", "int3"], "has no dtype int3"),
         (["--kernel", "silu_and_mul", "--device", "cpu", "--source", "nowhere.cpp"], "nowhere.cpp cannot be read"),
         (["--kernel", "silu_and_mul", "--device", "cpu", "--source", "x.cpp", "--baseline", "y"], "not both"),
+        (["--kernel", "silu_and_mul", "--device", "cpu", "--source", "x.cuh"], "x.cuh is a header"),
+        (["--kernel", "gr\udcfcn"], "is no UTF-8, which file names must be"),
         (["--kernel", "silu_and_mul", "--device", "cpu", "--source", "x.cu"], "is not a source for device cpu"),
         (["--kernel", "silu_and_mul", "--device", "cpu", "--run-id", "../up"], "'../up' is no run id"),
         (["--kernel", "silu_and_mul", "--device", "cpu", "--policy", "chat"], "needs a key in OPENAI_API_KEY"),

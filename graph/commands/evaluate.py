@@ -94,7 +94,7 @@ def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
 
     from harness.report.result import WorkloadRow
     from harness.report.table import workloads_table
-    from harness.report.words import interval
+    from harness.report.words import interval, worst
 
     console = Console(highlight=False)
     if verdict.timings:
@@ -102,6 +102,8 @@ def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
     words = f"{verdict.outcome}: {verdict.reason}" if verdict.reason else str(verdict.outcome)
     if verdict.suite:
         words += f", {verdict.suite.comparison} {interval(verdict.suite.speedup)}"
+        slowest = worst(WorkloadRow.of(timing) for timing in verdict.timings)
+        words += f", {slowest}" if slowest else ""
     console.print(words, markup=False)
     for notice in notices:
         console.print(f"notice: {notice}", markup=False)

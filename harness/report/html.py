@@ -151,6 +151,7 @@ def render(
             result=result,
             verdict=verdict,
             sentence=sentence,
+            worst=words.worst(visible) if result.improved else "",
             # Wide for desktops, narrow for phones; CSS shows one of them.
             rounds_wide=charts.rounds_chart(result, 960, 300),
             rounds_narrow=charts.rounds_chart(result, 350, 260),

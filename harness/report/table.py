@@ -13,7 +13,7 @@ from rich.text import Text
 from harness.records import Comparison, Interval, Outcome
 from harness.report.inert import one_line
 from harness.report.result import AttemptRow, Result, WorkloadRow
-from harness.report.words import count, duration, evidence, interval, micros, percent, the_baseline, times
+from harness.report.words import count, duration, evidence, interval, micros, percent, the_baseline, times, worst
 
 STYLES = {
     "FASTER": "bold green",
@@ -188,6 +188,7 @@ def headline(result: Result) -> Text:
     else:
         text.append(f"nothing faster than {the_baseline(one_line(result.baseline, 80))} so far: {where}")
     parts = [
+        worst(row for row in result.workloads if not row.held_out) if result.improved else "",
         f"cold {interval(result.speedup_cold)}" if result.speedup_cold and result.improved else "",
         f"hot {interval(result.speedup_hot)}" if result.speedup_hot and result.improved else "",
         f"held out {interval(result.held_out_speedup)}" if result.held_out_speedup and result.improved else "",

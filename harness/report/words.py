@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from harness.records import EpochGain, Interval
+from harness.report.inert import one_line
 
 if TYPE_CHECKING:
     from harness.model import StepGain
-    from harness.report.result import Result
+    from harness.report.result import Result, WorkloadRow
 
 
 def times(value: float) -> str:
@@ -19,6 +21,14 @@ def times(value: float) -> str:
 def interval(speedup: Interval | None) -> str:
     """`1.31× (1.29 – 1.33)`, a dash where there is none."""
     return "–" if speedup is None else f"{times(speedup.median)} ({speedup.low:.2f} – {speedup.high:.2f})"
+
+
+def worst(rows: Iterable[WorkloadRow]) -> str:
+    """The workload that gains least, for beside a mean: `worst 0.28× at tokens=1 float16, hot`; "" for fewer than two."""
+    known = sorted(rows, key=lambda row: row.speedup.median)
+    if len(known) < 2:
+        return ""
+    return f"worst {times(known[0].speedup.median)} at {one_line(known[0].label, 80)} {known[0].dtype}, {known[0].cache}"
 
 
 def micros(value: float) -> str:

@@ -26,7 +26,7 @@ from pydantic import Field, SecretStr
 from kernels.spec import Frozen
 from nodes.policies.transcript import Finish, Message, Reply, Rung
 from nodes.policies.trim import printable
-from nodes.policies.wire import Expired, NotStreamed, Page, Request
+from nodes.policies.wire import Expired, NotStreamed, Page, Request, proxy_of
 from nodes.roles import Chat, PolicyPaused, ToolCall
 from nodes.spans import span
 
@@ -125,7 +125,7 @@ class NoTools(Exception):
 
 
 class Connection:
-    """Safe for several threads. Raises ValueError for an address that is none."""
+    """Safe for several threads. Raises ValueError for an address that is none, and for a proxy that cannot be used."""
 
     def __init__(
         self,
@@ -139,6 +139,7 @@ class Connection:
         if urlsplit(self.base_url).scheme not in {"http", "https"} or not urlsplit(self.base_url).hostname:
             raise ValueError(f"the address of the model server must begin with http:// or https://: {self.base_url!r}")
         self.host = urlsplit(self.base_url).netloc.rpartition("@")[2]
+        self.proxy = proxy_of(urlsplit(self.base_url).scheme, urlsplit(self.base_url).hostname or "")
         self.interface = interface
         self.retries = retries
         self._key = api_key
@@ -262,7 +263,9 @@ class Connection:
     def _once(self, asked: _Asked, rung: Rung) -> Reply:
         import openai
 
-        request = Request(timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s)
+        request = Request(
+            timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s, proxied=bool(self.proxy)
+        )
         client = self._client(request, asked)
         bound: Any = client
         schema = asked.schema
@@ -325,7 +328,8 @@ class Connection:
         if isinstance(error, openai.APITimeoutError):
             return _Trouble(f"{host} did not answer within {self.retries.timeout_s:g} s", again=True)
         if isinstance(error, openai.APIConnectionError):
-            return _Trouble(f"{host} cannot be reached or dropped the connection", again=True)
+            way = f", through the proxy {self.proxy}," if self.proxy else ""
+            return _Trouble(f"{host}{way} cannot be reached or dropped the connection", again=True)
         if "ContextOverflow" in type(error).__name__ or "context_length_exceeded" in body:
             return _Trouble(f"the request is longer than {model} at {self.host} reads{said}", again=False)
         status = getattr(error, "status_code", None)

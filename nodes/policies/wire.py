@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
+import ipaddress
 import os
 import ssl
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,12 +41,36 @@ def _certificates() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=own or certifi.where())  # 30 ms to make
 
 
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def proxy_of(scheme: str, host: str) -> str:
+    """`VARIABLE=address` of the proxy that the environment names for a server, without its password; "" for none.
+
+    A loopback server is never asked through a proxy. Raises ValueError where the proxy needs what is not installed.
+    """
+    named = urllib.request.getproxies_environment()
+    kind = next((kind for kind in (scheme, "all") if named.get(kind)), "")
+    if not kind or is_loopback(host) or urllib.request.proxy_bypass_environment(host, named):
+        return ""
+    address = named[kind]
+    scheme_of_proxy, _, rest = address.rpartition("://")
+    said = f"{kind.upper()}_PROXY={scheme_of_proxy}{'://' if scheme_of_proxy else ''}{rest.rpartition('@')[2]}"
+    if scheme_of_proxy.startswith("socks") and importlib.util.find_spec("socksio") is None:
+        raise ValueError(f"{said} is a SOCKS proxy, which needs the package socksio: pip install socksio, or unset it")
+    return said
+
+
 @functools.cache
 def _unused() -> Any:
     """What ChatOpenAI would make anew for each request, certificates and all, to answer without an event loop."""
     import openai
 
-    return openai.DefaultHttpxClient(verify=_certificates())
+    return openai.DefaultHttpxClient(verify=_certificates(), trust_env=False)
 
 
 @functools.cache
@@ -65,14 +92,14 @@ def _model() -> type[ChatOpenAI]:
 class Request:
     """One request of a client of its own, since connections do not outlive the event loop that they were opened in."""
 
-    def __init__(self, *, timeout_s: float, total_s: float) -> None:
+    def __init__(self, *, timeout_s: float, total_s: float, proxied: bool) -> None:
         import openai
 
         self.total_s = total_s
         self.timeout = openai.Timeout(timeout_s, connect=min(10.0, timeout_s))
         self._kind = ""
         self._http = openai.DefaultAsyncHttpxClient(
-            timeout=self.timeout, verify=_certificates(), event_hooks={"response": [self._look]}
+            timeout=self.timeout, verify=_certificates(), trust_env=proxied, event_hooks={"response": [self._look]}
         )
 
     async def _look(self, response: Any) -> None:

@@ -212,3 +212,9 @@ def test_a_gpus_tensors_are_captured_by_the_same_code(tmp_path: Path):
         recorder(torch.randn(n, 32, device="cuda"), ids, torch.randn(50, 32, device="cuda"))
     with closing(problems.load(str(recorder.save()), "cuda")) as opened:
         assert len(opened.spec.workloads) == 2
+
+
+def test_without_safetensors_capture_is_refused_before_anything_is_recorded(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(capture.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CaptureError, match="pip install safetensors"):
+        capture.into(tmp_path / "no")(normalised)

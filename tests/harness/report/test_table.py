@@ -45,6 +45,7 @@ def test_the_end_of_a_run_has_every_workload_and_held_out_ones_apart():
     ]
     assert "SLOWER" in visible and "SAME" in visible and "4096 × 11008" in held_out
     assert "1.31× (interval 1.29 – 1.33) against the production baseline" in held_out
+    assert f"worst {min(row.speedup.median for row in RESULT.rows(held_out=False)):.2f}×" in held_out
 
 
 def test_a_terminal_of_80_columns_shows_every_number():

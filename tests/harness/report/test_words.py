@@ -1,6 +1,7 @@
 import pytest
 
-from harness.report.words import duration, micros, percent, the_baseline, times
+from harness.report.words import duration, micros, percent, the_baseline, times, worst
+from tests.harness.report.example import RESULT
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,9 @@ def test_percent():
 )
 def test_the_baseline(name, text):
     assert the_baseline(name) == text
+
+
+def test_the_workload_that_gains_least_is_named_beside_a_mean():
+    rows = sorted(RESULT.rows(held_out=False), key=lambda row: row.speedup.median)
+    assert worst(rows[1:] + rows[:1]).startswith(f"worst {times(rows[0].speedup.median)} at {rows[0].label} ")
+    assert worst(rows[:1]) == "", "a mean of one hides nothing"

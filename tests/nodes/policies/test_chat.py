@@ -16,7 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from harness.store import digest
-from nodes.policies import transcript
+from nodes.policies import transcript, wire
 from nodes.policies.chat import ChatPolicy
 from nodes.policies.connection import Connection, Retries
 from nodes.policies.model import silent
@@ -91,6 +91,34 @@ def policy(server: ModelServer, folder: Path, **options: object) -> ChatPolicy:
 
 def says(answer: dict, **options: object) -> Says:
     return Says(json.dumps(answer), **options)
+
+
+def test_a_loopback_server_is_never_asked_through_a_proxy(server: ModelServer, tmp_path: Path, monkeypatch) -> None:
+    for name in ("HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "socks5://127.0.0.1:9" if name == "ALL_PROXY" else "http://127.0.0.1:9")
+    server.script = [says(FINDING)]
+    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+
+
+def test_a_proxy_that_does_not_answer_is_named_and_its_password_is_not(
+    server: ModelServer, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://me:secret@127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(PolicyPaused, match=r"through the proxy HTTP_PROXY=http://127\.0\.0\.1:9, cannot be") as raised:
+        policy(server, tmp_path, base_url="http://models.invalid/v1", retries=Retries(attempts=1)).profiler(for_profiler())
+    assert "secret" not in str(raised.value)
+
+
+def test_a_socks_proxy_without_its_package_is_refused_before_anything_is_asked(
+    server: ModelServer, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr(wire.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="needs the package socksio"):
+        policy(server, tmp_path, base_url="http://models.invalid/v1")
 
 
 # The ladder ----------------------------------------------------------------------------------------------------------
