@@ -38,6 +38,7 @@ commands (python run.py COMMAND --help):
   export RUN            the best source as a package with a torch operator
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
+  doctor                what this machine has, and what does not work without the rest
   mcp                   compile, check, time, profile, submit for a coding agent (docs/mcp.md)
   memory                what runs learned: list, export, forget
   epoch                 train a graph neural network on mini-batches (docs/minibatch.md)

@@ -1,0 +1,209 @@
+"""`run.py doctor`: what this machine has, and what each lack means. Its text belongs into a bug report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from graph.commands.options import EXIT_FAILURE, Parser
+
+LEAST_FREE_GIB = 5
+"""Of the disk: a long run keeps builds and samples of some hundred MB."""
+ANSWER_S = 5.0
+"""A model server, and a tool asked for its version, are waited for so long."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked for. `state`: "ok", "missing" (something does not work without it), "note"."""
+
+    what: str
+    state: str
+    said: str
+
+
+def parser() -> argparse.ArgumentParser:
+    made = Parser(
+        prog="run.py doctor", allow_abbrev=False,
+        description="Say what this machine has, and what does not work without what it lacks. Nothing is changed.",
+    )  # fmt: skip
+    made.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (runs)")
+    made.add_argument("--json", action="store_true", help="as JSON")
+    made.set_defaults(go=go)
+    return made
+
+
+def go(asked: argparse.Namespace) -> int:
+    findings = list(look(asked.runs_dir))
+    if asked.json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=1))
+    else:
+        from harness.report.inert import one_line
+
+        for what, state, said in findings:
+            print(f"{state:<8} {what:<14} {one_line(said, 400)}".rstrip())
+    found = {finding.what: finding for finding in findings}
+    tunes = found["device"].state == "ok" and (found["g++"].state == "ok" or found["device"].said.startswith("cuda"))
+    return 0 if tunes else EXIT_FAILURE
+
+
+def look(runs_dir: Path) -> Iterator[Finding]:
+    yield Finding("astrolabe", "ok", f"{_version()}, Python {platform.python_version()}, {platform.platform()}")
+    yield from _packages()
+    yield from _device()
+    yield from _tools()
+    yield _sandbox()
+    yield from _server()
+    yield _disk(runs_dir)
+    yield _others()
+
+
+def _version() -> str:
+    here = Path(__file__).resolve().parents[2]
+    said = _told("git", "-C", str(here), "describe", "--always", "--dirty")
+    try:
+        return f"{metadata.version('astrolabe')} ({said or 'no git'})"
+    except metadata.PackageNotFoundError:
+        return f"not installed for {sys.executable} ({said or 'no git'})"
+
+
+def _packages() -> Iterator[Finding]:
+    names = ("torch", "triton", "langgraph", "langchain-openai", "pydantic", "tree-sitter")
+    found = {name: _installed(name) for name in names}
+    yield Finding("packages", "ok", ", ".join(f"{name} {version}" for name, version in found.items() if version))
+    extras = {
+        "postgres": ("psycopg", "--checkpointer postgresql://"), "mcp": ("mcp", "run.py mcp"),
+        "gnn": ("torch-geometric", "epoch with OGB's graphs and PyG's models"), "cluster": ("distributed", "--engine dask"),
+        "traces": ("safetensors", "capture and definitions with stored values"), "datasets": ("datasets", "--suite hf:"),
+    }  # fmt: skip
+    lacks = [f"{extra} ({use})" for extra, (name, use) in extras.items() if not _installed(name)]
+    if lacks:
+        yield Finding("extras", "note", f"not installed: {', '.join(lacks)}; pip install -e '.[NAME]' -c constraints.txt")
+
+
+def _device() -> Iterator[Finding]:
+    from harness import device
+
+    on, why = device.choose("auto")
+    if sys.platform != "linux":
+        yield Finding("device", "missing", f"candidates run in a box of Linux's; {sys.platform} has none: use a Linux machine")
+        return
+    facts = device.facts(on)
+    yield Finding("device", "ok", f"{on}: {facts.name} ({facts.architecture}); {why}")
+    if on == "cuda":
+        looked = device.clocks()
+        yield Finding("clocks", "ok", ", ".join(f"{name} {value}" for name, value in looked.items()))
+
+
+def _tools() -> Iterator[Finding]:
+    from harness import sanitizer
+    from harness.backends import cpu, cuda
+    from harness.probes import ncu
+
+    why = cpu.why_unavailable()
+    yield Finding("g++", "missing" if why else "ok", why or _told(cpu.compiler(), "--version").split("\n")[0])
+    why = cuda.why_unavailable()
+    nvcc = "" if why else _told(cuda._nvcc(), "--version").strip().split("\n")[-1]
+    yield Finding("nvcc", "note" if why else "ok", f"{why}: CUDA sources cannot be built" if why else nvcc)
+    profiler = ncu.find()
+    yield Finding("ncu", "ok" if profiler else "note", str(profiler or "not found: the profiler goes by the assembly alone"))
+    tool = sanitizer.find()
+    said = str(tool or "not found: winners are not run under compute-sanitizer")
+    yield Finding("sanitizer", "ok" if tool else "note", said)
+
+
+def _sandbox() -> Finding:
+    from harness import sandbox
+
+    receive, send = os.pipe()
+    with tempfile.TemporaryDirectory() as scratch, os.fdopen(receive) as told:
+        command = sandbox.launch_command(
+            ["/bin/true"], scratch=scratch, readable=[], limits=sandbox.Limits(), report_fd=send
+        )
+        done = subprocess.run(
+            command, env=sandbox.clean_environment(scratch), pass_fds=(send,), capture_output=True, text=True,
+            start_new_session=True, cwd=scratch, timeout=60,
+        )  # fmt: skip
+        os.close(send)
+        line = told.read()
+    if done.returncode or not line:
+        return Finding("sandbox", "missing", f"nothing can be started in it: {(done.stderr or 'no reason given').strip()}")
+    lacks = sandbox.missing(json.loads(line))
+    return Finding("sandbox", "note" if lacks else "ok", "; ".join(lacks) or "every layer is active")
+
+
+def _server() -> Iterator[Finding]:
+    from nodes.policies.connection import DEFAULT_BASE_URL
+    from nodes.policies.wire import proxy_of
+
+    address = os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+    parts = urlsplit(address)
+    try:
+        proxy = proxy_of(parts.scheme, parts.hostname or "")
+    except ValueError as error:
+        yield Finding("proxy", "missing", str(error))
+        return
+    if proxy:
+        yield Finding("proxy", "ok", f"{proxy} stands before the model server")
+    if not os.environ.get("OPENAI_API_KEY"):
+        yield Finding("model server", "note", "no OPENAI_API_KEY: the agents are rules (--policy chat asks models)")
+        return
+    yield _asked(address, bool(proxy))
+
+
+def _asked(address: str, proxied: bool) -> Finding:
+    import openai
+
+    key = os.environ["OPENAI_API_KEY"]
+    http = openai.DefaultHttpxClient(trust_env=proxied, timeout=ANSWER_S)
+    shown = urlsplit(address).netloc.rpartition("@")[2]
+    try:
+        with openai.OpenAI(base_url=address, api_key=key, max_retries=0, http_client=http) as client:
+            names = [model.id for model in client.models.list().data]
+    except openai.OpenAIError as error:
+        said = type(error).__name__ if isinstance(error, openai.APIConnectionError) else str(error).replace(key, "[key]")
+        return Finding("model server", "missing", f"{shown} did not list its models: {said[:200]}")
+    return Finding("model server", "ok", f"{shown} has {len(names)} models: {', '.join(names[:5])}")
+
+
+def _disk(runs_dir: Path) -> Finding:
+    there = next(folder for folder in (runs_dir.absolute(), *runs_dir.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free / 2**30
+    if not os.access(there, os.W_OK):
+        return Finding("disk", "missing", f"{there} cannot be written: give --runs-dir")
+    short = free < LEAST_FREE_GIB
+    return Finding("disk", "note" if short else "ok", f"{free:.0f} GiB free in {there}{', which is little' if short else ''}")
+
+
+def _others() -> Finding:
+    from harness import load
+
+    busy = load.others_at_work()
+    said = f"others use {100 * busy:.0f} % of the processor"
+    if busy >= load.DISTURBED:
+        return Finding("load", "note", f"{said}: timings take longer to decide")
+    return Finding("load", "ok", said)
+
+
+def _installed(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _told(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

@@ -1,0 +1,48 @@
+"""`run.py doctor`: what is here, what is not, and nothing of it a traceback."""
+
+from __future__ import annotations
+
+import json
+
+from graph.commands import doctor
+
+
+def findings(tmp_path, capsys, *words: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    asked = doctor.parser().parse_args(["--json", "--runs-dir", str(tmp_path / "runs"), *words])
+    code = asked.go(asked)
+    found = json.loads(capsys.readouterr().out)
+    return code, {one["what"]: (one["state"], one["said"]) for one in found}
+
+
+def test_a_machine_with_a_compiler_is_well_without_a_gpu_or_a_key(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    code, found = findings(tmp_path, capsys)
+    assert code == 0 and found["g++"][0] == "ok" and found["sandbox"][0] in ("ok", "note")
+    assert found["model server"] == ("note", "no OPENAI_API_KEY: the agents are rules (--policy chat asks models)")
+    assert "torch" in found["packages"][1] and not (tmp_path / "runs").exists(), "nothing is made"
+
+
+def test_without_a_compiler_nothing_can_be_tuned_and_it_says_so(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    code, found = findings(tmp_path, capsys)
+    assert found["g++"][0] == "missing" and (code == 1 or found["device"][1].startswith("cuda"))
+
+
+def test_a_model_server_is_asked_and_the_key_is_shown_nowhere(tmp_path, capsys, monkeypatch, httpserver) -> None:
+    models = {"object": "list", "data": [{"id": "some-model", "object": "model", "created": 0, "owned_by": "me"}]}
+    httpserver.expect_request("/v1/models").respond_with_json(models)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1234567890")
+    monkeypatch.setenv("OPENAI_BASE_URL", httpserver.url_for("/v1"))
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    _, found = findings(tmp_path, capsys)
+    assert found["model server"][0] == "ok" and "some-model" in found["model server"][1]
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    _, found = findings(tmp_path, capsys)
+    assert found["model server"][0] == "missing" and "sk-1234567890" not in str(found)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    _, found = findings(tmp_path, capsys)
+    assert found["disk"][0] == "missing" and "give --runs-dir" in found["disk"][1]
