@@ -60,6 +60,7 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
         round=state["round"],
         memory=recalled(state.get("memory", ""), context.store),
         incumbent_source=context.store.get(state["incumbent"].candidate),
+        reference=context.reference(),
         timings=state["incumbent"].timings,
         attempts=tuple(state.get("attempts", ())),
         stale_rounds=state["stale_rounds"],

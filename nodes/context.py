@@ -36,6 +36,12 @@ class Context:
             suite.extend(state["tests"].workloads)
         return spec.model_copy(update={"workloads": tuple(suite)})
 
+    def reference(self) -> str:
+        """The text of the kernel's reference.py; "" where there is none, or where a module says what is right."""
+        if self.kernel.spec.problem or not isinstance(self.kernel, Kernel) or not self.kernel.has_reference:
+            return ""
+        return (self.kernel.folder / "reference.py").read_text(encoding="utf-8")
+
     def usage(self) -> dict[Role, Usage]:
         """What the run's policies have spent, by role. One object may answer for several roles."""
         total = dict(self.usage_before)

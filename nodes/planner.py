@@ -33,6 +33,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             width=width,
             round=state["round"],
             memory=recalled(state.get("memory", ""), context.store),
+            reference="" if settings.exact else context.reference(),  # it sums in an order of its own
             objections=tuple(Objection(plan=draft.plan, reason=draft.objection) for draft in objected),
         )
     )

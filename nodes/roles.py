@@ -215,6 +215,8 @@ class PlannerRequest(Frozen):
     round: int = 1
     memory: tuple[Lesson, ...] = ()
     """What earlier runs learned of this family on such a device, the most telling first."""
+    reference: str = ""
+    """The text of the kernel's reference.py; "" where there is none, or where a module says what is right."""
     objections: tuple[Objection, ...] = ()
     """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 
@@ -238,6 +240,8 @@ class CoderRequest(Frozen):
     """0 where the asker did not say."""
     memory: tuple[Lesson, ...] = ()
     incumbent_source: str = ""
+    reference: str = ""
+    """As the planner has it."""
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()

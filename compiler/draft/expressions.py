@@ -16,7 +16,7 @@ from .index import Index
 COMPUTED = {
     torch.float32: "float", torch.float64: "double", torch.float16: "float", torch.bfloat16: "float",
     torch.int64: "int64_t", torch.int32: "int32_t", torch.int16: "int32_t", torch.int8: "int32_t",
-    torch.uint8: "int32_t", torch.bool: "bool",
+    torch.uint8: "int32_t", torch.bool: "bool", torch.float8_e4m3fn: "float",
 }  # fmt: skip
 """The C type in which a value of a tensor's dtype is computed."""
 

@@ -341,7 +341,7 @@ def to(low: Lowering, a, *_, **__):
 
 def _stored(x: Expr, dtype: torch.dtype) -> Expr:
     """A cast rounds: to a half, or from a float to an integer."""
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
         return make("round_to", cast(x, "float"), str(dtype).removeprefix("torch."), type="float")
     if dtype in (torch.int8, torch.uint8, torch.int16):
         return make("round_to", x, str(dtype).removeprefix("torch."), type="int32_t")

@@ -6,9 +6,9 @@ import sympy
 import torch
 
 from .expressions import COMPUTED, all_of, cast, compare, constant, index_value, make, masked, where
-from .index import Index, divide, modulo, number
+from .index import Index, divide, flatten, modulo, number
 from .lowering import Lowering, broadcast, lowers, plain, size_of
-from .tensors import Value
+from .tensors import Piece, Value
 
 MOST_JOINED = 4
 """Pieces up to which a concatenation is read where its pieces are; more of them are copied by torch."""
@@ -174,7 +174,17 @@ def side_by_side(low: Lowering, parts, dim: int) -> Value:
             found = element if found is None else masked(before, element, found)
         return found
 
-    return low.formula(formula)
+    def piece(part: Value, start: Index) -> Piece:
+        def place(position):
+            at = list(position)
+            at[dim] = at[dim] + start
+            return flatten(at, whole.shape)
+
+        return Piece(part, place)
+
+    whole = low.formula(formula)
+    whole.pieces = tuple(piece(part, end - part.shape[dim]) for part, end in zip(parts, ends, strict=True))
+    return whole
 
 
 @lowers("aten.stack.default")
@@ -294,7 +304,10 @@ def gathered(low: Lowering, a: Value, dim: int, indices: Value, rank: int):
 
 def wrapped(low: Lowering, place, size: Index):
     """An index into an axis: a negative one counts from its end."""
+    counts = place.op == "load" and place.args[0] in low.program.non_negative
     place = cast(place, "int64_t")
+    if counts:
+        return place
     behind = make("add", place, index_value(size), type="int64_t")
     return where(compare("lt", place, constant(0, "int64_t")), behind, place)
 

@@ -7,6 +7,7 @@ Indexes or ints; it returns a Value, a tuple of them, or None where it leaves th
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import sympy
@@ -16,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from . import library
 from .expressions import Expr, cast, constant, index_value, loads_of
-from .index import Index, number, size_symbol
+from .index import Index, Ranges, divide, number, size_symbol
 from .tensors import NoDraft, Position, Program, Value
 
 LOWERINGS: dict[str, Callable[..., Any]] = {}
@@ -42,14 +43,26 @@ def lowers(*names: str):
     return register
 
 
+SIZES: ContextVar[dict[str, Index]] = ContextVar("SIZES", default={})  # noqa: B039 -- nobody changes it
+"""What torch's open sizes are, by torch's name, where whoever lowers knows it."""
+
+
+def _divided(expression: sympy.Expr) -> sympy.Expr:
+    """torch's quotients of sizes as ours, which know that 8 * n is divided by 2."""
+    args = [_divided(arg) for arg in expression.args]
+    if type(expression).__name__ in ("FloorDiv", "CleanDiv"):
+        return divide(sympy.expand(args[0]), args[1], Ranges())
+    return expression.func(*args) if args else expression
+
+
 def size_of(value: Any) -> Index:
     """A size of torch's as an Index."""
     if isinstance(value, int):
         return sympy.Integer(value)
-    expression = value.node.expr
-    symbols = {symbol: size_symbol(symbol.name) for symbol in expression.free_symbols}
-    expression = sympy.expand(expression.xreplace(symbols))
-    if not expression.is_polynomial(*symbols.values()):
+    expression, known = value.node.expr, SIZES.get()
+    symbols = {symbol: known.get(symbol.name, size_symbol(symbol.name)) for symbol in expression.free_symbols}
+    expression = sympy.expand(_divided(expression.xreplace(symbols)))
+    if not expression.is_polynomial(*expression.free_symbols):
         raise NoDraft(f"a size of this module is {expression}, which is no product or sum of its leading sizes")
     return expression
 
@@ -89,7 +102,7 @@ class Lowering:
 
     def settle(self, value: Value, reads: int = 2) -> Value:
         """Keeps a value in memory if computing it `reads` times costs more than a store and the loads."""
-        if value.buffer is None:
+        if value.buffer is None and self.program.settles:
             expr = self.probe(value)
             if expr.cost * (reads - 1) > COSTLY or len(loads_of([expr])) * (reads - 1) > MANY_LOADS:
                 self.program.realise(value)

@@ -274,7 +274,7 @@ class Partition:
         if definition.reduced and not definition.kind.startswith("scan"):
             place = flatten([axes[k] for k in definition.kept], [definition.ranges[k] for k in definition.kept])
         else:
-            place = flatten(axes, definition.ranges)
+            place = flatten(axes, definition.ranges) if definition.place is None else definition.place(axes)
         stage, made = 0, kernel.made
         for load in loads_of([value]):
             maker = made.get(load.args[0])

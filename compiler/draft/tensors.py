@@ -162,6 +162,8 @@ class Definition:
     tiling: Tiling = PLAIN
     recurrence: Recurrence | None = None
     planes: Planes | None = None
+    place: Callable[[Position], Index] | None = None
+    """The element of the out that a map's result goes to, where that is not the row-major one."""
 
     @property
     def kept(self) -> list[int]:
@@ -182,6 +184,14 @@ class Library:
     """For each out: whether torch is sure to return it contiguous."""
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A part of a concatenation, and the row-major element of the whole at a position of the part."""
+
+    value: Value
+    place: Callable[[Position], Index]
+
+
 @dataclass(eq=False)
 class Value:
     shape: tuple[Index, ...]
@@ -192,6 +202,8 @@ class Value:
     buffer: Buffer | None = None
     strides: tuple[Index, ...] = ()
     offset: Index = sympy.S.Zero
+    pieces: tuple[Piece, ...] = ()
+    """What it is put together of, where it is a concatenation."""
     _computed: dict[tuple, Expr] = field(default_factory=dict)
 
     def at(self, position: Position) -> Expr:
@@ -238,6 +250,10 @@ class Program:
         """What the constructor knows."""
         self.own_products = False
         """Whether matrix products and convolutions become kernels of our own too."""
+        self.settles = True
+        """Whether what is costly and read several times is kept in memory."""
+        self.non_negative: set[Buffer] = set()
+        """Indices that never count from the end."""
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0
@@ -402,7 +418,9 @@ class Program:
         def formula(position: Position) -> Expr:
             return value.at(unflatten(flatten(position, shape), value.shape, self.ranges))
 
-        return self.formula(shape, value.dtype, formula, value.origin)
+        reshaped = self.formula(shape, value.dtype, formula, value.origin)
+        reshaped.pieces = value.pieces
+        return reshaped
 
 
 def viewed_strides(old_shape, old_strides, new_shape) -> list[Index] | None:

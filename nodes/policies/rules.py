@@ -22,7 +22,7 @@ from harness.records import Bound, DeviceFacts, Outcome, Timing, light_by_cache
 from harness.store import digest
 from harness.tunables import structure
 from kernels.spec import Device, Spec, Workload, expression
-from nodes import drafting
+from nodes import compiling, drafting
 from nodes.lesson import Lesson
 from nodes.policies import versions
 from nodes.rewrites import Facts, Rewrite, catalog, ordered
@@ -140,7 +140,8 @@ class RulesPolicy:
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         search = _Search(_of_native(request) if request.spec.problem else request)
-        return tuple(search.plan(proposal) for proposal in itertools.islice(search.ranked(), request.width))
+        rewritten = (search.plan(proposal) for proposal in search.ranked())
+        return tuple(itertools.islice(itertools.chain(_compile_plans(request), rewritten), request.width))
 
     def reviewer(self, request: ReviewRequest) -> Review:
         """The rules have nothing against anything: what is wrong the checks find."""
@@ -164,6 +165,8 @@ class RulesPolicy:
     def _coded(self, request: CoderRequest) -> CoderAnswer:
         if request.plan.version is not None:
             return _two_forms(request, request.plan.version)
+        if compiling.STEP in request.plan.steps:
+            return _compiled(request)
         facts = Facts(spec=request.spec, device=request.device)
         steps, start = list(request.plan.steps), request.source
         if request.repair:
@@ -185,6 +188,26 @@ class RulesPolicy:
         if request.repair and text == request.source:
             return CoderAnswer(reason="what is left of the plan is the source that failed")
         return CoderAnswer(source=text, reason=f"applied {', '.join(applied)}")
+
+
+def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
+    """The compiler's kernel of what the reference means, once in a run and before everything else."""
+    tried = [*request.attempts, *request.objections]
+    if request.device.device != "cuda" or not request.reference or any(compiling.STEP in a.plan.steps for a in tried):
+        return
+    if compiling.compiled(request.spec, request.reference)[0]:
+        why = "written anew from what reference.py computes, its numbers left to the search"
+        yield Plan(
+            id=digest(compiling.STEP, request.reference)[:12], title=compiling.STEP, steps=(compiling.STEP,), rationale=why,
+            base=request.incumbent,
+        )  # fmt: skip
+
+
+def _compiled(request: CoderRequest) -> CoderAnswer:
+    if request.repair:
+        return CoderAnswer(reason="the compiler has one text for a reference, and it failed")
+    source, reason = compiling.compiled(request.spec, request.reference)
+    return CoderAnswer(source=source, reason=reason or request.plan.title)
 
 
 def _native(text: str, on: Device) -> str:

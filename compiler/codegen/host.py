@@ -1,0 +1,241 @@
+"""The whole file: record, prelude, kernels, and one C entry a dtype that picks a version by guards and launches it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import sympy
+
+from compiler.codegen.columns import columns_function
+from compiler.codegen.kernels import Function, elements_function, in_axes, rows_function
+from compiler.codegen.text import element_type
+from compiler.draft.expressions import loads_of
+from compiler.draft.partition import ROW, Kernel
+from compiler.draft.tensors import Buffer
+from compiler.frontend import NoProgram
+from compiler.program import Program
+from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, Version
+from kernels.spec import Spec
+
+CUDA = Path(__file__).resolve().parents[1] / "cuda"
+NARROW = 2**31 - 2**20
+"""Elements below which indices of 32 bits do; what a block goes beyond the last one fits as well."""
+
+
+@functools.cache
+def _prelude() -> str:
+    return (CUDA / "prelude.cuh").read_text()
+
+
+class File:
+    """One file under construction."""
+
+    def __init__(self, spec: Spec, programs, open: dict[str, tuple[int, ...]] | None = None) -> None:
+        """`programs`: (dtype, vector) -> Program. `open`: numbers that the tune gate may choose, each with its choices."""
+        self.spec, self.programs, self.open = spec, programs, open or {}
+        self.functions: dict[tuple, Function] = {}
+        self.texts: list[str] = []
+        self.entries: list[str] = []
+
+    def function(self, program: Program, at: int, plan: KernelPlan, narrow: bool) -> Function:
+        kernel, sketch = program.kernels[at], plan.sketch
+        resident = isinstance(sketch, Rows) and sketch.items > 0
+        key = (program.dtype, program.vector, at, sketch.sketch, resident, narrow)
+        if key not in self.functions:
+            made = self._made(program, kernel, sketch, narrow, resident, self._name(key, plan))
+            same = next((f for f in self.functions.values() if _body(f) == _body(made)), None)
+            if same is None:
+                self.texts.append(made.text)
+            self.functions[key] = same or made
+        return self.functions[key]
+
+    def _made(self, program: Program, kernel: Kernel, sketch, narrow: bool, resident: bool, name: str) -> Function:
+        if isinstance(sketch, Rows):
+            return rows_function(program, kernel, name, narrow, resident)
+        if isinstance(sketch, Columns):
+            return columns_function(program, kernel, name, narrow)
+        return elements_function(program, kernel, name, narrow)
+
+    def _name(self, key: tuple, plan: KernelPlan) -> str:
+        _, vector, at, sketch, resident, narrow = key
+        word = re.sub(r"\W", "_", f"{self.spec.name}_{plan.members[-1]}")[:60]
+        number = f"_{at + 1}" if at else ""
+        how = f"{sketch}{'_kept' if resident else ''}{'' if narrow else '_wide'}"
+        name = f"{word}{number}_{how}_by_{vector}"
+        taken = {f.name for f in self.functions.values()}
+        return next(n for n in (name, *(f"{name}_{k}" for k in range(2, 99))) if n not in taken)
+
+    def entry(self, dtype: str, versions: tuple[Version, ...]) -> None:
+        spec = self.spec
+        program = self.programs(dtype, versions[-1].vector)
+        types = {t.name: element_type((program.outputs | program.inputs)[t.name].dtype) for t in spec.tensors}
+        parameters = []
+        for argument in spec.arguments:
+            if argument.kind == "tensor":
+                const = "const " if argument.role == "input" else ""
+                parameters.append(f"{const}{types[argument.name]}* {argument.name}")
+            else:
+                parameters.append(f"{argument.ctype if argument.kind == 'scalar' else 'int64_t'} {argument.name}")
+        lines = []
+        for version in versions:
+            lines += self._version(dtype, version)
+        given = {argument.name for argument in spec.arguments}
+        for axis in spec.axes:
+            if axis not in given and any(re.search(rf"\b{axis}\b", line) for line in lines):
+                raise NoProgram(f"the size {axis} is no argument of the entry")
+        head = f'extern "C" void {spec.entry_name}_{dtype}({", ".join([*parameters, "cudaStream_t stream"])}) {{'
+        self.entries.append("\n".join([head, *lines, "}", ""]))
+
+    def _version(self, dtype: str, version: Version) -> list[str]:
+        program = self.programs(dtype, version.vector)
+        if len(version.kernels) != len(program.kernels):
+            raise NoProgram(f"a version has {len(version.kernels)} kernels, the program {len(program.kernels)}")
+        functions = [self.function(program, at, plan, version.narrow) for at, plan in enumerate(version.kernels)]
+        guards = self._guards(program, version, functions)
+        calls: list[str] = []
+        plans = list(zip(functions, (plan.sketch for plan in version.kernels), strict=True))
+        while plans:
+            together = [plans.pop(0)]
+            while plans and _independent(together, plans[0]):
+                together.append(plans.pop(0))
+            calls += self._launch(program, together, version.narrow)
+        if not guards:
+            return [f"    {line}" for line in calls]
+        return [f"    if ({' && '.join(guards)}) {{", *(f"        {line}" for line in calls), "        return;", "    }"]
+
+    def _guards(self, program: Program, version: Version, functions: list[Function]) -> list[str]:
+        guards = [f"{axis} % {by} == 0" for axis, by in program.packs.items()]
+        packed = list(dict.fromkeys(b.text for f in functions for b in f.packed))
+        guards += [f"aligned({name})" for name in packed]
+        if version.narrow:
+            counts = [b.elements for b in [*program.inputs.values(), *program.outputs.values()] if not _gathered(program, b)]
+            counts += [f.kernel.rows for f in functions]
+            for text in dict.fromkeys(in_axes(program, count) for count in counts):
+                if not text.isdigit() or int(text) >= NARROW:
+                    guards.append(f"{text} < INT64_C({NARROW})")
+        rows = next((f.kernel for f in functions if f.kernel.layout == ROW), functions[0].kernel)
+        length = rows.length if rows.layout == ROW else rows.rows
+        if version.longest is not None:
+            guards.append(f"{in_axes(program, sympy.expand(length / rows.width))} <= {version.longest}")
+        if version.most_rows is not None:
+            guards.append(f"{in_axes(program, rows.rows)} < {version.most_rows}")
+        return [g for g in guards if not _always(g)]
+
+    def _launch(self, program: Program, together, narrow: bool) -> list[str]:
+        function, sketch = together[0]
+        kernel = function.kernel
+        arguments = ", ".join(function.arguments)
+        if isinstance(sketch, Rows):
+            rows = in_axes(program, kernel.rows)
+            lines, team, teams, items = self._numbers_of_rows(sketch)
+            numbers = [team, teams, *([items] if sketch.items else [])]
+            grid = f"static_cast<unsigned>(({rows} + {teams} - 1) / {teams})"
+            call = f"{function.name}<{', '.join(map(str, numbers))}>"
+            return [*lines, f"{call}<<<{grid}, {team} * {teams}, 0, stream>>>({arguments});"]
+        packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
+        if isinstance(sketch, Columns):
+            lanes, deep, split, lines = str(sketch.lanes), str(sketch.deep), str(sketch.split), []
+            if self.open:
+                lines = [f"constexpr int kLanes = LANES < {sketch.most_lanes} ? LANES : {sketch.most_lanes};"]
+                lanes, deep, split = "kLanes", "THREADS / kLanes", "SPLIT"
+            grid = f"static_cast<unsigned>(({packs} + {lanes} - 1) / {lanes}) * {split}"
+            call = f"{function.name}<{lanes}, {deep}, {split}, {sketch.unroll}>"
+            where = f"{grid}, {split}, {lanes} * ({deep}), stream"
+            return [*lines, f"launch_clusters({call}, {where}, {arguments});"]
+        return self._launch_elements(program, together)
+
+    def _numbers_of_rows(self, sketch: Rows) -> tuple[list[str], str, str, str]:
+        """(lines before, team, teams a block, items): the record's numbers, or what follows from those that are left open."""
+        if not self.open or not sketch.items:
+            return [], str(sketch.team), str(sketch.rows), str(sketch.items)
+        longest, items = sketch.team * sketch.items, "1" if sketch.few else "ITEMS"
+        lines = [
+            f"constexpr int kTeam = team_of({longest}, {items}), kTeams = THREADS > kTeam ? THREADS / kTeam : 1;",
+            f"constexpr int kItems = ({longest} + kTeam - 1) / kTeam;",
+        ]
+        return lines, "kTeam", "kTeams", "kItems"
+
+    def _launch_elements(self, program: Program, together) -> list[str]:
+        """Independent kernels of elements share a launch: their blocks stand side by side."""
+        name = "launch_" + "_and_".join(function.name for function, _ in together)
+        names: dict[str, str] = {}
+        arguments, parameters, counts, lines, body = [], [], [], [], []
+        sketch: Elements = together[0][1]
+        threads, items = (str(sketch.threads), str(sketch.items)) if not self.open else ("THREADS", "EACH")
+        each = f"({threads} * {items})"
+        for number, (function, _) in enumerate(together):
+            kernel = function.kernel
+            packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
+            count = f"blocks_{number + 1}"
+            counts.append(count)
+            lines.append(f"const unsigned {count} = static_cast<unsigned>(({packs} + {each} - 1) / {each});")
+            inner = []
+            for parameter, argument in zip(function.parameters, function.arguments, strict=True):
+                own = parameter.split()[-1].lstrip("*")
+                if names.setdefault(own, parameter) == parameter and own not in inner:
+                    inner.append(own)
+                if own not in [p.split()[-1].lstrip("*") for p in parameters]:
+                    parameters.append(parameter)
+                    arguments.append(argument)
+            call = f"{function.name}<Threads, Items>"
+            before = " + ".join(counts[:-1])
+            block = "blockIdx.x" if number == 0 else f"blockIdx.x - ({before})"
+            statement = f"{call}({', '.join([block, *(p.split()[-1].lstrip('*') for p in function.parameters)])});"
+            if len(together) == 1:
+                body.append(f"    {statement}")
+            elif number < len(together) - 1:
+                condition = f"blockIdx.x < {' + '.join(counts)}"
+                body.append(f"    {'} else ' if number else ''}if ({condition}) {{")
+                body.append(f"        {statement}")
+            else:
+                body += ["    } else {", f"        {statement}", "    }"]
+        extra = [f"unsigned {count}" for count in counts[:-1]]
+        text = "\n".join([
+            "template <int Threads, int Items>",
+            f"__global__ void __launch_bounds__(Threads) {name}({', '.join([*parameters, *extra])}) {{", *body, "}", "",
+        ])  # fmt: skip
+        if text not in self.texts:
+            self.texts.append(text)
+        call = f"{name}<{threads}, {items}>"
+        lines.append(f"{call}<<<{' + '.join(counts)}, {threads}, 0, stream>>>({', '.join([*arguments, *counts[:-1]])});")
+        return lines
+
+    def text(self, schedule: Schedule) -> str:
+        body = "\n".join([*self.texts, *self.entries])
+        without = [] if "__nv_fp8" in body else ["#define WITHOUT_FP8"]
+        without += [] if "launch_clusters" in body else ["#define WITHOUT_CLUSTERS"]
+        for name, numbers in self.open.items():
+            if re.search(rf"\b{name}\b", body):
+                choices = " ".join(map(str, sorted(numbers)))
+                without.append(f"#define {name} {numbers[0]}  // tune: {choices}")
+        return "\n".join([schedule.head(), *without, "", _prelude(), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries])
+
+
+def _body(function: Function) -> str:
+    return function.text.replace(function.name, "kernel")
+
+
+def _gathered(program: Program, buffer: Buffer) -> bool:
+    """Whether it is only read at places that are computed, in 64 bits."""
+    loads = [load for kernel in program.kernels for load in loads_of(kernel.roots) if load.args[0] is buffer]
+    return bool(loads) and all(load.op == "load_at" for load in loads)
+
+
+def _independent(together, following) -> bool:
+    """Whether a kernel of elements may run beside those before it."""
+    function, sketch = following
+    if not isinstance(sketch, Elements) or not all(isinstance(s, Elements) for _, s in together):
+        return False
+    if any((s.threads, s.items) != (sketch.threads, sketch.items) for _, s in together):
+        return False
+    writes = {p.split()[-1].lstrip("*") for f, _ in together for p in f.parameters if "*" in p and not p.startswith("const")}
+    return not writes & {p.split()[-1].lstrip("*") for p in function.parameters}
+
+
+def _always(guard: str) -> bool:
+    """Whether a guard of numbers alone holds; one that fails is an error of the schedule's."""
+    if re.search(r"[a-z]", guard.replace("INT64_C", "")):
+        return False
+    return bool(eval(guard.replace("INT64_C", "").replace("/", "//"), {"__builtins__": {}}))

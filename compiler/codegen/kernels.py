@@ -1,0 +1,236 @@
+"""Kernels of the sketches `elements` and `rows`: their loops around the passes of levels.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from compiler.codegen.levels import Store, folds_of, hoist, run_pass, stores_of
+from compiler.codegen.text import Printer, Text, Window, element_type
+from compiler.draft.expressions import Expr, walk
+from compiler.draft.index import Index
+from compiler.draft.partition import Kernel, Member
+from compiler.draft.printing import Scope, index_text
+from compiler.draft.tensors import Buffer
+from compiler.program import Program
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel's text and what it is called with."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    arguments: tuple[str, ...]
+    """Text of each, in the entry's names."""
+    packed: tuple[Buffer, ...]
+    """What must be aligned."""
+    kernel: Kernel
+
+
+def open_text(program: Program, kernel: Kernel, narrow: bool) -> Text:
+    fast = all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
+    return Text(program, kernel, "int" if narrow else "int64_t", fast)
+
+
+def _large(program: Program) -> list[Buffer]:
+    """Outputs of floats that are not reductions' small ones: they say how exact functions must be."""
+    floats = [b for b in program.outputs.values() if b.dtype.is_floating_point]
+    rank = max((len(b.shape) for b in floats), default=0)
+    return [b for b in floats if len(b.shape) == rank and b.shape[-1] != 1] or floats
+
+
+def signature(text: Text, stores: list[Store], roots: list[Expr], counts: list[Index]) -> tuple[list[str], list[str]]:
+    """Parameters and arguments: pointers in the spec's order, sizes, scalars."""
+    program = text.program
+    indices = [a for e in walk(roots) for a in e.args if isinstance(a, sympy.Expr)]
+    indices += [store.place for store in stores] + counts
+    known = set(program.lowered.hints)
+    sizes = sorted({s for index in indices for s in index.free_symbols & known}, key=str)
+    read = {e.args[0].text: e.args[0] for e in walk(roots) if e.op in ("load", "load_at")}
+    written = {store.buffer.text: store.buffer for store in stores}
+    parameters, arguments = [], []
+    for tensor in program.spec.tensors:
+        name = tensor.name
+        buffer = written.get(name) or read.get(name)
+        if buffer is None:
+            continue
+        const = "" if name in written else "const "
+        restrict = "" if name in written and name in read else "__restrict__ "
+        parameters.append(f"{const}{element_type(buffer.dtype)}* {restrict}{name}")
+        arguments.append(name)
+    parameters += [f"{text.wide} {size}" for size in sizes]
+    arguments += [f"static_cast<{text.wide}>({_size_text(program, size)})" for size in sizes]
+    scalars = dict.fromkeys((e.args[0], e.type) for e in walk(roots) if e.op == "scalar")
+    parameters += [f"{type} {name}" for name, type in scalars]
+    arguments += [name for name, _ in scalars]
+    return parameters, arguments
+
+
+def _size_text(program: Program, size: sympy.Symbol) -> str:
+    """A size symbol by the entry's axes: cols_8 is cols / 8."""
+    axis, whole = next((axis, whole) for axis, whole in program.sizes.items() if size in whole.free_symbols)
+    by = int(whole / size)
+    return axis if by == 1 else f"{axis} / {by}"
+
+
+def in_axes(program: Program, index: Index) -> str:
+    """An index of sizes in the entry's names."""
+    back = {s: sympy.Symbol(axis, integer=True, positive=True) / int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols}  # fmt: skip
+    expression = sympy.cancel(index.xreplace(back))
+    top, bottom = expression.as_numer_denom()
+    text = index_text(sympy.expand(top))
+    return text if bottom == 1 else f"({text}) / {bottom}"
+
+
+def accumulators(text: Text, folds: list[Member], array: bool) -> list[str]:
+    lines = []
+    for member in folds:
+        name = text.fold_names[member] = text.fresh(f"{member.definition.origin}_{member.definition.kind}")
+        start = f"{text.fold_type(member)} {name}"
+        if array:
+            lines += [f"{start}[{text.width}];", "#pragma unroll", f"for (auto& one : {name}) {{ one = {text.identity(member)}; }}"]
+        else:
+            lines.append(f"{start} = {text.identity(member)};")
+    return lines
+
+
+def indented(lines: list[str], by: int) -> list[str]:
+    return ["    " * by + line for line in lines]
+
+
+def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, resident: bool) -> Function:
+    """`template <int Team, int Teams[, int Items]>`: a team of threads to a row."""
+    text = open_text(program, kernel, narrow)
+    stores = stores_of(text)
+    folds = folds_of(text, stores)
+    full = [store for store in stores if not store.per_row]
+    last_fold = max((member.stage for member in folds), default=-1)
+    final = max((store.stage for store in full), default=-1)
+    stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
+    packs = sympy.expand(kernel.length / text.width)
+    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    parameters, arguments = signature(text, stores, roots, [kernel.rows, packs])
+    wide, pack, end = text.wide, kernel.pack, index_text(packs)
+    row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
+    top = Scope(1)
+    top.line("const int member = threadIdx.x % Team;")
+    top.line(f"const {wide} team = static_cast<{wide}>(blockIdx.x) * Teams + threadIdx.x / Team;")
+    top.line(f"const bool live = team < {index_text(kernel.rows)};")
+    top.line(f"const {wide} {row} = live ? team : 0;")
+    loaded: dict[Window, str] = {}
+    if resident:
+        loaded = _resident(text, top, roots, pack, end)
+    open_loop = (
+        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = member + item * Team;",
+         f"    if (live && {pack} < {end}) {{"]
+        if resident
+        else ["#pragma unroll 4", f"for ({wide} {pack} = live ? member : {end}; {pack} < {end}; {pack} += Team) {{"]
+    )  # fmt: skip
+    close_loop = ["    }", "}"] if resident else ["}"]
+    for stage in sorted({*stages, last_fold + 1}):
+        here = [m for m in folds if m.stage == stage]
+        written = full if stage == final and stage in stages else []
+        if stage in stages and (here or written):
+            values = [*(text.value(m) for m in here), *(s.value for s in written)]
+            hoist(text, values, 0, top, {})
+            top.lines += indented(accumulators(text, here, False), 1)
+            made = run_pass(text, top, here, written, loaded=loaded)
+            top.lines += indented(open_loop, 1) + made.lines(3 if resident else 2) + indented(close_loop, 1)
+            for member in here:
+                held = text.fold_names[member]
+                call = f"team_reduce<Team, Teams>({held}, {_typed(text, member)}, {text.join(member)})"
+                top.line(f"{held} = {call};")
+        _row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1])
+    head = "template <int Team, int Teams, int Items>" if resident else "template <int Team, int Teams>"
+    lines = [
+        head, f"__global__ void __launch_bounds__(Team * Teams) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
+    ]  # fmt: skip
+    return Function(name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel)
+
+
+def _typed(text: Text, member: Member) -> str:
+    return f"static_cast<{text.fold_type(member)}>({text.identity(member)})"
+
+
+def _row_stores(text: Text, top: Scope, stores: list[Store]) -> None:
+    if not stores:
+        return
+    hoist(text, [s.value for s in stores], 0, top, {})
+    top.line("if (live && member == 0) {")
+    inner = Scope(2, top)
+    printer = Printer(text, inner, [s.value for s in stores], {})
+    for store in stores:
+        value = text.stored_text(store.buffer, printer.text(store.value, inner))
+        inner.line(f"{text.pointer(store.buffer)}[{text.index(store.place)}] = {value};")
+    top.lines += inner.lines
+    top.line("}")
+
+
+def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict[Window, str]:
+    """Every window that the kernel reads, loaded before anything else: a row's bytes are in flight at once."""
+    windows = [w for w in text.windows(roots) if w.by is None or text.level(w.by[0]) == 0]
+    hoist(text, [w.by[0] for w in windows if w.by], 0, top, {})
+    found = {}
+    loads = Scope(3, top)
+    printer = Printer(text, loads, [w.by[0] for w in windows if w.by], {})
+    for window in windows:
+        name = text.fresh(f"{window.buffer.name}_kept")
+        top.line(f"{text.type_of(window)} {name}[Items];")
+        loads.line(f"{name}[item] = load_pack<{window.width}>({text.address(window, loads, printer)});")
+        found[window] = f"{name}[item]"
+    if windows:
+        top.lines += [
+            "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
+            f"        const {text.wide} {pack} = member + item * Team;", f"        if (live && {pack} < {end}) {{",
+            *loads.lines, "        }", "    }",
+        ]  # fmt: skip
+    return found
+
+
+def _packed(text: Text, roots: list[Expr], stores: list[Store]) -> tuple[Buffer, ...]:
+    """Buffers that are moved by more than an element at a time."""
+    found = [w.buffer for w in text.windows(roots) if w.width > 1]
+    found += [p[0].buffer for s in stores if (p := text.window(s.buffer, s.place)) and p[0].width > 1]
+    return tuple(dict.fromkeys(found))
+
+
+def elements_function(program: Program, kernel: Kernel, name: str, narrow: bool) -> Function:
+    """`template <int Threads, int Items>`, a device function of a block's number: a thread to each pack."""
+    text = open_text(program, kernel, narrow)
+    stores = stores_of(text)
+    folds = folds_of(text, stores)
+    packs = sympy.expand(kernel.rows / text.width)
+    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    parameters, arguments = signature(text, stores, roots, [packs, *(end for _, end in kernel.inner)])
+    wide, pack, end = text.wide, kernel.pack, index_text(packs)
+    top = Scope(1)
+    hoist(text, roots, 0, top, {})
+    body = Scope(2, top)
+    loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]
+    for stage in sorted({m.stage for m in folds}):
+        here = [m for m in folds if m.stage == stage]
+        hoist(text, [text.value(m) for m in here], 1, body, {})
+        body.lines += indented(accumulators(text, here, True), 2)
+        made = run_pass(text, body, here, [], array=True)
+        for depth, loop in enumerate(loops):
+            unroll = ["#pragma unroll 4"] if depth == len(loops) - 1 else []
+            body.lines += indented([*unroll, loop], 2 + depth)
+        body.lines += made.lines(2 + len(loops))
+        body.lines += indented(["}"] * len(loops), 2)
+    made = run_pass(text, body, [], stores)
+    body.lines += made.lines(2)
+    lines = [
+        "template <int Threads, int Items>",
+        f"__device__ __forceinline__ void {name}(unsigned block{''.join(f', {p}' for p in parameters)}) {{",
+        *top.lines,
+        "    #pragma unroll",
+        "    for (int item = 0; item < Items; ++item) {",
+        f"        const {wide} {pack} = (static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x;",
+        f"        if ({pack} >= {end}) {{", "            return;", "        }",
+        *body.lines, "    }", "}", "",
+    ]  # fmt: skip
+    return Function(name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel)

@@ -1,0 +1,168 @@
+"""One pass over packs: windows loaded, what the pack shares computed once, the lanes, what they made stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compiler.codegen.text import Printer, Text, Window, element_type
+from compiler.draft.expressions import Expr, make, walk
+from compiler.draft.index import Index
+from compiler.draft.partition import Member
+from compiler.draft.printing import Scope
+from compiler.draft.tensors import Buffer
+
+TRIVIAL = ("const", "scalar", "fold")
+
+
+@dataclass
+class Pass:
+    """The text of one pass for one pack: `before` belongs to the level around it."""
+
+    loads: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)
+    lanes: list[str] = field(default_factory=list)
+    stores: list[str] = field(default_factory=list)
+
+    def lines(self, indent: int) -> list[str]:
+        return [("    " * indent + line).rstrip() for line in [*self.loads, *self.shared, *self.lanes, *self.stores]]
+
+
+def hoist(text: Text, roots: list[Expr], level: int, scope: Scope, lanes: dict[Window, str]) -> None:
+    """Names in `scope` what the roots need of a level that is at most `level`."""
+    wanted: list[Expr] = []
+    seen: set[int] = set()
+    stack = list(reversed(roots))
+    while stack:
+        expr = stack.pop()
+        if id(expr) in seen or scope.find(expr) is not None:
+            continue
+        seen.add(id(expr))
+        if text.level(expr) <= level:
+            if expr.op in TRIVIAL or (expr.op == "index" and not expr.args[0].free_symbols):
+                continue
+            wanted.append(expr)
+            continue
+        arguments = expr.args[:1] if expr.op == "masked" else expr.args
+        stack.extend(arg for arg in reversed(arguments) if isinstance(arg, Expr))
+    if not wanted:
+        return
+    printer = Printer(text, scope, wanted, lanes)
+    for expr in wanted:
+        name = printer.text(expr, scope)
+        if not name.isidentifier():
+            printer._named(expr, name, scope)
+        scope.names[id(expr)] = scope.find(expr) or name
+
+
+@dataclass(frozen=True)
+class Store:
+    """A value that reaches memory."""
+
+    buffer: Buffer
+    place: Index
+    value: Expr
+    stage: int
+    per_row: bool
+
+
+def stores_of(text: Text) -> list[Store]:
+    """What a kernel writes, a reduction's result among it."""
+    kernel, stored = text.kernel, text.program.stored(text.kernel)
+    found = []
+    for member in kernel.members:
+        for buffer, place in zip(member.definition.outs, member.places, strict=True):
+            if buffer not in stored:
+                continue
+            reduced = bool(member.definition.reduced)
+            value = make("fold", member, type=member.definition.type) if reduced else text.value(member)
+            per_row = reduced or member.per_row
+            found.append(Store(buffer, place, value, member.stage + per_row, per_row))
+    return found
+
+
+def folds_of(text: Text, stores: list[Store]) -> list[Member]:
+    """The reductions that the stores need, in order."""
+    needed: dict[int, Member] = {}
+    stack = [store.value for store in stores]
+    while stack:
+        for expr in walk([stack.pop()]):
+            if expr.op == "fold" and id(expr.args[0]) not in needed:
+                needed[id(expr.args[0])] = expr.args[0]
+                stack.append(text.value(expr.args[0]))
+    return [member for member in text.kernel.members if id(member) in needed]
+
+
+def run_pass(
+    text: Text,
+    outer: Scope,
+    folds: list[Member],
+    stores: list[Store],
+    array: bool = False,
+    loaded: dict[Window, str] | None = None,
+) -> Pass:
+    """What happens for one pack: `folds` are accumulated, `stores` written. `loaded`: windows that registers hold already.
+
+    `array`: every lane has an accumulator of its own.
+    """
+    made = Pass()
+    roots = [*(text.value(m) for m in folds), *(store.value for store in stores)]
+    last = len(text.levels) - 1
+    lanes: dict[Window, str] = {}
+    pack = Scope(0, outer)
+    windows = text.windows(roots)
+    needed = [window.by[0] for window in windows if window.by]
+    hoist(text, needed, last - 1, pack, {})
+    for window in windows:
+        if loaded and window in loaded:
+            lanes[window] = loaded[window]
+            continue
+        lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
+        printer = Printer(text, pack, needed, {})
+        pack.line(f"const auto {name} = load_pack<{window.width}>({text.address(window, pack, printer)});")
+    hoist(text, roots, last - 1, pack, lanes)
+    made.shared = pack.lines
+    inner = Scope(1 if text.width > 1 else 0, pack)
+    body = Printer(text, inner, roots, lanes)
+    values = []
+    for root in roots:
+        name = body.text(root, inner)
+        if not name.isidentifier() and len(roots) > 1:
+            name = body._named(root, name, inner)
+        values.append(name)
+    lane = text.lane if text.width > 1 else 0
+    for member, value in zip(folds, values, strict=False):
+        name = text.fold_names[member]
+        inner.line(text.step(member, f"{name}[{lane}]" if array else name, value))
+    packs = _store_packs(text, stores)
+    for store, value in zip(stores, values[len(folds) :], strict=True):
+        element = text.stored_text(store.buffer, value)
+        if store in packs:
+            window, name, at = packs[store]
+            inner.line(f"{name}.at[{text.index(at)}] = {element};")
+        else:
+            inner.line(f"{text.pointer(store.buffer)}[{text.index(store.place)}] = {element};")
+    made.lanes = inner.lines
+    if text.width > 1:
+        loop = f"for (int {text.lane} = 0; {text.lane} < {text.width}; ++{text.lane}) {{"
+        made.lanes = ["#pragma unroll", loop, *inner.lines, "}"]
+    for window, name in dict.fromkeys((window, name) for window, name, _ in packs.values()):
+        made.loads.append(f"Pack<{element_type(window.buffer.dtype)}, {window.width}> {name};")
+        made.stores.append(f"store_pack({text.address(window, pack, None)}, {name});")
+    return made
+
+
+def _store_packs(text: Text, stores: list[Store]) -> dict[Store, tuple[Window, str, Index]]:
+    """(window, its name, the lane's element) of each store whose window all lanes of all stores fill together."""
+    found: dict[Window, list[tuple[Store, Index]]] = {}
+    for store in stores:
+        place = text.window(store.buffer, store.place)
+        if place is not None:
+            found.setdefault(place[0], []).append((store, place[1]))
+    packs: dict[Store, tuple[Window, str, Index]] = {}
+    for window, members in found.items():
+        filled = {int(at.subs(text.lane, k)) for _, at in members for k in range(text.width)}
+        if filled != set(range(window.width)):
+            continue
+        name = text.fresh(f"{window.buffer.name}_pack")
+        packs |= {store: (window, name, at) for store, at in members}
+    return packs

@@ -1,0 +1,262 @@
+"""The text of a kernel's values: what is hoisted out of which loop, what is loaded and stored in packs.
+
+A kernel has levels, outermost first, each with its loop variables: a row, a pack of neighbouring elements, a step of a
+fold, a lane of the pack. An expression is printed at the outermost level that knows all its variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from compiler.draft.accumulators import identity
+from compiler.draft.expressions import Expr, constant, make
+from compiler.draft.index import Index
+from compiler.draft.packing import _is_multiple
+from compiler.draft.partition import ROW, Kernel, Member
+from compiler.draft.printing import STORED, Scope, Statements, _bare, index_text
+from compiler.draft.tensors import Buffer
+from compiler.program import Program
+
+HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
+FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b"}  # fmt: skip
+
+
+def element_type(dtype: torch.dtype) -> str:
+    return STORED.get(dtype) or HALVES[dtype]
+
+
+@dataclass(frozen=True)
+class Window:
+    """`width` neighbouring elements from `base` on, which a pack's lanes lie in. `by` is the computed part of the place."""
+
+    buffer: Buffer
+    base: Index
+    width: int
+    by: tuple[Expr, Index] | None = None
+    """(computed index, its stride in elements)."""
+
+
+class Text:
+    """Names and expressions of one kernel."""
+
+    def __init__(self, program: Program, kernel: Kernel, wide: str, fast: bool) -> None:
+        self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
+        self.lane = program.partition.lane
+        self.width = kernel.width
+        self.levels: list[set[sympy.Symbol]] = [set(), {kernel.pack}]
+        if kernel.layout == ROW:
+            self.levels[0] |= kernel.row.free_symbols
+        else:
+            self.levels.append({loop for loop, _ in kernel.inner})
+        self.levels.append({self.lane} if self.width > 1 else set())
+        self.names: dict[str, int] = {}
+        self.fold_names: dict[Member, str] = {}
+        self._resolved: dict[int, Expr] = {}
+        self._levels: dict[int, int] = {}
+        self.arrays: dict[Window, str] = {}
+        """Windows that stay in registers, as arrays over items."""
+
+    # ------------------------------------------------------------------------------------------ values
+
+    def fresh(self, prefix: str) -> str:
+        self.names[prefix] = self.names.get(prefix, 0) + 1
+        return f"{prefix}{self.names[prefix]}" if prefix == "v" or self.names[prefix] > 1 else prefix
+
+    def value(self, member: Member) -> Expr:
+        return self.resolve(member.value)
+
+    def resolve(self, expr: Expr) -> Expr:
+        """The expression with what the kernel itself makes put in: maps as their formulas, folds as their results."""
+        found = self._resolved.get(id(expr))
+        if found is not None:
+            return found
+        made = self.kernel.made
+        if expr.op == "load" and expr.args[0] in made:
+            maker = made[expr.args[0]]
+            if maker.definition.reduced:
+                result = make("fold", maker, type=maker.definition.type)
+            else:
+                result = self.resolve(maker.value)
+        elif any(isinstance(arg, Expr) for arg in expr.args):
+            args = [self.resolve(arg) if isinstance(arg, Expr) else arg for arg in expr.args]
+            result = self._made(expr.op, args, expr.type)
+        else:
+            result = expr
+        self._resolved[id(expr)] = result
+        self._resolved[id(result)] = result
+        return result
+
+    def _made(self, op: str, args: list, type: str) -> Expr:
+        """The operation; where numbers may be approximate, a division by what does not change is done once, as a reciprocal."""
+        if op == "div" and self.fast and type == "float" and self.level(args[1]) < self.level(args[0]):
+            return make("mul", args[0], make("div", constant(1, type), args[1], type=type), type=type)
+        return make(op, *args, type=type)
+
+    def level(self, expr: Expr) -> int:
+        found = self._levels.get(id(expr))
+        if found is None:
+            found = 0
+            if expr.op == "fold":
+                found = 0 if self.kernel.layout == ROW else len(self.levels) - 1
+            for arg in expr.args:
+                if isinstance(arg, Expr):
+                    found = max(found, self.level(arg))
+                elif isinstance(arg, sympy.Expr):
+                    found = max(found, self.level_of_index(arg))
+            self._levels[id(expr)] = found
+        return found
+
+    def level_of_index(self, index: Index) -> int:
+        symbols = index.free_symbols
+        return max((at for at, known in enumerate(self.levels) if known & symbols), default=0)
+
+    # ------------------------------------------------------------------------------------------ windows
+
+    def window(self, buffer: Buffer, place: Index, by=None) -> tuple[Window, Index] | None:
+        """The window that a load or store of all lanes lies in, and the lane's element in it."""
+        if self.width == 1:
+            return (Window(buffer, place, 1, by), sympy.Integer(0)) if self.level_of_index(place) else None
+        if self.lane not in place.free_symbols:
+            return None
+        first = sympy.expand(place.subs(self.lane, 0))
+        offsets = [sympy.expand(place.subs(self.lane, k) - first) for k in range(self.width)]
+        if not all(offset.is_Integer and offset >= 0 for offset in offsets):
+            return None
+        constant = first.as_coeff_Add()[0]
+        if not constant.is_Integer or constant < 0:
+            return None
+        least = 1 << int(max(offsets)).bit_length()
+        for width in (least, 2 * least):
+            within = int(constant) % width
+            if within + max(offsets) >= width or (by is not None and not _is_multiple(by[1], width)):
+                continue
+            base = sympy.expand(first - within)
+            if _is_multiple(base, width):
+                return Window(buffer, base, width, by), sympy.expand(place - base)
+        return None
+
+    def load_window(self, expr: Expr) -> tuple[Window, Index] | None:
+        if expr.op == "load":
+            return self.window(expr.args[0], expr.args[1])
+        if expr.op == "load_at":
+            buffer, base, stride, place = expr.args
+            if self.level(place) < len(self.levels) - 1 or self.width == 1:
+                return self.window(buffer, base, (place, stride))
+        return None
+
+    def always(self, roots: list[Expr]) -> list[Expr]:
+        """What is evaluated whatever the conditions are, outermost first; without what only says where a window begins."""
+        seen: dict[int, Expr] = {}
+        stack = list(reversed(roots))
+        while stack:
+            expr = stack.pop()
+            if id(expr) in seen:
+                continue
+            seen[id(expr)] = expr
+            arguments = expr.args[:1] if expr.op == "masked" else expr.args
+            if expr.op == "load_at" and self.load_window(expr):
+                continue
+            stack.extend(arg for arg in reversed(arguments) if isinstance(arg, Expr))
+        return list(seen.values())
+
+    def windows(self, roots: list[Expr]) -> list[Window]:
+        """What all lanes load together, in order."""
+        found = [w for e in self.always(roots) if e.op in ("load", "load_at") and (w := self.load_window(e))]
+        return list(dict.fromkeys(window for window, _ in found))
+
+    # ------------------------------------------------------------------------------------------ text
+
+    def type_of(self, window: Window) -> str:
+        return f"Pack<{element_type(window.buffer.dtype)}, {window.width}>"
+
+    def pointer(self, buffer: Buffer) -> str:
+        """A buffer's name in the kernel: what is changed in place has one pointer."""
+        return buffer.text
+
+    def address(self, window: Window, scope: Scope, printer: Printer | None) -> str:
+        base = "" if window.base == 0 else f" + {self.index(window.base)}"
+        if window.by is not None:
+            place, stride = window.by
+            text = printer.text(place, scope) if printer else ""
+            base += f" + static_cast<int64_t>({_bare(text)}) * {_factor(self.index(stride))}"
+        return f"{self.pointer(window.buffer)}{base}"
+
+    def index(self, index: Index) -> str:
+        return index_text(index)
+
+    def identity(self, member: Member) -> str:
+        return identity("cuda", member.definition)
+
+    def join(self, member: Member) -> str:
+        type = self.fold_type(member)
+        return f"[]({type} a, {type} b) {{ return {FOLD_OF[member.definition.kind]}; }}"
+
+    def fold_type(self, member: Member) -> str:
+        return "bool" if member.definition.kind in ("any", "all") else member.definition.type
+
+    def step(self, member: Member, name: str, text: str) -> str:
+        kind = member.definition.kind
+        if kind in ("sum", "prod"):
+            return f"{name} {'+' if kind == 'sum' else '*'}= {_bare(text)};"
+        if kind in ("max", "min"):
+            return f"{name} = {kind}imum({name}, {_bare(text)});"
+        return f"{name} = {name} {'||' if kind == 'any' else '&&'} {text};"
+
+    def stored_text(self, buffer: Buffer, text: str) -> str:
+        """A computed value as an element of the buffer."""
+        if buffer.dtype in HALVES:
+            return f"to<{HALVES[buffer.dtype]}>({_bare(text)})"
+        return f"static_cast<{element_type(buffer.dtype)}>({_bare(text)})"
+
+    def loaded_text(self, buffer: Buffer, text: str) -> str:
+        return f"to_float({text})" if buffer.dtype in HALVES else text
+
+
+def _factor(text: str) -> str:
+    return f"({text})" if " + " in text or " - " in text else text
+
+
+class Printer(Statements):
+    """Statements of one level that know what the levels around them have named."""
+
+    def __init__(self, of: Text, scope: Scope, roots: list[Expr], lanes: dict[Window, str]) -> None:
+        self.of, self.lanes = of, lanes
+        super().__init__(scope, roots, {}, of.fresh, self._reader)
+
+    def _reader(self, buffer: Buffer, place, _statements) -> str:
+        return self.of.loaded_text(buffer, f"{self.of.pointer(buffer)}[{place if isinstance(place, str) else self.index(place)}]")
+
+    def _print(self, expr: Expr, scope: Scope) -> str:
+        of = self.of
+        if expr.op == "fold":
+            member = expr.args[0]
+            name = of.fold_names[member]
+            return name if of.kernel.layout == ROW else f"{name}[{of.lane if of.width > 1 else 0}]"
+        if expr.op in ("load", "load_at"):
+            found = of.load_window(expr)
+            if found is not None and found[0] in self.lanes:
+                window, lane = found
+                return of.loaded_text(window.buffer, f"{self.lanes[window]}.at[{of.index(lane)}]")
+            if expr.op == "load_at":
+                buffer, base, stride, place = expr.args
+                step = f"static_cast<int64_t>({_bare(self.text(place, scope))}) * {_factor(of.index(stride))}"
+                return self._reader(buffer, step if base == 0 else f"{of.index(base)} + {step}", self)
+        return super()._print(expr, scope)
+
+    def _operation(self, expr: Expr, parts: list[str]) -> str:
+        op, type = expr.op, expr.type
+        if op == "rsqrt" and type == "float":
+            return f"rsqrtf({_bare(parts[0])})"
+        if self.of.fast and type == "float":
+            if op == "exp":
+                return f"__expf({_bare(parts[0])})"
+            if op == "sigmoid":
+                return f"__fdividef(1.0f, 1.0f + __expf(-{parts[0]}))"
+            if op == "log":
+                return f"__logf({_bare(parts[0])})"
+            if op == "div":
+                return f"__fdividef({_bare(parts[0])}, {_bare(parts[1])})"
+        return super()._operation(expr, parts)

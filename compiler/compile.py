@@ -1,0 +1,52 @@
+"""reference -> programs -> schedule -> text."""
+
+from __future__ import annotations
+
+from compiler.codegen.host import File
+from compiler.defaults import Choice, open_numbers, schedule
+from compiler.evaluate import check
+from compiler.frontend import Traced, trace
+from compiler.program import Program, lower_program
+from compiler.schedule import Schedule
+from kernels.spec import Spec
+
+
+def source(spec: Spec, reference: str) -> str:
+    """A CUDA candidate for the kernel with its numbers left open, checked against the reference. Raises NoProgram."""
+    meaning = Meaning(spec, reference)
+    cuda = [w for w in spec.workloads if "cuda" in w.devices]
+    dtypes = tuple(dtype for dtype in spec.dtypes if any(w.dtype == dtype for w in cuda))
+    sized = {dtype: [w for w in cuda if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes}
+    program = meaning.program(dtypes[0], 1)
+    text = meaning.text(schedule(meaning.program, dtypes, sized, Choice()), open_numbers(program))
+    for found in meaning.programs():
+        check(found, reference)
+    return text
+
+
+class Meaning:
+    """What a kernel's reference computes, traced once and lowered for each dtype and pack width that is asked for."""
+
+    def __init__(self, spec: Spec, reference: str) -> None:
+        self.spec, self.reference = spec, reference
+        self.traced: dict[str, Traced] = {}
+        self._programs: dict[tuple[str, int], Program] = {}
+
+    def program(self, dtype: str, vector: int) -> Program:
+        """Raises NoProgram."""
+        if dtype not in self.traced:
+            self.traced[dtype] = trace(self.spec, self.reference, dtype)
+        if (dtype, vector) not in self._programs:
+            self._programs[dtype, vector] = lower_program(self.spec, self.traced[dtype], dtype, vector)
+        return self._programs[dtype, vector]
+
+    def programs(self) -> list[Program]:
+        """Those that were asked for."""
+        return list(self._programs.values())
+
+    def text(self, schedule: Schedule, open: dict[str, tuple[int, ...]] | None = None) -> str:
+        """The candidate's source under a schedule; numbers named in `open` are left to the tune gate. Raises NoProgram."""
+        file = File(self.spec, self.program, open)
+        for dtype, versions in schedule.versions.items():
+            file.entry(dtype, versions)
+        return file.text(schedule)

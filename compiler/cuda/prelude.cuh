@@ -1,0 +1,181 @@
+// What generated kernels call. The generator puts in this file whole; nvcc takes it by itself.
+#if !defined(WITHOUT_CLUSTERS)
+#include <cooperative_groups.h>
+#endif
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#if !defined(WITHOUT_FP8)
+#include <cuda_fp8.h>
+#endif
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+namespace {
+
+// Neighbouring elements, moved by loads and stores of at most 16 bytes.
+template <typename T, int Items>
+struct alignas(sizeof(T) * Items < 16 ? sizeof(T) * Items : 16) Pack {
+    T at[Items];
+};
+
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_pack(const T* from) {
+    return *reinterpret_cast<const Pack<T, Items>*>(from);
+}
+
+template <typename T, int Items>
+__device__ __forceinline__ void store_pack(T* to, const Pack<T, Items>& pack) {
+    *reinterpret_cast<Pack<T, Items>*>(to) = pack;
+}
+
+__device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <typename T>
+__device__ __forceinline__ T to(float value);
+template <>
+__device__ __forceinline__ __half to<__half>(float value) { return __float2half_rn(value); }
+template <>
+__device__ __forceinline__ __nv_bfloat16 to<__nv_bfloat16>(float value) { return __float2bfloat16_rn(value); }
+#if !defined(WITHOUT_FP8)
+__device__ __forceinline__ float to_float(__nv_fp8_e4m3 value) { return static_cast<float>(value); }
+template <>
+__device__ __forceinline__ __nv_fp8_e4m3 to<__nv_fp8_e4m3>(float value) { return __nv_fp8_e4m3(value); }
+__device__ __forceinline__ float round_to_float8_e4m3fn(float value) { return to_float(to<__nv_fp8_e4m3>(value)); }
+#endif
+
+[[maybe_unused]] __device__ __forceinline__ float round_to_float16(float value) { return to_float(to<__half>(value)); }
+[[maybe_unused]] __device__ __forceinline__ float round_to_bfloat16(float value) { return to_float(to<__nv_bfloat16>(value)); }
+template <typename T>
+__device__ __forceinline__ int32_t round_to_int8(T value) { return static_cast<int8_t>(value); }
+template <typename T>
+__device__ __forceinline__ int32_t round_to_uint8(T value) { return static_cast<uint8_t>(value); }
+template <typename T>
+__device__ __forceinline__ int32_t round_to_int16(T value) { return static_cast<int16_t>(value); }
+
+// NaN wins, as in torch.
+template <typename T>
+__device__ __forceinline__ T maximum(T a, T b) { return a > b || a != a ? a : b; }
+template <typename T>
+__device__ __forceinline__ T minimum(T a, T b) { return a < b || a != a ? a : b; }
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+#if __CUDA_ARCH__ >= 800
+template <>
+__device__ __forceinline__ float maximum<float>(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+template <>
+__device__ __forceinline__ float minimum<float>(float a, float b) {
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+}
+#endif
+#endif
+
+// Every thread of a team of `Team` neighbouring threads gets the reduction of their values; a block has `Teams` of them.
+template <int Team, int Teams, typename T, typename Join>
+__device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
+#pragma unroll
+    for (int step = (Team < 32 ? Team : 32) / 2; step > 0; step /= 2) {
+        value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
+    }
+    if constexpr (Team > 32) {
+        constexpr int kWarps = Team / 32;
+        __shared__ T partial[Teams * kWarps];
+        const int team = threadIdx.x / Team;
+        if (threadIdx.x % 32 == 0) {
+            partial[threadIdx.x / 32] = value;
+        }
+        __syncthreads();
+        const int other = threadIdx.x % 32;
+        value = other < kWarps ? partial[team * kWarps + other] : identity;
+#pragma unroll
+        for (int step = kWarps / 2; step > 0; step /= 2) {
+            value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
+        }
+        value = __shfl_sync(0xffffffffu, value, 0);
+    }
+    return value;
+}
+
+#if !defined(WITHOUT_CLUSTERS)
+// The first row of threads of a cluster's first block gets, for each of a thread's `Width` columns, the reduction over the `Deep`
+// threads of a column in a block and the cluster's `Split` blocks.
+template <int Lanes, int Deep, int Split, int Width, typename T, typename Join>
+__device__ __forceinline__ void column_reduce(T (&values)[Width], Join join) {
+    constexpr int kColumns = Lanes * Width, kThreads = Lanes * Deep;
+    __shared__ T partial[Deep * kColumns];
+    const int across = threadIdx.x % Lanes, down = threadIdx.x / Lanes;
+#pragma unroll
+    for (int one = 0; one < Width; ++one) {
+        partial[down * kColumns + one * Lanes + across] = values[one];
+    }
+    __syncthreads();
+    for (int column = threadIdx.x; column < kColumns; column += kThreads) {
+        T value = partial[column];
+        for (int other = 1; other < Deep; ++other) {
+            value = join(value, partial[other * kColumns + column]);
+        }
+        partial[column] = value;
+    }
+    if constexpr (Split > 1) {
+        const auto cluster = cooperative_groups::this_cluster();
+        cluster.sync();
+        if (cluster.block_rank() == 0) {
+            for (int column = threadIdx.x; column < kColumns; column += kThreads) {
+                T value = partial[column];
+#pragma unroll
+                for (int other = 1; other < Split; ++other) {
+                    value = join(value, *cluster.map_shared_rank(partial + column, other));
+                }
+                partial[column] = value;
+            }
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int one = 0; one < Width; ++one) {
+        values[one] = partial[one * Lanes + across];
+    }
+}
+
+// Nobody reads this block's shared memory any more.
+template <int Split>
+__device__ __forceinline__ void leave_cluster() {
+    if constexpr (Split > 1) {
+        cooperative_groups::this_cluster().sync();
+    }
+}
+
+template <typename... Parameters, typename... Arguments>
+void launch_clusters(void (*kernel)(Parameters...), unsigned blocks, int cluster, int threads, cudaStream_t stream, Arguments... arguments) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = cluster > 1 ? 1 : 0;
+    cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+#endif
+
+// Threads for a row of at most `longest` packs, a power of two, of which each keeps about `items`.
+[[maybe_unused]] constexpr int team_of(int longest, int items) {
+    int team = longest < 32 ? longest : 32;
+    while (team * items < longest && team < 1024) {
+        team *= 2;
+    }
+    return team;
+}
+
+[[maybe_unused]] inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+}  // namespace

@@ -1,0 +1,148 @@
+"""The first schedule of a program, and those beside it, in the order in which they are worth measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.codegen import columns
+from compiler.draft.partition import ROW, Kernel
+from compiler.program import Program
+from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, Version
+from kernels.spec import DTYPE_BYTES, Frozen, Workload
+
+PACK_BYTES = 16
+BUSY_ROWS = 264
+"""Rows from which on every multiprocessor of an H100 has two."""
+TILES = 16
+"""Tiles of columns that, with a cluster of eight to each, keep a device busy."""
+LONGEST_KEPT = 8
+"""Packs of a row that a thread keeps at most."""
+
+
+class Choice(Frozen):
+    """The numbers that one schedule has for all sizes; the bands by size follow from them."""
+
+    bytes: int = PACK_BYTES
+    """Of a pack, of the dtype of the kernel."""
+    items: int = 2
+    """Packs of a row for a thread to keep."""
+    threads: int = 128
+    """Of a block of short rows, or of elements."""
+    lanes: int = 16
+    split: int = 8
+    deep: int = 32
+    unroll: int = 4
+    each: int = 1
+    """Packs of elements a thread."""
+
+
+def schedule(programs, dtypes: tuple[str, ...], workloads: dict[str, list[Workload]], choice: Choice, *, lean: bool = False) -> Schedule:
+    """Versions for every dtype. `programs(dtype, vector)`; `workloads` are those whose sizes get bands of their own.
+
+    `lean`: sizes that packs do not divide have the last version only, which builds sooner.
+    """
+    return Schedule(versions={d: tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes})
+
+
+def _versions(programs, dtype: str, workloads: list[Workload], choice: Choice, lean: bool) -> Iterator[Version]:
+    vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
+    for width in dict.fromkeys((vector,) if lean else (vector, 1)):
+        program = programs(dtype, width)
+        for longest, most_rows in _bands(program, workloads):
+            plans = tuple(_plan(kernel, width, longest, most_rows, choice) for kernel in program.kernels)
+            yield Version(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
+        loop = tuple(_plan(kernel, width, None, None, choice) for kernel in program.kernels)
+        yield Version(vector=width, kernels=loop)
+    last = tuple(_plan(kernel, 1, None, None, choice) for kernel in programs(dtype, 1).kernels)
+    yield Version(vector=1, narrow=False, kernels=last)
+
+
+def _row_kernels(program: Program) -> list[Kernel]:
+    return [kernel for kernel in program.kernels if kernel.layout == ROW]
+
+
+def _bands(program: Program, workloads: list[Workload]) -> list[tuple[int, int | None]]:
+    """(packs of a row at most, rows below) of the sizes that are known, shortest first, few rows first."""
+    rows = _row_kernels(program)
+    if not rows:
+        column = [kernel for kernel in program.kernels if columns.takes(kernel)]
+        if not column:
+            return []
+        found = {_next_power(_value(program, kernel.rows, w) // kernel.width) for w in workloads for kernel in column}
+        return [(packs, None) for packs in sorted(found)]
+    found: set[tuple[int, int | None]] = set()
+    for workload in workloads:
+        if any(workload.axes[axis] % by for axis, by in program.packs.items()):
+            continue
+        packs = max(-(-_value(program, kernel.length, workload) // kernel.width) for kernel in rows)
+        few = max(_value(program, kernel.rows, workload) for kernel in rows) < BUSY_ROWS
+        if packs <= 1024 * LONGEST_KEPT:
+            found.add((_next_power(packs), BUSY_ROWS if few else None))
+    return sorted(found, key=lambda band: (band[0], band[1] is None))
+
+
+def _value(program: Program, index, workload: Workload) -> int:
+    sizes = {s: workload.axes[axis] // int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols}
+    return int(index.subs(sizes))
+
+
+def _next_power(count: int) -> int:
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _plan(kernel: Kernel, width: int, longest: int | None, most_rows: int | None, choice: Choice) -> KernelPlan:
+    members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
+    if kernel.layout != ROW:
+        if columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
+            return KernelPlan(members=members, sketch=_columns(width, longest, choice))
+        return KernelPlan(members=members, sketch=Elements(vector=width, items=choice.each, threads=choice.threads))
+    if longest is None and kernel.length.is_Integer:
+        longest = _next_power(int(kernel.length) // kernel.width)
+        longest = None if longest > 1024 * LONGEST_KEPT else longest
+    if longest is None:
+        return KernelPlan(members=members, sketch=Rows(vector=width, team=512, rows=1, items=0))
+    items = 1 if most_rows is not None else choice.items
+    team = min(1024, max(_next_power(-(-longest // items)), min(32, longest)))
+    kept = -(-longest // team)
+    rows = max(1, choice.threads // team)
+    return KernelPlan(members=members, sketch=Rows(vector=width, team=team, rows=rows, items=kept, few=most_rows is not None))
+
+
+def _columns(width: int, packs: int | None, choice: Choice) -> Columns:
+    most = 32 if packs is None else min(32, max(4, packs // TILES))
+    lanes = min(choice.lanes, most)
+    return Columns(vector=width, lanes=lanes, most_lanes=most, deep=choice.deep * choice.lanes // lanes, split=choice.split, unroll=choice.unroll)
+
+
+OPEN = {
+    "ITEMS": (2, 1, 4, 8), "THREADS": (128, 256, 512), "EACH": (1, 2, 4), "LANES": (16, 4, 8, 32), "SPLIT": (8, 1, 2, 4),
+}  # fmt: skip
+"""What the tune gate searches, the default first."""
+SHARED_BYTES = 48 << 10
+"""Of a block, without asking for more."""
+
+
+def open_numbers(program: Program) -> dict[str, tuple[int, ...]]:
+    folds = [sum(bool(m.definition.reduced) for m in k.members) for k in program.kernels if columns.takes(k)]
+    if not folds:
+        return OPEN
+    each = max(folds) * 8 * 4  # bytes that a thread with eight columns brings to a block's reductions
+    return {**OPEN, "THREADS": tuple(t for t in (512, 256, 1024, 128) if t * each <= SHARED_BYTES)}
+
+
+def choices(program: Program) -> list[Choice]:
+    """Choices worth measuring for a program, the most promising first."""
+    kernels = program.kernels
+    if any(kernel.layout == ROW for kernel in kernels):
+        return [
+            Choice(items=items, threads=threads) for threads in (128, 256, 512) for items in (2, 1, 4, 8)
+        ]  # fmt: skip
+    if any(columns.takes(kernel) and not kernel.inner[0][1].is_Integer for kernel in kernels):
+        return [
+            Choice(lanes=lanes, split=split, deep=deep, unroll=unroll)
+            for unroll in (4, 8) for lanes in (16, 8, 32, 4) for split, deep in ((8, 32), (4, 32), (8, 16), (2, 32), (1, 32))
+            if lanes * deep <= 1024
+        ]  # fmt: skip
+    return [
+        Choice(threads=threads, each=each, bytes=size) for size in (16, 8, 32) for threads in (256, 128, 512) for each in (1, 2)
+    ]  # fmt: skip

@@ -1,0 +1,209 @@
+"""Runs a Program with torch on small sizes, over its kernels' own loop variables: does it mean the reference?
+
+Floats are computed in float64, so that only what the program means can differ from the reference in float64.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import sympy
+import torch
+
+from compiler.draft.expressions import Expr
+from compiler.draft.index import FloorDiv, Index, Modulo
+from compiler.draft.partition import ROW, Kernel, Member
+from compiler.draft.tensors import Buffer
+from compiler.frontend import NoProgram
+from compiler.program import Program
+from kernels.spec import Tensor
+
+TYPES = {
+    "float": torch.float64, "double": torch.float64, "int64_t": torch.int64, "int32_t": torch.int64, "bool": torch.bool
+}  # fmt: skip
+UNARY = {
+    "exp": torch.exp, "log": torch.log, "log1p": torch.log1p, "expm1": torch.expm1, "tanh": torch.tanh, "erf": torch.erf,
+    "erfc": torch.erfc, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "atan": torch.atan,
+    "log2": torch.log2, "exp2": torch.exp2, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
+    "round": torch.round, "sigmoid": torch.sigmoid, "neg": torch.neg, "not": torch.logical_not, "abs": torch.abs,
+}  # fmt: skip
+BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "atan2": torch.atan2,
+    "fmod": torch.fmod, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
+    "and": torch.logical_and, "or": torch.logical_or, "max": torch.maximum, "min": torch.minimum,
+}  # fmt: skip
+REDUCE = {
+    "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all
+}  # fmt: skip
+
+
+def evaluate(program: Program, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> dict[str, torch.Tensor]:
+    """Every output of the spec, float64 or int64, from inputs by name. Sizes must be multiples of the program's packs."""
+    return _Evaluation(program, inputs, axes).run()
+
+
+class _Evaluation:
+    def __init__(self, program: Program, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> None:
+        self.program, self.axes = program, axes
+        self.sizes = {
+            symbol: axes[axis] // int(whole / symbol)
+            for axis, whole in program.sizes.items()
+            for symbol in whole.free_symbols
+        }
+        self.memory: dict[Buffer, torch.Tensor] = {}
+        for name, buffer in program.inputs.items():
+            value = inputs[name].reshape(-1)
+            self.memory[buffer] = value.double() if value.is_floating_point() else value.clone()
+        self.scalars = program.spec.scalars
+        self.loops: dict[sympy.Symbol, torch.Tensor] = {}
+
+    def run(self) -> dict[str, torch.Tensor]:
+        for buffer in self.program.outputs.values():
+            wide = torch.float64 if buffer.dtype.is_floating_point else torch.int64
+            self.memory[buffer] = torch.full((self._count(buffer.elements),), -77, dtype=wide)
+        for kernel in self.program.kernels:
+            self._kernel(kernel)
+        return {
+            name: self.memory[buffer].reshape([self._count(size) for size in buffer.shape])
+            for name, buffer in self.program.outputs.items()
+        }
+
+    def _count(self, index: Index) -> int:
+        return int(index.subs(self.sizes))
+
+    def _kernel(self, kernel: Kernel) -> None:
+        lane, loops = self.program.partition.lane, []
+        if kernel.layout == ROW:
+            loops = [(kernel.row, kernel.rows), (kernel.pack, kernel.length / kernel.width)]
+        else:
+            loops = [(kernel.pack, kernel.rows / kernel.width), *kernel.inner]
+        if kernel.width > 1:
+            loops.append((lane, sympy.Integer(kernel.width)))
+        self.loops = {}
+        for axis, (variable, end) in enumerate(loops):
+            if variable.is_Symbol:
+                shape = [1] * len(loops)
+                shape[axis] = -1
+                self.loops[variable] = torch.arange(self._count(end)).reshape(shape)
+        whole = [self._count(end) if variable.is_Symbol else 1 for variable, end in loops]
+        folded = [
+            axis
+            for axis, (variable, _) in enumerate(loops)
+            if (variable in (kernel.pack, lane) if kernel.layout == ROW else variable in dict(kernel.inner))
+        ]
+        self.made: dict[Buffer, Member] = kernel.made
+        self.results: dict[int, torch.Tensor] = {}
+        self.known: dict[int, Any] = {}
+        written: list[tuple[Buffer, torch.Tensor, torch.Tensor]] = []
+        for member in kernel.members:
+            value = self.value(member.value)
+            if member.definition.reduced:
+                value = torch.broadcast_to(torch.as_tensor(value), whole)
+                kind = member.definition.kind
+                if folded:
+                    for axis in folded:
+                        value = REDUCE[kind](value, dim=axis, keepdim=True)
+                self.results[id(member)] = value
+            else:
+                self.results[id(member)] = value
+            for buffer, place in zip(member.definition.outs, member.places, strict=True):
+                if buffer in self.memory:
+                    at, here = torch.broadcast_tensors(torch.as_tensor(self.index(place)), torch.as_tensor(value))
+                    written.append((buffer, at, here))
+        for buffer, at, here in written:
+            memory = self.memory[buffer]
+            memory[at.reshape(-1)] = here.reshape(-1).to(memory.dtype)
+        for name, buffer in self.program.inputs.items():  # what is changed in place
+            out = self.program.outputs.get(name)
+            if out is not None and any(out in m.definition.outs for m in kernel.members):
+                self.memory[buffer] = self.memory[out].clone()
+
+    def index(self, index: Index) -> Any:
+        if index.is_Integer:
+            return int(index)
+        if index.is_Symbol:
+            return self.loops[index] if index in self.loops else self.sizes[index]
+        parts = [self.index(arg) for arg in index.args]
+        if isinstance(index, FloorDiv):
+            return parts[0] // parts[1]
+        if isinstance(index, Modulo):
+            return parts[0] % parts[1]
+        if index.is_Add:
+            return sum(parts)
+        if index.is_Mul:
+            return math.prod(parts)
+        return parts[0] ** parts[1]
+
+    def value(self, expr: Expr) -> Any:
+        found = self.known.get(id(expr))
+        if found is None:
+            found = self.known[id(expr)] = self._value(expr)
+        return found
+
+    def _value(self, expr: Expr) -> Any:
+        op, args, dtype = expr.op, expr.args, TYPES[expr.type]
+        if op == "const":
+            return torch.tensor(args[0], dtype=dtype)
+        if op == "index":
+            return torch.as_tensor(self.index(args[0])).to(dtype)
+        if op == "scalar":
+            return torch.tensor(self.scalars[args[0]], dtype=dtype)
+        if op == "load":
+            if args[0] in self.made:
+                return self.results[id(self.made[args[0]])]
+            return self._read(args[0], torch.as_tensor(self.index(args[1]))).to(dtype)
+        if op == "load_at":
+            buffer, base, stride, place = args
+            return self._read(buffer, self.index(base) + self.index(stride) * self.value(place)).to(dtype)
+        parts = [self.value(arg) for arg in args if isinstance(arg, Expr)]
+        if op == "cast":
+            return parts[0].trunc().to(dtype) if dtype == torch.int64 and parts[0].is_floating_point() else parts[0].to(dtype)
+        if op == "round_to":
+            kind = getattr(torch, args[1])
+            return parts[0].to(kind).to(dtype) if not kind.is_floating_point else parts[0].float().to(kind).to(dtype)
+        if op in ("where", "masked"):
+            return torch.where(*torch.broadcast_tensors(*parts))
+        return UNARY[op](*parts) if op in UNARY else BINARY[op](*parts)
+
+    def _read(self, buffer: Buffer, place: torch.Tensor) -> torch.Tensor:
+        """Elements; a place outside, which only a condition that does not hold can name, reads the nearest one."""
+        memory = self.memory[buffer]
+        return memory[place.clamp(0, memory.numel() - 1)]
+
+
+SMALL = 9
+"""An axis at which a program is tried: nothing but a pack's width divides it, where it must be a multiple of that."""
+
+
+def check(program: Program, reference: str) -> None:
+    """Compares the program with the reference at a small size of its own. Raises NoProgram where they disagree."""
+    axes = {axis: (3 if program.packs.get(axis) else SMALL) * program.packs.get(axis, 1) for axis in program.spec.axes}
+    inputs = {t.name: _drawn(program, t, axes, seed) for seed, t in enumerate(program.spec.inputs)}
+    found: dict[str, Any] = {}
+    exec(compile(reference, "reference.py", "exec"), found)
+    asked = inspect.signature(found["reference"]).parameters
+    sizes = {axis: size for axis, size in axes.items() if axis in asked and axis not in inputs}
+    given = {name: value.clone() for name, value in inputs.items()}
+    try:
+        wanted = found["reference"](**given, **program.spec.scalars, **sizes)
+    except Exception:  # noqa: BLE001 -- no size of the reference's own; the gates try those of the spec
+        return
+    got = evaluate(program, inputs, axes)
+    for name, value in got.items():
+        want = wanted[name].reshape(value.shape)
+        if not torch.allclose(value.double(), want.double(), rtol=1e-6, atol=1e-9, equal_nan=True):
+            raise NoProgram(f"the compiler's program disagrees with the reference about {name} at {axes}")
+
+
+def _drawn(program: Program, tensor: Tensor, axes: dict[str, int], seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape, dtype = program.spec.shape(tensor, axes), program.inputs[tensor.name].dtype
+    kind, _, rest = tensor.values[0].partition(":")
+    if kind in ("index", "padded", "offsets", "starts"):
+        return torch.randint(0, axes[rest], shape, generator=generator).to(dtype)
+    if not dtype.is_floating_point:
+        return torch.randint(0, 2, shape, generator=generator).to(dtype)
+    low, high = (float(x) for x in rest.split(":")) if kind == "range" else (-1.0, 1.0)
+    return torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low

@@ -1,0 +1,139 @@
+"""A kernel's reference -> a graph of torch's operators in which every axis of the spec is an open size.
+
+The reference runs once on tensors without data: 16-bit and 8-bit floats as float32, since it defines the value in higher
+precision; integers as they are. Scalars of the call stay scalars where the reference lets them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._decomp import core_aten_decompositions
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.overrides import TorchFunctionMode
+
+from compiler.draft.lowering import LOWERINGS
+from compiler.draft.tensors import NoDraft
+from kernels.spec import Spec, Tensor, Workload, expression
+
+
+class NoProgram(NoDraft):
+    """The reference has no kernels of the compiler's; the text is one sentence that says why."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a reference computes, by torch's operators."""
+
+    graph: fx.Graph
+    inputs: dict[str, fx.Node]
+    """By the spec's name, of tensors and of scalars that stayed open."""
+    outputs: dict[str, fx.Node]
+    symbols: dict[str, str]
+    """torch's name of a size -> the spec's axis."""
+    hints: dict[str, int]
+    fixed: frozenset[str]
+    """Scalars that became constants: the spec's values."""
+
+
+def first_timed(spec: Spec) -> Workload:
+    return next((w for w in spec.workloads if w.timed and not w.held_out), spec.workloads[0])
+
+
+def trace(spec: Spec, reference: str, dtype: str) -> Traced:
+    """The graph of `reference` (its text) for workloads of a dtype. Raises NoProgram."""
+    found: dict[str, Any] = {}
+    try:
+        exec(compile(reference, "reference.py", "exec"), found)
+    except Exception as error:  # noqa: BLE001 -- the file's own code raises what it likes
+        raise NoProgram(f"reference.py does not import: {error}") from None
+    if not callable(found.get("reference")):
+        raise NoProgram("reference.py defines no function `reference`")
+    failure: Exception | None = None
+    for scalars_open in (True, False):
+        if scalars_open and not spec.scalars:
+            continue
+        try:
+            return _trace(spec, found["reference"], dtype, scalars_open)
+        except Exception as error:  # noqa: BLE001 -- torch's tracer raises what it likes; the last one is reported
+            failure = error
+    first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+    raise NoProgram(f"the reference cannot be traced: {type(failure).__name__}: {first[:300]}")
+
+
+def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
+    environment = ShapeEnv()
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    hints = dict(first_timed(spec).axes)
+    axes: dict[str, Any] = {}
+    symbols: dict[str, str] = {}
+    for axis in spec.axes:
+        hint = max(hints[axis], 2)
+        symbol = environment.create_symbol(
+            hint, ConstantSource(axis), DimDynamic.DYNAMIC, None, do_not_specialize_zero_one=True
+        )
+        symbols[str(symbol)] = axis
+        axes[axis] = environment.create_symintnode(symbol, hint=hint)
+    accepted = set(inspect.signature(reference).parameters)
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(reference).parameters.values()):
+        accepted |= {tensor.name for tensor in spec.inputs} | set(spec.scalars)
+    with mode:
+        tensors = {tensor.name: _empty(spec, tensor, dtype, axes) for tensor in spec.inputs}
+        floats = {
+            argument.name: torch.empty((), dtype=torch.float64)
+            for argument in spec.arguments
+            if argument.kind == "scalar" and argument.ctype != "int64_t" and scalars_open and argument.name in accepted
+        }
+    fixed = {name: value for name, value in spec.scalars.items() if name in accepted and name not in floats}
+    fixed = {name: int(value) if _is_integer(spec, name) else value for name, value in fixed.items()}
+    sizes = {axis: size for axis, size in axes.items() if axis in accepted and axis not in tensors}
+    given = {**tensors, **floats}
+    table = {op: how for op, how in core_aten_decompositions().items() if str(op) not in LOWERINGS}
+
+    def call(*values):
+        found = reference(**dict(zip(given, values, strict=True)), **fixed, **sizes)
+        return {name: found[name] for name in (tensor.name for tensor in spec.outputs)}
+
+    with mode, enable_python_dispatcher(), _OutOfPlace():
+        graph = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(
+            *given.values()
+        ).graph
+    graph.eliminate_dead_code()
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (outputs,) = next(node for node in graph.nodes if node.op == "output").args
+    return Traced(graph, dict(zip(given, placeholders, strict=True)), dict(outputs), symbols, hints, frozenset(fixed))
+
+
+class _OutOfPlace(TorchFunctionMode):
+    """`x.square_()` as `x.copy_(x.square())`: some operators in place have no form that the tracer can follow."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        plain = getattr(torch.Tensor, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
+        if plain is None or not args or not isinstance(args[0], torch.Tensor):
+            return function(*args, **(kwargs or {}))
+        return args[0].copy_(plain(*args, **(kwargs or {})))
+
+
+def _is_integer(spec: Spec, name: str) -> bool:
+    return any(a.kind == "scalar" and a.name == name and a.ctype == "int64_t" for a in spec.arguments)
+
+
+def _empty(spec: Spec, tensor: Tensor, dtype: str, axes: dict[str, Any]) -> torch.Tensor:
+    kind = getattr(torch, dtype if tensor.dtype == "T" else tensor.dtype)
+    kind = torch.float32 if kind.is_floating_point and kind != torch.float64 else kind
+    return torch.empty([expression(extent, axes) for extent in tensor.shape], dtype=kind)
+
+
+def extent(text: str, sizes: dict[str, sympy.Expr]) -> sympy.Expr:
+    """An extent of the spec's as an Index of these sizes."""
+    return sympy.sympify(sympy.expand(expression(text, sizes)))

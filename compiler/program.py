@@ -1,0 +1,284 @@
+"""What a kernel computes, as definitions over index spaces, and which of them share a kernel.
+
+A `Program` is made of a traced reference for one pack width: `packs` names axes that are multiples of it, so that `cols`
+is `8 * cols_8` and the index arithmetic itself proves what may be loaded at once. Without packs nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table of lowerings
+from compiler.draft.drafting import RESERVED
+from compiler.draft.expressions import COMPUTED, cast, loads_of, make
+from compiler.draft.index import Index, joined, product, size_symbol, unflatten
+from compiler.draft.lowering import SIZES, lower
+from compiler.draft.packing import _is_multiple
+from compiler.draft.partition import FLAT, ROW, Kernel, Partition
+from compiler.draft.tensors import Buffer, Definition, NoDraft, Value
+from compiler.draft.tensors import Program as Lowered
+from compiler.frontend import NoProgram, Traced, extent
+from kernels.spec import Spec, Tensor
+
+SHORT_FOLD = 32
+"""Folded elements, a number known now, up to which one thread does them alone."""
+SMALL_PART = 8
+"""Tensors of fewer elements than the largest one's by this factor do not ask for packs."""
+LONGEST_HINT = 4096
+"""Lowerings choose other forms for longer rows; here the schedule does."""
+MOST_DIVISOR = 128
+FOLDS = ("sum", "prod", "max", "min", "any", "all")
+OURS = {"row", "lane"}
+"""Names of loop variables here, which the drafter's texts have another use for."""
+_LOWERING = threading.Lock()
+"""Expressions are interned in a table of the process."""
+
+
+@dataclass
+class Program:
+    """A reference's meaning at one pack width."""
+
+    spec: Spec
+    dtype: str
+    vector: int
+    packs: dict[str, int]
+    """Axis -> what it is a multiple of."""
+    sizes: dict[str, Index]
+    """Axis -> what it is here, such as 8 * cols_8."""
+    lowered: Lowered
+    inputs: dict[str, Buffer]
+    outputs: dict[str, Buffer]
+    kernels: list[Kernel] = field(default_factory=list)
+    partition: Partition | None = None
+
+    def pointer(self, buffer: Buffer) -> str:
+        """The spec's name of a buffer that the call brings."""
+        return next(n for n, b in [*self.inputs.items(), *self.outputs.items()] if b is buffer)
+
+    def stored(self, kernel: Kernel) -> set[Buffer]:
+        outputs = set(self.outputs.values())
+        return {out for out in kernel.made if out in outputs}
+
+
+def pack_axes(spec: Spec, dtype: str, vector: int) -> dict[str, int]:
+    """Axes that must be multiples of `vector` so that the large tensors' rows are, one by one."""
+    first = next((w for w in spec.workloads if w.timed and w.dtype == dtype), spec.workloads[0])
+    counts = {t.name: _elements(spec, t, first.axes) for t in spec.tensors}
+    most = max(counts.values())
+    found: dict[str, int] = {}
+    for tensor in spec.tensors:
+        if counts[tensor.name] * SMALL_PART < most or tensor.shape[-1].isdigit():
+            continue
+        sizes = {axis: size_symbol(axis) for axis in spec.axes}
+        last = extent(tensor.shape[-1], sizes)
+        if not _is_multiple(last, vector):
+            found |= dict.fromkeys((str(symbol) for symbol in last.free_symbols), vector)
+    return found
+
+
+def common_divisors(spec: Spec) -> dict[str, int]:
+    """Axis -> the power of two that divides it in every workload: what a reference that splits or groups it must assume."""
+    found = {}
+    for axis in spec.axes:
+        common = math.gcd(*(workload.axes[axis] for workload in spec.workloads))
+        by = min(MOST_DIVISOR, common & -common)
+        if by > 1:
+            found[axis] = by
+    return found
+
+
+def _elements(spec: Spec, tensor: Tensor, axes: dict[str, int]) -> int:
+    count = 1
+    for size in spec.shape(tensor, axes):
+        count *= size
+    return count
+
+
+class Fusion(Partition):
+    """Definitions of a folder: every element's place is told by a pack and a lane in it."""
+
+    def __init__(self, lowered: Lowered, outputs: set[Buffer], vector: int) -> None:
+        self.vector = vector
+        self.lane = lowered.ranges.variable(lowered.name("lane"), vector)
+        super().__init__(lowered, outputs)
+
+    def _layout(self, kernel: Kernel, definition: Definition) -> str:
+        if not kernel.reduced:
+            return FLAT
+        length = kernel.length
+        if length.is_Integer and length <= SHORT_FOLD:
+            return FLAT
+        last = max(axis for axis, size in enumerate(kernel.ranges) if size != 1)
+        return ROW if last in kernel.reduced else FLAT
+
+    def _packed(self, name: str, count: Index, last: Index) -> tuple[Index, Index, int]:
+        """(the variable in packs, its loop variable, elements of a pack) of `count` elements in rows of `last`."""
+        variables = self.program.ranges
+        width = self.vector if _is_multiple(last, self.vector) else 1
+        pack = variables.named(self.program.name(name), sympy.expand(count / width))
+        return (width * pack + self.lane if width > 1 else pack), pack, width
+
+    def _space(self, ranges, reduced, definition: Definition) -> Kernel:
+        variables, name = self.program.ranges, self.program.name
+        kept = [size for axis, size in enumerate(ranges) if axis not in reduced]
+        folded = [size for axis, size in enumerate(ranges) if axis in reduced]
+        kernel = Kernel(tuple(ranges), frozenset(reduced), sympy.Integer(0), [])
+        kernel.layout = self._layout(kernel, definition)
+        if kernel.layout == ROW:
+            kernel.row = variables.variable(name("row"), product(kept))
+            along, kernel.pack, kernel.width = self._packed("pack", product(folded), folded[-1])
+            kernel.inner = [(along, product(folded))]
+            inner = iter(unflatten(along, folded, variables))
+        else:
+            last = next((size for size in reversed(kept) if size != 1), sympy.Integer(1))
+            kernel.row, kernel.pack, kernel.width = self._packed("pack", product(kept), last)
+            loops = [variables.variable(name(f"step_{axis}"), size) for axis, size in enumerate(folded)]
+            kernel.inner = [(loop, end) for loop, end in zip(loops, folded, strict=True) if end != 1]
+            inner = iter(loops)
+        kernel.row_name = "row"
+        outer = iter(unflatten(kernel.row, kept, variables))
+        kernel.axes = [next(inner) if axis in reduced else next(outer) for axis in range(len(ranges))]
+        return kernel
+
+
+def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> Program:
+    """The reference as kernels for one pack width. Raises NoProgram."""
+    packs = pack_axes(spec, dtype, vector) if vector > 1 else {}
+    divisors = {axis: max(by, packs.get(axis, 1)) for axis, by in common_divisors(spec).items()}
+    with _LOWERING:
+        failure: NoDraft | None = None
+        for assumed, in_pieces in ((packs, True), (packs, False), (packs | divisors, True), (packs | divisors, False)):
+            try:
+                return _lowered(spec, traced, dtype, vector, assumed, in_pieces)
+            except NoDraft as none:
+                failure = none if "size" in str(failure) else failure or none
+        raise NoProgram(str(failure)) from None
+
+
+def _lowered(
+    spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[str, int], in_pieces: bool
+) -> Program:
+    """`in_pieces`: the parts of a concatenation are written each by itself."""
+    sizes: dict[str, Index] = {}
+    hints: dict[sympy.Symbol, int] = {}
+    for axis in spec.axes:
+        by = packs.get(axis, 1)
+        symbol = size_symbol(axis if by == 1 else f"{axis}_{by}")
+        sizes[axis] = by * symbol
+        hints[symbol] = max(1, min(traced.hints[axis], LONGEST_HINT) // by)
+    lowered = Lowered(hints)
+    lowered.settles = False
+    lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
+    inputs, values = {}, {}
+    for tensor in spec.inputs:
+        buffer = Buffer(tensor.name, _shape(tensor, sizes), _dtype(tensor, dtype), text=tensor.name)
+        lowered.buffers.append(buffer)
+        inputs[tensor.name] = buffer
+        if all(value.split(":")[0] in ("index", "offsets", "starts", "below") for value in tensor.values):
+            lowered.non_negative.add(buffer)
+        values[traced.inputs[tensor.name]] = lowered.whole(buffer, origin=tensor.name)
+    for argument in spec.arguments:
+        node = traced.inputs.get(argument.name)
+        if argument.kind == "scalar" and node is not None:
+            values[node] = lowered.formula((), torch.float64, _scalar(argument.name, argument.ctype), argument.name)
+    token = SIZES.set({theirs: sizes[axis] for theirs, axis in traced.symbols.items()})
+    try:
+        lower(lowered, traced.graph, values)
+    finally:
+        SIZES.reset(token)
+    if lowered.libraries:
+        raise NoProgram(f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's")
+    outputs = {}
+    for tensor in spec.outputs:
+        value = values[traced.outputs[tensor.name]]
+        if not in_pieces:
+            value.pieces = ()
+        outputs[tensor.name] = _output(lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values())
+    program = Program(spec, dtype, vector, packs, sizes, lowered, inputs, outputs)
+    program.partition = Fusion(lowered, set(outputs.values()), vector)
+    program.kernels = [step for step in program.partition.steps if isinstance(step, Kernel)]
+    _check(program)
+    return program
+
+
+def _scalar(name: str, ctype: str):
+    return lambda position: make("scalar", name, type=ctype)
+
+
+def _shape(tensor: Tensor, sizes: dict[str, Index]) -> tuple[Index, ...]:
+    return tuple(extent(text, sizes) for text in tensor.shape)
+
+
+def _dtype(tensor: Tensor, dtype: str) -> torch.dtype:
+    return getattr(torch, dtype if tensor.dtype == "T" else tensor.dtype)
+
+
+def _output(lowered: Lowered, tensor: Tensor, value: Value, shape, dtype: torch.dtype, taken) -> Buffer:
+    """A buffer for an output, and the definitions that write it: one for each piece of a concatenation."""
+    type, made = COMPUTED[dtype], value.buffer.written_by if value.buffer is not None and value.is_whole else None
+    reduced = isinstance(made, Definition) and made.reduced and len(made.outs) == 1 and value.buffer not in taken
+    if reduced and COMPUTED[value.buffer.dtype] == type and tuple(value.shape) == tuple(shape):
+        value.buffer.dtype, value.buffer.text = dtype, tensor.name
+        return value.buffer
+    buffer = Buffer(lowered.name(f"{tensor.name}_out"), shape, dtype, text=tensor.name)
+    lowered.buffers.append(buffer)
+    pieces = value.pieces if value.buffer is None else ()
+    if pieces and len({part.value.shape for part in pieces}) == 1:
+        for piece in pieces:
+            definition = Definition(
+                lowered.next_order(), "map", piece.value.shape, frozenset(),
+                lambda position, of=piece.value: cast(of.at(position), type), [buffer], tensor.name, type, place=piece.place,
+            )  # fmt: skip
+            lowered.definitions.append(definition)
+        return buffer
+    whole = lowered.reshape(value, shape)
+    definition = Definition(
+        lowered.next_order(), "map", shape, frozenset(), lambda position: cast(whole.at(position), type), [buffer],
+        tensor.name, type,
+    )  # fmt: skip
+    lowered.definitions.append(definition)
+    return buffer
+
+
+def _check(program: Program) -> None:
+    """What the sketches have no text for, and what would be read after it was overwritten. Raises NoProgram."""
+    outputs = set(program.outputs.values())
+    written: set[str] = set()
+    for kernel in program.kernels:
+        made = kernel.made
+        for member in kernel.members:
+            kind = member.definition.kind
+            if kind != "map" and kind not in FOLDS:
+                raise NoProgram(f"the reference needs a {kind.replace('_', ' ')}, which no sketch has yet")
+        for load in loads_of(kernel.roots):
+            buffer = load.args[0]
+            if buffer not in made and buffer.text not in program.inputs and buffer not in outputs:
+                raise NoProgram(f"the reference goes through memory at {buffer.name}: that needs a workspace")
+            if buffer.text in written and buffer not in made and buffer not in outputs:
+                raise NoProgram(f"{buffer.text} is read after another kernel has overwritten it")
+        _check_in_place(program, kernel)
+        written |= {b.text for b in program.stored(kernel)} & set(program.inputs)
+
+
+def _check_in_place(program: Program, kernel: Kernel) -> None:
+    """A tensor that is read and written: every thread may read of it only what it writes itself."""
+    stored = program.stored(kernel)
+    for buffer in stored:
+        given = program.inputs.get(buffer.text)
+        if given is None:
+            continue
+        places = [m.places[0] for m in kernel.members if buffer in m.definition.outs]
+        folded = any(m.definition.reduced or m.per_row for m in kernel.members if buffer in m.definition.outs)
+        for load in loads_of(kernel.roots):
+            if load.args[0] is not given:
+                continue
+            at_hand = load.op == "load" and any(joined(load.args[1] - place) == 0 for place in places)
+            if folded or not at_hand:
+                raise NoProgram(f"{buffer.text} is changed in place, and a thread would read what another one writes")
+
+

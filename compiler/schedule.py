@@ -1,0 +1,77 @@
+"""How a Program is computed, as flat records: what is searched, what agents may edit, what stands at the head of a text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kernels.spec import Frozen
+
+
+class Elements(Frozen):
+    """A thread computes `items` packs of `vector` neighbouring elements; folds of few elements it does alone."""
+
+    sketch: Literal["elements"] = "elements"
+    vector: int = 1
+    items: int = 1
+    threads: int = 256
+
+
+class Rows(Frozen):
+    """A team of threads reduces a row of the innermost axes, `rows` teams to a block."""
+
+    sketch: Literal["rows"] = "rows"
+    vector: int = 1
+    team: int = 256
+    rows: int = 1
+    items: int = 0
+    """Packs of a row that a thread keeps in registers; 0: rows are read again in every pass."""
+    few: bool = False
+    """Whether it is for fewer rows than keep the device busy: its numbers stay as they are where others are searched."""
+
+
+class Columns(Frozen):
+    """A reduction over outer axes: a block takes `lanes` packs of columns and `deep` rows at a time.
+
+    `split` blocks, a cluster, share the rows.
+    """
+
+    sketch: Literal["columns"] = "columns"
+    vector: int = 1
+    lanes: int = 32
+    most_lanes: int = 32
+    """Of them there are columns for."""
+    deep: int = 8
+    split: int = 1
+    unroll: int = 4
+
+
+Sketch = Annotated[Elements | Rows | Columns, Field(discriminator="sketch")]
+
+
+class KernelPlan(Frozen):
+    members: tuple[str, ...]
+    """Names of the definitions that it computes."""
+    sketch: Sketch
+
+
+class Version(Frozen):
+    """Kernels for the calls that `when` holds for: `longest` packs a row at most, fewer than `most_rows` rows."""
+
+    vector: int = 1
+    narrow: bool = True
+    """32-bit indices: guarded by the number of elements."""
+    longest: int | None = None
+    most_rows: int | None = None
+    kernels: tuple[KernelPlan, ...]
+
+
+class Schedule(Frozen):
+    """Versions in the order in which the host tries them, by dtype; the last of each has no guard and is scalar: total."""
+
+    versions: dict[str, tuple[Version, ...]]
+
+    def head(self) -> str:
+        """The comment at the head of an emitted text."""
+        return f"// schedule: {self.model_dump_json(exclude_defaults=False)}\n"

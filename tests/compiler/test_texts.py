@@ -1,0 +1,110 @@
+"""Random programs under random schedules, in the CUDA emulation, against the reference."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from compiler.compile import Meaning
+from compiler.defaults import Choice, schedule
+from compiler.frontend import NoProgram
+from kernels import catalog
+from tests.nodes.rewrites.emulate.emulation import emulated
+
+SPEC = """\
+from kernels.spec import Scalar, Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="drawn",
+    summary="drawn",
+    axes=("rows", "cols"),
+    dtypes=({dtype!r},),
+    arguments=(
+        Tensor(name="x", role={role!r}, shape=("rows", "cols")),
+        Tensor(name="w", role="input", shape=("cols",)),
+        Tensor(name="places", role="input", shape=("rows",), dtype="int64", values=("index:rows",)),
+        {outputs}
+        Size(name="rows"),
+        Size(name="cols"),
+        Scalar(name="eps", value=0.25),
+    ),
+    workloads=(
+        {workloads}
+    ),
+)
+"""
+ELEMENT = (
+    "x * w", "x + eps", "torch.exp(-x.abs())", "torch.sigmoid(x) * w", "torch.where(x > 0, x, eps * x)", "x.clamp(-1, 1)",
+    "x * x[places]", "torch.relu(x) - w", "x * torch.rsqrt(x.square() + 1)",
+)  # fmt: skip
+REDUCED = (
+    "{e} - ({e}).mean(-1, keepdim=True)", "torch.softmax({e}, -1)", "({e}) / (1 + ({e}).abs().amax(-1, keepdim=True))",
+    "({e}) * torch.rsqrt(({e}).square().mean(-1, keepdim=True) + eps)", "torch.log_softmax({e}, -1) * w",
+    "({e}) * ({e}).amax(-1, keepdim=True) - ({e}).amin(-1, keepdim=True)",
+)  # fmt: skip
+COLUMNS = ("({e}).sum(0)", "({e}).amax(0) * w", "({e}).mean(0) + ({e}).abs().amax(0)")
+HALVES = "torch.cat((x[:, x.shape[1] // 2 :] * 2, x[:, : x.shape[1] // 2] - eps), -1)"
+
+
+def drawn(seed: int) -> tuple[str, str, Choice, list[str]]:
+    """(spec.py, reference.py, a choice of numbers, workloads for the emulation)."""
+    draw = random.Random(seed)
+    dtype = draw.choice(("float16", "bfloat16", "float32"))
+    form = ("elements", "rows", "rows", "columns", "halves")[seed % 5]
+    element = draw.choice(ELEMENT)
+    body = {
+        "elements": element,
+        "rows": draw.choice(REDUCED).format(e=element),
+        "columns": draw.choice(COLUMNS).format(e=element),
+        "halves": HALVES,
+    }[form]
+    in_place = form in ("elements", "rows") and "places" not in body and draw.random() < 0.4
+    shape = '("cols",)' if form == "columns" else '("rows", "cols")'
+    outputs = "" if in_place else f'Tensor(name="out", role="output", shape={shape}),'
+    sizes = [(draw.choice((1, 3, 37)), draw.choice((8, 16, 64, 136, 520))) for _ in range(3)]
+    sizes.append((draw.choice((2, 5)), draw.choice((6, 10, 90, 258))))
+    workloads = "\n        ".join(
+        f'Workload(axes={{"rows": {rows}, "cols": {cols}}}, dtype={dtype!r}, devices=("cuda",)),'
+        for rows, cols in dict.fromkeys(sizes)
+    )
+    spec = SPEC.format(dtype=dtype, role="inout" if in_place else "input", outputs=outputs, workloads=workloads)
+    name = "x" if in_place else "out"
+    reference = (
+        "import torch\n\n\ndef reference(x, w, places, eps):\n"
+        f'    return {{"{name}": {body}}}\n'
+    )  # fmt: skip
+    choice = Choice(
+        bytes=draw.choice((4, 8, 16)), items=draw.choice((1, 2, 4, 8)), threads=draw.choice((64, 128, 256)),
+        lanes=draw.choice((4, 8, 16)), split=draw.choice((1, 2, 4, 8)), deep=draw.choice((2, 8, 16)),
+        each=draw.choice((1, 2, 3)),
+    )  # fmt: skip
+    named = [f"{dtype}:rows={rows},cols={cols}" for rows, cols in dict.fromkeys(sizes)]
+    return spec, reference, choice, named
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_drawn_program_under_a_drawn_schedule_is_right(seed, tmp_path):
+    spec, reference, choice, workloads = drawn(seed)
+    (tmp_path / "spec.py").write_text(spec)
+    (tmp_path / "reference.py").write_text(reference)
+    kernel = catalog.load(str(tmp_path))
+    meaning = Meaning(kernel.spec, reference)
+    sized = {dtype: list(kernel.spec.workloads) for dtype in kernel.spec.dtypes}
+    text = meaning.text(schedule(meaning.program, kernel.spec.dtypes, sized, choice, lean=seed % 2 == 0))
+    candidate = tmp_path / "candidate.cu"
+    candidate.write_text(text)
+    done = emulated(tmp_path, candidate, "0", "1", *workloads)
+    assert done.returncode == 0, f"{reference}\n{choice}\n{done.stdout}{done.stderr}"
+
+
+def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):
+    spec = SPEC.format(
+        dtype="float32", role="inout", outputs="",
+        workloads='Workload(axes={"rows": 3, "cols": 8}, dtype="float32", devices=("cuda",)),',
+    )  # fmt: skip
+    (tmp_path / "spec.py").write_text(spec)
+    (tmp_path / "reference.py").write_text("def reference(x, w, places, eps):\n    return {'x': x[places] + x}\n")
+    kernel = catalog.load(str(tmp_path))
+    with pytest.raises(NoProgram, match="in place"):
+        Meaning(kernel.spec, (tmp_path / "reference.py").read_text()).program(kernel.spec.dtypes[0], 1)
