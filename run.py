@@ -16,6 +16,7 @@ from pathlib import Path
 
 from graph.commands.opened import door
 from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, Parser, number, usage_error
+from harness.report.inert import inert_streams
 
 STARTING_S = 4.0
 """What is not shown by then says that it is still starting."""
@@ -197,7 +198,12 @@ def main(words: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="readable")
-    asked = parse(sys.argv[1:] if words is None else words)
+    with inert_streams():
+        return _go(sys.argv[1:] if words is None else words)
+
+
+def _go(words: list[str]) -> int:
+    asked = parse(words)
     asked.starting = threading.Timer(STARTING_S, _say_starting)
     asked.starting.daemon = True
     asked.starting.start()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,7 @@ from rich.text import Text
 from graph.campaign import Entry, by_problem
 from graph.live import MOST_WORKERS, NODES, worker_lines
 from harness.report.campaign_page import EAGER
+from harness.report.console import Console
 from harness.report.fast_p import correct_rate, fast_p, geometric_mean
 from harness.report.inert import one_line
 from harness.report.words import count, duration, interval, percent, times

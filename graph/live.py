@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.spinner import Spinner
@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records import Interval
+from harness.report.console import Console
 from harness.report.inert import one_line
 from harness.report.result import policy_text
 from harness.report.table import word

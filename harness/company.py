@@ -2,8 +2,8 @@
 
 No input of a timed call exists before the calls that went before it, and none is used twice. Each element is
 `a ^ (x & b)`: `a` drawn as the spec says, `b` random bits, both read from an offset that is the call's own, `x` the bits
-of `a` that may change without leaving the distribution (sign and mantissa of a normal value, what keeps a range's value
-inside). So values are fresh, making them costs as many bytes as reading them, and the parent can make them once more to
+of `a` that may change without leaving the distribution (sign and mantissa of a normal value, the mantissa of one of a range;
+on a CPU the exponent, too). So values are fresh, making them costs as many bytes as reading them, and the parent can make them once more to
 check any call. What a model keeps between calls (`constant`, tables of which calls touch a part) has copies in turn, which
 are redrawn between samples.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import secrets
 import subprocess
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parent / "probes" / "company.cu"
 HOST_SOURCE = SOURCE.with_suffix(".cpp")
+BESIDE = {"cuda": SOURCE, "cpu": SOURCE.with_name("calls.cpp")}
+"""What stands around a call in its own process: the kernels before and after it; on a CPU the loop that makes it."""
 PACK_BYTES, MAX_TENSORS = 16, 16
 STEPS = 4096
 """Offsets in `b` on a GPU are below so many packs; it is redrawn before each sample."""
@@ -139,8 +142,12 @@ def digest(outputs: list[torch.Tensor]) -> int:
     return total & _M64
 
 
-def _freedom(a: torch.Tensor, kind: str, low: float, high: float) -> torch.Tensor:
-    """Which bits of each element may change (the same integer type): none of a zero, of an infinity only the sign."""
+def _freedom(a: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """Which bits of each element may change, all independently, without leaving `low` to `high` (the same integer type).
+
+    None of a zero, of an infinity the sign alone. Of all others as many low bits of the mantissa as there may be: the whole of
+    it but where an end of the range lies within a factor of two.
+    """
     import torch
 
     name = str(a.dtype).removeprefix("torch.")
@@ -148,18 +155,29 @@ def _freedom(a: torch.Tensor, kind: str, low: float, high: float) -> torch.Tenso
     raw, width = a.view(bits), 8 * a.element_size()
     # Of the elements' own type: `where` would make eight bytes of each with Python's integers, 4.5 GiB in a prefill's input.
     none, mantissa, sign = raw.new_tensor([0, (1 << _MANTISSA[name]) - 1, -(1 << (width - 1))])
-    if kind in ("uniform", "scaled", "range"):
-        # The low half of the mantissa, where neither end of what it can make leaves the range.
-        mask = raw.new_tensor((1 << (_MANTISSA[name] + 1) // 2) - 1)
-        inside = torch.ones_like(raw, dtype=torch.bool)
-        for end in (raw | mask, raw & ~mask):
+    magnitude = raw & ~sign
+    exponent = magnitude & ~mantissa
+    normal = (exponent != 0) & (exponent != (~sign & ~mantissa))
+    if math.isinf(low) and math.isinf(high):
+        free = torch.where(normal, sign | mantissa, sign)
+        return torch.where(magnitude == 0, none, free)
+
+    def stays(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        inside = torch.ones_like(values, dtype=torch.bool)
+        for end in (values | mask, values & ~mask):
             value = end.view(a.dtype).to(torch.float64)
             inside &= (value >= low) & (value <= high)
-        return torch.where(inside, mask, none)
-    exponent = raw & (~sign & ~mantissa)
-    normal = (exponent != 0) & (exponent != (~sign & ~mantissa))
-    free = torch.where(normal, sign | mantissa, sign)
-    return torch.where((raw & ~sign) == 0, none, free)
+        return inside
+
+    free = torch.where(normal & stays(raw, mantissa), mantissa, none)
+    left = (normal & (free == 0)).nonzero().squeeze(1)
+    values, masks = raw[left], free[left]
+    for count in range(_MANTISSA[name] - 1, 0, -1):
+        mask = raw.new_tensor((1 << count) - 1)
+        masks = torch.where((masks == 0) & stays(values, mask), mask, masks)
+    free[left] = masks
+    both = stays(raw ^ sign, free) & normal if low < 0 < high else torch.zeros_like(normal)
+    return torch.where(both, free | sign, free)
 
 
 class Mixture:
@@ -180,6 +198,8 @@ class Mixture:
         self.bytes = {"a": whole, "x": whole, "b": self.round_bytes + steps * PACK_BYTES}
         self.whole = "float" not in self.dtype
         """Integers are not mixed bit by bit: `b` chooses between two draws."""
+        self.chooses = not self.whole and most_round_bytes >= 1 << 62
+        """So it does of exponents on a CPU. On a GPU `x` would have to be read for that, by kernels that stand beside timed ones."""
         self.a: torch.Tensor
         self.x: torch.Tensor
         self.b: torch.Tensor
@@ -199,11 +219,41 @@ class Mixture:
                 wide = values.float() if values.dtype.itemsize == 1 else values  # 8-bit floats cannot be compared
                 one = torch.ones(1, device=values.device).to(values.dtype).view(torch.uint8)
                 self.a.view(-1, values.dtype.itemsize)[wide.abs() < torch.finfo(values.dtype).smallest_normal] = one
-            _, low, high = (*self.tensor.values[0].split(":"), "0", "1")[:3]
-            free = _freedom(values, self.kind, float(low), float(high))
+            free = _freedom(values, *self._ends(values))
+            if self.chooses:
+                free |= self._exponents(values, free, rng)
             self.x.copy_(free.view(torch.uint8))
             self.same_x = bool((free == free[0]).all())
         self.renew(rng)
+
+    def _ends(self, values: torch.Tensor) -> tuple[float, float]:
+        """Of the range that the values are drawn from."""
+        if self.kind == "range":
+            _, low, high = self.tensor.values[0].split(":")
+            return float(low), float(high)
+        if self.kind == "scaled":
+            return 0.0, float(values.float().max())
+        return (0.0, 1.0) if self.kind == "uniform" else (-math.inf, math.inf)
+
+    def _exponents(self, values: torch.Tensor, free: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+        """Where an element may have the exponent of another draw: the bits in which the two differ, of `free`'s type.
+
+        Only where the other may change as much: then either has what the other has, and nothing leaves the distribution.
+        """
+        import torch
+
+        other = torch.empty_like(values)
+        draw(other, self.tensor.values[0], self.workload, rng)
+        alike = (_freedom(other, *self._ends(values)) == free) & (free & self._mantissa(free) == self._mantissa(free))
+        differ = values.view(free.dtype) ^ other.view(free.dtype)
+        return torch.where(alike, differ & self._field(free), free.new_zeros(()))
+
+    def _mantissa(self, like: torch.Tensor) -> torch.Tensor:
+        return like.new_tensor((1 << _MANTISSA[self.dtype]) - 1)
+
+    def _field(self, like: torch.Tensor) -> torch.Tensor:
+        """The bits of an exponent."""
+        return ~self._mantissa(like) & ~like.new_tensor(-(1 << (8 * like.element_size() - 1)))
 
     def renew(self, rng: torch.Generator) -> None:
         """Draw `b` anew."""
@@ -214,6 +264,10 @@ class Mixture:
             elements.random_(0, 2, generator=rng).neg_()
         else:
             self.b.view(torch.int32).random_(-(1 << 31), 1 << 31, generator=rng)
+            if self.chooses:  # an exponent whole or not at all
+                elements = self.b.view(getattr(torch, _BITS[DTYPE_BYTES[self.dtype]]))
+                choice = torch.empty_like(elements).random_(0, 2, generator=rng).neg_()
+                elements.bitwise_xor_((elements ^ choice) & self._field(elements))
             if self.same_x:
                 self.b.view(torch.int64).bitwise_and_(self.x[:8].view(torch.int64))
 

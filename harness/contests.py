@@ -105,8 +105,8 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
         if fault.side != match.mine:
             raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
         rig.pool.drop(verdict.candidate)
-        return verdict.model_copy(update={"outcome": fault.outcome, "reason": fault.reason})
-    now = verdict.model_copy(
+        return verdict.failed(fault.outcome, fault.reason)
+    return verdict.model_copy(
         update={
             "timings": tuple(sorted(timings, key=lambda t: (order.index(t.workload), CACHES.index(t.cache)))),
             "checks": (*verdict.checks, *(check for one in found for check in one.checks)),
@@ -116,7 +116,6 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
             "seconds": verdict.seconds + time.perf_counter() - start,
         }
     )
-    return Verdict.model_validate(now.model_dump())
 
 
 def _not_slowed(rig: Rig, match: Match, cases: list[Case], contests: int) -> tuple[list[Timed], Suite | None]:
@@ -169,8 +168,7 @@ def timed_beside(verdict: Verdict, other: Verdict) -> Verdict:
         for timing in other.timings
     ]  # fmt: skip
     same = Suite(speedup=EXACTLY_ONE, comparison=Comparison.SAME)
-    update = {"timings": tuple(timings), "suite": same}
-    return Verdict.model_validate(verdict.model_copy(update=update).model_dump())
+    return verdict.model_copy(update={"timings": tuple(timings), "suite": same})
 
 
 def in_other_company(rig: Rig, match: Match) -> Elsewhere:

@@ -133,7 +133,7 @@ class Evaluator(Rig):
         except SideFailure as fault:
             if fault.side != "candidate":
                 raise RuntimeError(f"the {fault.side} failed in other company: {fault.reason}") from None
-            return _disproved(verdict, fault.outcome, f"in other company: {fault.reason}")
+            return verdict.failed(fault.outcome, f"in other company: {fault.reason}")
         return verdict.model_copy(update={"elsewhere": found.timings, "suites_elsewhere": found.suites})
 
     def _in_other_company(self, verdict: Verdict, baseline: str) -> Elsewhere:
@@ -151,7 +151,7 @@ class Evaluator(Rig):
         build = verdict.build
         kept = self.store.once("draws", key, Drawn, lambda: self._drawn(build, baseline, count))
         if kept.failure:
-            return _disproved(verdict, Outcome.INCORRECT, kept.failure)
+            return verdict.failed(Outcome.INCORRECT, kept.failure)
         return verdict.model_copy(update={"draws": kept.draws, "launch": kept.launch})
 
     def _drawn(self, build: Build, baseline: str, count: int) -> Drawn:
@@ -165,10 +165,17 @@ class Evaluator(Rig):
         found: dict[str, dict[str, str]] = {}
         for name in probes.names(calls=calls):
             key = self.key("probe", name, build.candidate, build.backend)
-            if (readings := self.store.kept("probe", key, Readings)) is None:
+            stores = [self.store]
+            if self.is_ours(build.candidate) and self.everywhere is not None:
+                stores.append(self.everywhere)
+            readings = next(
+                (kept for store in stores if (kept := store.kept("probe", key, Readings)) is not None), None
+            )
+            if readings is None:
                 readings = self._readings(name, build)
-                if "unavailable" not in readings.values:
-                    self.store.keep("probe", key, readings)
+            if "unavailable" not in readings.values:
+                for store in stores:
+                    store.keep("probe", key, readings)
             found[name] = dict(readings.values)
         return found
 
@@ -218,15 +225,6 @@ class Evaluator(Rig):
 
     def _searched(self, candidate: str, seconds: float) -> Tuned:
         return search.search(self, self.store.get(candidate), seconds)
-
-
-def _disproved(verdict: Verdict, outcome: Outcome, reason: str) -> Verdict:
-    """Of a candidate that had passed and had been timed, and has failed since."""
-    return Verdict.model_validate(
-        verdict.model_dump()
-        | {"outcome": outcome, "reason": reason, "timings": (), "elsewhere": ()}
-        | {"suite": None, "suite_incumbent": None, "suites_elsewhere": {}}
-    )
 
 
 class Readings(Frozen):

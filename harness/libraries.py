@@ -19,6 +19,7 @@ _RUNTIME = re.compile(
     r"\.so(\.\d+)*$"
 )
 _DRIVER = re.compile(r"(libcuda|libcudadebugger|libnvidia-.*)\.so(\.\d+)*$")
+MEMORY = "memory"
 _LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig")
 
 
@@ -62,15 +63,20 @@ def mapped(pid: int, *, gpu: bool) -> frozenset[str]:
         driver = ("/dev/nvidia", "/memfd:", "/anon_hugepage")
         return frozenset(name for name, _ in runs if name.startswith("/") and not name.startswith(driver))
     known = ("[vdso]", "[vsyscall]", "[stack]")
-    return frozenset(name if name.startswith("/") else f"memory at {at}" for name, at in runs if name not in known)
+    return frozenset(name if name.startswith("/") else f"{MEMORY} at {at}" for name, at in runs if name not in known)
 
 
 def foreign(pid: int, before: frozenset[str], own: Path, *, gpu: bool) -> str:
-    """A file that the process has come to run since `before`, and that is neither allowed nor its candidate's, or "".
+    """What code the process has come to run since `before` that is neither allowed nor its candidate's, one sentence, or "".
 
     `own`: the folder of its candidate, where it cannot write.
     """
     if not (known := allowed(gpu=gpu)):
         return ""
     new = mapped(pid, gpu=gpu) - before - set(known) - {str(own / name) for name in ("candidate.so", "company.so")}
-    return min(new, default="")
+    if files := sorted(name for name in new if not name.startswith(MEMORY)):
+        return f"a library did the work: it runs code of {files[0]}"
+    # Made by the candidate, or a library's that it has read into memory: nobody can tell, and no source shows what runs.
+    return (
+        f"it runs code that was made at run time ({min(new)}); only what its source compiles to may run" if new else ""
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,13 +40,13 @@ class Pool:
         *,
         dtypes: tuple[str, ...],
         libraries: bool,
-        company: Callable[[], Path | None],
+        company: Callable[[], Path],
         least: Callable[[], int],
         look: Callable[[Worker], None],
         ahead: Callable[[Build], None],
     ) -> None:
-        """`libraries`: whether candidates of a problem may call them. `company`: the library of the kernels around a timed
-        call, on a GPU. `least`: bytes of the first arena. `look` sees every worker that was started, and may refuse it.
+        """`libraries`: whether candidates of a problem may call them. `company`: the library of what stands around a
+        timed call. `least`: bytes of the first arena. `look` sees every worker that was started, and may refuse it.
         `ahead`: what has to be done with a build before a process of it may be judged.
         """
         self.kernel, self.spec, self.device, self.dtypes = kernel, kernel.spec, on, dtypes
@@ -60,6 +61,8 @@ class Pool:
         self._zygote: Zygote | None = None
         self._started: list[Worker] = []
         """Every process of `start` that may be alive: those that nobody keeps here have the arena mapped, too."""
+        self._starting = threading.RLock()
+        """Native workers are started several at once."""
         self._dying: list[Worker] = []
         """Killed, and not waited for yet."""
 
@@ -145,15 +148,25 @@ class Pool:
 
         `compilers`: it may start programs, in the same box, and is not to be judged.
         """
-        if not compilers:
-            self._ahead(build)
         artefact = Path(build.artefact)
+        if not compilers:
+            with self._starting:
+                self._ahead(build)
+        if build.backend != "model_new" and not is_python_side(backends.get(build.backend)):
+            symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
+            native = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
+            with self._starting:
+                return self._seen(native)
+        with self._starting:
+            return self._seen(self._started_in_python(build, artefact, compilers=compilers))
+
+    def _started_in_python(self, build: Build, artefact: Path, *, compilers: bool) -> Worker:
         worker: Worker
         if isinstance(self.kernel, Problem) and build.backend == "model_new":
             worker = self.kernel.start(
                 build.candidate, artefact, libraries=self._libraries, company=self._company(), compilers=compilers
             )  # fmt: skip
-        elif is_python_side(backends.get(build.backend)):
+        else:
             if self._zygote is not None and not self._zygote.alive:
                 self._zygote.close()
                 self._zygote = None
@@ -163,9 +176,9 @@ class Pool:
                 self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
                 company=self._company(), limits=COMPILING if compilers else LIMITS, compilers=compilers,
             )  # fmt: skip
-        else:
-            symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
-            worker = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
+        return worker
+
+    def _seen(self, worker: Worker) -> Worker:
         self._started = [*(one for one in self._started if one.alive), worker]
         self._look(worker)
         return worker

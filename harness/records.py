@@ -6,9 +6,9 @@ The types refuse lies: no timing without PASSED, no PASSED without checks.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -265,6 +265,32 @@ class Verdict(Frozen):
 
     @model_validator(mode="after")
     def _honest(self) -> Verdict:
+        self._refuse_lies()
+        return self
+
+    def failed(self, outcome: Outcome, reason: str, **more: Any) -> Verdict:
+        """What is known of the candidate, without its times: it has failed since. `more`: other fields.
+
+        The one way from a verdict to a failed one.
+        """
+        if outcome is Outcome.PASSED:
+            raise ValueError("PASSED is no failure")
+        return Verdict.model_validate(
+            dict(self)
+            | {"timings": (), "elsewhere": (), "suite": None, "suites_elsewhere": {}, "suite_incumbent": None, "against": {}}
+            | more
+            | {"outcome": outcome, "reason": reason}
+        )  # fmt: skip
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Verdict:
+        """With other values, which must fit together as a new verdict's: pydantic's own copy looks at none."""
+        if "outcome" in (update or {}):
+            raise ValueError("a verdict's outcome is not changed in a copy: see Verdict.failed")
+        copied = super().model_copy(update=update, deep=deep)
+        copied._refuse_lies()
+        return copied
+
+    def _refuse_lies(self) -> None:
         if self.outcome is Outcome.PASSED:
             if not self.checks:
                 raise ValueError("PASSED without a single check")
@@ -275,7 +301,6 @@ class Verdict(Frozen):
             raise ValueError(f"{self.outcome} with timings: only a PASSED candidate has a time")
         elif not self.reason:
             raise ValueError(f"{self.outcome} without a reason")
-        return self
 
     @property
     def passed(self) -> bool:

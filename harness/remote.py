@@ -217,7 +217,7 @@ class Remote(Evaluator):
         except TookDown as fault:
             if verdict.candidate == rivals["baseline"]:
                 raise RuntimeError(f"the baseline cannot be timed: {fault}") from None
-            return verdict.model_copy(update={"outcome": Outcome.RUNTIME_ERROR, "reason": str(fault)})
+            return verdict.failed(Outcome.RUNTIME_ERROR, str(fault))
         return measured.model_copy(update={"build": verdict.build})
 
     def _contended(self, match: Match, cases: tuple[Case, ...]) -> Quick:

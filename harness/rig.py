@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from harness import backends, company, device, light, machine, roofs, sandbox, timing, triton_kernels
+from harness import backends, company, device, light, load, machine, roofs, sandbox, timing, triton_kernels
 from harness.correctness import TOLERANCE, Cases, Layout, distributions
 from harness.device import Arena
 from harness.engines.process import Worker, WorkerFailure
@@ -27,6 +27,7 @@ from harness.records import Build, Cache, Company, DeviceFacts
 from harness.sampling import PAIR, Contest, Side, SideFailure
 from harness.store import Store, digest, digest_of
 from harness.timing import Result
+from harness.watchdog import folder_bytes
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
@@ -49,6 +50,12 @@ def compiled(candidate: str, text: str, module: ModuleType, folder: Path, facts:
     source.write_text(text)
     start = time.perf_counter()
     done = module.compile(source, artefact, facts, COMPILE_S, **entry)
+    size = folder_bytes(str(artefact), backends.ARTEFACT_BYTES) if artefact.is_dir() else _bytes(artefact)
+    if done.ok and size > backends.ARTEFACT_BYTES:
+        allowed = f"{backends.ARTEFACT_BYTES >> 20} MiB"
+        done = backends.Compiled(False, f"error: what was compiled is larger than the {allowed} that are allowed")
+    if not done.ok and artefact.is_file():
+        artefact.unlink()  # nobody will ask for it
     return Build(
         candidate=candidate,
         backend=module.__name__.rpartition(".")[2],
@@ -64,6 +71,10 @@ def intact(build: Build) -> bool:
     """Whether the artefact is there and as it was built."""
     artefact = Path(build.artefact)
     return artefact.exists() and build.artefact_digest in ("", digest_of(artefact))
+
+
+def _bytes(path: Path) -> int:
+    return path.stat(follow_symlinks=False).st_size if path.is_file() else 0
 
 
 class Rig:
@@ -223,12 +234,17 @@ class Rig:
 
     @cached_property
     def _ours(self) -> list[str]:
-        """Hashes of the sources of ours that every run builds."""
-        return [*self.beside(), digest(roofs.source(self.device).read_text())]
+        """Hashes of the sources that every run builds: ours, and the baselines that the kernel came with."""
+        baselines = [digest(path.read_text()) for path in self.kernel.folder.glob("baseline*") if path.is_file()]
+        return [*self.beside(), digest(roofs.source(self.device).read_text()), *baselines]
+
+    def is_ours(self, candidate: str) -> bool:
+        """Whether what is found out about that source is this machine's to keep, for all runs."""
+        return candidate in self._ours
 
     def beside(self) -> list[str]:
         """Of those that are loaded beside a timed candidate."""
-        ours = [light.source(self.device), *([company.SOURCE] if self.device == "cuda" else [])]
+        ours = (light.source(self.device), company.BESIDE[self.device])
         return [self.store.put(path.read_text()) for path in ours]
 
     # --- workers -------------------------------------------------------------------------------------------------
@@ -241,13 +257,11 @@ class Rig:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
         return self.pool.arena(size)
 
-    def _company(self) -> Path | None:
-        """The library of the kernels around a timed call, on a GPU."""
-        if self.device != "cuda":
-            return None
-        build = self.build(self.store.put(company.SOURCE.read_text()))
+    def _company(self) -> Path:
+        """The library of what stands around a timed call: the kernels before and after it, or on a CPU the loop that makes it."""
+        build = self.build(self.store.put(company.BESIDE[self.device].read_text()))
         if not build.ok:
-            raise RuntimeError(f"the kernels around a timed call do not compile:\n{build.log}")
+            raise RuntimeError(f"what stands around a timed call does not compile:\n{build.log}")
         return Path(build.artefact)
 
     def _least_memory(self) -> int:
@@ -281,8 +295,8 @@ class Rig:
         """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
         self.pool.settle()
         pair = None
-        if (library := self._company()) is not None and contest.company != "alone":
-            pair = Side(PAIR, self.pool.ours(PAIR, library, {PAIR: ("company_nothing",)}), PAIR)
+        if self.device == "cuda" and contest.company != "alone":
+            pair = Side(PAIR, self.pool.ours(PAIR, self._company(), {PAIR: ("company_nothing",)}), PAIR)
         return timing.run(contest, sides, pair=pair, **how)
 
     def side(self, name: str, build: Build) -> Side:
@@ -298,18 +312,19 @@ class Rig:
 
     def light_us(self, workload: Workload, cache: Cache, on: Company = "plain", *, again: bool = False) -> float:
         """The measured bound of this workload on this device in that cache state; `again` measures it once more."""
-        key = digest(
-            "light", VERSION, self.facts.model_dump_json(), light.source(self.device).read_text(), cache, on,
-            self.spec.model_dump_json(include={"arguments"}), workload.label,
-        )  # fmt: skip
+        text = light.source(self.device).read_text()
+        kernel, streaming = light.kernel_for(self.spec, workload, self.device)
+        key = digest("light", VERSION, self.facts.model_dump_json(), text, cache, on, kernel.spec.model_dump_json())
+        everywhere = self.everywhere
         kept = self.store.kept("light", key, Light)
+        if kept is None and everywhere is not None and (kept := everywhere.kept("light", key, Light)) is not None:
+            self.store.keep("light", key, kept)
         if kept is not None and not again:
             return kept.microseconds
-        text = light.source(self.device).read_text()
         build = self.build(self.store.put(text))
         if not build.ok:
             raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
-        kernel, streaming = light.kernel_for(self.spec, workload, self.device)
+        others = load.Watch()
         contest = self.contest(streaming, cache, on, kernel=kernel)
         variants = {name: (name,) for name in light.VARIANTS[self.device]}
         worker = self.pool.ours("light", Path(build.artefact), variants)
@@ -318,7 +333,16 @@ class Rig:
         best = min(found)
         best = min(best, kept.microseconds) if kept else best
         self.store.keep("light", key, Light(microseconds=best))
+        if (
+            everywhere is not None and not others.said()
+        ):  # what was measured beside others is too slow for those to come
+            everywhere.keep("light", key, Light(microseconds=best))
         return best
+
+    @cached_property
+    def everywhere(self) -> Store | None:
+        """What is kept on this machine for all its runs; None where nothing can be."""
+        return machine.store()
 
     def measured_facts(self) -> DeviceFacts:
         """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/roofs.py)."""

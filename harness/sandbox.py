@@ -127,6 +127,8 @@ _PROC = (
 )  # fmt: skip
 _PROC_GPU = ("driver", "devices", "modules", "interrupts", "misc")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# A compiler needs no file without an end, and would read it to its end.
+COMPILERS_DEVICES = DEVICES[:1]
 
 
 # --- Landlock ----------------------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ def _landlock(
         allow(path, _READ)
     for name in _PROC:
         allow(f"/proc/{name}", _READ)
-    for path in DEVICES:
+    for path in COMPILERS_DEVICES if allow_exec and not gpu else DEVICES:
         allow(path, _READ_FILE | _WRITE_FILE)
     for path in devices:
         allow(path, _READ | _WRITE_FILE | _IOCTL_DEV)

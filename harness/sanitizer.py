@@ -107,9 +107,8 @@ def judge(verdict: Verdict, reports: Sequence[Report]) -> Verdict:
         warnings.append(f"{NAME}{named} says nothing: {words}")
     update: dict = {"checks": tuple(checks), "warnings": tuple(warnings)}
     if bad := next((report for report in ended if report.errors), None):
-        update |= {"outcome": Outcome.INCORRECT, "reason": f"{_named(bad)}: {bad.words}"}
-        update |= {"timings": (), "suite": None, "suite_incumbent": None}
-    return Verdict.model_validate(verdict.model_copy(update=update).model_dump())
+        return verdict.failed(Outcome.INCORRECT, f"{_named(bad)}: {bad.words}", **update)
+    return verdict.model_copy(update=update)
 
 
 def _named(report: Report) -> str:

@@ -24,6 +24,7 @@ from harness.bands import Key, Ratios, Split, score
 from harness.contests import Case
 from harness.correctness import Layout
 from harness.engines.process import Worker, WorkerFailure
+from harness.records import Build
 from harness.rig import Rig
 from harness.sampling import PAIR, Side, SideFailure
 from harness.store import digest
@@ -39,6 +40,8 @@ MOST_VARIANTS = 64
 TRIES = 2
 """A busy machine accuses who is honest now and then: a variant that failed while it was timed is started afresh once."""
 
+STARTED_AT_ONCE = 4
+"""Processes of variants: on a GPU each waits 0.3 s for its context."""
 PROGRAMMATIC_CASES = 2
 """Beside them, hot among kernels with programmatic launch, where the source has a choice of it: when to let the next kernel
 begin is nothing to search among plain ones."""
@@ -261,12 +264,17 @@ def measured_ratios(
 
     def start(index: int) -> None:
         left[index] -= 1
-        if builds[index].ok and left[index] >= 0 and (worker := _checked(rig, builds[index])):
+        worker = _begun(rig, builds[index]) if builds[index].ok and left[index] >= 0 else None
+        if worker is not None and _is_right(rig, worker):
             sides[index] = Side(str(index), worker)
 
     try:
-        for index in range(len(builds)):
-            start(index)
+        with ThreadPoolExecutor(min(STARTED_AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
+            begun = list(pool.map(lambda build: _begun(rig, build) if build.ok else None, builds))
+        for index, worker in enumerate(begun):  # in turn: they are asked in the same memory
+            left[index] -= 1
+            if worker is not None and _is_right(rig, worker):
+                sides[index] = Side(str(index), worker)
         if 0 not in sides:
             return [None] * len(variants)
         for case in cases:
@@ -278,12 +286,15 @@ def measured_ratios(
     return [found[i] if i in whole else None for i in range(1, len(texts))]
 
 
-def _checked(rig: Rig, build) -> Worker | None:
-    """A worker that has been right on every small workload; None where it was not. The winner is verified in full."""
+def _begun(rig: Rig, build: Build) -> Worker | None:
     try:
-        worker = rig.start(build)
+        return rig.start(build)
     except WorkerFailure:
         return None
+
+
+def _is_right(rig: Rig, worker: Worker) -> bool:
+    """Whether it has been right on every small workload, else it is ended. The winner is verified in full."""
     try:
         for workload in rig.suite():
             if Layout(rig.spec, workload, 1).size > 8 << 20:
@@ -291,10 +302,10 @@ def _checked(rig: Rig, build) -> Worker | None:
             for check in verification.checks(rig, worker, workload, everything=False):
                 if not check.passed:
                     rig.pool.end(worker)
-                    return None
+                    return False
     except WorkerFailure:
-        return None
-    return worker
+        return False
+    return True
 
 
 def _time(
@@ -310,7 +321,7 @@ def _time(
         fresh = {index: Side(side.name, side.worker) for index, side in sides.items()}
         contest = rig.contest(*case)
         try:
-            result = rig.run(contest, list(fresh.values()), blocks=(blocks, blocks))
+            result = rig.run(contest, list(fresh.values()), blocks=(blocks, blocks), confirm=False)
         except SideFailure as fault:
             if fault.side == PAIR:
                 raise RuntimeError(f"the neighbours of timed calls failed by themselves: {fault.reason}") from None

@@ -92,11 +92,13 @@ def run(
     pair: Side | None = None,
     check: tuple[str, ...] = (),
     blocks: tuple[int, int] | None = None,
+    confirm: bool = True,
 ) -> Result:
     """Blocks of one sample of each side, in an order that is drawn anew, until the intervals are narrow.
 
     `sides[0]` is what the others are compared with. Calls of the sides named in `check` are looked at. `pair`: the side
-    whose time is taken off all others'. Raises SideFailure naming the contestant that failed.
+    whose time is taken off all others'. Without `confirm` sides are believed that seem to be faster: of a contest that decides
+    nothing. Raises SideFailure naming the contestant that failed.
     """
     protocol = contest.protocol
     least, most = blocks or protocol.blocks
@@ -122,7 +124,7 @@ def run(
         if block + 1 >= least and (late or _narrow(sides, pair, protocol.width)):
             break
     for side in sides[1:]:
-        if _seems_ahead(contest, sides[0], side, pair):
+        if confirm and _seems_ahead(contest, sides[0], side, pair):
             _confirm(contest, sides[0], side, pair, look=side.name in check)
     for side in sides[1:]:
         _doubt(contest, sides[0], side)
@@ -212,7 +214,7 @@ def _confirm(contest: Contest, first: Side, side: Side, pair: Side | None, *, lo
     certain = statistics.median(_paired(_outside(first, pipe_s), _outside(side, 0.0)))
     # Where others are at work most requests wait, and of calls that are few a request most of the time is that. Whose quickest
     # one bears its clock out is not accused, though not believed either: who forges has none.
-    quickest = statistics.median(first.seconds) / max(side.quickest_s - pipe_s / side.calls, 1e-9)
+    quickest = statistics.median(first.seconds) / max(side.quickest_s - pipe_s / side.calls, _least(side))
     borne_out = max(quickest, statistics.median(shown))
     # Nobody is accused by three pairs: there all of them have come out short for an honest side.
     while (forged := claimed.low > FORGED * max(*ours, borne_out)) and len(ours) < ACCUSING_PAIRS:
@@ -233,8 +235,14 @@ def _confirm(contest: Contest, first: Side, side: Side, pair: Side | None, *, lo
 def _outside(side: Side, pipe_s: float) -> list[float]:
     """Seconds per call of each sample by our clock, less what the pipe is thought to take of one."""
     return [
-        max(s + (lacking - pipe_s) / side.calls, 1e-9) for s, lacking in zip(side.seconds, side.lacking, strict=True)
+        max(s + (lacking - pipe_s) / side.calls, _least(side))
+        for s, lacking in zip(side.seconds, side.lacking, strict=True)
     ]
+
+
+def _least(side: Side) -> float:
+    """Seconds per call: of a request of which the pipe took nearly all, our clock cannot say that its calls took less."""
+    return LEAST_SHARE * min(s + taken / side.calls for s, taken in zip(side.seconds, side.lacking, strict=True))
 
 
 def _is_borne_out_among_others(contest: Contest, first: Side, side: Side) -> bool:

@@ -59,7 +59,7 @@ def family(leader: int) -> list[int]:
     return sorted(found)
 
 
-def _folder_bytes(folder: str, most: int) -> int:
+def folder_bytes(folder: str, most: int) -> int:
     """Bytes of the files below a folder; stops counting beyond `most`. Links are not followed."""
     total, pending = 0, [folder]
     while pending and total <= most:
@@ -144,7 +144,7 @@ class Watchdog:
             return f"started {threads} processes and threads, {self._limits.threads} are allowed"
         self._polls += 1
         if self._scratch and self._limits.scratch_bytes and self._polls % 4 == 0:
-            size = _folder_bytes(self._scratch, self._limits.scratch_bytes)
+            size = folder_bytes(self._scratch, self._limits.scratch_bytes)
             if size > self._limits.scratch_bytes:
                 allowed = self._limits.scratch_bytes / 2**20
                 return f"filled its scratch folder beyond the {allowed:.0f} MiB that are allowed"

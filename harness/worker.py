@@ -174,9 +174,10 @@ class Worker:
         self.arenas: dict[int, tuple[int, Any]] = {}
         self.symbols: dict[str, Any] = {}
         self.company: Any = None
-        """The library of the neighbours, on a GPU."""
+        """The library of the neighbours on a GPU, on a CPU that of the loop that makes calls."""
         self.planned: tuple[list[Any], Any, Any] | None = None
-        """The launches, or on a CPU calls, in order, and on a GPU their graph and the one that is run before it, untimed."""
+        """The launches in order, their graph and the one that is run before it, untimed; on a CPU in the graph's place what the
+        loop is given: the entry, the words of all calls and how many of each lie on the stack."""
         self.whole: tuple[Any, Any] | None = None
         """Whoever captured it, and what the graph is made from."""
 
@@ -190,6 +191,7 @@ class Worker:
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         if message["gpu"] and self.cuda is None:
             self.cuda = Cuda(message["cuda_library"], message["device"])
+        if "company" in message:  # who only answers what is right is not timed
             self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
         library = ctypes.CDLL(message["path"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
         self.programmatic = (
@@ -250,7 +252,9 @@ class Worker:
         function = self.symbols[message["dtype"]]
         calls = [self.arguments(arguments) for arguments in message["calls"]]
         if self.cuda is None:
-            self.planned = ([lambda prepared=prepared: function(*prepared) for prepared in calls], None, None)
+            launches = [lambda prepared=prepared: function(*prepared) for prepared in calls]
+            entry = ctypes.cast(function, ctypes.c_void_p)
+            self.planned = launches, (entry, *words_of(self.company, calls)), None
             return {"graph": True}
         company = Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
         self.programmatic.value = int(message["company"]["programmatic"])
@@ -296,13 +300,9 @@ class Worker:
         launches, graph, before = self.planned
         repeat = message["repeat"]
         if self.cuda is None:
-            calls = [launches[number] for number in message["order"]]
-            clock = time.perf_counter_ns
-            start = clock()
-            for _ in range(repeat):
-                for call in calls:
-                    call()
-            return {"seconds": (clock() - start) * 1e-9}
+            order = (ctypes.c_int32 * len(message["order"]))(*message["order"])
+            taken_ns = self.company.make_calls(*graph, order, len(order), repeat)
+            return {"seconds": taken_ns * 1e-9}
         return {"seconds": time_in_company(self.cuda, launches, graph, before, repeat)}
 
     # The rest is plumbing.
@@ -337,6 +337,36 @@ class Worker:
             except (OSError, MemoryError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             send(self.channel, answer)
+
+
+STACK_WORDS = (0, 4, 16, 64)
+"""As in probes/calls.cpp."""
+
+
+def words_of(library: Any, calls: list[list[Any]]) -> tuple[Any, int]:
+    """(all calls' arguments as probes/calls.cpp wants them, words of each that lie on the stack), of ctypes values."""
+    library.make_calls.restype = ctypes.c_int64
+    library.make_calls.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64, ctypes.c_void_p] + [ctypes.c_int64] * 2
+    registers = library.integer_registers(), library.float_registers()
+    placed: list[list[int]] = []
+    most = 0
+    for call in calls:
+        whole: tuple[list[int], list[int]] = ([], [])
+        stack: list[int] = []
+        for value in call:
+            word = int.from_bytes(bytes(value).ljust(8, b"\0"), sys.byteorder)
+            kind = isinstance(value, (ctypes.c_float, ctypes.c_double))
+            (whole[kind] if len(whole[kind]) < registers[kind] else stack).append(word)
+        most = max(most, len(stack))
+        placed.append(
+            [*whole[0], *[0] * (registers[0] - len(whole[0])), *whole[1], *[0] * (registers[1] - len(whole[1])), *stack]
+        )
+    room = next((size for size in STACK_WORDS if size >= most), None)
+    if room is None:
+        raise OSError(f"an entry point with {most} arguments more than fit into registers cannot be called")
+    length = sum(registers) + room
+    flat = [word for words in placed for word in (*words, *[0] * (length - len(words)))]
+    return (ctypes.c_uint64 * len(flat))(*flat), room
 
 
 def plan_in_company(

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.records import EpochGain
+from harness.report.console import Console
 from harness.report.words import epoch_gain
 from harness.store import write_atomically
 from minibatch import geometric, ops, placing, ranks, report, rungs, training, trial

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from harness.machine import cache_folder
+from harness.report.console import Console
 from minibatch import benchmark_graphs, graphs, synthetic
 from minibatch.graphs import Graph, GraphError
 from minibatch.memory import amount, available_bytes

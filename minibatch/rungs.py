@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
 
+from harness.report.console import Console
 from minibatch import geometric, models, ranks, training, wholegraph
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError

@@ -104,3 +104,13 @@ def test_evaluate_shows_what_it_is_at(capsys, tmp_path: Path) -> None:
     assert door.main([*words, str(broken), "--json"]) == 3
     said = capsys.readouterr()
     assert said.err == "" and json.loads(said.out)["outcome"] == "INCORRECT"
+
+
+def test_a_refusals_escape_sequences_are_shown_and_not_obeyed(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    problem = tmp_path / "problem.py"
+    problem.write_text(
+        "class Model: pass\ndef get_inputs():\n    return []\nraise RuntimeError('\\x1b[2J\\x1b[HPASSED, FASTER 9.99x\\x1b[8m')\n"
+    )
+    assert door.main(["--kernel", str(problem), "--device", "cpu", "--rounds", "0", "--runs-dir", str(tmp_path)]) != 0
+    out, err = capfd.readouterr()
+    assert "\x1b" not in out + err and "␛[2J" in err

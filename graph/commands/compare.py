@@ -40,7 +40,7 @@ def go(asked: argparse.Namespace) -> int:
     if asked.json:
         print(json.dumps(both.as_json(), indent=1))
         return 0
-    from rich.console import Console
+    from harness.report.console import Console
 
     shown = [(pair.first, pair.second, pair.ratio) for pair in both.pairs]
     table.print_pairs(shown, first, second, both.overall, both.notes, Console(highlight=False))

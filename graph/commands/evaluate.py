@@ -90,8 +90,7 @@ def print_kernelbench(found, verdict) -> None:
 
 
 def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
-    from rich.console import Console
-
+    from harness.report.console import Console
     from harness.report.result import WorkloadRow
     from harness.report.table import workloads_table
     from harness.report.words import interval, worst

@@ -103,9 +103,8 @@ def close(ending: Ending, asked: argparse.Namespace) -> int:
         print(result.error, file=sys.stderr)
         return EXIT_USAGE
     if ending.state == "finished":
-        from rich.console import Console
-
         from graph.outputs import best_file
+        from harness.report.console import Console
         from harness.report.table import print_result
 
         print_result(result, Console(file=out, highlight=False))

@@ -59,7 +59,7 @@ def go(asked: argparse.Namespace) -> int:
     elif not lines:
         print(f"none of the {every_one} runs in {asked.runs_dir}" if every_one else f"{asked.runs_dir} holds no run")
     else:
-        from rich.console import Console
+        from harness.report.console import Console
 
         print_runs(lines, Console(highlight=False))
     return 0

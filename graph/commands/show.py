@@ -22,8 +22,7 @@ def go(asked: argparse.Namespace) -> int:
     if asked.json:
         print(result.model_dump_json(indent=1, ensure_ascii=True))
         return 0
-    from rich.console import Console
-
+    from harness.report.console import Console
     from harness.report.table import print_attempts
 
     print_attempts(result, Console(highlight=False))

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness import sandbox
+from harness.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,25 @@ def uses_torch(text: str) -> bool:
     return re.search(r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch|ATen|c10|pybind11)/", text, re.MULTILINE) is not None
 
 
-def run_boxed(command: list[str], scratch: Path, readable: list[str], timeout_s: float) -> tuple[int, str]:
+COMPILER_BYTES = 4 << 30
+"""Resident memory of a compiler and its children. torch's headers take g++ 1.3 GB."""
+FILE_BYTES, SCRATCH_BYTES = 128 << 20, 512 << 20
+"""Of a file that a compiler writes, and of all of them."""
+ARTEFACT_BYTES = 64 << 20
+"""Of what is kept of a candidate."""
+OUTPUT_BYTES, TALKS_BYTES = 8 << 20, 64 << 20
+"""So much of what a compiler says is held, half of it the beginning, and beyond the second it is killed."""
+
+
+def run_boxed(
+    command: list[str], scratch: Path, readable: list[str], timeout_s: float, *, memory_bytes: int = COMPILER_BYTES
+) -> tuple[int, str]:
     """Run a compiler on hostile source: no network, nothing written outside `scratch`, the user's home out of sight.
 
-    Returns (exit code, merged output). A compiler that runs over `timeout_s` is killed with its children; exit code -1.
+    Returns (exit code, merged output, its middle left out where it is long). One that runs over `timeout_s`, takes more memory
+    than it may or does not stop talking is killed with its children; exit code -1, and the last line says why.
     """
-    limits = sandbox.Limits(memory_bytes=16 << 30, file_bytes=1 << 30)
+    limits = sandbox.Limits(memory_bytes=16 << 30, file_bytes=FILE_BYTES)
     process = subprocess.Popen(
         sandbox.launch_command(command, scratch=str(scratch), readable=readable, limits=limits),
         cwd=scratch,
@@ -95,22 +109,52 @@ def run_boxed(command: list[str], scratch: Path, readable: list[str], timeout_s:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         start_new_session=True,
     )
+    watched = limits._replace(memory_bytes=memory_bytes, scratch_bytes=SCRATCH_BYTES, threads=1024)
+    watchdog = Watchdog(process.pid, watched, seconds=timeout_s, scratch=str(scratch), tree=True, interval_s=0.1)
+    said = _Said()
     try:
-        output, _ = process.communicate(timeout=timeout_s)
-        return process.returncode, output
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        return -1, f"the compiler was killed after {timeout_s:.0f} s"
-    except BaseException:  # Ctrl-C: nothing may go on compiling behind the user's back
-        _kill(process)
-        raise
+        assert process.stdout is not None
+        while part := os.read(process.stdout.fileno(), 1 << 16):
+            said.add(part)
+            if said.bytes > TALKS_BYTES:
+                break
+        else:
+            process.wait()
+    finally:  # Ctrl-C too: nothing may go on compiling behind the user's back
+        killed = watchdog.stop()
+        talked = said.bytes > TALKS_BYTES
+        if process.poll() is None:
+            _kill(process)
+        if process.stdout is not None:
+            process.stdout.close()
+    if killed or talked:
+        why = killed or f"wrote more than {TALKS_BYTES >> 20} MiB of messages"
+        return -1, f"{said.text()}\nerror: the compiler was killed: it {why}".lstrip()
+    return process.returncode, said.text()
+
+
+class _Said:
+    """The beginning and the end of what somebody writes."""
+
+    def __init__(self) -> None:
+        self.bytes, self.first, self.last = 0, bytearray(), bytearray()
+
+    def add(self, part: bytes) -> None:
+        self.bytes += len(part)
+        room = OUTPUT_BYTES // 2 - len(self.first)
+        self.first += part[:room]
+        self.last += part[room:]
+        del self.last[: max(0, len(self.last) - OUTPUT_BYTES // 2)]
+
+    def text(self) -> str:
+        left_out = self.bytes - len(self.first) - len(self.last)
+        between = f"\n[{left_out:,} bytes left out]\n".encode() if left_out else b""
+        return (bytes(self.first) + between + bytes(self.last)).decode(errors="replace")
 
 
 def _kill(process: subprocess.Popen) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()

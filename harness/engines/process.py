@@ -111,7 +111,7 @@ class Worker:
         company: Path | None = None,
         limits: sandbox.Limits = LIMITS,
     ) -> None:
-        """`company`: on a GPU the library of the kernels around a timed call (harness/company.py)."""
+        """`company`: the library of what stands around a timed call (harness/company.py)."""
         self.device, self.limits = device, limits
         self._enter()
         try:
@@ -211,7 +211,7 @@ class Worker:
         return {"readable": [*sandbox.interpreter_paths(), *([str(Path(cuda_library()).parent)] if gpu else [])]}
 
     def foreign_code(self) -> str:
-        """A library that the candidate's process has brought in, or ""."""
+        """What its process runs that is not the candidate's own code, one sentence, or ""."""
         return libraries.foreign(self.process.pid, self.own_code, self.code, gpu=self.device == "cuda")
 
     def _parent(self) -> int:

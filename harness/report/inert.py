@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TextIO
 
 # C0 and C1 controls except tab and newline; lone surrogates and the two non-characters XML forbids; the bidirectional
 # overrides and isolates that can make a diff read differently from what it does ("Trojan Source", CVE-2021-42574).
@@ -16,12 +23,17 @@ def _visible(match: re.Match[str]) -> str:
     return "␡" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"
 
 
+def escape(text: str) -> str:
+    """Every dangerous character replaced by a visible one."""
+    return _UNSAFE.sub(_visible, text)
+
+
 def inert(text: object, limit: int = 1_000_000) -> str:
     """`text` with every dangerous character replaced by a visible one; cut with a note past `limit` characters."""
     whole = str(text)
     kept = whole[:limit].replace("\r\n", "\n")
     cut = f" … [{len(whole) - limit:,} more characters]" if len(whole) > limit else ""
-    return _UNSAFE.sub(_visible, kept) + cut
+    return escape(kept) + cut
 
 
 def one_line(text: object, limit: int = 200) -> str:
@@ -29,3 +41,28 @@ def one_line(text: object, limit: int = 200) -> str:
     whole = str(text)
     flat = " ".join(inert(whole[: 4 * limit]).split())
     return flat if len(flat) <= limit and len(whole) <= 4 * limit else flat[: limit - 1].rstrip() + "…"
+
+
+class InertStream:
+    """A text stream that shows what it is given; all else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+        """Where a Console writes (harness/report/console.py), by rich's own name for it."""
+
+    def write(self, text: str) -> int:
+        return self.rich_proxied_file.write(escape(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+@contextmanager
+def inert_streams() -> Iterator[None]:
+    """Whatever is printed in here, on standard output and error, is inert."""
+    with redirect_stdout(InertStream(sys.stdout)), redirect_stderr(InertStream(sys.stderr)):  # type: ignore[type-var]
+        yield

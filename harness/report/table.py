@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from harness.records import Comparison, Interval, Outcome
+from harness.report.console import Console
 from harness.report.inert import one_line
 from harness.report.result import AttemptRow, Result, WorkloadRow
 from harness.report.words import count, duration, evidence, interval, micros, percent, the_baseline, times, worst

@@ -185,9 +185,7 @@ class PaperEvaluator:
         measured = self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
         unclear = self._read(verdict.candidate).get("unclear")
         if unclear is None or held_out or (contests > 1 and unclear != "always"):
-            wrong = {"outcome": Outcome.INCORRECT, "reason": "wrong while it was timed", "timings": ()}
-            wrong |= {"suite": None, "suite_incumbent": None}
-            return measured.model_copy(update=wrong) if unclear == "fails" else measured
+            return measured.failed(Outcome.INCORRECT, "wrong while it was timed") if unclear == "fails" else measured
         suites = {"suite": measured.suite, "suite_incumbent": measured.suite_incumbent}
         noisy = {n: s.model_copy(update={"comparison": Comparison.UNCLEAR}) for n, s in suites.items() if s}
         return measured.model_copy(update=noisy)
@@ -259,8 +257,7 @@ class PaperEvaluator:
         words = self._read(verdict.candidate).get("sanitizer")
         if words is None:
             return verdict
-        update = {"outcome": Outcome.INCORRECT, "reason": f"compute-sanitizer memcheck: {words}"}
-        return verdict.model_copy(update=update | {"timings": (), "suite": None, "suite_incumbent": None})
+        return verdict.failed(Outcome.INCORRECT, f"compute-sanitizer memcheck: {words}")
 
     def draw_again(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """A source that says `draws <words>` is wrong on one of them."""
@@ -268,8 +265,7 @@ class PaperEvaluator:
         if not verdict.passed or words is None:
             draws = Draws(count=200, bitwise=200, error=0.1, baseline_error=0.1)
             return verdict.model_copy(update={"draws": draws}) if verdict.passed else verdict
-        update = {"outcome": Outcome.INCORRECT, "reason": f"draw 7 of 200: {words}"}
-        return verdict.model_copy(update=update | {"timings": (), "suite": None, "suite_incumbent": None})
+        return verdict.failed(Outcome.INCORRECT, f"draw 7 of 200: {words}")
 
     def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """On a CPU nobody launches."""

@@ -331,7 +331,7 @@ class FailsAtTheGate(PaperEvaluator):
         looks[build.candidate] += 1
         if looks[build.candidate] == 1 or "mended" in source:
             return verdict
-        return verdict.model_copy(update={"outcome": Outcome.INCORRECT, "reason": "wrong at the gate"})
+        return verdict.failed(Outcome.INCORRECT, "wrong at the gate")
 
 
 @pytest.mark.parametrize("interface", ["chat", "responses"])

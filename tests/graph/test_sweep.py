@@ -88,7 +88,7 @@ def test_the_picture_shows_what_was_timed() -> None:
     assert drawn.count("<circle") == 7 * (2 + 2 + 1) and not dangerous(drawn)
     for said in ("time of a call, µs", "bandwidth, GB/s", "speedup over the baseline", "speed of light", "hidden"):
         assert said in drawn
-    failed = verdict.model_copy(update={"timings": (), "outcome": Outcome.INCORRECT, "reason": "wrong"})
+    failed = verdict.failed(Outcome.INCORRECT, "wrong")
     with pytest.raises(RunError, match="nothing was timed, so there is nothing to draw: INCORRECT: wrong"):
         picture(made, failed, "b", "f")
 

@@ -296,7 +296,7 @@ def test_other_companies_are_for_a_winner_on_a_gpu_and_asked_for_once(
         found = Evaluator.measure_elsewhere(here, verdict(name), baseline="base")  # type: ignore[arg-type]
         assert found.elsewhere == (elsewhere.timings if asked else ()) and found.timings == verdict().timings
     assert told == ["mine"] * asked
-    failed = verdict(name).model_copy(update={"outcome": Outcome.TIMEOUT, "reason": "20 s"})
+    failed = verdict(name).failed(Outcome.TIMEOUT, "20 s")
     assert Evaluator.measure_elsewhere(here, failed, baseline="base") is failed  # type: ignore[arg-type]
 
 

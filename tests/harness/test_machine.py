@@ -72,7 +72,7 @@ def test_who_has_no_home_can_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_runs_share_the_builds_of_our_sources_and_of_no_candidate(cache: Path, tmp_path: Path) -> None:
     kernel = catalog.load("silu_and_mul")
-    text = kernel.baseline("cpu")[1].read_text()
+    text = f"{kernel.baseline('cpu')[1].read_text()}// a candidate\n"
     for folder in ("first", "second"):
         with Evaluator(kernel, "cpu", Store(tmp_path / folder), dtypes=("float32",)) as evaluator:
             ours, theirs = (evaluator.store.put(one) for one in (light.source("cpu").read_text(), text))
@@ -109,6 +109,6 @@ def test_runs_on_a_cluster_share_them_too(cache: Path, tmp_path: Path) -> None:
         with Remote(
             errand, device.facts("cpu"), 1 << 34, kernel, "cpu", Store(tmp_path / folder), dtypes=("float32",)
         ) as asking:
-            (ours,) = asking.beside()
+            ours, _ = asking.beside()
             assert Path(asking.build(ours).artefact).is_relative_to(tmp_path / folder)
     assert errand.asked == [f"build {ours}"]

@@ -442,7 +442,7 @@ def test_torch_compile_is_checked_where_it_is_timed_and_nowhere_else(opened, tmp
             candidate="c", kernel="k", device="d", outcome=Outcome.PASSED,
             checks=(Check(workload="w", name="n", passed=True),),
         )  # fmt: skip
-        wrong, asked = passed.model_copy(update={"outcome": Outcome.INCORRECT, "reason": "off by one"}), []
+        wrong, asked = passed.failed(Outcome.INCORRECT, "off by one"), []
         monkeypatch.setattr(evaluator, "suite", lambda: (shipped, other))
         monkeypatch.setattr(evaluator, "build", lambda source: source)
         monkeypatch.setattr(evaluator, "verify", lambda _build, only: (asked.append(only), wrong)[1])

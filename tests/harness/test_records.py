@@ -60,3 +60,31 @@ def test_records_are_frozen_and_survive_json():
 def test_no_time_is_zero():
     with pytest.raises(ValidationError):
         TIMING.model_validate({**TIMING.model_dump(), "time_us": 0.0})
+
+
+def test_a_copy_refuses_what_a_new_verdict_refuses():
+    passed = verdict(outcome=Outcome.PASSED, timings=(TIMING,))
+    with pytest.raises(ValueError, match=r"see Verdict\.failed"):
+        passed.model_copy(update={"outcome": Outcome.CHEATED, "reason": "why"})
+    with pytest.raises(ValueError, match="without a single check"):
+        passed.model_copy(update={"checks": ()})
+    failed = verdict(outcome=Outcome.INCORRECT, reason="why")
+    with pytest.raises(ValueError, match="only a PASSED candidate has a time"):
+        failed.model_copy(update={"timings": (TIMING,)})
+    assert passed.model_copy(update={"notes": ("seen",)}).notes == ("seen",)
+
+
+def test_one_method_makes_a_failed_verdict_and_leaves_no_time():
+    suite = Suite(speedup=TIMING.speedup, comparison=Comparison.FASTER)
+    passed = verdict(
+        outcome=Outcome.PASSED, timings=(TIMING,), elsewhere=(TIMING,), suite=suite, suites_elsewhere={"pdl": suite},
+        suite_incumbent=suite, against={"default": suite}, notes=("kept",),
+    )  # fmt: skip
+    failed = passed.failed(Outcome.CHEATED, "why")
+    assert (failed.outcome, failed.reason, failed.notes, failed.checks) == (Outcome.CHEATED, "why", ("kept",), (CHECK,))
+    left = (failed.timings, failed.elsewhere, failed.suites_elsewhere, failed.against)
+    assert not any(left) and failed.suite is None and failed.suite_incumbent is None
+    with pytest.raises(ValueError, match="no failure"):
+        passed.failed(Outcome.PASSED, "why")
+    with pytest.raises(ValidationError, match="without a reason"):
+        passed.failed(Outcome.CHEATED, "")

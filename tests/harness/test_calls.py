@@ -1,0 +1,59 @@
+"""The loop that makes calls on a CPU: every entry point gets its own arguments, in every register and on the stack."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import backends
+from harness.company import BESIDE
+from harness.device import facts
+from harness.worker import CTYPES, words_of
+
+CODES = {"i": "int64_t", "f": "float", "d": "double"}
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return built(tmp_path_factory.mktemp("loop"), BESIDE["cpu"].read_text())
+
+
+def built(folder: Path, text: str) -> Any:
+    if reason := backends.get("cpu").why_unavailable():
+        pytest.skip(reason)
+    (folder / "candidate.cpp").write_text(text)
+    done = backends.get("cpu").compile(folder / "candidate.cpp", folder / "candidate.so", facts("cpu"), 60.0)
+    assert done.ok, done.log
+    return ctypes.CDLL(str(folder / "candidate.so"))
+
+
+@pytest.mark.parametrize("codes", ["i", "ii", "iifd", "d" * 9, "f" * 12, "i" * 9, "ifd" * 7, "i" * 20 + "d" * 20])
+def test_every_argument_arrives(loop: Any, tmp_path: Path, codes: str) -> None:
+    parameters = ", ".join(f"{CODES[code]} a{at}" for at, code in enumerate(codes))
+    stored = " ".join(f"to[{at}] = a{at};" for at in range(len(codes)))
+    candidate = built(
+        tmp_path,
+        f'#include <cstdint>\nextern "C" void entry(double* to, {parameters}) {{ {stored} ++to[{len(codes)}]; }}\n',
+    )
+    given = [[random.randrange(1000) + (0.5 if code in "fd" else 0) for code in codes] for _ in range(3)]
+    out = [(ctypes.c_double * (len(codes) + 1))() for _ in given]
+    calls = [
+        [
+            ctypes.c_void_p(ctypes.addressof(to)),
+            *(CTYPES[code](value) for code, value in zip(codes, values, strict=True)),
+        ]  # type: ignore[arg-type]
+        for to, values in zip(out, given, strict=True)
+    ]
+    words, stack = words_of(loop, calls)
+    order = (ctypes.c_int32 * 3)(2, 0, 2)
+    assert loop.make_calls(ctypes.cast(candidate.entry, ctypes.c_void_p), words, stack, order, 3, 2) > 0
+    assert list(out[0]) == [*given[0], 2] and list(out[2]) == [*given[2], 4] and not any(out[1])
+
+
+def test_more_arguments_than_there_is_room_for_are_refused_in_a_sentence(loop: Any) -> None:
+    with pytest.raises(OSError, match="74 arguments more than fit into registers"):
+        words_of(loop, [[ctypes.c_int64(1)] * (74 + loop.integer_registers())])
