@@ -161,7 +161,7 @@ COMMANDS = {
     name: partial(parser_of, name)
     for name in (
         "campaign", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export",
-        "kernels", "mcp", "memory", "model", "scheduler", "worker",
+        "kernels", "mcp", "memory", "recheck", "model", "scheduler", "worker",
     )
 } | {"epoch": epoch_parser, "infer": infer_parser}  # fmt: skip
 

@@ -10,7 +10,7 @@ import json
 import keyword
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -24,6 +24,8 @@ from kernels.spec import AXIS_VALUES, BELOW, Device, Scalar, Size, Spec, Tensor,
 
 VERSION = "1.0"
 CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
+JUDGED = "evidence/kernel"
+"""Of a package: the folder of its kernel as it was judged."""
 TESTED_BYTES = 64 << 20
 """The package's own tests take workloads up to this traffic, so that they end in seconds."""
 # Compiler reports that only the harness reads.
@@ -35,10 +37,13 @@ class ExportError(Exception):
     """This winner cannot be exported; one sentence says why."""
 
 
-def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, device: Device) -> list[Path]:
+def export(
+    kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, device: Device, *, baseline: str = ""
+) -> list[Path]:
     """Write the package for `source`, a candidate of `kernel` that PASSED on `device`, into the folder `to`.
 
     `evidence`: what was measured, as JSON (a run's result.json); it is shipped, and its headline stands in the README.
+    `baseline`: the text of what was 1.0x, shipped with spec and reference so that `recheck` can judge the package again.
     Returns the files. Raises ExportError for a source that is no plain C or C++ entry point, and where `to` holds files
     already.
     """
@@ -89,9 +94,38 @@ def export(kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, devi
     texts[f"{package}/{context['source']}"] = source
     texts["tests/reference.py"] = (kernel.folder / "reference.py").read_text()
     texts["evidence/result.json"] = json.dumps(evidence, indent=1) + "\n"
+    if baseline:
+        judged = f"{JUDGED}/{kernel.spec.name}"
+        texts |= {f"{judged}/{name}": (kernel.folder / name).read_text() for name in ("spec.py", "reference.py")}
+        texts[f"{judged}/baseline{Path(context['source']).suffix}"] = baseline
     for name, text in texts.items():
         write_atomically(to / name, text)
     return [to / name for name in texts]
+
+
+class Exported(NamedTuple):
+    """A package as it was exported."""
+
+    folder: Path
+    """Of its kernel: spec, reference, baseline."""
+    source: Path
+    evidence: dict[str, Any]
+    """The run's result.json."""
+
+
+def read(package: Path) -> Exported:
+    """A package that `export` wrote. Raises ExportError where it is none, or cannot be judged again."""
+    try:
+        evidence = json.loads((package / "evidence" / "result.json").read_text())
+    except (OSError, ValueError):
+        raise ExportError(f"{package} is no package of `export`: it has no evidence/result.json") from None
+    sources = [*package.glob("astrolabe_*/kernel.cu"), *package.glob("astrolabe_*/kernel.cpp")]
+    folders = list((package / JUDGED).glob("*/spec.py"))
+    if len(sources) != 1 or len(folders) != 1:
+        raise ExportError(
+            f"{package} holds no kernel to judge it by (packages of version 0.1.0 do not): export the run again"
+        )
+    return Exported(folders[0].parent, sources[0], evidence)
 
 
 def describe(spec: Spec, device: Device) -> dict[str, Any]:

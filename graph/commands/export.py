@@ -43,7 +43,8 @@ def go(asked: argparse.Namespace) -> int:
     to = asked.to or run.folder / "export"
     source = run.source(result.best)
     kernel = catalog.load(run.record.settings.kernel)
-    for path in dropin.export(kernel, source, result.model_dump(mode="json"), to, result.device):
+    evidence, baseline = result.model_dump(mode="json"), run.source(result.source)
+    for path in dropin.export(kernel, source, evidence, to, result.device, baseline=baseline):
         print(path)
     if not result.improved:
         print("run.py: no improvement was found; this is the baseline as an operator", file=sys.stderr)

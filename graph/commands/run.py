@@ -36,6 +36,7 @@ commands (python run.py COMMAND --help):
   evaluate FILE         the verdict on one file, without any agent
   scheduler, worker     lend machines to `--engine dask` (docs/cluster.md)
   export RUN            the best source as a package with a torch operator
+  recheck EXPORT        judge such a package again, after an update of driver or torch
   model RUN...          what a model's step gains by the best of runs
   kernels               list the kernels
   doctor                what this machine has, and what does not work without the rest
