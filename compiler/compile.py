@@ -10,15 +10,19 @@ from compiler.program import Program, lower_program
 from compiler.schedule import Schedule
 from kernels.spec import Spec
 
+FIRST_WITH_CLUSTERS = 90
 
-def source(spec: Spec, reference: str) -> str:
+
+def source(spec: Spec, reference: str, architecture: str = "sm_90") -> str:
     """A CUDA candidate for the kernel with its numbers left open, checked against the reference. Raises NoProgram."""
+    clusters = int("".join(filter(str.isdigit, architecture)) or 0) >= FIRST_WITH_CLUSTERS
     meaning = Meaning(spec, reference)
     cuda = [w for w in spec.workloads if "cuda" in w.devices]
     dtypes = tuple(dtype for dtype in spec.dtypes if any(w.dtype == dtype for w in cuda))
     sized = {dtype: [w for w in cuda if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes}
     program = meaning.program(dtypes[0], 1)
-    text = meaning.text(schedule(meaning.program, dtypes, sized, Choice()), open_numbers(program))
+    first = schedule(meaning.program, dtypes, sized, Choice(clusters=clusters))
+    text = meaning.text(first, open_numbers(program, clusters))
     for found in meaning.programs():
         check(found, reference)
     return text

@@ -15,6 +15,9 @@ BUSY_ROWS = 264
 """Rows from which on every multiprocessor of an H100 has two."""
 TILES = 16
 """Tiles of columns that, with a cluster of eight to each, keep a device busy."""
+SPLIT_PACKS = 2048
+"""Packs of a row from which on few rows are shared by clusters."""
+MOST_SPLIT = 8
 LONGEST_KEPT = 8
 """Packs of a row that a thread keeps at most."""
 
@@ -34,9 +37,13 @@ class Choice(Frozen):
     unroll: int = 4
     each: int = 1
     """Packs of elements a thread."""
+    clusters: bool = True
+    """Whether the device has clusters of blocks."""
 
 
-def schedule(programs, dtypes: tuple[str, ...], workloads: dict[str, list[Workload]], choice: Choice, *, lean: bool = False) -> Schedule:
+def schedule(
+    programs, dtypes: tuple[str, ...], workloads: dict[str, list[Workload]], choice: Choice, *, lean: bool = False
+) -> Schedule:
     """Versions for every dtype. `programs(dtype, vector)`; `workloads` are those whose sizes get bands of their own.
 
     `lean`: sizes that packs do not divide have the last version only, which builds sooner.
@@ -48,7 +55,7 @@ def _versions(programs, dtype: str, workloads: list[Workload], choice: Choice, l
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
     for width in dict.fromkeys((vector,) if lean else (vector, 1)):
         program = programs(dtype, width)
-        for longest, most_rows in _bands(program, workloads):
+        for longest, most_rows in _bands(program, workloads, choice):
             plans = tuple(_plan(kernel, width, longest, most_rows, choice) for kernel in program.kernels)
             yield Version(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
         loop = tuple(_plan(kernel, width, None, None, choice) for kernel in program.kernels)
@@ -61,7 +68,7 @@ def _row_kernels(program: Program) -> list[Kernel]:
     return [kernel for kernel in program.kernels if kernel.layout == ROW]
 
 
-def _bands(program: Program, workloads: list[Workload]) -> list[tuple[int, int | None]]:
+def _bands(program: Program, workloads: list[Workload], choice: Choice) -> list[tuple[int, int | None]]:
     """(packs of a row at most, rows below) of the sizes that are known, shortest first, few rows first."""
     rows = _row_kernels(program)
     if not rows:
@@ -71,18 +78,21 @@ def _bands(program: Program, workloads: list[Workload]) -> list[tuple[int, int |
         found = {_next_power(_value(program, kernel.rows, w) // kernel.width) for w in workloads for kernel in column}
         return [(packs, None) for packs in sorted(found)]
     found: set[tuple[int, int | None]] = set()
+    most = 1024 * LONGEST_KEPT * (MOST_SPLIT if choice.clusters else 1)
     for workload in workloads:
         if any(workload.axes[axis] % by for axis, by in program.packs.items()):
             continue
         packs = max(-(-_value(program, kernel.length, workload) // kernel.width) for kernel in rows)
         few = max(_value(program, kernel.rows, workload) for kernel in rows) < BUSY_ROWS
-        if packs <= 1024 * LONGEST_KEPT:
+        if packs <= most:
             found.add((_next_power(packs), BUSY_ROWS if few else None))
     return sorted(found, key=lambda band: (band[0], band[1] is None))
 
 
 def _value(program: Program, index, workload: Workload) -> int:
-    sizes = {s: workload.axes[axis] // int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols}
+    sizes = {
+        s: workload.axes[axis] // int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols
+    }
     return int(index.subs(sizes))
 
 
@@ -98,20 +108,39 @@ def _plan(kernel: Kernel, width: int, longest: int | None, most_rows: int | None
         return KernelPlan(members=members, sketch=Elements(vector=width, items=choice.each, threads=choice.threads))
     if longest is None and kernel.length.is_Integer:
         longest = _next_power(int(kernel.length) // kernel.width)
-        longest = None if longest > 1024 * LONGEST_KEPT else longest
+        longest = None if longest > 1024 * LONGEST_KEPT * (MOST_SPLIT if choice.clusters else 1) else longest
     if longest is None:
         return KernelPlan(members=members, sketch=Rows(vector=width, team=512, rows=1, items=0))
+    few = most_rows is not None and longest >= SPLIT_PACKS
+    if choice.clusters and (few or longest > 1024 * LONGEST_KEPT):
+        return KernelPlan(members=members, sketch=_split_rows(width, longest, most_rows is not None))
     items = 1 if most_rows is not None else choice.items
     team = min(1024, max(_next_power(-(-longest // items)), min(32, longest)))
     kept = -(-longest // team)
     rows = max(1, choice.threads // team)
-    return KernelPlan(members=members, sketch=Rows(vector=width, team=team, rows=rows, items=kept, few=most_rows is not None))
+    return KernelPlan(
+        members=members, sketch=Rows(vector=width, team=team, rows=rows, items=kept, few=most_rows is not None)
+    )
+
+
+def _split_rows(width: int, longest: int, few: bool) -> Rows:
+    """A cluster to a row that is too long for a block's registers, or of which there are too few."""
+    split = min(MOST_SPLIT, max(2, longest // 1024 if few else longest // (1024 * LONGEST_KEPT // 2)))
+    team = min(1024, max(128, longest // split // 2))
+    return Rows(vector=width, team=team, rows=1, items=-(-longest // (team * split)), split=split, few=few)
 
 
 def _columns(width: int, packs: int | None, choice: Choice) -> Columns:
     most = 32 if packs is None else min(32, max(4, packs // TILES))
     lanes = min(choice.lanes, most)
-    return Columns(vector=width, lanes=lanes, most_lanes=most, deep=choice.deep * choice.lanes // lanes, split=choice.split, unroll=choice.unroll)
+    return Columns(
+        vector=width,
+        lanes=lanes,
+        most_lanes=most,
+        deep=choice.deep * choice.lanes // lanes,
+        split=choice.split if choice.clusters else 1,
+        unroll=choice.unroll,
+    )
 
 
 OPEN = {
@@ -122,7 +151,13 @@ SHARED_BYTES = 48 << 10
 """Of a block, without asking for more."""
 
 
-def open_numbers(program: Program) -> dict[str, tuple[int, ...]]:
+def open_numbers(program: Program, clusters: bool = True) -> dict[str, tuple[int, ...]]:
+    """Name -> choices, the default first, of what the tune gate may search."""
+    numbers = _open_numbers(program)
+    return numbers if clusters else {**numbers, "SPLIT": (1,)}
+
+
+def _open_numbers(program: Program) -> dict[str, tuple[int, ...]]:
     folds = [sum(bool(m.definition.reduced) for m in k.members) for k in program.kernels if columns.takes(k)]
     if not folds:
         return OPEN

@@ -159,7 +159,11 @@ class _Evaluation:
             return self._read(buffer, self.index(base) + self.index(stride) * self.value(place)).to(dtype)
         parts = [self.value(arg) for arg in args if isinstance(arg, Expr)]
         if op == "cast":
-            return parts[0].trunc().to(dtype) if dtype == torch.int64 and parts[0].is_floating_point() else parts[0].to(dtype)
+            return (
+                parts[0].trunc().to(dtype)
+                if dtype == torch.int64 and parts[0].is_floating_point()
+                else parts[0].to(dtype)
+            )
         if op == "round_to":
             kind = getattr(torch, args[1])
             return parts[0].to(kind).to(dtype) if not kind.is_floating_point else parts[0].float().to(kind).to(dtype)

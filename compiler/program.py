@@ -160,9 +160,7 @@ def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> Progra
         raise NoProgram(str(failure)) from None
 
 
-def _lowered(
-    spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[str, int], in_pieces: bool
-) -> Program:
+def _lowered(spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[str, int], in_pieces: bool) -> Program:
     """`in_pieces`: the parts of a concatenation are written each by itself."""
     sizes: dict[str, Index] = {}
     hints: dict[sympy.Symbol, int] = {}
@@ -198,7 +196,9 @@ def _lowered(
         value = values[traced.outputs[tensor.name]]
         if not in_pieces:
             value.pieces = ()
-        outputs[tensor.name] = _output(lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values())
+        outputs[tensor.name] = _output(
+            lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
+        )
     program = Program(spec, dtype, vector, packs, sizes, lowered, inputs, outputs)
     program.partition = Fusion(lowered, set(outputs.values()), vector)
     program.kernels = [step for step in program.partition.steps if isinstance(step, Kernel)]
@@ -280,5 +280,3 @@ def _check_in_place(program: Program, kernel: Kernel) -> None:
             at_hand = load.op == "load" and any(joined(load.args[1] - place) == 0 for place in places)
             if folded or not at_hand:
                 raise NoProgram(f"{buffer.text} is changed in place, and a thread would read what another one writes")
-
-

@@ -27,6 +27,8 @@ class Rows(Frozen):
     rows: int = 1
     items: int = 0
     """Packs of a row that a thread keeps in registers; 0: rows are read again in every pass."""
+    split: int = 1
+    """Blocks, a cluster, that share a row."""
     few: bool = False
     """Whether it is for fewer rows than keep the device busy: its numbers stay as they are where others are searched."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,8 @@ CASES = {"cuda": 8, "cpu": 3}
 PROGRAMMATIC = "enable_pdl"
 """The variable by which a source lets its caller choose programmatic launch (docs/kernels.md)."""
 MOST_VARIANTS = 64
+MOST_SPILLED = 64
+"""Bytes stored and loaded from which on a variant is not run; the source as it came always is."""
 TRIES = 2
 """A busy machine accuses who is honest now and then: a variant that failed while it was timed is started afresh once."""
 
@@ -264,6 +267,8 @@ def measured_ratios(
 
     def start(index: int) -> None:
         left[index] -= 1
+        if index and _spills(builds[index].resources) > MOST_SPILLED:
+            return
         worker = _begun(rig, builds[index]) if builds[index].ok and left[index] >= 0 else None
         if worker is not None and _is_right(rig, worker):
             sides[index] = Side(str(index), worker)
@@ -284,6 +289,11 @@ def measured_ratios(
             rig.pool.end(side.worker)
     whole = {i for i in sides if len(found.get(i, ())) == len(cases)}
     return [found[i] if i in whole else None for i in range(1, len(texts))]
+
+
+def _spills(resources: dict[str, str]) -> int:
+    """Bytes that the worst kernel of a build stores and loads for want of registers."""
+    return max((int(n) for text in resources.values() for n in re.findall(r"spills=(\d+)", text)), default=0)
 
 
 def _begun(rig: Rig, build: Build) -> Worker | None:

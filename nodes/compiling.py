@@ -12,16 +12,17 @@ STEP = "compile the reference"
 _found: Once[tuple[str, str]] = Once()
 
 
-def compiled(spec: Spec, reference: str) -> tuple[str, str]:
+def compiled(spec: Spec, reference: str, architecture: str) -> tuple[str, str]:
     """(source, ""), or ("", one sentence why there is none); worked out once in this process."""
-    return _found.get(digest(spec.model_dump_json(), reference), lambda: _compiled(spec, reference))
+    name = digest(spec.model_dump_json(), reference, architecture)
+    return _found.get(name, lambda: _compiled(spec, reference, architecture))
 
 
-def _compiled(spec: Spec, reference: str) -> tuple[str, str]:
+def _compiled(spec: Spec, reference: str, architecture: str) -> tuple[str, str]:
     from compiler.compile import source  # imports torch
     from compiler.frontend import NoProgram
 
     try:
-        return source(spec, reference), ""
+        return source(spec, reference, architecture), ""
     except NoProgram as none:
         return "", str(none)

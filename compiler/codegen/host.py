@@ -103,14 +103,21 @@ class File:
             calls += self._launch(program, together, version.narrow)
         if not guards:
             return [f"    {line}" for line in calls]
-        return [f"    if ({' && '.join(guards)}) {{", *(f"        {line}" for line in calls), "        return;", "    }"]
+        return [
+            f"    if ({' && '.join(guards)}) {{",
+            *(f"        {line}" for line in calls),
+            "        return;",
+            "    }",
+        ]
 
     def _guards(self, program: Program, version: Version, functions: list[Function]) -> list[str]:
         guards = [f"{axis} % {by} == 0" for axis, by in program.packs.items()]
         packed = list(dict.fromkeys(b.text for f in functions for b in f.packed))
         guards += [f"aligned({name})" for name in packed]
         if version.narrow:
-            counts = [b.elements for b in [*program.inputs.values(), *program.outputs.values()] if not _gathered(program, b)]
+            counts = [
+                b.elements for b in [*program.inputs.values(), *program.outputs.values()] if not _gathered(program, b)
+            ]
             counts += [f.kernel.rows for f in functions]
             for text in dict.fromkeys(in_axes(program, count) for count in counts):
                 if not text.isdigit() or int(text) >= NARROW:
@@ -130,9 +137,12 @@ class File:
         if isinstance(sketch, Rows):
             rows = in_axes(program, kernel.rows)
             lines, team, teams, items = self._numbers_of_rows(sketch)
-            numbers = [team, teams, *([items] if sketch.items else [])]
+            numbers = [team, teams, sketch.split, *([items] if sketch.items else [])]
             grid = f"static_cast<unsigned>(({rows} + {teams} - 1) / {teams})"
             call = f"{function.name}<{', '.join(map(str, numbers))}>"
+            if sketch.split > 1:
+                where = f"{grid} * {sketch.split}, {sketch.split}, {team} * {teams}, stream"
+                return [*lines, f"launch_clusters({call}, {where}, {arguments});"]
             return [*lines, f"{call}<<<{grid}, {team} * {teams}, 0, stream>>>({arguments});"]
         packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
         if isinstance(sketch, Columns):
@@ -148,7 +158,7 @@ class File:
 
     def _numbers_of_rows(self, sketch: Rows) -> tuple[list[str], str, str, str]:
         """(lines before, team, teams a block, items): the record's numbers, or what follows from those that are left open."""
-        if not self.open or not sketch.items:
+        if not self.open or not sketch.items or sketch.split > 1:
             return [], str(sketch.team), str(sketch.rows), str(sketch.items)
         longest, items = sketch.team * sketch.items, "1" if sketch.few else "ITEMS"
         lines = [
@@ -199,7 +209,9 @@ class File:
         if text not in self.texts:
             self.texts.append(text)
         call = f"{name}<{threads}, {items}>"
-        lines.append(f"{call}<<<{' + '.join(counts)}, {threads}, 0, stream>>>({', '.join([*arguments, *counts[:-1]])});")
+        lines.append(
+            f"{call}<<<{' + '.join(counts)}, {threads}, 0, stream>>>({', '.join([*arguments, *counts[:-1]])});"
+        )
         return lines
 
     def text(self, schedule: Schedule) -> str:
@@ -210,7 +222,18 @@ class File:
             if re.search(rf"\b{name}\b", body):
                 choices = " ".join(map(str, sorted(numbers)))
                 without.append(f"#define {name} {numbers[0]}  // tune: {choices}")
-        return "\n".join([schedule.head(), *without, "", _prelude(), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries])
+        return "\n".join(
+            [
+                schedule.head(),
+                *without,
+                "",
+                _prelude(),
+                "namespace {\n",
+                *self.texts,
+                "}  // namespace\n",
+                *self.entries,
+            ]
+        )
 
 
 def _body(function: Function) -> str:
@@ -230,7 +253,9 @@ def _independent(together, following) -> bool:
         return False
     if any((s.threads, s.items) != (sketch.threads, sketch.items) for _, s in together):
         return False
-    writes = {p.split()[-1].lstrip("*") for f, _ in together for p in f.parameters if "*" in p and not p.startswith("const")}
+    writes = {
+        p.split()[-1].lstrip("*") for f, _ in together for p in f.parameters if "*" in p and not p.startswith("const")
+    }
     return not writes & {p.split()[-1].lstrip("*") for p in function.parameters}
 
 

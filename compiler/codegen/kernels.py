@@ -92,7 +92,11 @@ def accumulators(text: Text, folds: list[Member], array: bool) -> list[str]:
         name = text.fold_names[member] = text.fresh(f"{member.definition.origin}_{member.definition.kind}")
         start = f"{text.fold_type(member)} {name}"
         if array:
-            lines += [f"{start}[{text.width}];", "#pragma unroll", f"for (auto& one : {name}) {{ one = {text.identity(member)}; }}"]
+            lines += [
+                f"{start}[{text.width}];",
+                "#pragma unroll",
+                f"for (auto& one : {name}) {{ one = {text.identity(member)}; }}",
+            ]
         else:
             lines.append(f"{start} = {text.identity(member)};")
     return lines
@@ -103,7 +107,7 @@ def indented(lines: list[str], by: int) -> list[str]:
 
 
 def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, resident: bool) -> Function:
-    """`template <int Team, int Teams[, int Items]>`: a team of threads to a row."""
+    """`template <int Team, int Teams, int Split[, int Items]>`: a team of threads to a row, or a cluster of `Split` such blocks."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
     folds = folds_of(text, stores)
@@ -117,18 +121,18 @@ def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, res
     wide, pack, end = text.wide, kernel.pack, index_text(packs)
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     top = Scope(1)
-    top.line("const int member = threadIdx.x % Team;")
-    top.line(f"const {wide} team = static_cast<{wide}>(blockIdx.x) * Teams + threadIdx.x / Team;")
+    top.line("const int member = blockIdx.x % Split * Team + threadIdx.x % Team;")
+    top.line(f"const {wide} team = static_cast<{wide}>(blockIdx.x / Split) * Teams + threadIdx.x / Team;")
     top.line(f"const bool live = team < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = live ? team : 0;")
     loaded: dict[Window, str] = {}
     if resident:
         loaded = _resident(text, top, roots, pack, end)
     open_loop = (
-        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = member + item * Team;",
+        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = member + item * (Team * Split);",
          f"    if (live && {pack} < {end}) {{"]
         if resident
-        else ["#pragma unroll 4", f"for ({wide} {pack} = live ? member : {end}; {pack} < {end}; {pack} += Team) {{"]
+        else ["#pragma unroll 4", f"for ({wide} {pack} = live ? member : {end}; {pack} < {end}; {pack} += Team * Split) {{"]
     )  # fmt: skip
     close_loop = ["    }", "}"] if resident else ["}"]
     for stage in sorted({*stages, last_fold + 1}):
@@ -142,10 +146,16 @@ def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, res
             top.lines += indented(open_loop, 1) + made.lines(3 if resident else 2) + indented(close_loop, 1)
             for member in here:
                 held = text.fold_names[member]
-                call = f"team_reduce<Team, Teams>({held}, {_typed(text, member)}, {text.join(member)})"
+                call = f"team_reduce<Team, Teams, Split>({held}, {_typed(text, member)}, {text.join(member)})"
                 top.line(f"{held} = {call};")
         _row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1])
-    head = "template <int Team, int Teams, int Items>" if resident else "template <int Team, int Teams>"
+    if folds:
+        top.line("leave_cluster<Split>();")
+    head = (
+        "template <int Team, int Teams, int Split, int Items>"
+        if resident
+        else "template <int Team, int Teams, int Split>"
+    )
     lines = [
         head, f"__global__ void __launch_bounds__(Team * Teams) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
     ]  # fmt: skip
@@ -185,7 +195,7 @@ def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict
     if windows:
         top.lines += [
             "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
-            f"        const {text.wide} {pack} = member + item * Team;", f"        if (live && {pack} < {end}) {{",
+            f"        const {text.wide} {pack} = member + item * (Team * Split);", f"        if (live && {pack} < {end}) {{",
             *loads.lines, "        }", "    }",
         ]  # fmt: skip
     return found
@@ -196,6 +206,26 @@ def _packed(text: Text, roots: list[Expr], stores: list[Store]) -> tuple[Buffer,
     found = [w.buffer for w in text.windows(roots) if w.width > 1]
     found += [p[0].buffer for s in stores if (p := text.window(s.buffer, s.place)) and p[0].width > 1]
     return tuple(dict.fromkeys(found))
+
+
+def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict[Window, str]:
+    """Windows whose places need nothing that is loaded, of all a thread's packs, before any of them is stored."""
+    windows = [w for w in text.windows(roots) if w.by is None]
+    found = {}
+    loads = Scope(3, top)
+    for window in windows:
+        name = text.fresh(f"{window.buffer.name}_ahead")
+        top.line(f"{text.type_of(window)} {name}[Items];")
+        loads.line(f"{name}[item] = load_pack<{window.width}>({text.address(window, loads, None)});")
+        found[window] = f"{name}[item]"
+    if windows:
+        place = f"(static_cast<{text.wide}>(block) * Items + item) * Threads + threadIdx.x"
+        top.lines += [
+            "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
+            f"        const {text.wide} {pack} = {place};", f"        if ({pack} < {end}) {{",
+            *loads.lines, "        }", "    }",
+        ]  # fmt: skip
+    return found
 
 
 def elements_function(program: Program, kernel: Kernel, name: str, narrow: bool) -> Function:
@@ -209,20 +239,21 @@ def elements_function(program: Program, kernel: Kernel, name: str, narrow: bool)
     wide, pack, end = text.wide, kernel.pack, index_text(packs)
     top = Scope(1)
     hoist(text, roots, 0, top, {})
-    body = Scope(2, top)
+    loaded = {} if folds else _ahead(text, top, roots, pack, end)
+    body = Scope(3, top)
     loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]
     for stage in sorted({m.stage for m in folds}):
         here = [m for m in folds if m.stage == stage]
         hoist(text, [text.value(m) for m in here], 1, body, {})
-        body.lines += indented(accumulators(text, here, True), 2)
+        body.lines += indented(accumulators(text, here, True), 3)
         made = run_pass(text, body, here, [], array=True)
         for depth, loop in enumerate(loops):
             unroll = ["#pragma unroll 4"] if depth == len(loops) - 1 else []
-            body.lines += indented([*unroll, loop], 2 + depth)
-        body.lines += made.lines(2 + len(loops))
-        body.lines += indented(["}"] * len(loops), 2)
-    made = run_pass(text, body, [], stores)
-    body.lines += made.lines(2)
+            body.lines += indented([*unroll, loop], 3 + depth)
+        body.lines += made.lines(3 + len(loops))
+        body.lines += indented(["}"] * len(loops), 3)
+    made = run_pass(text, body, [], stores, loaded=loaded)
+    body.lines += made.lines(3)
     lines = [
         "template <int Threads, int Items>",
         f"__device__ __forceinline__ void {name}(unsigned block{''.join(f', {p}' for p in parameters)}) {{",
@@ -230,7 +261,6 @@ def elements_function(program: Program, kernel: Kernel, name: str, narrow: bool)
         "    #pragma unroll",
         "    for (int item = 0; item < Items; ++item) {",
         f"        const {wide} {pack} = (static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x;",
-        f"        if ({pack} >= {end}) {{", "            return;", "        }",
-        *body.lines, "    }", "}", "",
+        f"        if ({pack} < {end}) {{", *body.lines, "        }", "    }", "}", "",
     ]  # fmt: skip
     return Function(name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel)

@@ -227,7 +227,9 @@ class Printer(Statements):
         super().__init__(scope, roots, {}, of.fresh, self._reader)
 
     def _reader(self, buffer: Buffer, place, _statements) -> str:
-        return self.of.loaded_text(buffer, f"{self.of.pointer(buffer)}[{place if isinstance(place, str) else self.index(place)}]")
+        return self.of.loaded_text(
+            buffer, f"{self.of.pointer(buffer)}[{place if isinstance(place, str) else self.index(place)}]"
+        )
 
     def _print(self, expr: Expr, scope: Scope) -> str:
         of = self.of

@@ -76,8 +76,19 @@ __device__ __forceinline__ float minimum<float>(float a, float b) {
 #endif
 #endif
 
-// Every thread of a team of `Team` neighbouring threads gets the reduction of their values; a block has `Teams` of them.
-template <int Team, int Teams, typename T, typename Join>
+// Nobody reads this block's shared memory any more.
+template <int Split>
+__device__ __forceinline__ void leave_cluster() {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split > 1) {
+        cooperative_groups::this_cluster().sync();
+    }
+#endif
+}
+
+// Every thread of a team of `Team` neighbouring threads gets the reduction of their values; a block has `Teams` of them, or
+// `Split` blocks, a cluster, are one team.
+template <int Team, int Teams, int Split, typename T, typename Join>
 __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
 #pragma unroll
     for (int step = (Team < 32 ? Team : 32) / 2; step > 0; step /= 2) {
@@ -99,6 +110,21 @@ __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
         }
         value = __shfl_sync(0xffffffffu, value, 0);
     }
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split > 1) {
+        __shared__ T of_block;
+        const auto cluster = cooperative_groups::this_cluster();
+        if (threadIdx.x == 0) {
+            of_block = value;
+        }
+        cluster.sync();
+        value = *cluster.map_shared_rank(&of_block, 0);
+#pragma unroll
+        for (int other = 1; other < Split; ++other) {
+            value = join(value, *cluster.map_shared_rank(&of_block, other));
+        }
+    }
+#endif
     return value;
 }
 
@@ -140,14 +166,6 @@ __device__ __forceinline__ void column_reduce(T (&values)[Width], Join join) {
 #pragma unroll
     for (int one = 0; one < Width; ++one) {
         values[one] = partial[one * Lanes + across];
-    }
-}
-
-// Nobody reads this block's shared memory any more.
-template <int Split>
-__device__ __forceinline__ void leave_cluster() {
-    if constexpr (Split > 1) {
-        cooperative_groups::this_cluster().sync();
     }
 }
 

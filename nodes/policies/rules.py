@@ -195,7 +195,7 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
     tried = [*request.attempts, *request.objections]
     if request.device.device != "cuda" or not request.reference or any(compiling.STEP in a.plan.steps for a in tried):
         return
-    if compiling.compiled(request.spec, request.reference)[0]:
+    if compiling.compiled(request.spec, request.reference, request.device.architecture)[0]:
         why = "written anew from what reference.py computes, its numbers left to the search"
         yield Plan(
             id=digest(compiling.STEP, request.reference)[:12], title=compiling.STEP, steps=(compiling.STEP,), rationale=why,
@@ -206,7 +206,7 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
 def _compiled(request: CoderRequest) -> CoderAnswer:
     if request.repair:
         return CoderAnswer(reason="the compiler has one text for a reference, and it failed")
-    source, reason = compiling.compiled(request.spec, request.reference)
+    source, reason = compiling.compiled(request.spec, request.reference, request.device.architecture)
     return CoderAnswer(source=source, reason=reason or request.plan.title)
 
 

@@ -1,0 +1,78 @@
+"""What the compiler says of a kernel folder, and where its candidate comes in."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from compiler.compile import Meaning, source
+from compiler.evaluate import check
+from compiler.frontend import NoProgram
+from compiler.schedule import Schedule
+from harness.records import DeviceFacts
+from harness.search import _spills
+from kernels import catalog
+from nodes.compiling import STEP
+from nodes.policies.rules import RulesPolicy
+from nodes.roles import CoderRequest, Finding, PlannerRequest
+
+H100 = DeviceFacts(device="cuda", name="H100", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
+FINDING = Finding(bound="memory", summary="")
+
+
+@pytest.fixture(scope="module")
+def silu():
+    kernel = catalog.load("silu_and_mul")
+    return kernel, (kernel.folder / "reference.py").read_text()
+
+
+def test_a_text_begins_with_its_schedule_and_ends_in_a_version_without_guards(silu):
+    kernel, reference = silu
+    text = source(kernel.spec, reference)
+    schedule = Schedule.model_validate(json.loads(text.splitlines()[0].removeprefix("// schedule: ")))
+    for dtype, versions in schedule.versions.items():
+        assert versions[-1].vector == 1 and not versions[-1].narrow
+        entry = text[text.index(f"void {kernel.spec.entry_name}_{dtype}(") :]
+        last = entry[: entry.index("\n}\n")].splitlines()[-1]
+        assert re.match(r"    \w+<.*>>>\(.*\);$", last), "the last version stands outside of every condition"
+
+
+def test_a_program_that_means_something_else_has_no_text(silu):
+    kernel, reference = silu
+    program = Meaning(kernel.spec, reference).program("float16", 8)
+    check(program, reference)
+    with pytest.raises(NoProgram, match="disagrees with the reference about out"):
+        check(program, reference.replace("return {", "return {k: v + 1e-3 for k, v in {") .replace("}\n", "}.items()}\n"))
+
+
+def test_an_operator_without_a_kernel_is_named(silu):
+    kernel, _ = silu
+    sorting = "import torch\ndef reference(**given):\n    x = given['input']\n    return {'out': x.sort(-1).values[:, ::2]}\n"
+    with pytest.raises(NoProgram, match="sort"):
+        source(kernel.spec, sorting)
+
+
+def test_the_rules_propose_it_first_and_once(silu):
+    kernel, reference = silu
+    baseline = kernel.baseline("cuda")[1].read_text()
+    request = PlannerRequest(
+        spec=kernel.spec, device=H100, finding=FINDING, incumbent="0", source=baseline, attempts=(), width=2,
+        reference=reference,
+    )  # fmt: skip
+    policy = RulesPolicy()
+    first, second = policy.planner(request)
+    assert first.steps == (STEP,) and STEP not in second.steps
+    answer = policy.coder(
+        CoderRequest(
+            spec=kernel.spec, device=H100, finding=FINDING, plan=first, source=baseline, reference=reference
+        )
+    )
+    assert "// tune:" in answer.source
+    without = request.model_copy(update={"reference": ""})
+    assert all(STEP not in plan.steps for plan in policy.planner(without))
+
+
+def test_spilled_bytes_are_those_of_the_worst_kernel():
+    assert _spills({"a": "registers=40 spills=0 shared=0", "b": "registers=64 spills=96 shared=0"}) == 96
