@@ -38,7 +38,28 @@ USER_ERRORS = {
 }
 
 
-def on_graph(parser: argparse.ArgumentParser, fanout: list[int]) -> None:
+def whole(least: int, most: int):
+    """A whole number in a range."""
+
+    def parse(text: str) -> int:
+        value = number(int, least)(text)
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than {most:,}")
+        return value
+
+    return parse
+
+
+def model(text: str) -> str:
+    if text not in MODELS and ".py:" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MODELS)} and no FILE.py:CLASS")
+    return text
+
+
+MODELS = ("sage", "gat", "gin", "sage-ri")
+
+
+def on_graph(parser: argparse.ArgumentParser, fanout: str) -> None:
     parser.add_argument(
         "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, of OGB, or a graph's folder (small)"
     )
@@ -46,17 +67,17 @@ def on_graph(parser: argparse.ArgumentParser, fanout: list[int]) -> None:
         "--data", type=Path, default=Path("dataset"), metavar="DIR", help="where OGB's data sets are or go (dataset)"
     )
     parser.add_argument(
-        "--fanout", type=int, nargs="+", default=fanout, metavar="N",
-        help=f"neighbours of each hop, the seeds' first ({' '.join(map(str, fanout))})",
+        "--fanout", type=int, nargs="+", metavar="N", help=f"neighbours of each hop, the seeds' first ({fanout})",
     )  # fmt: skip
+    parser.add_argument("--batch", type=whole(1, (1 << 31) - 1), metavar="N", help="seeds a batch and process (1024)")
     parser.add_argument(
-        "--batch", type=number(int, 1), default=1024, metavar="N", help="seeds a batch and process (1024)"
-    )
-    parser.add_argument("--model", choices=("sage", "gat", "gin", "sage-ri"), default="sage")
-    parser.add_argument("--hidden", type=number(int, 8), metavar="N", help="hidden width (256; 64 on a CPU)")
-    parser.add_argument("--seed", type=number(int, 0), default=0)
+        "--model", type=model, metavar="NAME|FILE.py:CLASS",
+        help=f"{', '.join(MODELS)}, or a class of your own that PyTorch Geometric's models could be (sage)",
+    )  # fmt: skip
+    parser.add_argument("--hidden", type=whole(8, 1 << 20), metavar="N", help="hidden width (256; 64 on a CPU)")
+    parser.add_argument("--seed", type=whole(0, (1 << 63) - 1), metavar="N", help="(0)")
     parser.add_argument(
-        "--threads", type=number(int, 0), default=0, metavar="N", help="that prepare batches (all cores)"
+        "--threads", type=whole(0, 1024), default=0, metavar="N", help="that prepare batches (all cores)"
     )
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="(minibatch/<graph>-<model>.pt in the runs' folder)"
@@ -69,9 +90,16 @@ def epoch_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="run.py epoch", allow_abbrev=False, description="Train a graph neural network on sampled mini-batches."
     )
-    on_graph(parser, [15, 10, 5])
+    on_graph(parser, "15 10 5")
     parser.add_argument("--epochs", type=number(int, 1), default=5, metavar="N", help="(5)")
-    parser.add_argument("--lr", type=number(float, 0, above=True), default=0.003, help="Adam's learning rate (0.003)")
+    parser.add_argument("--lr", type=number(float, 0, above=True), metavar="X", help="Adam's learning rate (0.003)")
+    parser.add_argument("--schedule", choices=("constant", "cosine", "plateau"), help="of the learning rate (constant)")
+    parser.add_argument(
+        "--patience", type=whole(1, 1 << 30), metavar="N", help="end after N epochs without a better validation"
+    )
+    parser.add_argument(
+        "--loss", choices=("classes", "multi-label", "regression"), help="what labels are (what they look like)"
+    )
     parser.add_argument("--gpus", type=number(int, 0), default=0, metavar="N", help="train on so many GPUs")
     parser.add_argument("--ranks", type=number(int, 1), default=1, metavar="N", help="processes on the CPU, over gloo")
     parser.add_argument(
@@ -90,7 +118,6 @@ def epoch_parser() -> argparse.ArgumentParser:
         choices=(
             "pyg",
             "pyg-hbm",
-            "wholegraph",
             "salient",
             "gpu-plain",
             "gpu",
@@ -141,7 +168,9 @@ def infer_parser() -> argparse.ArgumentParser:
         prog="run.py infer", allow_abbrev=False,
         description="Test accuracy of a model that `epoch` trained, from sampled and from all neighbours.",
     )  # fmt: skip
-    on_graph(parser, [20, 20, 20])
+    on_graph(parser, "20 a layer")
+    parser.add_argument("--on", choices=("train", "valid", "test", "all"), default="test", help="ids to infer (test)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the predictions: FILE.npz or FILE.csv")
     parser.set_defaults(go=infer)
     return parser
 

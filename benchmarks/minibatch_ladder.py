@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from minibatch import geometric, report, rungs, synthetic, training, wholegraph
+from minibatch import geometric, report, rungs, synthetic, training
 from minibatch.batches import SEEDS_A_BATCH, Loader, padded_to
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
@@ -32,10 +32,10 @@ from minibatch.resident import MARGIN, Sampler
 from minibatch.timeline import Span, Trace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WHAT = rungs.RUNGS | {"gpu-host": "gpu-graph with features in host memory, hot rows on the device too"}
-ON_GPU_ONLY = ("about", "pyg-hbm", "wholegraph", "gpu-host", "gpu-graph", "gpu-layers")
+WHAT = {name: rung.what for name, rung in rungs.RUNGS.items()} | {"gpu-host": "gpu-graph with features in host memory, hot rows on the device too"}
+ON_GPU_ONLY = ("about", "pyg-hbm", "gpu-host", "gpu-graph", "gpu-layers")
 ORDER = (
-    "about", "gpu-graph", "gpu-layers", "gpu-fused", "gpu", "gpu-plain", "gpu-host", "wholegraph", "salient", "pyg", "pyg-hbm"
+    "about", "gpu-graph", "gpu-layers", "gpu-fused", "gpu", "gpu-plain", "gpu-host", "salient", "pyg", "pyg-hbm"
 )  # fmt: skip
 ON_HOST = ("salient", "pyg", "pyg-hbm")
 """Sampled by the CPU: of a large graph only HOST_BATCHES are made, and the record says that the epoch is extrapolated."""
@@ -134,8 +134,6 @@ def one(rung: str, name: str, epochs: int, small_epochs: int) -> dict[str, Any]:
     try:
         if rung.startswith("pyg"):
             geometric.sampler_named()
-        if rung == "wholegraph":
-            wholegraph.require()
         placed = _placed(rung, name)
         if DEVICE == "cuda":
             torch.cuda.synchronize()
@@ -164,7 +162,7 @@ def route_of(rung: str, placed: Placed) -> Any:
     named = "gpu-graph" if rung == "gpu-host" else rung
     asked = _asked(named)
     torch.manual_seed(0)
-    model = rungs.model_of(asked, named, placed, None, DEVICE)
+    model = rungs.model_of(asked, placed, None, DEVICE)
     return rungs.route(asked, placed, model, DEVICE, named, None, Console(stderr=True))
 
 

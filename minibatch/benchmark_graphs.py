@@ -89,8 +89,10 @@ def _reader(name: str) -> type:
             sys.modules.pop("outdated")
             if before is not None:
                 sys.modules["outdated"] = before
-    except ImportError:
-        raise GraphError(f"{name} is read by the package ogb, which is not here: pip install ogb") from None
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "ogb"
+        why = "is not here: pip install ogb" if missing else f"cannot be imported ({error})"
+        raise GraphError(f"{name} is read by the package ogb, which {why}") from None
 
     class Raw(NodePropPredDataset):
         def pre_process(self) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
+import io
 import json
+import math
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -21,30 +26,46 @@ from harness.records import EpochGain
 from harness.report.console import Console
 from harness.report.words import epoch_gain
 from harness.store import write_atomically
-from minibatch import geometric, ops, placing, ranks, report, rungs, training, trial
-from minibatch.batches import Loader, require_fanouts
-from minibatch.graphs import GraphError
+from minibatch import (
+    benchmark_graphs,
+    objectives,
+    ops,
+    options,
+    placing,
+    ranks,
+    report,
+    rungs,
+    schedules,
+    synthetic,
+    training,
+    trial,
+)  # fmt: skip
+from minibatch.batches import batch_seed, require_fanouts
+from minibatch.graphs import Graph, GraphError
 from minibatch.placing import Placed
 from minibatch.resident import Trainer
-from minibatch.rungs import RUNGS, trainer_of
+from minibatch.rungs import trainer_of
 from minibatch.timeline import Span, Trace
 
 
 def epoch(asked: argparse.Namespace) -> int:
-    """Train for --epochs epochs; prints accuracy, writes a checkpoint after each."""
-    require_fanouts(asked.fanout)
-    device, rung = rungs.device_and_rung(asked)
+    """Train for --epochs epochs; prints each one's metric, writes a checkpoint after each, and keeps the best beside it."""
+    ranks.end_with_parent()
     if asked.report and not asked.report.parent.is_dir():
         raise GraphError(f"--report {asked.report}: there is no folder {asked.report.parent}")
-    count = asked.gpus or asked.ranks
     path = _checkpoint_path(asked)
+    state = training.load_checkpoint(path) if asked.resume else None
+    options.resolve(asked, state)
+    require_fanouts(asked.fanout)
+    device, rung = rungs.device_and_rung(asked)
+    count = asked.gpus or asked.ranks
     if count > 1 and not ranks.started():
         return ranks.start([str(Path(sys.argv[0]).resolve()), *asked.words], count, path)
     if ranks.started():
         ranks.join(device)
     well = False
     try:
-        code = _train(asked, device, rung, path)
+        code = _train(asked, device, rung, path, state)
         ranks.meet()
         well = True
     except torch.OutOfMemoryError as error:
@@ -63,62 +84,130 @@ def epoch(asked: argparse.Namespace) -> int:
     return code
 
 
-def _train(asked: argparse.Namespace, device: str, rung: str, path: Path) -> int:
+def _train(asked: argparse.Namespace, device: str, rung: str, path: Path, state: dict[str, Any] | None) -> int:
     first = ranks.rank() == 0
     console = Console(highlight=False, quiet=not first or asked.json, stderr=True)
-    placed = _placed(asked, device, console, resident=rung in rungs.RESIDENT)
+    placed = _placed(asked, device, console, resident=rungs.RUNGS[rung].resident)
     graph = placed.graph
+    _require_its_graph(state, placed, asked.graph, path)
+    graph.require_ids("train")
+    if len(graph.train) < ranks.ranks():
+        raise GraphError(f"the graph has {len(graph.train)} train ids for {ranks.ranks()} processes: start fewer")
+    _require_labelled(graph)
+    if not len(graph.valid) and (asked.patience or asked.schedule == "plateau"):
+        raise GraphError("--patience and --schedule plateau look at valid ids, and the graph has none")
     torch.manual_seed(asked.seed)
-    state = training.load_checkpoint(path) if asked.resume else None
-    model = rungs.model_of(asked, rung, placed, state, device)
+    model = rungs.model_of(asked, placed, state, device)
     done = int(state["epoch"]) + 1 if state else 0
-    torch.manual_seed(asked.seed + ranks.rank())  # weights alike, dropout not
+    _seed_epoch(asked, done)  # what prepares steps may draw too
     console.print(
         f"{asked.graph}: {graph.nodes:,} nodes, {graph.edges:,} edges; {asked.model}, fanout "
-        f"{' '.join(map(str, asked.fanout))}, {ranks.ranks()} x {asked.batch} seeds; {device}, rung {rung}: {RUNGS[rung]}"
-        f"{_where_features_are(placed)}"
+        f"{' '.join(map(str, asked.fanout))}, {ranks.ranks()} x {asked.batch} seeds; {device}, rung {rung}: "
+        f"{rungs.RUNGS[rung].what}{_where_features_are(placed)}"
     )
-    records = []
+    records, best = [], state.get("best") if state else None
+    since = int(state["since"]) if state and isinstance(state.get("since"), int) else 0
     with rungs.route(asked, placed, model, device, rung, state, console) as way:
+        if state and asked.lr != state["options"].get("lr"):  # asked for anew
+            for group in way.optimizer.param_groups:
+                training.set_rate(group, asked.lr)
+        schedule = schedules.Schedule(asked.schedule, way.optimizer, done + asked.epochs, way.objective)
+        if state and asked.schedule == state["options"].get("schedule"):
+            schedule.load(state["schedule"])
+        metric = way.objective.metric
         for number in range(done, done + asked.epochs):
+            _seed_epoch(asked, number)
             ids = training.order(graph, asked.seed, number, ranks.rank(), ranks.ranks())
             with _bar(console, f"epoch {number + 1}") as say:
                 last = asked.report and number == done + asked.epochs - 1
                 trace = Trace(device) if last and first else None
                 # Every rank samples with numbers of its own: its epochs count from another place.
                 record = replace(way.run(ids, number * ranks.ranks() + ranks.rank(), say, trace), number=number)
-            if first:
+            if not math.isfinite(record.loss):
+                kept = f"the last checkpoint is {path}" if path.exists() else "there is no checkpoint"
+                raise GraphError(f"the loss of epoch {number + 1} is {record.loss}: take a smaller --lr; {kept}")
+            valid = None
+            if first and len(graph.valid):
                 with _bar(console, "validation") as say:
                     valid = way.accuracy(graph.valid, say)
-                saved = {"model": model.state_dict(), "optimizer": way.optimizer.state_dict()}
-                about = {
-                    "kind": rungs.kind_of(asked.model, rung),
-                    "fanout": asked.fanout,
-                    "graph": asked.graph,
-                    "hidden": int(state["hidden"]) if state else rungs.hidden_of(asked, device),
+            seen = ranks.agree(valid)
+            better = seen is not None and way.objective.better(seen, best)
+            best, since = (seen, 0) if better else (best, since + 1)
+            schedule.step(seen)
+            if first:
+                saved = {
+                    "model": model.state_dict(),
+                    "optimizer": way.optimizer.state_dict(),
+                    "schedule": schedule.held(),
                 }
-                training.save_checkpoint(path, **saved, **about, epoch=number, accuracy=valid)
-                records.append(asdict(record) | {"valid_accuracy": valid})
-                console.print(_line(record, valid, asked.batch))
+                about = {"options": options.held(asked, rungs.hidden_of(asked, device)), "graph": asked.graph}
+                about |= {"identity": placed.identity, "valid": valid, "best": best, "since": since}
+                training.save_checkpoint(path, **saved, **about, epoch=number)
+                if better:
+                    shutil.copyfile(path, best_path(path))
+                records.append(asdict(record) | {f"valid_{metric}": valid, "lr": schedule.rate_before})
+                console.print(_line(record, metric, valid, asked.batch))
+            if asked.patience and since >= asked.patience:
+                console.print(f"no better {metric} of valid ids for {since} epochs: training ends here")
+                break
         captured = way.trainer is not None and way.trainer.captured
         if asked.report and (first or captured):
             # A trace cannot look into replays of a CUDA graph; those of all ranks wait for one another.
-            spans = way.trainer.spans() if captured else trace.finish()
+            spans = way.trainer.spans() if captured else trace.finish() if trace else []
             if first:
                 _report(asked, placed, device, rung, record, valid, spans)
                 console.print(f"report: {asked.report}")
     if first:
-        chance = float(torch.bincount(graph.labels[graph.valid].cpu()).max()) / len(graph.valid)
-        console.print(f"chance is {chance:.3f} (the most frequent class); checkpoint: {path}")
+        known = (
+            graph.labels[graph.valid].cpu() if len(graph.valid) and way.objective.kind == "classes" else torch.empty(0)
+        )
+        known = known[known >= 0].long()
+        if len(known):
+            chance = float(torch.bincount(known).max()) / len(known)
+            console.print(f"chance is {chance:.3f} (the most frequent class)")
+        console.print(
+            f"checkpoint: {path}" + (f"; the best of valid ids: {best_path(path)}" if best is not None else "")
+        )
         if asked.json:
-            print(json.dumps({"graph": asked.graph, "rung": rung, "device": device, "epochs": records}, indent=1))
+            found = {"graph": asked.graph, "rung": rung, "device": device, "epochs": records}
+            print(json.dumps(found, indent=1, allow_nan=False))
     return 0
 
 
+def best_path(path: Path) -> Path:
+    """Where the best checkpoint is kept beside the last."""
+    return path.with_name(f"{path.stem}.best{path.suffix}")
+
+
+def _seed_epoch(asked: argparse.Namespace, number: int) -> None:
+    """Every epoch's random numbers begin from its own seed, so that a resumed run draws what the whole one does; each rank its own."""
+    torch.manual_seed(batch_seed(asked.seed, number * ranks.ranks() + ranks.rank()) % (1 << 63))
+
+
+def _require_its_graph(state: dict[str, Any] | None, placed: Placed, name: str, path: Path) -> None:
+    if state is not None and state["identity"] != placed.identity:
+        raise GraphError(
+            f"{path} was trained on another graph ({state['graph']}) than {name}: name that, or train anew"
+        )
+
+
+def _require_labelled(graph: Graph) -> None:
+    labels = graph.labels[graph.train.to(graph.labels.device)]
+    missing = int((labels == -1).sum()) if labels.dim() == 1 else int(labels.isnan().all(dim=1).sum())
+    if missing:
+        raise GraphError(f"{missing} of the graph's train ids have no label; leave them out")
+
+
 def _report(
-    asked: argparse.Namespace, placed: Placed, device: str, rung: str, record: Any, valid: float, spans: list[Span]
+    asked: argparse.Namespace,
+    placed: Placed,
+    device: str,
+    rung: str,
+    record: Any,
+    valid: float | None,
+    spans: list[Span],
 ) -> None:
-    row = report.row_of(rung, RUNGS[rung], record, valid, placed.graph, spans)
+    row = report.row_of(rung, rungs.RUNGS[rung].what, record, valid, placed.graph, spans)
     name = torch.cuda.get_device_name() if device == "cuda" else f"{len(os.sched_getaffinity(0))} CPU cores"
     lines = [
         f"{asked.model}, fanout {' '.join(map(str, asked.fanout))}, {ranks.ranks()} x {asked.batch} seeds a batch; "
@@ -127,15 +216,16 @@ def _report(
     write_atomically(asked.report, report.render(report.Page(asked.graph, name, lines, [row])))
 
 
-def _line(record: Any, valid: float, batch: int) -> str:
+def _line(record: Any, metric: str, valid: float | None, batch: int) -> str:
     rate = f", {record.edges / record.seconds / 1e6:.3g} million edges/s" if record.edges else ""
     stages = "".join(f", {name} {seconds:.2f} s" for name, seconds in getattr(record, "stages_s", {}).items())
     hits = getattr(record, "cache_hits", None)
     cached = "" if hits is None else f", {hits:.1%} of feature rows from the cache"
+    said = "no valid ids" if valid is None else f"validation {metric.replace('_', ' ')} {valid:.3f}"
     missed = f", {record.fallbacks} batches made again" if getattr(record, "fallbacks", 0) else ""
     return (
         f"epoch {record.number + 1}: {record.seconds:.2f} s, {record.batches} batches of {batch}, loss {record.loss:.3f}, "
-        f"validation accuracy {valid:.3f}{rate}{stages}{cached}{missed}"
+        f"{said}{rate}{stages}{cached}{missed}"
     )
 
 
@@ -148,13 +238,15 @@ def _where_features_are(placed: Placed) -> str:
 
 def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]]) -> EpochGain:
     """Whether epochs become faster with other kernels; sources: kernel -> (device that it is for, text). Raises GraphError."""
+    options.resolve(asked, None)
     require_fanouts(asked.fanout)
     device, rung = rungs.device_and_rung(asked)
     if asked.gpus > 1 or asked.ranks > 1:
         raise GraphError("--with compares epochs of one process; leave --gpus and --ranks out")
-    if rung == "salient":
-        rung = "gpu-fused" if asked.rung is None else rung
-    if rung not in rungs.OURS or rung == "gpu-plain":
+    if asked.rung is None:
+        rung = "gpu-fused" if device == "cpu" else "gpu-graph"
+    how = rungs.RUNGS[rung]
+    if not how.resident or how.kernels == "plain" or how.compute == "layers":
         raise GraphError(f"--rung {rung} does not run the kernels of runs; take gpu, gpu-fused or gpu-graph")
     for kernel, (made_for, _) in sources.items():
         if kernel not in ops.NAMES:
@@ -166,7 +258,7 @@ def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]])
 
     def make(swapped: Mapping[str, str]) -> Trainer:
         torch.manual_seed(asked.seed)
-        model = rungs.model_of(asked, rung, placed, None, device)
+        model = rungs.model_of(asked, placed, None, device)
         return trainer_of(rung, placed, model, asked.fanout, asked.batch, asked.lr, asked.seed, sources=swapped)
 
     with _bar(console, "pairs of epochs") as say:
@@ -179,71 +271,99 @@ def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]])
 
 
 def infer(asked: argparse.Namespace) -> int:
-    """Accuracy on the test ids of the checkpoint's model: from sampled and from all neighbours."""
+    """The metric on ids of the checkpoint's model, from sampled and from all neighbours; --out writes what it predicts."""
+    if asked.out and (asked.out.suffix not in (".npz", ".csv") or not asked.out.parent.is_dir()):
+        raise GraphError(f"--out {asked.out}: name an .npz or .csv file in a folder that is there")
+    path = _checkpoint_path(asked)
+    state = training.load_checkpoint(path)
+    options.resolve_inference(asked, state)
     require_fanouts(asked.fanout)
-    state = training.load_checkpoint(_checkpoint_path(asked))
-    if len(state["fanout"]) != len(asked.fanout):
-        raise GraphError(f"the model has {len(state['fanout'])} layers, and --fanout names {len(asked.fanout)}")
     console = Console(highlight=False, quiet=asked.json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rung, asked.model = rungs.of_kind(state["kind"], device)
-    if rung == "wholegraph":
-        raise GraphError("infer does not read models of --rung wholegraph; train with another rung")
-    if rung == "pyg":
-        geometric.sampler_named()
-    resident = rung in rungs.OURS
+    rung = rungs.inferring(asked.model, device)
+    resident = rungs.RUNGS[rung].resident
     placed = _placed(asked, device, console, resident=resident)
     graph = placed.graph
-    model = rungs.model_of(asked, rung, placed, state, device)
-    found: dict[str, Any] = {
-        "graph": asked.graph,
-        "model": asked.model,
-        "fanout": asked.fanout,
-        "nodes": len(graph.test),
-    }
+    _require_its_graph(state, placed, asked.graph, path)
+    ids = torch.arange(graph.nodes, device=graph.col.device) if asked.on == "all" else getattr(graph, asked.on)
+    if asked.on != "all":
+        graph.require_ids(asked.on)
+    model = rungs.model_of(asked, placed, state, device)
+    objective = objectives.of(graph, asked.loss)
+    metric = objective.metric
+    found: dict[str, Any] = {"graph": asked.graph, "model": asked.model, "fanout": asked.fanout, "nodes": len(ids)}
     start = time.perf_counter()
+    predicted: list[torch.Tensor] = []
     with _bar(console, "sampled") as say:
-        found["sampled_accuracy"] = _sampled(asked, placed, model, device, rung, say)
+        outputs = _sampled(asked, placed, model, device, rung, objective, ids, say)
+        found[f"sampled_{metric}"] = objective.metric_of(_kept(outputs, objective, predicted if asked.out else None))
     found["sampled_s"] = time.perf_counter() - start
     lines = [
-        f"sampled ({' '.join(map(str, asked.fanout))}): {found['sampled_accuracy']:.4f} in {found['sampled_s']:.2f} s"
+        f"sampled ({' '.join(map(str, asked.fanout))}): {_number(found[f'sampled_{metric}'])} in {found['sampled_s']:.2f} s"
     ]
     free = torch.cuda.mem_get_info()[0] if resident else placing.available_bytes()
-    layers_bytes = 2 * graph.nodes * int(state["hidden"]) * (2 if resident else 4)  # one layer read, one written
-    if rung == "pyg":
-        lines.append("all neighbours: left out for a model of PyTorch Geometric's own")
-    elif placed.cache_rows is not None:
+    needed = training.full_bytes(model, graph)
+    if placed.cache_rows is not None:
         lines.append("all neighbours: left out, features are in host memory and layers are computed on the GPU")
-    elif layers_bytes > placing.SPARE * free:
-        lines.append(f"all neighbours: left out, {layers_bytes / 2**30:.0f} GiB of hidden rows do not fit here")
+    elif needed > placing.SPARE * free:
+        lines.append(f"all neighbours: left out, {needed / 2**30:.1f} GiB of rows do not fit here")
     else:
         start = time.perf_counter()
         with _bar(console, "all neighbours") as say:
-            moved = model.to(graph.col.device)
-            found["full_accuracy"] = training.full_accuracy(moved, graph, graph.test, say)
+            found[f"full_{metric}"] = training.full_accuracy(model.to(graph.col.device), graph, ids, say)
         found["full_s"] = time.perf_counter() - start
-        lines.append(f"all neighbours: {found['full_accuracy']:.4f} in {found['full_s']:.2f} s")
+        lines.append(f"all neighbours: {_number(found[f'full_{metric}'])} in {found['full_s']:.2f} s")
     for line in lines:
-        console.print(f"test accuracy, {line}")
+        console.print(f"{asked.on} {metric.replace('_', ' ')}, {line}")
+    if asked.out:
+        _write(asked.out, ids.cpu(), torch.cat(predicted))
+        console.print(f"predictions: {asked.out}")
     if asked.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found, indent=1, allow_nan=False))
     return 0
 
 
+def _number(value: float | None) -> str:
+    return "no labels" if value is None else f"{value:.4f}"
+
+
+def _kept(
+    outputs: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    objective: objectives.Objective,
+    into: list[torch.Tensor] | None,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The same outputs; what they predict goes `into` the list."""
+    for logits, labels in outputs:
+        if into is not None:
+            into.append(objective.predictions(logits).cpu())
+        yield logits, labels
+
+
+def _write(path: Path, ids: torch.Tensor, predicted: torch.Tensor) -> None:
+    """Node ids and what was predicted of each, in one file, whole or not at all."""
+    held = io.BytesIO()
+    if path.suffix == ".npz":
+        np.savez(held, ids=ids.numpy(), predictions=predicted.numpy())
+    else:
+        columns = predicted.reshape(len(ids), -1).numpy()
+        names = ["prediction"] if columns.shape[1] == 1 else [f"prediction_{n}" for n in range(columns.shape[1])]
+        table = np.column_stack([ids.numpy(), columns])
+        kind = "%d" if columns.dtype.kind in "iu" else ["%d", *["%.9g"] * columns.shape[1]]
+        np.savetxt(held, table, fmt=kind, delimiter=",", header=",".join(["node", *names]), comments="")
+    write_atomically(path, held.getvalue())
+
+
 def _sampled(
-    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, rung: str, say: training.Say
-) -> float:
-    """Test accuracy from sampled neighbours, on the device where the graph is."""
-    graph, sizes = placed.graph, (asked.fanout, asked.batch)
-    if rung in rungs.OURS:
-        trainer = trainer_of(rung, placed, model, *sizes, seed=asked.seed)
-        return trainer.accuracy(graph.test, *sizes)
-    if rung == "pyg":
-        workers = rungs.threads_of(asked)
-        with geometric.Loader(graph, *sizes, workers=workers, device=device, seed=asked.seed) as of_pyg:
-            return geometric.accuracy(model, of_pyg, graph.test, say)
-    with Loader(graph, *sizes, threads=asked.threads, seed=asked.seed, pin=device == "cuda") as loader:
-        return training.sampled_accuracy(model, loader, graph.test, device, say)
+    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, rung: str,
+    objective: objectives.Objective, ids: torch.Tensor, say: training.Say,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
+    """(logits, labels) of batches of ids from sampled neighbours, on the device where the graph is."""
+    if rungs.RUNGS[rung].resident:
+        trainer = trainer_of(rung, placed, model, asked.fanout, asked.batch, seed=asked.seed, objective=objective)
+        yield from trainer.outputs(ids, asked.fanout, asked.batch)
+        return
+    with rungs.loader_of(asked, placed, device) as loader:
+        yield from training.sampled_outputs(model, loader, ids, device, say)
 
 
 def _placed(asked: argparse.Namespace, device: str, console: Console, *, resident: bool) -> Placed:
@@ -252,10 +372,14 @@ def _placed(asked: argparse.Namespace, device: str, console: Console, *, residen
 
 
 def _checkpoint_path(asked: argparse.Namespace) -> Path:
+    """Named by graph and model; two folders of one name are told apart by where they lie."""
     if asked.checkpoint:
         return asked.checkpoint
-    kind = rungs.kind_of(asked.model, getattr(asked, "rung", None) or "")
-    return asked.runs_dir / "minibatch" / f"{Path(asked.graph).name}-{kind}.pt"
+    name = asked.graph
+    if name not in (*synthetic.RECIPES, *benchmark_graphs.NAMES):
+        folder = Path(name).resolve()
+        name = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    return asked.runs_dir / "minibatch" / f"{name}-{options.model_name(asked.model)}.pt"
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""PyTorch Geometric's own way, to be measured against: NeighborLoader in worker processes and a model of its layers.
+"""PyTorch Geometric's own way, to be measured against: NeighborLoader in worker processes, the models of models.py.
 
-The model is PyG's GraphSAGE (GAT, GIN), trimmed to the nodes that a layer still needs where the sampler says how many they are;
-float32 (TF32 matrix products on a GPU). Its loader expands only the newest nodes at each hop, which is less work than ours.
+A layer is trimmed to the nodes that are still needed where the sampler says how many they are; float32 (TF32 matrix products
+on a GPU). Its loader expands only the newest nodes at each hop, which is less work than ours.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from minibatch import wholegraph
 from minibatch.graphs import Graph, GraphError
+from minibatch.models import Edges
+from minibatch.objectives import Objective
 from minibatch.timeline import Trace
 from minibatch.training import Epoch, Say, nothing, one_pass
-
-MODELS = {"sage": "GraphSAGE", "gat": "GAT", "gin": "GIN"}
 
 
 def sampler_named() -> str:
     """The library that samples for NeighborLoader here. Raises GraphError where there is none."""
     try:
         from torch_geometric import typing
-    except ImportError:
-        raise GraphError("--rung pyg needs PyTorch Geometric, which is not here: pip install torch-geometric") from None
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch_geometric"
+        why = "is not here: pip install torch-geometric" if missing else f"cannot be imported ({error})"
+        raise GraphError(f"--rung pyg needs PyTorch Geometric, which {why}") from None
     if typing.WITH_PYG_LIB:
         return "pyg-lib"
     if typing.WITH_TORCH_SPARSE:
@@ -34,16 +34,6 @@ def sampler_named() -> str:
     raise GraphError(
         "--rung pyg needs pyg-lib or torch-sparse beside torch-geometric, and neither can be imported here: take --rung salient"
     )
-
-
-def model_of(kind: str, width: int, hidden: int, classes: int, layers: int, dropout: float = 0.5) -> nn.Module:
-    """PyG's own model with fresh weights. Raises GraphError for a kind that it does not have."""
-    if kind not in MODELS:
-        raise GraphError(f"--rung pyg has no model {kind}; it has {', '.join(MODELS)}")
-    from torch_geometric import nn as geometric
-
-    more = {"heads": 4} if kind == "gat" else {}
-    return getattr(geometric, MODELS[kind])(width, hidden, layers, classes, dropout=dropout, **more)
 
 
 class _Places(torch.utils.data.Sampler):
@@ -81,7 +71,7 @@ class Loader:
         from torch_geometric.data import Data
         from torch_geometric.loader import NeighborLoader
 
-        self.graph, self.batch, self.device, self.seed = graph, batch, device, seed
+        self.graph, self.batch, self.device, self.seed, self.hops = graph, batch, device, seed, len(fanouts)
         self.features = graph.features.to(device) if on_device else None
         data = Data(y=graph.labels, edge_index=torch.empty(2, 0, dtype=torch.int64))
         data.num_nodes = graph.nodes
@@ -104,13 +94,7 @@ class Loader:
 
     def logits(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """[seeds of the batch, classes]."""
-        kept = {}
-        if batch.get("num_sampled_nodes") is not None:
-            kept = {
-                "num_sampled_nodes_per_hop": list(batch.num_sampled_nodes),
-                "num_sampled_edges_per_hop": list(batch.num_sampled_edges),
-            }
-        return model(batch.x, batch.edge_index, **kept)[: batch.batch_size]
+        return model(layers_of(batch, self.hops), batch.x)[: batch.batch_size]
 
     def __len__(self) -> int:
         return -(-len(self.places) // self.batch)
@@ -126,33 +110,37 @@ class Loader:
         self.close()
 
 
+def layers_of(batch: Any, hops: int) -> list[Edges]:
+    """A batch's layers, deepest first: of its edges those whose targets are still needed, where the batch says how many."""
+    index, everyone = batch.edge_index, torch.arange(batch.num_nodes, device=batch.edge_index.device)
+    if batch.get("num_sampled_nodes") is None:
+        return [Edges(index[0], index[1], everyone)] * hops
+    nodes, edges = list(batch.num_sampled_nodes), list(batch.num_sampled_edges)
+    found = []
+    for needed in range(hops, 0, -1):  # the first layer makes rows of all nodes but those of the last hop
+        kept = index[:, : sum(edges[:needed])]
+        found.append(Edges(kept[0], kept[1], everyone[: sum(nodes[:needed])]))
+    return found
+
+
 def train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loader: Loader | wholegraph.Loader,
-    ids: torch.Tensor,
-    number: int,
-    say: Say = nothing,
-    trace: Trace | None = None,
-) -> Epoch:
+    model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, objective: Objective,
+    say: Say = nothing, trace: Trace | None = None,
+) -> Epoch:  # fmt: skip
     """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
     return one_pass(
         model, optimizer, loader.epoch(ids, number), number, -(-len(ids) // loader.batch),
-        loss_of=lambda batch: F.cross_entropy(loader.logits(model, batch), batch.y[: batch.batch_size]),
-        counted=lambda batch: (_edges(batch), batch.num_nodes), say=say, trace=trace or Trace(loader.device, room=0),
+        loss_of=lambda batch: objective.loss(loader.logits(model, batch), batch.y[: batch.batch_size]),
+        counted=lambda batch: (batch.edge_index.shape[1], batch.num_nodes), say=say, trace=trace or Trace(loader.device, room=0),
     )  # fmt: skip
 
 
-def _edges(batch: Any) -> int:
-    return batch.edge_count if isinstance(batch, wholegraph.Batch) else batch.edge_index.shape[1]
-
-
 @torch.no_grad()
-def accuracy(model: nn.Module, loader: Loader | wholegraph.Loader, ids: torch.Tensor, say: Say = nothing) -> float:
-    """Share of `ids` that are labelled rightly, from sampled neighbourhoods (the loader's fanouts)."""
+def outputs(
+    model: nn.Module, loader: Loader, ids: torch.Tensor, say: Say = nothing
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(logits, labels) of batches of `ids`, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()
-    right = torch.zeros((), device=loader.device)
     for number, batch in enumerate(loader.epoch(ids, -1)):
-        right += (loader.logits(model, batch).argmax(dim=1) == batch.y[: batch.batch_size]).sum()
+        yield loader.logits(model, batch), batch.y[: batch.batch_size]
         say(number + 1, len(loader))
-    return float(right) / len(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import tempfile
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def library(source: str, device: str) -> ctypes.CDLL:
         raise NativeError(missing)
     known = facts(device)
     kept = cache_folder() / "native" / f"{digest(source, backend.identity(known))}.so"
-    if not kept.exists():
+    if not whole(kept):
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as made:
             written = Path(made) / f"source{backend.SUFFIX}"
@@ -34,5 +35,16 @@ def library(source: str, device: str) -> ctypes.CDLL:
             done = backend.compile(written, artefact, known, COMPILE_S)
             if not done.ok:
                 raise NativeError(f"a source does not compile for {device}: {done.log.strip()[:300]}")
+            sums = Path(made) / "sum"
+            sums.write_text(hashlib.sha256(artefact.read_bytes()).hexdigest())
             artefact.rename(kept)
+            sums.rename(kept.with_suffix(".sha256"))
     return ctypes.CDLL(str(kept))
+
+
+def whole(kept: Path) -> bool:
+    """Whether a kept library is what was written: one that is cut off would end the process with SIGBUS."""
+    try:
+        return hashlib.sha256(kept.read_bytes()).hexdigest() == kept.with_suffix(".sha256").read_text()
+    except OSError:
+        return False

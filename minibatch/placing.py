@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,6 +24,8 @@ class Placed:
 
     graph: Graph
     cache_rows: int | None = None
+    identity: str = ""
+    """Of the graph as it was before it was placed: the same wherever it goes."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def place(wanted: Wanted, console: Console) -> Placed:
     if wanted.graph in synthetic.RECIPES:
         needed = synthetic.bytes_of(wanted.graph)
         if torch.cuda.is_available() and needed > MADE_ON_CPU_BYTES:
-            return _made_on_gpu(wanted, console)
+            return replace(_made_on_gpu(wanted, console), identity=f"{wanted.graph}-{synthetic.VERSION}-cuda")
         folder = cache_folder() / "graphs" / f"{wanted.graph}-{synthetic.VERSION}"
         if not folder.exists():
             _require_room(wanted.graph, needed, available_bytes(), "CPU")
@@ -115,7 +117,8 @@ def place(wanted: Wanted, console: Console) -> Placed:
         if not folder.is_dir():
             known = ", ".join([*synthetic.RECIPES, *benchmark_graphs.NAMES])
             raise GraphError(f"there is no graph {wanted.graph!r}; there is {known}, or a graph's folder")
-    return _put(graphs.load(folder), wanted)
+    graph = graphs.load(folder)
+    return replace(_put(graph, wanted), identity=graph.identity())
 
 
 def _require_room(name: str, needed: int, free: int, where: str) -> None:

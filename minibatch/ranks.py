@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +17,8 @@ from minibatch.graphs import GraphError
 
 RENDEZVOUS = "ASTROLABE_RENDEZVOUS"
 """The file by which processes that `start` started find each other; torchrun's have an address and a port instead."""
+PARENT = "ASTROLABE_PARENT"
+"""The end of a pipe that is closed when the process that started this one has ended, however it did."""
 LOOK_S = 0.05
 GRACE_S = 0.5
 """In which the kernel reports the process that died, where one that missed it ended first."""
@@ -37,6 +40,29 @@ def here() -> int:
 def started() -> bool:
     """Whether this process is one of several that train together."""
     return "RANK" in os.environ
+
+
+def end_with_parent() -> None:
+    """End this rank's process as soon as the one that started it is gone: it would train, and write checkpoints, for nobody."""
+    if PARENT in os.environ:
+        end_of_pipe = int(os.environ.pop(PARENT))
+
+        def wait() -> None:
+            os.read(end_of_pipe, 1)  # nobody writes: it returns when the other end is closed
+            os._exit(1)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def agree(value: float | None) -> float | None:
+    """Rank 0's value, on every rank."""
+    from torch import distributed
+
+    if not (started() and distributed.is_initialized()):
+        return value
+    held = [value]
+    distributed.broadcast_object_list(held, src=0)
+    return held[0]
 
 
 def join(device: str) -> None:
@@ -86,10 +112,12 @@ def start(words: list[str], count: int, checkpoint: Path) -> int:
     """Run `python *words` as `count` ranks; 0 where all end well. Raises GraphError where one dies, after ending the rest."""
     with tempfile.TemporaryDirectory() as meeting:
         children = []
+        theirs, ours = os.pipe()
         for number in range(count):
             env = os.environ | {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(count)}
-            env[RENDEZVOUS] = f"{meeting}/rendezvous"
-            children.append(subprocess.Popen([sys.executable, *words], env=env))
+            env |= {RENDEZVOUS: f"{meeting}/rendezvous", PARENT: str(theirs)}
+            children.append(subprocess.Popen([sys.executable, *words], env=env, pass_fds=[theirs]))
+        os.close(theirs)
         try:
             while any(child.poll() is None for child in children):
                 if any(child.returncode for child in children):
@@ -105,6 +133,7 @@ def start(words: list[str], count: int, checkpoint: Path) -> int:
             for child in children:
                 child.kill()
                 child.wait()
+            os.close(ours)
     return 0
 
 

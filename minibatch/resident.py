@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch.nn import functional as F
 
-from minibatch import timeline
+from minibatch import objectives, timeline
 from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, padded_to, require_fanouts
 from minibatch.features import Table, Tiered, hot_rows, visits
 from minibatch.graphs import Graph, GraphError
 from minibatch.layers import Layers, Passed, Transposed
 from minibatch.models import Sage
+from minibatch.objectives import Objective
 from minibatch.ops import Kernels, scratch_for
 from minibatch.timeline import STEP, Trace
 
@@ -42,6 +43,7 @@ class Sampled:
     """
 
     labels: torch.Tensor
+    """A row a seed, -1 or NaN for padding."""
     rows: torch.Tensor
     """Each seed's place among the batch's nodes, which are all different: a seed that comes twice is one node."""
     seeds: torch.Tensor
@@ -124,7 +126,9 @@ class Sampler:
         return found
 
     def _labels(self, seeds: torch.Tensor) -> torch.Tensor:
-        return torch.where(seeds >= 0, self.graph.labels[seeds.long().clamp_min(0)], -1)
+        labels = self.graph.labels[seeds.long().clamp_min(0)]
+        there = seeds >= 0
+        return torch.where(there, labels, -1) if labels.dim() == 1 else torch.where(there[:, None], labels, torch.nan)
 
     def overflowed(self, found: Sampled) -> torch.Tensor:
         """float32 [], 1 where the batch did not fit its capacities."""
@@ -183,7 +187,7 @@ class Trainer:
     def __init__(
         self, graph: Graph, model: Sage, kernels: Kernels, fanouts: list[int], batch: int, *, lr: float = 0.003,
         fused: bool = True, padded: bool = True, captured: bool = False, layered: bool = False, seed: int = 0, ranks: int = 1,
-        cache_rows: int | None = None,
+        cache_rows: int | None = None, objective: Objective | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, Sage):
             raise GraphError("the GPU route's kernels are GraphSAGE's; take --rung salient for other models")
@@ -196,7 +200,10 @@ class Trainer:
             self.features = Tiered(graph.features, cache_rows, self.device, kernels)
         model.aggregate = kernels.self_and_mean
         self.layers = Layers(model, self.device) if layered else None
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True, capturable=self.device == "cuda")
+        self.objective = objective or objectives.of(graph)
+        # On a GPU the rate is a tensor, which a captured step reads anew.
+        rate = torch.tensor(lr, device="cuda") if self.device == "cuda" else lr
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
         self.buffers = [Buffers(self.device, kept=True) for _ in range(2)]
         self.sampled: list[Sampled | None] = [None, None]
@@ -272,14 +279,14 @@ class Trainer:
             return of_seeds(self._passed(found, None).hidden[-1].float(), found)
         if self.fused:
             own = self.features.rows(found.heads[-1])
-            h = self.model.layer(0, own, self.features.mean(found.picked[-1]))
+            h = self.model.combine(0, own, self.features.mean(found.picked[-1]))
             layers = found.local[::-1]
         else:
             h, layers = self.features.rows(found.heads[-1]), found.local[::-1]
-            h = self.model.layer(0, *self.model.aggregate(h, layers[0]))
+            h = self.model.combine(0, *self.model.aggregate(h, layers[0]))
             layers = layers[1:]
         for number, local in enumerate(layers, start=1):
-            h = self.model.layer(number, *self.model.aggregate(h, local))
+            h = self.model.combine(number, *self.model.aggregate(h, local))
         return of_seeds(h.float(), found)
 
     def compute(self, found: Sampled) -> None:
@@ -297,7 +304,7 @@ class Trainer:
 
     def _differentiate(self, found: Sampled) -> torch.Tensor:
         """The loss; parameters have its gradient."""
-        loss = F.cross_entropy(self.logits(found), found.labels, ignore_index=-1)
+        loss = self.objective.loss(self.logits(found), found.labels)
         for parameter in self.model.parameters():
             parameter.grad = None
         loss.backward()
@@ -307,7 +314,7 @@ class Trainer:
         """The same by hand but for the loss itself."""
         passed = self._passed(found, self.key)
         logits = passed.hidden[-1].float().requires_grad_()
-        loss = F.cross_entropy(of_seeds(logits, found), found.labels, ignore_index=-1)
+        loss = self.objective.loss(of_seeds(logits, found), found.labels)
         self.layers.backward(passed, *torch.autograd.grad(loss, logits), found.transposed[::-1], self.key)
         return loss
 
@@ -410,16 +417,19 @@ class Trainer:
             self.padded = padded
 
     @torch.no_grad()
-    def accuracy(self, ids: torch.Tensor, fanouts: list[int], batch: int) -> float:
-        """Share of `ids` that are labelled rightly from neighbourhoods sampled with these fanouts."""
+    def outputs(self, ids: torch.Tensor, fanouts: list[int], batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(logits, labels) of batches of `ids` from neighbourhoods sampled with these fanouts."""
         self.model.eval()
         sampler = Sampler(self.graph, self.kernels, fanouts, batch, fused=self.fused)
-        right = torch.zeros((), dtype=torch.int64, device=self.device)
         for number, begin in enumerate(range(0, len(ids), batch)):
             draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1) + number * SEEDS_A_BATCH
-            found = sampler.exact(padded_to(ids[begin : begin + batch], batch), draws)
-            right += ((self.logits(found).argmax(dim=1) == found.labels) & (found.labels >= 0)).sum()
-        return int(right) / len(ids)
+            some = ids[begin : begin + batch]
+            found = sampler.exact(padded_to(some, batch), draws)
+            yield self.logits(found)[: len(some)], found.labels[: len(some)]
+
+    def accuracy(self, ids: torch.Tensor, fanouts: list[int], batch: int) -> float | None:
+        """The objective's metric of `ids`: the share that is labelled rightly where labels are classes."""
+        return self.objective.metric_of(self.outputs(ids, fanouts, batch))
 
     def spans(self, steps: int = 6) -> list[timeline.Span]:
         """What kernels of some captured steps ran when, by the profiler. Changes no weight."""

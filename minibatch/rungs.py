@@ -1,4 +1,4 @@
-"""The rungs: ways to make batches and train on them, each behind the same three calls."""
+"""The rungs: ways to make batches and train on them, each a list of stages, all behind the same calls."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from harness.report.console import Console
-from minibatch import geometric, models, ranks, training, wholegraph
+from minibatch import geometric, models, objectives, ranks, training
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
+from minibatch.objectives import Objective
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
 from minibatch.resident import Trainer
@@ -22,21 +23,66 @@ from minibatch.timeline import Trace
 
 HIDDEN = 256
 HIDDEN_ON_CPU = 64
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How each stage of a step is done.
+
+    sample, which also renumbers: "workers" (PyTorch Geometric's processes), "threads" (loader.cpp) or "device" (the catalog's
+    kernels, whose baselines are named by `kernels`). fetch, of feature rows: "host" before they are copied, or "device". step:
+    "exact" sizes, which the host waits for; "padded" ones, where it waits for nothing; "captured", the same as a CUDA graph beside
+    the next batch's sampling. compute: "torch" (autograd over PyTorch), "kernels" (autograd over the catalog's), "fused" (the same,
+    the last hop gathered and averaged at once), or "layers" (layers.py).
+    """
+
+    what: str
+    sample: str
+    fetch: str
+    step: str
+    compute: str
+    kernels: str = "production"
+
+    @property
+    def resident(self) -> bool:
+        """Whether the graph is on the device."""
+        return self.sample == "device"
+
+    @property
+    def captured(self) -> bool:
+        return self.step == "captured"
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.captured or (self.sample, self.fetch) == ("workers", "device")
+
+
 RUNGS = {
-    "pyg": "PyTorch Geometric's NeighborLoader in worker processes, its model, float32",
-    "pyg-hbm": "the same with features on the device",
-    "wholegraph": "WholeGraph samples and gathers on the device, PyTorch Geometric's SAGEConv, float32",
-    "salient": "native CPU threads sample and slice into reused (pinned) buffers; a stream copies one batch ahead",
-    "gpu-plain": "graph and features on the device, plain kernels, the host waits for the size of every hop",
-    "gpu": "the same with the production kernels",
-    "gpu-fused": "last hop gathered and averaged at once; padded sizes, no synchronisation with the host",
-    "gpu-graph": "the same as a CUDA graph, the next batch sampled beside the computation on this one",
-    "gpu-layers": "the same with each layer's gather, activation and backward in kernels of their own, without atomics",
-}
-OURS = ("gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-layers")
-"""Graph on the device, sampled by our kernels."""
-RESIDENT = (*OURS, "wholegraph")
-CAPTURED = ("gpu-graph", "gpu-layers")
+    "pyg": Rung("PyTorch Geometric's NeighborLoader in worker processes, float32", "workers", "host", "exact", "torch"),
+    "pyg-hbm": Rung("the same with features on the device", "workers", "device", "exact", "torch"),
+    "salient": Rung(
+        "native CPU threads sample and slice into reused (pinned) buffers; a stream copies one batch ahead",
+        "threads", "host", "exact", "torch",
+    ),
+    "gpu-plain": Rung(
+        "graph and features on the device, plain kernels, the host waits for the size of every hop",
+        "device", "device", "exact", "kernels", "plain",
+    ),
+    "gpu": Rung("the same with the production kernels", "device", "device", "exact", "kernels"),
+    "gpu-fused": Rung(
+        "last hop gathered and averaged at once; padded sizes, no synchronisation with the host",
+        "device", "device", "padded", "fused",
+    ),
+    "gpu-graph": Rung(
+        "the same as a CUDA graph, the next batch sampled beside the computation on this one",
+        "device", "device", "captured", "fused",
+    ),
+    "gpu-layers": Rung(
+        "the same with each layer's gather, activation and backward in kernels of their own, without atomics",
+        "device", "device", "captured", "layers",
+    ),
+}  # fmt: skip
+"""From what people have to the fastest."""
 
 
 @dataclass
@@ -45,10 +91,16 @@ class Route:
 
     run: Callable[[torch.Tensor, int, training.Say, Trace | None], Any]
     """(seeds in their order, a number that picks other neighbours) -> what the epoch did and took."""
-    accuracy: Callable[[torch.Tensor, training.Say], float]
+    outputs: Callable[[torch.Tensor, training.Say], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+    """(ids) -> (logits, labels) of batches of them."""
     optimizer: torch.optim.Optimizer
+    objective: Objective
     trainer: Trainer | None = None
     """Of a rung that keeps the graph on the device."""
+
+    def accuracy(self, ids: torch.Tensor, say: training.Say) -> float | None:
+        """The objective's metric; None where nothing is labelled."""
+        return self.objective.metric_of(self.outputs(ids, say))
 
 
 def device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
@@ -61,45 +113,40 @@ def device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
     if asked.ranks > 1 and there:
         raise GraphError("--ranks is for machines without a GPU; take --gpus")
     device = "cuda" if there else "cpu"
-    rung = asked.rung or ("gpu-graph" if device == "cuda" and asked.model == "sage" else "salient")
-    if asked.features == "hbm" and rung in ("pyg", "salient"):
-        other = "pyg-hbm" if rung == "pyg" else "a gpu rung"
-        raise GraphError(f"--rung {rung} keeps features in host memory; take {other} for --features hbm")
-    if asked.features == "host" and rung == "pyg-hbm":
-        raise GraphError("--rung pyg-hbm keeps features on the device; take pyg for --features host")
-    if asked.cache_gib is not None and (asked.features != "host" or rung not in OURS):
+    name = asked.rung or ("gpu-layers" if device == "cuda" and asked.model == "sage" else "salient")
+    rung = RUNGS[name]
+    if asked.features == "hbm" and rung.fetch == "host":
+        other = "pyg-hbm" if rung.sample == "workers" else "a gpu rung"
+        raise GraphError(f"--rung {name} keeps features in host memory; take {other} for --features hbm")
+    if asked.features == "host" and rung.fetch == "device" and not rung.resident:
+        raise GraphError(f"--rung {name} keeps features on the device; take pyg for --features host")
+    if asked.cache_gib is not None and (asked.features != "host" or not rung.resident):
         raise GraphError("--cache-gib is the size of the cache that a gpu rung has with --features host")
-    if rung in (*CAPTURED, "pyg-hbm", "wholegraph") and device == "cpu":
-        other = "pyg" if rung not in CAPTURED else "gpu-fused to run the same steps on the CPU, or salient"
-        raise GraphError(f"--rung {rung} needs a GPU; take {other}")
-    if rung in OURS and asked.model != "sage":
+    if rung.needs_gpu and device == "cpu":
+        other = "gpu-fused to run the same steps on the CPU, or salient" if rung.captured else "pyg"
+        raise GraphError(f"--rung {name} needs a GPU; take {other}")
+    if rung.resident and asked.model != "sage":
         raise GraphError(f"--model {asked.model} is trained by --rung salient or pyg; our kernels are GraphSAGE's")
-    if rung == "wholegraph":
-        if asked.model != "sage" or asked.gpus > 1 or ranks.started() or asked.features == "host":
-            raise GraphError("--rung wholegraph is --model sage on one GPU with features there")
-        wholegraph.require()
-    if rung.startswith("pyg"):
+    if rung.sample == "workers":
         geometric.sampler_named()
-    return device, rung
+    return device, name
 
 
 def hidden_of(asked: argparse.Namespace, device: str) -> int:
     return asked.hidden or (HIDDEN if device == "cuda" else HIDDEN_ON_CPU)
 
 
-def model_of(asked: argparse.Namespace, rung: str, placed: Placed, state: dict | None, device: str) -> torch.nn.Module:
-    """The rung's model on the device, with the weights of the checkpoint's state where there is one. Raises GraphError."""
-    graph, hidden = placed.graph, int(state["hidden"]) if state else hidden_of(asked, device)
-    sizes = (graph.features.shape[1], hidden, graph.classes, len(asked.fanout))
-    if rung == "wholegraph":
-        model: torch.nn.Module = wholegraph.Convolutions(*sizes)
-    else:
-        model = (geometric.model_of if rung.startswith("pyg") else models.make)(asked.model, *sizes)
+def model_of(asked: argparse.Namespace, placed: Placed, state: dict | None, device: str) -> torch.nn.Module:
+    """The model on the device, with the weights of the checkpoint's state where there is one. Raises GraphError."""
+    graph = placed.graph
+    sizes = (graph.features.shape[1], hidden_of(asked, device), graph.classes, len(asked.fanout))
+    try:
+        model = models.make(asked.model, *sizes)
+    except (RuntimeError, MemoryError) as error:  # of torch's allocator
+        raise GraphError(f"a model of hidden width {sizes[1]} does not fit here ({str(error)[:100]})") from None
     if isinstance(model, models.Sage):
         model.aggregate = Kernels(device).self_and_mean  # on a CPU a third of the time of torch's bag of embeddings
     if state:
-        if state["kind"] != kind_of(asked.model, rung):
-            raise GraphError(f"the checkpoint holds a {state['kind']}, not a {kind_of(asked.model, rung)}")
         try:
             model.load_state_dict(state["model"])
         except RuntimeError:
@@ -107,34 +154,36 @@ def model_of(asked: argparse.Namespace, rung: str, placed: Placed, state: dict |
     return model.to(device)
 
 
-def kind_of(model: str, rung: str) -> str:
-    """A checkpoint's kind: PyG's own models have other weights than ours of the same name."""
-    return f"pyg-{model}" if rung.startswith("pyg") else f"wholegraph-{model}" if rung == "wholegraph" else model
-
-
-def of_kind(kind: str, device: str) -> tuple[str, str]:
-    """(rung that infers with a checkpoint's model on the device, name of the model)."""
-    for rung in ("pyg", "wholegraph"):
-        if kind.startswith(f"{rung}-"):
-            return rung, kind.removeprefix(f"{rung}-")
-    return ("gpu-fused" if device == "cuda" and kind == "sage" else "salient"), kind
+def inferring(model: str, device: str) -> str:
+    """The rung that infers with a model on the device."""
+    return "gpu-fused" if device == "cuda" and model == "sage" else "salient"
 
 
 def threads_of(asked: argparse.Namespace) -> int:
-    return asked.threads or max(1, len(os.sched_getaffinity(0)) // ranks.ranks())
+    """Threads or processes that prepare batches: those asked for, else this rank's share of the machine's cores."""
+    return asked.threads or max(1, len(os.sched_getaffinity(0)) // ranks.here())
 
 
 @contextlib.contextmanager
 def route(
-    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, rung: str, state: dict | None,
+    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, name: str, state: dict | None,
     console: Console,
 ) -> Iterator[Route]:  # fmt: skip
-    """The rung, ready to train; what it started ends with the block."""
+    """The rung's route, ready to run; closed at the end."""
+    rung, objective = RUNGS[name], objectives.of(placed.graph, getattr(asked, "loss", None))
     with contextlib.ExitStack() as stack:
-        if rung in OURS:
-            with console.status("compiling kernels, calibrating sizes"):
+        if rung.resident:
+            with console.status("preparing the steps"):
                 trainer = trainer_of(
-                    rung, placed, model, asked.fanout, asked.batch, asked.lr, asked.seed, ranks.ranks()
+                    name,
+                    placed,
+                    model,
+                    asked.fanout,
+                    asked.batch,
+                    asked.lr,
+                    asked.seed,
+                    ranks.ranks(),
+                    objective=objective,
                 )
                 if state:
                     training.go_on(trainer.optimizer, state["optimizer"])
@@ -145,40 +194,41 @@ def route(
         if state:
             training.go_on(optimizer, state["optimizer"])
         trained = torch.nn.parallel.DistributedDataParallel(model) if ranks.started() else model
-        if rung == "salient":
-            options = {"threads": threads_of(asked), "seed": asked.seed, "pin": device == "cuda"}
-            loader = stack.enter_context(Loader(placed.graph, asked.fanout, asked.batch, **options))
-            yield _salient(loader, model, trained, optimizer, device)
+        if rung.sample == "threads":
+            loader = stack.enter_context(loader_of(asked, placed, device))
+            yield Route(
+                lambda ids, number, say, trace: training.train_epoch(
+                    trained, optimizer, loader, ids, number, device, say, trace, objective
+                ),
+                lambda ids, say: training.sampled_outputs(model, loader, ids, device, say),
+                optimizer,
+                objective,
+            )
             return
         torch.backends.cuda.matmul.allow_tf32 = True  # float32 without it would be slow for no reason of its loader
-        if rung == "wholegraph":
-            batches: Any = stack.enter_context(
-                wholegraph.Loader(placed.graph, asked.fanout, asked.batch, seed=asked.seed)
-            )
-        else:
-            batches = stack.enter_context(_pyg(asked, placed, device, rung, console))
+        console.print(f"NeighborLoader samples by {geometric.sampler_named()}")
+        options = {
+            "workers": threads_of(asked),
+            "device": device,
+            "seed": asked.seed,
+            "on_device": rung.fetch == "device",
+        }
+        batches = stack.enter_context(geometric.Loader(placed.graph, asked.fanout, asked.batch, **options))
         yield Route(
-            lambda ids, number, say, trace: geometric.train_epoch(trained, optimizer, batches, ids, number, say, trace),
-            lambda ids, say: geometric.accuracy(model, batches, ids, say),
+            lambda ids, number, say, trace: geometric.train_epoch(
+                trained, optimizer, batches, ids, number, objective, say, trace
+            ),
+            lambda ids, say: geometric.outputs(model, batches, ids, say),
             optimizer,
+            objective,
         )
 
 
-def _pyg(asked: argparse.Namespace, placed: Placed, device: str, rung: str, console: Console) -> geometric.Loader:
-    console.print(f"NeighborLoader samples by {geometric.sampler_named()}")
-    options = {"workers": threads_of(asked), "device": device, "seed": asked.seed, "on_device": rung == "pyg-hbm"}
-    return geometric.Loader(placed.graph, asked.fanout, asked.batch, **options)
-
-
-def _salient(
-    loader: Loader, model: torch.nn.Module, trained: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str
-) -> Route:
-    return Route(
-        lambda ids, number, say, trace: training.train_epoch(
-            trained, optimizer, loader, ids, number, device, say, trace
-        ),
-        lambda ids, say: training.sampled_accuracy(model, loader, ids, device, say),
-        optimizer,
+def loader_of(asked: argparse.Namespace, placed: Placed, device: str) -> Loader:
+    """The native loader, whose slots are used again; a user's own model sees each node's neighbours once."""
+    options = {"threads": threads_of(asked), "seed": asked.seed, "pin": device == "cuda"}
+    return Loader(
+        placed.graph, asked.fanout, asked.batch, **options, copy=False, newest_only=models.is_own(asked.model)
     )
 
 
@@ -188,19 +238,19 @@ def _resident(trainer: Trainer, asked: argparse.Namespace) -> Route:
         say(record.batches, record.batches)
         return record
 
-    return Route(run, lambda ids, say: trainer.accuracy(ids, asked.fanout, asked.batch), trainer.optimizer, trainer)
+    outputs = lambda ids, _say: trainer.outputs(ids, asked.fanout, asked.batch)  # noqa: E731
+    return Route(run, outputs, trainer.optimizer, trainer.objective, trainer)
 
 
 def trainer_of(
-    rung: str, placed: Placed, model: torch.nn.Module, fanouts: list[int], batch: int, lr: float = 0.003, seed: int = 0,
-    count: int = 1, sources: Mapping[str, str] | None = None,
+    name: str, placed: Placed, model: torch.nn.Module, fanouts: list[int], batch: int, lr: float = 0.003, seed: int = 0,
+    count: int = 1, sources: Mapping[str, str] | None = None, objective: Objective | None = None,
 ) -> Trainer:  # fmt: skip
     """The resident trainer of a rung, not prepared yet."""
-    device = placed.graph.col.device.type
-    kernels = Kernels(device, baseline="plain" if rung == "gpu-plain" else "production", sources=sources)
-    captured = rung in CAPTURED
-    padded = captured or rung == "gpu-fused"
+    rung, device = RUNGS[name], placed.graph.col.device.type
+    kernels = Kernels(device, baseline=rung.kernels, sources=sources)
     return Trainer(
-        placed.graph, model, kernels, fanouts, batch, lr=lr, fused=padded, padded=padded, captured=captured, layered=rung == "gpu-layers",
-        seed=seed, ranks=count, cache_rows=placed.cache_rows,
+        placed.graph, model, kernels, fanouts, batch, lr=lr, fused=rung.compute in ("fused", "layers"),
+        padded=rung.step != "exact", captured=rung.captured, layered=rung.compute == "layers", seed=seed, ranks=count,
+        cache_rows=placed.cache_rows, objective=objective,
     )  # fmt: skip

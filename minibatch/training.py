@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from harness.store import write_atomically
-from minibatch import models
+from minibatch import models, objectives
 from minibatch.batches import Batch, Loader, ahead
 from minibatch.graphs import Graph, GraphError
+from minibatch.objectives import Objective
 from minibatch.timeline import TRAINING, Trace
 
 Say = Callable[[int, int], None]
@@ -78,10 +77,10 @@ def one_pass(
 
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
-    say: Say = nothing, trace: Trace | None = None,
+    say: Say = nothing, trace: Trace | None = None, objective: Objective | None = None,
 ) -> Epoch:  # fmt: skip
     """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
-    trace = trace or Trace(device, room=0)
+    trace, objective = trace or Trace(device, room=0), objective or objectives.of(loader.graph)
     made = {"sampling": 0.0, "features": 0.0}
 
     def counted(batch: Batch) -> tuple[int, int]:
@@ -94,7 +93,7 @@ def train_epoch(
 
     epoch = one_pass(
         model, optimizer, moved(loader.epoch(ids, number), device, trace), number, -(-len(ids) // loader.batch),
-        loss_of=lambda batch: F.cross_entropy(model(batch.hops[::-1], inputs_of(batch, device)), batch.y),
+        loss_of=lambda batch: objective.loss(model(batch.hops[::-1], inputs_of(batch, device)), batch.y),
         counted=counted, say=say, trace=trace,
     )  # fmt: skip
     epoch.stages_s = made | epoch.stages_s
@@ -107,53 +106,111 @@ def inputs_of(batch: Batch, device: str) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sampled_accuracy(model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = nothing) -> float:
-    """Share of `ids` that are labelled rightly, from sampled neighbourhoods (the loader's fanouts)."""
+def sampled_outputs(
+    model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = nothing
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(logits, labels) of batches of these ids, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()
-    right, total = torch.zeros((), device=device), -(-len(ids) // loader.batch)
+    total = -(-len(ids) // loader.batch)
     for number, batch in enumerate(moved(loader.epoch(ids, -1), device)):
-        right += (model(batch.hops[::-1], inputs_of(batch, device)).argmax(dim=1) == batch.y).sum()
+        yield model(batch.hops[::-1], inputs_of(batch, device)), batch.y
         say(number + 1, total)
-    return float(right) / len(ids)
 
 
-FULL_EDGES = 1 << 22
-"""Neighbours that full inference gathers at once; attention also keeps what passes along each: an eighth of them."""
+def sampled_accuracy(
+    model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = nothing
+) -> float | None:
+    """The objective's metric of `ids`, from sampled neighbourhoods: the share that is labelled rightly where labels are classes."""
+    return objectives.of(loader.graph).metric_of(sampled_outputs(model, loader, ids, device, say))
+
+
+FULL_BYTES = 256 << 20
+"""That the temporaries of a piece of full inference may take."""
+FULL_ROWS = 1 << 16
+"""Rows of a piece at most."""
+
+
+def full_bytes(model: nn.Module, graph: Graph) -> int:
+    """About what `full_outputs` takes beside the graph: features as they are computed with, two layers' rows, a piece's temporaries."""
+    size = 2 if graph.features.device.type == "cuda" else 4
+    width = graph.features.shape[1]
+    widest = max(width, *(max(p.shape) for p in model.parameters() if p.dim() > 1))
+    if not isinstance(model, models.Model):  # all at once, forward only: some rows an edge and a node
+        return (2 * graph.edges + 4 * graph.nodes) * widest * size + 16 * graph.edges
+    first = 0 if graph.features.element_size() == size else graph.nodes * width * size
+    return first + 2 * graph.nodes * widest * size + 2 * FULL_BYTES
 
 
 @torch.no_grad()
-def full_accuracy(model: models.Sage | models.Geometric, graph: Graph, ids: torch.Tensor, say: Say = nothing) -> float:
-    """The same from all neighbours: layer by layer over the whole graph, each layer's rows once."""
+def full_outputs(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = nothing) -> torch.Tensor:
+    """Logits of `ids` from all neighbours: layer by layer over the whole graph, each layer's rows once; a user's model at once."""
     model.eval()
+    ids = ids.to(graph.features.device)
     h = graph.features.float() if graph.features.device.type == "cpu" else graph.features.to(torch.bfloat16)
-    at_once = FULL_EDGES if isinstance(model, models.Sage) else FULL_EDGES // 8
-    outputs = []
-    for number in range(model.depth):
-        first, made = 0, h
-        while first < graph.nodes:
-            begin = int(graph.rowptr[first])
-            last = max(first + 1, int(torch.searchsorted(graph.rowptr, begin + at_once, right=True)) - 1)
-            last = min(last, graph.nodes)
-            offsets = graph.rowptr[first:last] - begin
-            neighbours = graph.col[begin : int(graph.rowptr[last])]
-            rows = model.whole_layer(number, h, h[first:last], offsets, neighbours)
-            if first == 0:
-                made = rows.new_empty(graph.nodes, rows.shape[1])  # two layers are in memory, never three
-            made[first:last] = rows
-            first = last
-            say(number * graph.nodes + last, model.depth * graph.nodes)
-        h = made
-        outputs.append(h[ids])
-    return float((model.classify(outputs).argmax(dim=1) == graph.labels[ids]).float().mean())
+    if not isinstance(model, models.Model):
+        degree = graph.rowptr[1:] - graph.rowptr[:-1]
+        rows = torch.repeat_interleave(torch.arange(graph.nodes, device=h.device), degree)
+        return model.whole(h, torch.stack([graph.col.long(), rows]))[ids]
+    seen = []
+    with torch.autocast(h.device.type, torch.bfloat16, enabled=h.dtype == torch.bfloat16):
+        h = model.begin(h)
+        seen.append(h[ids])
+        for number in range(model.depth):
+            h = _whole_layer(model, number, h, graph, say)
+            seen.append(h[ids])
+        return model.classify(seen).float()
+
+
+def _whole_layer(model: models.Model, number: int, h: torch.Tensor, graph: Graph, say: Say) -> torch.Tensor:
+    """A layer's output of all nodes, in pieces whose temporaries take about FULL_BYTES."""
+    widest = max(h.shape[1], max(p.shape[-1] for p in model.parameters() if p.dim() > 1))
+    at_once = max(1, FULL_BYTES // (model.bytes_an_edge * widest + 64))
+    first, made = 0, h
+    while first < graph.nodes:
+        begin = int(graph.rowptr[first])
+        last = max(first + 1, int(torch.searchsorted(graph.rowptr, begin + at_once, right=True)) - 1)
+        last = min(last, graph.nodes, first + min(FULL_ROWS, at_once))
+        own = torch.arange(first, last, device=h.device)
+        degree = graph.rowptr[first + 1 : last + 1] - graph.rowptr[first:last]
+        row = torch.repeat_interleave(own - first, degree)
+        source = graph.col[begin : int(graph.rowptr[last])].long()
+        rows = model.layer(number, h, models.Edges(source, row, own))
+        if first == 0:
+            made = rows.new_empty(graph.nodes, rows.shape[1])  # two layers are in memory, never three
+        made[first:last] = rows
+        first = last
+        say(number * graph.nodes + last, model.depth * graph.nodes)
+    return made
+
+
+def full_accuracy(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = nothing) -> float | None:
+    """The objective's metric of `ids` from all neighbours."""
+    logits = full_outputs(model, graph, ids, say)
+    return objectives.of(graph).metric_of([(logits, graph.labels[ids.to(graph.labels.device)])])
 
 
 def order(graph: Graph, seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> torch.Tensor:
     """The rank's seeds of an epoch: its slice of a permutation that every rank draws alike, all of one length."""
     shuffled = graph.train.cpu()[
-        torch.randperm(len(graph.train), generator=torch.Generator().manual_seed(seed * 7919 + epoch))
+        torch.randperm(len(graph.train), generator=torch.Generator().manual_seed((seed * 7919 + epoch) % (1 << 63)))
     ]
     share = len(shuffled) // ranks
     return shuffled[rank * share : (rank + 1) * share]
+
+
+VERSION = 2
+"""Of checkpoints."""
+KEYS = {
+    "version": int,
+    "options": dict,
+    "identity": str,
+    "graph": str,
+    "model": dict,
+    "optimizer": dict,
+    "schedule": dict,
+    "epoch": int,
+}
+"""What a checkpoint has, by type, beside `valid` and `best`, metrics of valid ids or None."""
 
 
 def save_checkpoint(path: Path, **state: Any) -> None:
@@ -161,26 +218,49 @@ def save_checkpoint(path: Path, **state: Any) -> None:
     import io
 
     held = io.BytesIO()
-    torch.save(state, held)
+    torch.save(state | {"version": VERSION}, held)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, held.getvalue())
 
 
 def go_on(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Give the optimizer a saved one's moments and learning rate. Which kernels it steps by stays its own: rungs differ in
-    that, a checkpoint is of any of them, and only a fused one leaves out the step of a batch that did not fit."""
+    that, a checkpoint is of any of them, and only a fused one leaves out the step of a batch that did not fit.
+    Raises GraphError where it is of other parameters."""
     own = optimizer.state_dict()["param_groups"]
-    groups = [mine | {"lr": theirs["lr"]} for mine, theirs in zip(own, saved["param_groups"], strict=True)]
-    optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
+    try:
+        rates = [theirs["lr"] for theirs in saved["param_groups"]]
+        held = [group["lr"] for group in optimizer.param_groups]
+        optimizer.load_state_dict({"state": saved["state"], "param_groups": own})
+        for group, lr, tensor in zip(optimizer.param_groups, rates, held, strict=True):
+            group["lr"] = tensor
+            set_rate(group, float(lr))
+    except (KeyError, ValueError, TypeError) as error:
+        raise GraphError(f"the checkpoint's optimizer is of other parameters ({error}); train anew") from None
+
+
+def set_rate(group: dict[str, Any], lr: float) -> None:
+    """Set a group's learning rate; a captured step reads it from a tensor."""
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Raises GraphError where there is none or it cannot be read."""
     try:
-        return torch.load(path, weights_only=True, map_location="cpu")
+        found = torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError:
         raise GraphError(f"there is no checkpoint {path}; `run.py epoch` writes one") from None
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever bytes make of torch's readers
         raise GraphError(
             f"{path} is no checkpoint of ours ({type(error).__name__}); remove it and train anew"
         ) from None
+    wrong = [] if isinstance(found, dict) else ["keys"]
+    if not wrong:
+        wrong = [key for key, kind in KEYS.items() if not isinstance(found.get(key), kind)]
+    if wrong or found["version"] != VERSION:
+        what = f"it has no {wrong[0]}" if wrong else f"of version {found['version']}, and this is {VERSION}"
+        raise GraphError(f"{path} is no checkpoint of ours ({what}); remove it and train anew")
+    return found

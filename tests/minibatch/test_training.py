@@ -1,6 +1,5 @@
 """Training that learns, several processes that train one model, kills, and the command line's sentences."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from kernels import catalog
-from minibatch import commands, models, ranks, synthetic, training, wholegraph
+from minibatch import commands, models, ranks, synthetic, training
 from minibatch.batches import Loader
 from minibatch.graphs import GraphError
 from run import main, parse
@@ -181,7 +180,7 @@ def test_other_models_learn_and_infer_from_all_neighbours(kind, monkeypatch):
     widest = int((graph.rowptr[1:] - graph.rowptr[:-1]).max())
     with Loader(graph, [widest] * 2, 64, threads=1) as loader:
         sampled = training.sampled_accuracy(model, loader, graph.test[:64], "cpu")
-    monkeypatch.setattr(training, "FULL_EDGES", 40_000)  # in pieces
+    monkeypatch.setattr(training, "FULL_BYTES", 4_000_000)  # in pieces
     assert training.full_accuracy(model, graph, graph.test[:64]) == pytest.approx(sampled, abs=1e-6)
 
 
@@ -209,7 +208,7 @@ def test_bad_input_is_refused_with_one_sentence(words, says, tmp_path, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("rung", ["gpu-graph", "gpu-layers", "pyg-hbm", "wholegraph"])
+@pytest.mark.parametrize("rung", ["gpu-graph", "gpu-layers", "pyg-hbm"])
 def test_rungs_of_a_gpu_say_that_they_need_one(rung, tmp_path, capsys):
     assert main(["epoch", "--rung", rung, "--runs-dir", str(tmp_path)]) == 2
     assert f"--rung {rung} needs a GPU; take " in capsys.readouterr().err
@@ -221,41 +220,12 @@ def test_pyg_trains_as_well_or_says_what_is_missing(tmp_path, trained, capsys):
         epochs = trained("--rung", "pyg", "--epochs", "3", runs=tmp_path)
         assert epochs[-1]["valid_accuracy"] > 0.75
         words = ["infer", "--graph", "tiny", "--fanout", "20", "20", "--json", "--threads", "1"]
-        assert main([*words, "--checkpoint", str(tmp_path / "minibatch" / "tiny-pyg-sage.pt")]) == 0
+        assert main([*words, "--checkpoint", str(tmp_path / "minibatch" / "tiny-sage.pt")]) == 0
         assert json.loads(capsys.readouterr().out)["sampled_accuracy"] > 0.75
     else:
         assert main(["epoch", *TINY, "--rung", "pyg", "--runs-dir", str(tmp_path)]) == 2
         assert "needs pyg-lib or torch-sparse beside torch-geometric" in capsys.readouterr().err
         assert not list(tmp_path.iterdir())
-
-
-def test_wholegraph_says_what_is_missing():
-    if importlib.util.find_spec("pylibwholegraph"):
-        pytest.skip("pylibwholegraph is here")
-    with pytest.raises(GraphError, match="needs pylibwholegraph, which cannot be imported here"):
-        wholegraph.require()
-
-
-def test_wholegraphs_layers_compute_what_sampled_layers_say():
-    """The model that its rung trains, fed with layers of ours: edges from places below to rows."""
-    pytest.importorskip("torch_geometric")
-    graph = synthetic.generate("tiny", seed=1)
-    torch.manual_seed(0)
-    model = wholegraph.Convolutions(graph.features.shape[1], 32, graph.classes, 2, dropout=0.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-    def sampled(model, loader, batch):
-        layers = batch.hops[::-1]
-        return model(batch.x.float(), [models.edge_index(ids) for ids in layers], [len(ids) for ids in layers])
-
-    with Loader(graph, [5, 5], 128, threads=1) as loader:
-        for number in range(3):
-            for batch in loader.epoch(training.order(graph, 0, number), number):
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(sampled(model, loader, batch), batch.y).backward()
-                optimizer.step()
-        right = sum(int((sampled(model, loader, b).argmax(dim=1) == b.y).sum()) for b in loader.epoch(graph.valid))
-    assert right / len(graph.valid) > 0.5
 
 
 @pytest.mark.gpu
@@ -329,14 +299,6 @@ def test_two_gpus_train_one_model_and_report(tmp_path, rung):
     assert epochs[0]["batches"] == 4
     assert epochs[-1]["valid_accuracy"] > 0.5
     assert (tmp_path / "report.html").exists()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_wholegraph_trains_as_well(tmp_path, trained):
-    pytest.importorskip("pylibwholegraph")
-    assert trained("--rung", "wholegraph", "--epochs", "4", runs=tmp_path)[-1]["valid_accuracy"] > 0.75
-    assert not ranks.started(), "it passes for one of several ranks from now on"
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):

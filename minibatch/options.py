@@ -1,0 +1,52 @@
+"""Options of `epoch` and `infer`: what was given, else what the checkpoint says, else the default."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from minibatch import models
+from minibatch.graphs import GraphError
+
+DEFAULTS: dict[str, Any] = {
+    "model": "sage", "fanout": [15, 10, 5], "batch": 1024, "hidden": None, "lr": 0.003, "seed": 0, "schedule": "constant",
+    "patience": None, "loss": None,
+}  # fmt: skip
+"""All that a resumed run must have as the run before had it, and a checkpoint holds."""
+FIXED = ("model", "hidden", "loss")
+"""What a checkpoint's weights are of: it cannot be given otherwise."""
+FANOUT_OF_INFERENCE = 20
+
+
+def resolve(asked: argparse.Namespace, state: dict[str, Any] | None) -> None:
+    """Fill in the options that were left out. Raises GraphError where a given one does not fit the checkpoint's state."""
+    held = state["options"] if state else {}
+    for name, default in DEFAULTS.items():
+        given = getattr(asked, name, None)
+        if given is not None and state is not None and name in FIXED and held.get(name) not in (None, given):
+            raise GraphError(
+                f"the checkpoint's --{name} is {held[name]}, and {given} was given: leave --{name} out, or train anew"
+            )
+        if given is None:
+            setattr(asked, name, held.get(name, default))
+    if state is not None and len(held.get("fanout", asked.fanout)) != len(asked.fanout):
+        raise GraphError(f"the model has {len(held['fanout'])} layers, and --fanout names {len(asked.fanout)}")
+
+
+def resolve_inference(asked: argparse.Namespace, state: dict[str, Any]) -> None:
+    """The same for inference, which has a fanout and a batch of its own."""
+    layers = len(state["options"].get("fanout", DEFAULTS["fanout"]))
+    asked.fanout = asked.fanout or [FANOUT_OF_INFERENCE] * layers
+    asked.batch, asked.seed = asked.batch or DEFAULTS["batch"], asked.seed or 0
+    resolve(asked, state)
+
+
+def held(asked: argparse.Namespace, hidden: int) -> dict[str, Any]:
+    """What of the options a checkpoint holds."""
+    return {name: getattr(asked, name) for name in DEFAULTS} | {"hidden": hidden}
+
+
+def model_name(model: str | None) -> str:
+    """A model's name as part of a file's."""
+    name = model or DEFAULTS["model"]
+    return name.rpartition("/")[2].replace(":", "-") if models.is_own(name) else name
