@@ -10,6 +10,7 @@ namespace {
 
 constexpr int THREADS = 128;
 constexpr int IN_FLIGHT = 5;
+constexpr int LISTED = 2;  // of a source's list in flight: most sources are one row's neighbour
 
 __device__ inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
     x ^= x >> 30;
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(THREADS) self_and_mean(
 // where it is among the first `rows`, and grad[r, width:] / (r's number of neighbours) of each row r that has it as neighbour:
 // entries[offsets[row]] to entries[offsets[row + 1]].
 template <int PACK>
-__global__ void __launch_bounds__(THREADS) gather_gradient(
+__global__ void __launch_bounds__(THREADS, 8) gather_gradient(
     const Pack<PACK>* __restrict__ grad, const float* __restrict__ inverse, const int32_t* __restrict__ offsets,
     const int32_t* __restrict__ entries, const Pack<PACK>* __restrict__ hidden, Pack<PACK>* __restrict__ out, int64_t total,
     int64_t rows, int packs, const int64_t* __restrict__ key, int64_t layer, int drop) {
@@ -151,11 +152,11 @@ __global__ void __launch_bounds__(THREADS) gather_gradient(
     if (row < rows) {
         add<PACK, false>(sum, grad[row * 2 * packs + column], dropout, 0, 0);
     }
-    for (; begin < end; begin += 4) {
-        float weight[4];
-        Pack<PACK> shared[4];
+    for (; begin < end; begin += LISTED) {
+        float weight[LISTED];
+        Pack<PACK> shared[LISTED];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < LISTED; ++j) {
             weight[j] = 0.0f;
             if (begin + j < end) {
                 const int64_t from = entries[begin + j];
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(THREADS) gather_gradient(
             }
         }
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < LISTED; ++j) {
             if (begin + j < end) {
 #pragma unroll
                 for (int i = 0; i < PACK; ++i) {
@@ -216,6 +217,21 @@ __global__ void fill_entries(
     if (at < total && local[at] >= 0) {
         const int32_t before = atomicAdd(counts + local[at], -1) - 1;
         entries[offsets[local[at]] + before] = static_cast<int32_t>(at / fanout);
+    }
+}
+
+// edges: those of ids that are not -1 are added.
+__global__ void count_picked(const int32_t* __restrict__ ids, unsigned long long* edges, int64_t total) {
+    int found = 0;
+    for (int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; at < total; at += static_cast<int64_t>(gridDim.x) * THREADS) {
+        found += ids[at] >= 0;
+    }
+#pragma unroll
+    for (int lane = 16; lane; lane >>= 1) {
+        found += __shfl_xor_sync(0xffffffffu, found, lane);
+    }
+    if (threadIdx.x % 32 == 0 && found) {
+        atomicAdd(edges, static_cast<unsigned long long>(found));
     }
 }
 
@@ -280,4 +296,8 @@ extern "C" void layers_fill_entries(
     cudaStream_t stream) {
     fill_entries<<<blocks(rows * fanout), THREADS, 0, stream>>>(
         local, counts, offsets, entries, rows * fanout, static_cast<int>(fanout));
+}
+
+extern "C" void layers_count_picked(const int32_t* ids, unsigned long long* edges, int64_t total, cudaStream_t stream) {
+    count_picked<<<total < 64 * THREADS ? 1 : 64, THREADS, 0, stream>>>(ids, edges, total);
 }

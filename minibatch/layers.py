@@ -123,6 +123,13 @@ class Layers:
         self._call("fill_entries", ids, counts, offsets, entries, rows, fanout)
         return Transposed(offsets, entries, inverse)
 
+    def count_picked(self, picked: torch.Tensor, edges: torch.Tensor) -> None:
+        """Adds how many ids of int32 `picked` are not -1 to edges, int64 [1]."""
+        if self.native is None:
+            edges += (picked >= 0).sum()
+        else:
+            self._call("count_picked", picked, edges, picked.numel())
+
     def _self_and_mean(
         self, h: torch.Tensor, own: torch.Tensor | None, ids: torch.Tensor, layer: int, key: torch.Tensor | None
     ) -> torch.Tensor:

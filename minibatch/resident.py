@@ -44,8 +44,8 @@ class Sampled:
 
     labels: torch.Tensor
     """A row a seed, -1 or NaN for padding."""
-    rows: torch.Tensor
-    """Each seed's place among the batch's nodes, which are all different: a seed that comes twice is one node."""
+    rows: torch.Tensor | None
+    """Each seed's place among the batch's nodes, which are all different: a seed that comes twice is one node. None: its own."""
     seeds: torch.Tensor
     heads: list[torch.Tensor] = field(default_factory=list)
     picked: list[torch.Tensor] = field(default_factory=list)
@@ -77,6 +77,8 @@ class Sampler:
         self.graph, self.kernels, self.fanouts, self.batch, self.fused = graph, kernels, list(fanouts), batch, fused
         self.device = str(graph.col.device.type)
         self.relabelled = len(fanouts) - 1 if fused else len(fanouts)
+        self.repeated = True
+        """Whether a batch may have a seed twice; the seeds are then renumbered first."""
         self.capacities: list[int] = []
         """Empty until `set_capacities`."""
 
@@ -96,9 +98,13 @@ class Sampler:
     ) -> Sampled:
         rows = len(seeds)
         ids = buffers.get("ids0", rows * (1 + self.fanouts[0]))
-        ids[:rows].fill_(-1)
-        place, scratch = buffers.get("place", rows), buffers.get("scratch", len(scratch_for(rows, "meta")))
-        self.kernels.relabel(seeds, rows, ids[:rows], buffers.get("distinct", 1), place, scratch)
+        place = None
+        if self.repeated:
+            ids[:rows].fill_(-1)
+            place, scratch = buffers.get("place", rows), buffers.get("scratch", len(scratch_for(rows, "meta")))
+            self.kernels.relabel(seeds, rows, ids[:rows], buffers.get("distinct", 1), place, scratch)
+        else:
+            ids[:rows].copy_(seeds)
         found = Sampled(self._labels(seeds), place, seeds, totals=buffers.get("totals", self.relabelled))
         for hop, fanout in enumerate(self.fanouts):
             head, picked = ids[:rows], ids[rows:].view(rows, fanout)
@@ -171,7 +177,13 @@ class ResidentEpoch:
 
 def of_seeds(rows: torch.Tensor, found: Sampled) -> torch.Tensor:
     """Those of the batch's seeds out of rows of its nodes; of padding any."""
-    return rows.index_select(0, found.rows.clamp_min(0))
+    return rows if found.rows is None else rows.index_select(0, found.rows.clamp_min(0))
+
+
+def any_twice(ids: torch.Tensor) -> bool:
+    """Whether an id comes twice."""
+    inorder = ids.sort().values
+    return bool((inorder[1:] == inorder[:-1]).any())
 
 
 class Trainer:
@@ -194,6 +206,7 @@ class Trainer:
         self.graph, self.model, self.kernels, self.seed, self.ranks = graph, model, kernels, seed, ranks
         self.padded, self.captured, self.fused = padded or captured, captured, fused and cache_rows is None
         self.sampler = Sampler(graph, kernels, fanouts, batch, fused=self.fused)
+        self.sampler.repeated = any_twice(graph.train)
         self.device = self.sampler.device
         self.features = Table(graph.features, kernels)
         if cache_rows is not None:
@@ -230,6 +243,10 @@ class Trainer:
         steps = -(-len(ids) // self.sampler.batch)
         if steps >= len(self.order):
             raise GraphError(f"an epoch of {steps} batches does not fit the room for {len(self.order) - 1}")
+        if not self.sampler.repeated and any_twice(ids):
+            self.sampler.repeated = True
+            if self.captured:  # in steps that take seeds to be different
+                self._warm_up_idle()
         self.order.fill_(-1)
         self.order.view(-1)[: len(ids)].copy_(ids)
         for counter in (self.position, self.finished, self.flags, self.edges):
@@ -254,7 +271,10 @@ class Trainer:
         else:
             self.sampled[slot] = found
         for picked in found.picked:
-            self.edges += (picked >= 0).sum()
+            if self.layers:
+                self.layers.count_picked(picked, self.edges)
+            else:
+                self.edges += (picked >= 0).sum()
         self.position += 1
         self.draws += SEEDS_A_BATCH
 
@@ -342,6 +362,11 @@ class Trainer:
         if not self.padded:
             return
         self.sampler.calibrate(self.graph.train)
+        self._warm_up_idle()
+
+    def _warm_up_idle(self) -> None:
+        self.graphs.clear()
+        self.sampled = [None, None]
         self.begin(self.graph.train[: self.sampler.batch * WARM_STEPS], 0)
         self.idle.fill_(1)
         self.model.train()

@@ -123,6 +123,9 @@ def test_the_cuda_source_computes_what_the_cpu_does(native, width, key):
         torch.testing.assert_close(
             theirs._self_and_mean(h, mine, named, layer, key).float(), wanted, rtol=1e-2, atol=1e-2
         )
+    edges = torch.ones(1, dtype=torch.int64)
+    theirs.count_picked(ids[0], edges)
+    assert int(edges) == 1 + int((ids[0] >= 0).sum())
     grad = torch.randn(20, 2 * width).bfloat16()
     (way,) = transposed(of, ids[1:2], [60])
     (other,) = transposed(theirs, ids[1:2], [60])
