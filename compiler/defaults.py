@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.codegen import columns
+from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW, Kernel
 from compiler.program import Program
 from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, Version
@@ -15,9 +16,13 @@ BUSY_ROWS = 264
 """Rows from which on every multiprocessor of an H100 has two."""
 TILES = 16
 """Tiles of columns that, with a cluster of eight to each, keep a device busy."""
+LONGER = (4096, 8192)
+"""Packs of rows longer than those of the workloads that still stay in registers."""
 SPLIT_PACKS = 2048
 """Packs of a row from which on few rows are shared by clusters."""
 MOST_SPLIT = 8
+REGISTERS, OTHER_REGISTERS = 65536, 40
+"""32-bit registers of a multiprocessor; what a thread needs beside the row that it keeps."""
 LONGEST_KEPT = 8
 """Packs of a row that a thread keeps at most."""
 
@@ -86,6 +91,9 @@ def _bands(program: Program, workloads: list[Workload], choice: Choice) -> list[
         few = max(_value(program, kernel.rows, workload) for kernel in rows) < BUSY_ROWS
         if packs <= most:
             found.add((_next_power(packs), BUSY_ROWS if few else None))
+    longer = [band for band in LONGER if band > max((packs for packs, _ in found), default=0)]
+    if found:  # sizes that nobody named
+        found |= {(band, None) for band in longer}
     return sorted(found, key=lambda band: (band[0], band[1] is None))
 
 
@@ -110,24 +118,40 @@ def _plan(kernel: Kernel, width: int, longest: int | None, most_rows: int | None
         longest = _next_power(int(kernel.length) // kernel.width)
         longest = None if longest > 1024 * LONGEST_KEPT * (MOST_SPLIT if choice.clusters else 1) else longest
     if longest is None:
-        return KernelPlan(members=members, sketch=Rows(vector=width, team=512, rows=1, items=0))
-    few = most_rows is not None and longest >= SPLIT_PACKS
-    if choice.clusters and (few or longest > 1024 * LONGEST_KEPT):
-        return KernelPlan(members=members, sketch=_split_rows(width, longest, most_rows is not None))
-    items = 1 if most_rows is not None else choice.items
-    team = min(1024, max(_next_power(-(-longest // items)), min(32, longest)))
-    kept = -(-longest // team)
-    rows = max(1, choice.threads // team)
-    return KernelPlan(
-        members=members, sketch=Rows(vector=width, team=team, rows=rows, items=kept, few=most_rows is not None)
-    )
+        return KernelPlan(members=members, sketch=Rows(vector=width, threads=512))
+    few = most_rows is not None
+    items = 1 if few else choice.items
+    sketch = _rows(width, longest, items, choice.threads, few)
+    if (few and longest >= SPLIT_PACKS) or longest > 1024 * LONGEST_KEPT or not _fits(kernel, sketch):
+        shared = [_split_rows(width, longest, split, few) for split in (2, 4, 8) if choice.clusters]
+        wide = [one for one in shared if _fits(kernel, one) and (not few or longest // one.split <= SPLIT_PACKS // 2)]
+        loop = Rows(vector=width, threads=512)
+        sketch = next(iter(wide), next((one for one in reversed(shared) if _fits(kernel, one)), loop))
+    return KernelPlan(members=members, sketch=sketch)
 
 
-def _split_rows(width: int, longest: int, few: bool) -> Rows:
+def _fits(kernel: Kernel, sketch: Rows) -> bool:
+    """Whether what a thread keeps of its row leaves registers for the rest."""
+    places = {(load.args[0], load.args[1]) for load in loads_of(kernel.roots) if load.op == "load"}
+    kept = [buffer for buffer, place in places if kernel.pack in place.free_symbols and buffer not in kernel.made]
+    bytes_kept = sketch.items * sum(kernel.width * buffer.dtype.itemsize for buffer in kept)
+    return bytes_kept // 4 + OTHER_REGISTERS <= min(255, REGISTERS // sketch.threads)
+
+
+def _rows(width: int, longest: int, items: int, threads: int, few: bool) -> Rows:
+    """As `items_of`, `team_of` and `threads_of` in cuda/prelude.cuh say."""
+    items = max(items, -(-longest // 1024))
+    wanted = -(-longest // items)
+    team = _next_power(wanted) if wanted <= 64 else 0
+    threads = threads if team else -(-wanted // 32) * 32
+    return Rows(vector=width, threads=threads, team=team, items=items, longest=longest, few=few)
+
+
+def _split_rows(width: int, longest: int, split: int, few: bool) -> Rows:
     """A cluster to a row that is too long for a block's registers, or of which there are too few."""
-    split = min(MOST_SPLIT, max(2, longest // 1024 if few else longest // (1024 * LONGEST_KEPT // 2)))
-    team = min(1024, max(128, longest // split // 2))
-    return Rows(vector=width, team=team, rows=1, items=-(-longest // (team * split)), split=split, few=few)
+    threads = -(-min(1024, max(128, longest // split // 2)) // 32) * 32
+    items = -(-longest // (threads * split))
+    return Rows(vector=width, threads=threads, items=items, split=split, longest=longest, few=few)
 
 
 def _columns(width: int, packs: int | None, choice: Choice) -> Columns:

@@ -19,16 +19,20 @@ class Elements(Frozen):
 
 
 class Rows(Frozen):
-    """A team of threads reduces a row of the innermost axes, `rows` teams to a block."""
+    """A team of threads reduces a row of the innermost axes."""
 
     sketch: Literal["rows"] = "rows"
     vector: int = 1
-    team: int = 256
-    rows: int = 1
+    threads: int = 256
+    """Of a block, at most where `team` is 0."""
+    team: int = 0
+    """Threads of a row, a power of two of at most 64; 0: one block to a row, of as many threads as the row needs."""
     items: int = 0
     """Packs of a row that a thread keeps in registers; 0: rows are read again in every pass."""
     split: int = 1
     """Blocks, a cluster, that share a row."""
+    longest: int | None = None
+    """Packs of the longest row that it is for; None: any."""
     few: bool = False
     """Whether it is for fewer rows than keep the device busy: its numbers stay as they are where others are searched."""
 

@@ -135,15 +135,7 @@ class File:
         kernel = function.kernel
         arguments = ", ".join(function.arguments)
         if isinstance(sketch, Rows):
-            rows = in_axes(program, kernel.rows)
-            lines, team, teams, items = self._numbers_of_rows(sketch)
-            numbers = [team, teams, sketch.split, *([items] if sketch.items else [])]
-            grid = f"static_cast<unsigned>(({rows} + {teams} - 1) / {teams})"
-            call = f"{function.name}<{', '.join(map(str, numbers))}>"
-            if sketch.split > 1:
-                where = f"{grid} * {sketch.split}, {sketch.split}, {team} * {teams}, stream"
-                return [*lines, f"launch_clusters({call}, {where}, {arguments});"]
-            return [*lines, f"{call}<<<{grid}, {team} * {teams}, 0, stream>>>({arguments});"]
+            return self._launch_rows(program, function, sketch)
         packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
         if isinstance(sketch, Columns):
             lanes, deep, split, lines = str(sketch.lanes), str(sketch.deep), str(sketch.split), []
@@ -156,16 +148,35 @@ class File:
             return [*lines, f"launch_clusters({call}, {where}, {arguments});"]
         return self._launch_elements(program, together)
 
-    def _numbers_of_rows(self, sketch: Rows) -> tuple[list[str], str, str, str]:
-        """(lines before, team, teams a block, items): the record's numbers, or what follows from those that are left open."""
-        if not self.open or not sketch.items or sketch.split > 1:
-            return [], str(sketch.team), str(sketch.rows), str(sketch.items)
-        longest, items = sketch.team * sketch.items, "1" if sketch.few else "ITEMS"
-        lines = [
-            f"constexpr int kTeam = team_of({longest}, {items}), kTeams = THREADS > kTeam ? THREADS / kTeam : 1;",
-            f"constexpr int kItems = ({longest} + kTeam - 1) / kTeam;",
-        ]
-        return lines, "kTeam", "kTeams", "kItems"
+    def _launch_rows(self, program: Program, function: Function, sketch: Rows) -> list[str]:
+        kernel = function.kernel
+        rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
+        lines, numbers, threads = [], [sketch.threads, sketch.team, sketch.split], str(sketch.threads)
+        each = str(sketch.threads // sketch.team if sketch.team else 1)
+        if sketch.items and self.open and sketch.split == 1 and not sketch.few:
+            lines = [
+                f"constexpr int kItems = items_of({sketch.longest}, ITEMS), kTeam = team_of({sketch.longest}, ITEMS);",
+                f"constexpr int kThreads = threads_of({sketch.longest}, ITEMS, THREADS);",
+                f"const int threads = kTeam > 0 ? kThreads : static_cast<int>(({packs} + kItems * 32 - 1) / (kItems * 32)) * 32;",
+            ]
+            numbers, threads = ["kThreads", "kTeam", 1, "kItems"], "threads"
+            each = "(kTeam > 0 ? kThreads / (kTeam > 0 ? kTeam : 1) : 1)"
+        elif sketch.items:
+            numbers.append(sketch.items)
+            if not sketch.team:
+                share = sketch.items * sketch.split * 32
+                threads = "threads"
+                lines = [f"const int threads = static_cast<int>(({packs} + {share - 1}) / {share}) * 32;"]
+        grid = (
+            f"static_cast<unsigned>(({rows} + {each} - 1) / {each})"
+            if each != "1"
+            else f"static_cast<unsigned>({rows})"
+        )
+        call, arguments = f"{function.name}<{', '.join(map(str, numbers))}>", ", ".join(function.arguments)
+        if sketch.split > 1:
+            where = f"{grid} * {sketch.split}, {sketch.split}, {threads}, stream"
+            return [*lines, f"launch_clusters({call}, {where}, {arguments});"]
+        return [*lines, f"{call}<<<{grid}, {threads}, 0, stream>>>({arguments});"]
 
     def _launch_elements(self, program: Program, together) -> list[str]:
         """Independent kernels of elements share a launch: their blocks stand side by side."""

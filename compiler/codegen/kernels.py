@@ -107,7 +107,7 @@ def indented(lines: list[str], by: int) -> list[str]:
 
 
 def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, resident: bool) -> Function:
-    """`template <int Team, int Teams, int Split[, int Items]>`: a team of threads to a row, or a cluster of `Split` such blocks."""
+    """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split` blocks."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
     folds = folds_of(text, stores)
@@ -121,18 +121,21 @@ def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, res
     wide, pack, end = text.wide, kernel.pack, index_text(packs)
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     top = Scope(1)
-    top.line("const int member = blockIdx.x % Split * Team + threadIdx.x % Team;")
-    top.line(f"const {wide} team = static_cast<{wide}>(blockIdx.x / Split) * Teams + threadIdx.x / Team;")
+    top.line("const int width = Team > 0 ? Team : blockDim.x, stride = width * Split;")
+    top.line("const int member = blockIdx.x % Split * width + threadIdx.x % width;")
+    top.line(
+        f"const {wide} team = static_cast<{wide}>(blockIdx.x / Split) * (Team > 0 ? Threads / (Team > 0 ? Team : 1) : 1) + threadIdx.x / width;"
+    )
     top.line(f"const bool live = team < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = live ? team : 0;")
     loaded: dict[Window, str] = {}
     if resident:
         loaded = _resident(text, top, roots, pack, end)
     open_loop = (
-        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = member + item * (Team * Split);",
+        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = member + item * stride;",
          f"    if (live && {pack} < {end}) {{"]
         if resident
-        else ["#pragma unroll 4", f"for ({wide} {pack} = live ? member : {end}; {pack} < {end}; {pack} += Team * Split) {{"]
+        else ["#pragma unroll 4", f"for ({wide} {pack} = live ? member : {end}; {pack} < {end}; {pack} += stride) {{"]
     )  # fmt: skip
     close_loop = ["    }", "}"] if resident else ["}"]
     for stage in sorted({*stages, last_fold + 1}):
@@ -146,18 +149,18 @@ def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, res
             top.lines += indented(open_loop, 1) + made.lines(3 if resident else 2) + indented(close_loop, 1)
             for member in here:
                 held = text.fold_names[member]
-                call = f"team_reduce<Team, Teams, Split>({held}, {_typed(text, member)}, {text.join(member)})"
+                call = f"team_reduce<Threads, Team, Split>({held}, {_typed(text, member)}, {text.join(member)})"
                 top.line(f"{held} = {call};")
         _row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1])
     if folds:
         top.line("leave_cluster<Split>();")
     head = (
-        "template <int Team, int Teams, int Split, int Items>"
+        "template <int Threads, int Team, int Split, int Items>"
         if resident
-        else "template <int Team, int Teams, int Split>"
+        else "template <int Threads, int Team, int Split>"
     )
     lines = [
-        head, f"__global__ void __launch_bounds__(Team * Teams) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
+        head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
     ]  # fmt: skip
     return Function(name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel)
 
@@ -195,7 +198,7 @@ def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict
     if windows:
         top.lines += [
             "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
-            f"        const {text.wide} {pack} = member + item * (Team * Split);", f"        if (live && {pack} < {end}) {{",
+            f"        const {text.wide} {pack} = member + item * stride;", f"        if (live && {pack} < {end}) {{",
             *loads.lines, "        }", "    }",
         ]  # fmt: skip
     return found

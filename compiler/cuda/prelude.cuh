@@ -86,29 +86,27 @@ __device__ __forceinline__ void leave_cluster() {
 #endif
 }
 
-// Every thread of a team of `Team` neighbouring threads gets the reduction of their values; a block has `Teams` of them, or
-// `Split` blocks, a cluster, are one team.
-template <int Team, int Teams, int Split, typename T, typename Join>
+// Every thread of a team gets the reduction of its values. A team is `Team` neighbouring threads of a block of `Threads`, the
+// whole block, however large, where `Team` is 0, or a cluster of `Split` blocks.
+template <int Threads, int Team, int Split, typename T, typename Join>
 __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
 #pragma unroll
-    for (int step = (Team < 32 ? Team : 32) / 2; step > 0; step /= 2) {
+    for (int step = (Team > 0 && Team < 32 ? Team : 32) / 2; step > 0; step /= 2) {
         value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
     }
-    if constexpr (Team > 32) {
-        constexpr int kWarps = Team / 32;
-        __shared__ T partial[Teams * kWarps];
-        const int team = threadIdx.x / Team;
-        if (threadIdx.x % 32 == 0) {
+    if constexpr (Team == 0 || Team > 32) {
+        __shared__ T partial[32];
+        const int warps = Team > 0 ? Team / 32 : blockDim.x / 32, other = threadIdx.x % 32;
+        const int first = Team > 0 ? threadIdx.x / (Team > 0 ? Team : 1) * warps : 0;
+        if (other == 0) {
             partial[threadIdx.x / 32] = value;
         }
         __syncthreads();
-        const int other = threadIdx.x % 32;
-        value = other < kWarps ? partial[team * kWarps + other] : identity;
+        value = other < warps ? partial[first + other] : identity;
 #pragma unroll
-        for (int step = kWarps / 2; step > 0; step /= 2) {
+        for (int step = 16; step > 0; step /= 2) {
             value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
         }
-        value = __shfl_sync(0xffffffffu, value, 0);
     }
 #if !defined(WITHOUT_CLUSTERS)
     if constexpr (Split > 1) {
@@ -185,13 +183,23 @@ void launch_clusters(void (*kernel)(Parameters...), unsigned blocks, int cluster
 }
 #endif
 
-// Threads for a row of at most `longest` packs, a power of two, of which each keeps about `items`.
+// Of rows of at most `longest` packs, of which a thread is to keep about `items`: packs a thread, threads of a block, threads of a row
+// (0: all of the block's, as many as the row at hand needs).
+[[maybe_unused]] constexpr int items_of(int longest, int items) {
+    const int least = (longest + 1023) / 1024;
+    return items > least ? items : least;
+}
 [[maybe_unused]] constexpr int team_of(int longest, int items) {
-    int team = longest < 32 ? longest : 32;
-    while (team * items < longest && team < 1024) {
+    const int wanted = (longest + items_of(longest, items) - 1) / items_of(longest, items);
+    int team = 1;
+    while (team < wanted) {
         team *= 2;
     }
-    return team;
+    return team > 64 ? 0 : team;
+}
+[[maybe_unused]] constexpr int threads_of(int longest, int items, int threads) {
+    const int wanted = (longest + items_of(longest, items) - 1) / items_of(longest, items);
+    return team_of(longest, items) == 0 ? (wanted + 31) / 32 * 32 : threads;
 }
 
 [[maybe_unused]] inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }

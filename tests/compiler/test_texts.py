@@ -88,7 +88,7 @@ def _in_clusters(version: Version) -> Version:
     def split(plan: KernelPlan) -> KernelPlan:
         if not isinstance(plan.sketch, Rows):
             return plan
-        sketch = plan.sketch.model_copy(update={"rows": 1, "team": max(32, plan.sketch.team // 2), "split": 4})
+        sketch = plan.sketch.model_copy(update={"team": 0, "split": 4, "threads": 256})
         return plan.model_copy(update={"sketch": sketch})
 
     return version.model_copy(update={"kernels": tuple(map(split, version.kernels))})
