@@ -1,1 +1,20 @@
-"""An application in which kernels are worth something: mini-batch training of graph neural networks, as SALIENT does it."""
+"""An application in which kernels are worth something, and a library: mini-batch training of graph neural networks, as SALIENT does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LIBRARY = {
+    "Graph": "graphs", "GraphError": "graphs", "from_coo": "graphs", "from_csr": "graphs", "from_pyg": "graphs",
+    "load": "graphs", "save": "graphs", "Batch": "batches", "Loader": "batches", "NeighborLoader": "neighbor_loader",
+}  # fmt: skip
+"""What other programs use, and the module that has it: imported when it is asked for, since PyTorch takes seconds."""
+__all__ = list(LIBRARY)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LIBRARY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{LIBRARY[name]}"), name)

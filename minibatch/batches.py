@@ -102,6 +102,7 @@ class Loader:
             raise GraphError("this loader takes a graph in host memory")
         self.graph = graph = usable(graph, with_features)
         self.fanouts, self.batch, self.seed, self.copy = list(fanouts), batch, seed, copy
+        self.with_features, self.with_replacement = with_features, with_replacement
         self._options = (threads, slots, pin, with_features, newest_only, with_replacement, places)
         self._library = library((Path(__file__).parent / "loader.cpp").read_text(), "cpu")
         self._library.loader_open.restype = ctypes.c_void_p

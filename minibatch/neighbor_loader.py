@@ -1,0 +1,186 @@
+"""PyTorch Geometric's NeighborLoader over native threads: the same arguments, the same batches, no worker processes."""
+
+from __future__ import annotations
+
+import copy as shallow
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from minibatch.batches import Batch, Loader
+from minibatch.graphs import KINDS, Graph, GraphError, converted, ids_of
+
+NOT_BUILT = {
+    "input_time": None, "time_attr": None, "temporal_strategy": "uniform", "disjoint": False, "neighbor_sampler": None,
+    "transform_sampler_output": None, "custom_cls": None,
+}  # fmt: skip
+"""Arguments of PyTorch Geometric's that mean something else than their default here, and are then refused."""
+WITHOUT_MEANING = (
+    "num_workers", "persistent_workers", "prefetch_factor", "filter_per_worker", "is_sorted", "directed",
+    "multiprocessing_context", "worker_init_fn", "timeout",
+)  # fmt: skip
+"""Arguments of its worker processes, which there are none of: taken and left alone."""
+
+
+class NeighborLoader:
+    """Batches of torch_geometric.data.Data from sampled neighbourhoods, as torch_geometric.loader.NeighborLoader gives them.
+
+    data: a Data with edge_index, int64 [2, edges] from sources to targets, in host memory. num_neighbors: a hop, the seeds' first;
+    -1 for all. input_nodes: ids or a mask, all nodes where None. weight_attr names weights of edges. subgraph_type: "directional",
+    or "induced" for all edges between sampled nodes. A batch has n_id and e_id, where its nodes and edges were, input_id, where its
+    seeds were among the input nodes, batch_size, the seeds first, num_sampled_nodes and num_sampled_edges a hop, and the data's
+    attributes of nodes and edges. Batches live until they are dropped. Every iteration is an epoch: another order where `shuffle`,
+    other neighbours; `seed` (or `generator`) decides both. threads: 0 for one a core. Raises GraphError.
+    """
+
+    def __init__(
+        self, data: Any, num_neighbors: list[int], input_nodes: Any = None, *, replace: bool = False,
+        subgraph_type: Any = "directional", weight_attr: str | None = None, transform: Callable[[Any], Any] | None = None,
+        batch_size: int = 1, shuffle: bool = False, drop_last: bool = False, generator: torch.Generator | None = None,
+        seed: int = 0, threads: int = 0, pin_memory: bool = False, **others: Any,
+    ) -> None:  # fmt: skip
+        _require_built(data, num_neighbors, input_nodes, others)
+        kind = getattr(subgraph_type, "value", subgraph_type)
+        if kind not in ("directional", "induced"):
+            raise GraphError(f"subgraph_type {kind} is not built; take directional or induced")
+        self.data, self.transform, self.induced, self.pin = data, transform, kind == "induced", pin_memory
+        self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
+        self.generator = generator or torch.Generator().manual_seed(seed)
+        self.graph = _graph_of(data, weight_attr)
+        self.input_nodes = (
+            torch.arange(self.graph.nodes) if input_nodes is None else ids_of(input_nodes, self.graph.nodes)
+        )
+        degrees = self.graph.rowptr[1:] - self.graph.rowptr[:-1]
+        widest = max(1, int(degrees.max()))
+        # More than the highest degree changes nothing without replacement, and takes room.
+        fanouts = [widest if n == -1 else n if replace else min(n, widest) for n in num_neighbors]
+        self.node_attributes, self.edge_attributes = _attributes(data)
+        self.loader = Loader(
+            self.graph, fanouts, batch_size, threads=threads, seed=seed, newest_only=True, with_replacement=replace,
+            places=True, with_features=self.graph.features.shape[1] > 0,
+        )  # fmt: skip
+        self.epochs = 0
+
+    def __len__(self) -> int:
+        count = len(self.input_nodes)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        count = len(self.input_nodes)
+        order = torch.randperm(count, generator=self.generator) if self.shuffle else torch.arange(count)
+        order = order[: len(self) * self.batch_size]
+        number, self.epochs = self.epochs, self.epochs + 1
+        return self._batches(order, number)
+
+    def __call__(self, index: Any) -> Any:
+        """The batch of these places in the input nodes, however many; its neighbours are those of the next epoch."""
+        places = ids_of(index, len(self.input_nodes), "places in the input nodes")
+        one = Loader(
+            self.graph, self.loader.fanouts, max(1, len(places)), threads=1, seed=self.loader.seed, newest_only=True,
+            with_replacement=self.loader.with_replacement, places=True, with_features=self.loader.with_features,
+        )  # fmt: skip
+        with one:
+            return next(self._made(one, places, self.epochs))
+
+    def _batches(self, order: torch.Tensor, number: int) -> Iterator[Any]:
+        return self._made(self.loader, order, number)
+
+    def _made(self, loader: Loader, order: torch.Tensor, number: int) -> Iterator[Any]:
+        first = 0
+        for batch in loader.epoch(self.input_nodes[order], number):
+            seeds = batch.counts[0]
+            made = self._data_of(batch, order[first : first + seeds])
+            first += seeds
+            yield made if self.transform is None else self.transform(made)
+
+    def _data_of(self, batch: Batch, input_id: torch.Tensor) -> Any:
+        nodes = batch.nodes.long()
+        edge_index, e_id, edges = self._induced(nodes) if self.induced else self._sampled(batch)
+        made = shallow.copy(self.data)
+        for name in self.node_attributes:
+            values = self.data[name]
+            native = name == "x" and self.loader.with_features
+            made[name] = batch.x if native else values.index_select(self.data.__cat_dim__(name, values), nodes)
+        for name in self.edge_attributes:
+            values = self.data[name]
+            made[name] = values.index_select(self.data.__cat_dim__(name, values), e_id)
+        made.edge_index, made.n_id, made.e_id, made.input_id = edge_index, nodes, e_id, input_id
+        made.batch_size, made.num_nodes = batch.counts[0], len(nodes)
+        news = [batch.counts[0], *(b - a for a, b in zip(batch.counts, batch.counts[1:], strict=False))]
+        made.num_sampled_nodes, made.num_sampled_edges = news, edges
+        return made.pin_memory() if self.pin and torch.cuda.is_available() else made
+
+    def _sampled(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, list[int] | None]:
+        """edge_index, e_id and how many edges each hop has: hops one behind another."""
+        parts, places, counts, first = [], [], [], 0
+        for hop, at, known in zip(batch.hops, batch.places or [], batch.counts, strict=False):
+            rows, columns = torch.nonzero(hop >= 0, as_tuple=True)
+            parts.append(torch.stack([hop[rows, columns].long(), rows + first]))
+            places.append(at[rows, columns])
+            counts.append(len(rows))
+            first = known
+        return torch.cat(parts, dim=1), self.graph.edge_ids[torch.cat(places)], counts
+
+    def _induced(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """All edges between these nodes."""
+        local = torch.full((self.graph.nodes,), -1)
+        local[nodes.flip(0)] = torch.arange(len(nodes)).flip(0)  # of a seed that comes twice the first
+        begin, degree = self.graph.rowptr[nodes], (self.graph.rowptr[1:] - self.graph.rowptr[:-1])[nodes]
+        rows = torch.repeat_interleave(torch.arange(len(nodes)), degree)
+        at = torch.arange(len(rows)) - (degree.cumsum(0) - degree)[rows] + begin[rows]
+        source = local[self.graph.col[at].long()]
+        kept = source >= 0
+        return torch.stack([source[kept], rows[kept]]), self.graph.edge_ids[at[kept]], None
+
+    def close(self) -> None:
+        """End the threads; the garbage collector does it too."""
+        self.loader.close()
+
+    def __repr__(self) -> str:
+        return f"NeighborLoader({self.data})"
+
+
+def _require_built(data: Any, num_neighbors: Any, input_nodes: Any, others: dict[str, Any]) -> None:
+    """Raises GraphError that names what is not built."""
+    if hasattr(data, "node_types") or isinstance(num_neighbors, dict):
+        raise GraphError("heterogeneous graphs are not built; give a Data of one kind of node")
+    if isinstance(data, tuple):
+        raise GraphError("feature and graph stores are not built; give a Data in host memory")
+    if isinstance(input_nodes, tuple):
+        raise GraphError("input_nodes of a named kind are heterogeneous graphs', which are not built")
+    for name, value in others.items():
+        if name in NOT_BUILT and value not in (NOT_BUILT[name], None):
+            raise GraphError(f"{name} is not built; leave it out")
+        if name not in NOT_BUILT and name not in WITHOUT_MEANING:
+            raise GraphError(f"there is no argument {name}")
+    if getattr(data, "edge_index", None) is None:
+        raise GraphError("the data has no edge_index (an adj_t is not read here)")
+
+
+def _graph_of(data: Any, weight_attr: str | None) -> Graph:
+    """The data's edges as in-neighbours, with x where the native loader copies its dtype."""
+    nodes = int(data.num_nodes)
+    source, target = (ids_of(ids, nodes, "edge_index's ids") for ids in data.edge_index)
+    place = target.argsort(stable=True)
+    rowptr = torch.zeros(nodes + 1, dtype=torch.int64)
+    rowptr[1:] = torch.bincount(target, minlength=nodes).cumsum(0)
+    x = getattr(data, "x", None)
+    native = isinstance(x, torch.Tensor) and x.dim() == 2 and x.dtype in KINDS["features"] and len(x) == nodes
+    weights = None
+    if weight_attr is not None:
+        if getattr(data, weight_attr, None) is None:
+            raise GraphError(f"the data has no {weight_attr}")
+        weights = converted("edge_weights", data[weight_attr])[place]
+    none = torch.empty(0, dtype=torch.int64)
+    return Graph(
+        rowptr, converted("col", source[place]), x.contiguous() if native else torch.empty(nodes, 0),
+        torch.empty(nodes, 0), none, none, none, 1, edge_ids=place, edge_weights=weights,
+    )  # fmt: skip
+
+
+def _attributes(data: Any) -> tuple[list[str], list[str]]:
+    """Names of tensors that have an element a node, and an edge."""
+    names = [name for name, value in data if isinstance(value, torch.Tensor) and name != "edge_index"]
+    nodes = [name for name in names if data.is_node_attr(name)]
+    return nodes, [name for name in names if name not in nodes and data.is_edge_attr(name)]

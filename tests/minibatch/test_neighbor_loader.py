@@ -1,0 +1,145 @@
+"""A loader in PyTorch Geometric's place: its batches are sub-graphs of the data, and its models take them as they are."""
+
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GAT, GraphSAGE
+
+from minibatch import NeighborLoader
+from minibatch.graphs import GraphError
+
+NODES, EDGES = 201, 1500
+
+
+@pytest.fixture
+def data() -> Data:
+    torch.manual_seed(0)
+    y = torch.arange(NODES) % 3
+    source = torch.randint(NODES, (EDGES,))
+    target = (source + 3 * torch.randint(NODES // 3, (EDGES,))) % NODES
+    x = torch.nn.functional.one_hot(y, 3) + torch.randn(NODES, 3)
+    return Data(
+        x=x, y=y, edge_index=torch.stack([source, target]), edge_attr=torch.arange(EDGES), name=["a"],
+        train_mask=torch.arange(NODES) < 120, weight=torch.rand(EDGES), long=torch.arange(NODES)[:, None].expand(-1, 2).contiguous(),
+    )  # fmt: skip
+
+
+def check(batch: Data, data: Data) -> None:
+    assert torch.equal(batch.x, data.x[batch.n_id])
+    assert torch.equal(batch.y, data.y[batch.n_id])
+    assert torch.equal(batch.long, data.long[batch.n_id])
+    assert torch.equal(batch.edge_attr, batch.e_id)
+    assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+    assert batch.num_nodes == len(batch.n_id)
+    assert batch.name == ["a"]
+
+
+@pytest.mark.parametrize("fanouts", [[4, 3], [-1], [-1, 2]])
+def test_batches_are_sub_graphs_with_the_seeds_first(data, fanouts):
+    loader = NeighborLoader(data, fanouts, input_nodes=data.train_mask, batch_size=32)
+    assert len(loader) == 4
+    seeds = []
+    for batch in loader:
+        check(batch, data)
+        seeds.append(batch.n_id[: batch.batch_size])
+        assert torch.equal(seeds[-1], torch.arange(120)[batch.input_id])
+        assert len(batch.n_id.unique()) == len(batch.n_id)
+        assert sum(batch.num_sampled_nodes) == batch.num_nodes
+        assert sum(batch.num_sampled_edges) == batch.num_edges
+        assert batch.num_sampled_nodes[0] == batch.batch_size
+        # Each node is expanded once, by the hop after the one that found it.
+        expanded = batch.num_nodes - batch.num_sampled_nodes[-1]
+        assert batch.edge_index[1].max() < expanded
+        degree = torch.bincount(data.edge_index[1], minlength=NODES)[batch.n_id[: batch.batch_size]]
+        wanted = degree if fanouts[0] == -1 else degree.clamp_max(fanouts[0])
+        assert torch.equal(torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)[: batch.batch_size], wanted)
+        assert len(batch.e_id.unique()) == len(batch.e_id)
+    assert torch.equal(torch.cat(seeds), torch.arange(120))
+
+
+def test_batches_live_on_and_epochs_differ(data):
+    loader = NeighborLoader(data, [2, 2], batch_size=16, shuffle=True, seed=1)
+    epochs = [list(loader) for _ in range(2)]
+    for batches in epochs:
+        assert torch.equal(torch.cat([b.n_id[: b.batch_size] for b in batches]).sort().values, torch.arange(NODES))
+        for batch in batches:
+            check(batch, data)
+    assert not torch.equal(epochs[0][0].n_id[:16], epochs[1][0].n_id[:16])
+    again = list(NeighborLoader(data, [2, 2], batch_size=16, shuffle=True, seed=1, threads=3))
+    assert all(torch.equal(a.edge_index, b.edge_index) for a, b in zip(again, epochs[0], strict=True))
+    assert len(list(NeighborLoader(data, [2], batch_size=64, drop_last=True))) == NODES // 64
+
+
+def test_two_iterations_side_by_side_do_not_mix(data):
+    loader = NeighborLoader(data, [2], batch_size=50)
+    for one, other in zip(loader, loader, strict=True):
+        assert torch.equal(one.n_id[:50], other.n_id[:50])
+        check(one, data)
+        check(other, data)
+
+
+def test_all_edges_between_sampled_nodes_where_the_sub_graph_is_induced(data):
+    for batch in NeighborLoader(data, [2], batch_size=40, subgraph_type="induced"):
+        check(batch, data)
+        inside = torch.isin(data.edge_index, batch.n_id).all(dim=0).nonzero().flatten()
+        assert torch.equal(batch.e_id.sort().values, inside)
+
+
+def test_a_batch_of_chosen_places_with_duplicates(data):
+    loader = NeighborLoader(data, [3], input_nodes=torch.arange(100, 150), batch_size=8)
+    batch = loader([4, 4, 0])
+    check(batch, data)
+    assert batch.n_id[:3].tolist() == [104, 104, 100]
+
+
+def test_weights_and_replacement(data):
+    data.weight[data.edge_index[0] % 2 == 0] = 0
+    for batch in NeighborLoader(data, [3], batch_size=50, weight_attr="weight"):
+        assert (batch.n_id[batch.edge_index[0]] % 2 == 1).all()
+    batch = next(iter(NeighborLoader(data, [40], batch_size=50, replace=True)))
+    check(batch, data)
+    assert len(batch.e_id.unique()) < len(batch.e_id)
+
+
+@pytest.mark.parametrize("model", [GraphSAGE, GAT])
+def test_a_model_of_pyg_learns_without_a_change(data, model):
+    net = model(3, 16, num_layers=2, out_channels=3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+    loader = NeighborLoader(
+        data, [5, 5], input_nodes=data.train_mask, batch_size=30, shuffle=True, transform=lambda b: b
+    )
+    for _ in range(8):
+        for batch in loader:
+            optimizer.zero_grad()
+            out = net(
+                batch.x,
+                batch.edge_index,
+                num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+                num_sampled_edges_per_hop=batch.num_sampled_edges,
+            )
+            torch.nn.functional.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size]).backward()
+            optimizer.step()
+    assert float((net(data.x, data.edge_index).argmax(1) == data.y)[120:].float().mean()) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"data": HeteroData()}, "heterogeneous graphs are not built"),
+        ({"data": (None, None)}, "feature and graph stores are not built"),
+        ({"data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
+        ({"disjoint": True}, "disjoint is not built"),
+        ({"time_attr": "time"}, "time_attr is not built"),
+        ({"subgraph_type": "bidirectional"}, "subgraph_type bidirectional is not built"),
+        ({"input_nodes": ("paper", None)}, "input_nodes of a named kind"),
+        ({"bogus": 1}, "there is no argument bogus"),
+        ({"weight_attr": "nothing"}, "the data has no nothing"),
+        ({"input_nodes": [9999]}, "seeds reach from 9999"),
+        ({"batch_size": 0}, "batch must be a whole number"),
+        ({"num_neighbors": [0]}, "fanouts must be at least 1"),
+    ],
+    ids=str,
+)
+def test_what_is_not_built_is_refused_by_name(data, arguments, says):
+    with pytest.raises(GraphError, match=says):
+        NeighborLoader(**({"data": data, "num_neighbors": [2]} | arguments))
