@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy as shallow
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from minibatch.batches import Batch, Loader
@@ -28,7 +30,7 @@ class NeighborLoader:
 
     data: a Data with edge_index, int64 [2, edges] from sources to targets, in host memory. num_neighbors: a hop, the seeds' first;
     -1 for all. input_nodes: ids or a mask, all nodes where None. weight_attr names weights of edges. subgraph_type: "directional",
-    or "induced" for all edges between sampled nodes. A batch has n_id and e_id, where its nodes and edges were, input_id, where its
+    "bidirectional" for the sampled edges in both directions, or "induced" for all edges between sampled nodes. A batch has n_id and e_id, where its nodes and edges were, input_id, where its
     seeds were among the input nodes, batch_size, the seeds first, num_sampled_nodes and num_sampled_edges a hop, and the data's
     attributes of nodes and edges. Batches live until they are dropped. Every iteration is an epoch: another order where `shuffle`,
     other neighbours; `seed` (or `generator`) decides both. threads: 0 for one a core. Raises GraphError.
@@ -42,9 +44,9 @@ class NeighborLoader:
     ) -> None:  # fmt: skip
         _require_built(data, num_neighbors, input_nodes, others)
         kind = getattr(subgraph_type, "value", subgraph_type)
-        if kind not in ("directional", "induced"):
-            raise GraphError(f"subgraph_type {kind} is not built; take directional or induced")
-        self.data, self.transform, self.induced, self.pin = data, transform, kind == "induced", pin_memory
+        if kind not in ("directional", "bidirectional", "induced"):
+            raise GraphError(f"there is no subgraph_type {kind}; there is directional, bidirectional and induced")
+        self.data, self.transform, self.kind, self.pin = data, transform, kind, pin_memory
         self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
         self.generator = generator or torch.Generator().manual_seed(seed)
         self.graph = _graph_of(data, weight_attr)
@@ -96,14 +98,16 @@ class NeighborLoader:
 
     def _data_of(self, batch: Batch, input_id: torch.Tensor) -> Any:
         nodes = batch.nodes.long()
-        edge_index, e_id, edges = self._induced(nodes) if self.induced else self._sampled(batch)
+        edge_index, e_id, edges = self._induced(nodes) if self.kind == "induced" else self._sampled(batch)
+        if self.kind == "bidirectional":
+            edge_index, e_id, edges = *_both_ways(edge_index, e_id, len(nodes)), None
         made = shallow.copy(self.data)
         for name in self.node_attributes:
-            values = self.data[name]
+            values = _tensor(self.data[name])
             native = name == "x" and self.loader.with_features
             made[name] = batch.x if native else values.index_select(self.data.__cat_dim__(name, values), nodes)
         for name in self.edge_attributes:
-            values = self.data[name]
+            values = _tensor(self.data[name])
             made[name] = values.index_select(self.data.__cat_dim__(name, values), e_id)
         made.edge_index, made.n_id, made.e_id, made.input_id = edge_index, nodes, e_id, input_id
         made.batch_size, made.num_nodes = batch.counts[0], len(nodes)
@@ -138,7 +142,7 @@ class NeighborLoader:
         self.loader.close()
 
     def __repr__(self) -> str:
-        return f"NeighborLoader({self.data})"
+        return "NeighborLoader()"
 
 
 def _require_built(data: Any, num_neighbors: Any, input_nodes: Any, others: dict[str, Any]) -> None:
@@ -165,7 +169,7 @@ def _graph_of(data: Any, weight_attr: str | None) -> Graph:
     place = target.argsort(stable=True)
     rowptr = torch.zeros(nodes + 1, dtype=torch.int64)
     rowptr[1:] = torch.bincount(target, minlength=nodes).cumsum(0)
-    x = getattr(data, "x", None)
+    x = _tensor(getattr(data, "x", None))
     native = isinstance(x, torch.Tensor) and x.dim() == 2 and x.dtype in KINDS["features"] and len(x) == nodes
     weights = None
     if weight_attr is not None:
@@ -179,8 +183,26 @@ def _graph_of(data: Any, weight_attr: str | None) -> Graph:
     )  # fmt: skip
 
 
+def _both_ways(edges: torch.Tensor, e_id: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Edges in both directions, each once, and the number of one that it was."""
+    both = torch.cat([edges, edges.flip(0)], dim=1)
+    keys, place = torch.unique(both[1] * nodes + both[0], return_inverse=True)
+    of = e_id.new_full((len(keys),), torch.iinfo(torch.int64).max).scatter_reduce(0, place, e_id.repeat(2), "amin")
+    return torch.stack([keys % nodes, keys // nodes]), of
+
+
+def _tensor(values: Any) -> Any:
+    """An array as the tensor that shares its memory; all else as it is."""
+    if not isinstance(values, np.ndarray):
+        return values
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
+        return torch.from_numpy(values)
+
+
 def _attributes(data: Any) -> tuple[list[str], list[str]]:
     """Names of tensors that have an element a node, and an edge."""
-    names = [name for name, value in data if isinstance(value, torch.Tensor) and name != "edge_index"]
+    held = (torch.Tensor, np.ndarray)
+    names = [name for name, value in data if isinstance(value, held) and name != "edge_index"]
     nodes = [name for name in names if data.is_node_attr(name)]
     return nodes, [name for name in names if name not in nodes and data.is_edge_attr(name)]

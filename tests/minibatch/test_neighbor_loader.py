@@ -73,7 +73,7 @@ def test_batches_live_on_and_epochs_differ(data):
 def test_two_iterations_side_by_side_do_not_mix(data):
     loader = NeighborLoader(data, [2], batch_size=50)
     for one, other in zip(loader, loader, strict=True):
-        assert torch.equal(one.n_id[:50], other.n_id[:50])
+        assert torch.equal(one.n_id[: one.batch_size], other.n_id[: other.batch_size])
         check(one, data)
         check(other, data)
 
@@ -83,6 +83,19 @@ def test_all_edges_between_sampled_nodes_where_the_sub_graph_is_induced(data):
         check(batch, data)
         inside = torch.isin(data.edge_index, batch.n_id).all(dim=0).nonzero().flatten()
         assert torch.equal(batch.e_id.sort().values, inside)
+
+
+def test_sampled_edges_in_both_directions(data):
+    data.x = data.x.numpy()
+    one, both = (
+        next(iter(NeighborLoader(data, [2], batch_size=40, subgraph_type=kind)))
+        for kind in ("directional", "bidirectional")
+    )
+    assert torch.equal(both.x, torch.from_numpy(data.x)[both.n_id])
+    forward, all_ = ({tuple(pair) for pair in batch.edge_index.t().tolist()} for batch in (one, both))
+    assert all_ == forward | {(b, a) for a, b in forward}
+    ends = data.edge_index[:, both.e_id].sort(dim=0).values
+    assert torch.equal(both.n_id[both.edge_index].sort(dim=0).values, ends)
 
 
 def test_a_batch_of_chosen_places_with_duplicates(data):
@@ -130,7 +143,7 @@ def test_a_model_of_pyg_learns_without_a_change(data, model):
         ({"data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
         ({"disjoint": True}, "disjoint is not built"),
         ({"time_attr": "time"}, "time_attr is not built"),
-        ({"subgraph_type": "bidirectional"}, "subgraph_type bidirectional is not built"),
+        ({"subgraph_type": "sideways"}, "there is no subgraph_type sideways"),
         ({"input_nodes": ("paper", None)}, "input_nodes of a named kind"),
         ({"bogus": 1}, "there is no argument bogus"),
         ({"weight_attr": "nothing"}, "the data has no nothing"),
