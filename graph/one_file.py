@@ -84,12 +84,17 @@ def _check_protocol(asked: argparse.Namespace, kernel: Kernel) -> None:
         )
 
 
+NO_HELD_OUT = "no size is held out that fits here, so it was judged by the sizes that are shown alone"
+
+
 @dataclass(frozen=True)
 class Evaluation:
     verdict: Verdict
     kernelbench: KernelBenchResult | None
     """What KernelBench's own protocol says, where it was asked for."""
     notices: tuple[str, ...]
+    held_out: str
+    """How many held-out sizes a candidate that passes the others is checked on, or why none is."""
 
 
 def evaluate(
@@ -122,10 +127,14 @@ def evaluate(
         ):
             evaluator.notices = (*evaluator.notices, *others)
             verdict = evaluator.verify(evaluator.build(candidate))
-            if verdict.passed and isinstance(kernel, Problem) and evaluator.suite(held_out=True):
-                unseen = evaluator.verify(evaluator.build(candidate), held_out=True)
-                if not unseen.passed:
-                    verdict = unseen.model_copy(update={"reason": f"on held-out sizes: {unseen.reason}"})
+            unseen = evaluator.suite(held_out=True)
+            held_out = f"{len(unseen)} held-out sizes" if unseen else NO_HELD_OUT
+            if not unseen:
+                evaluator.notices = (*evaluator.notices, NO_HELD_OUT)
+            elif verdict.passed:
+                found = evaluator.verify(evaluator.build(candidate), held_out=True)
+                if not found.passed:
+                    verdict = found.model_copy(update={"reason": f"on held-out sizes: {found.reason}"})
             if verdict.passed:
                 first = verdict if base == candidate else evaluator.verify(evaluator.build(base))
                 if not first.passed:
@@ -137,7 +146,7 @@ def evaluate(
             if protocol and isinstance(kernel, Problem):
                 say("KernelBench's protocol: five trials, a hundred timed calls")
                 theirs = by_their_protocol(evaluator, kernel, source)
-            return Evaluation(verdict, theirs, evaluator.notices)
+            return Evaluation(verdict, theirs, evaluator.notices, held_out)
 
 
 def by_their_protocol(evaluator: Evaluator, problem: Problem, source: str) -> KernelBenchResult:

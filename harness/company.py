@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from harness.backends import cpu
 from harness.correctness import Layout, draw
 from harness.device import Arena
+from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ SOURCE = Path(__file__).parent / "probes" / "company.cu"
 HOST_SOURCE = SOURCE.with_suffix(".cpp")
 BESIDE = {"cuda": SOURCE, "cpu": SOURCE.with_name("calls.cpp")}
 """What stands around a call in its own process: the kernels before and after it; on a CPU the loop that makes it."""
-PACK_BYTES, MAX_TENSORS = 16, 16
+PACK_BYTES, MAX_TENSORS = 16, 32
+"""As in probes/company.cu: two lists of so many fit the 4 KiB that a kernel may be given."""
 STEPS = 4096
 """Offsets in `b` on a GPU are below so many packs; it is redrawn before each sample."""
 ROOM, ROOM_BYTES = 3, 256 << 20
@@ -309,10 +311,8 @@ class Production:
         made = [tensor for tensor in spec.inputs if not is_kept(tensor)]
         most = ROUND_BYTES if device == "cuda" else 1 << 62
         self.mixtures = [Mixture(spec, tensor, workload, layout.sizes[tensor.name], steps, most) for tensor in made]
-        if len(spec.tensors) > MAX_TENSORS:
-            raise ValueError(
-                f"{spec.name} has {len(spec.tensors)} tensors; at most {MAX_TENSORS} can be timed in company"
-            )
+        if device == "cuda" and len(spec.tensors) > MAX_TENSORS:
+            raise KernelError(f"{spec.name} has {len(spec.tensors)} tensors; on a GPU at most {MAX_TENSORS} can be timed")
         self.kept = [tensor for tensor in spec.inputs if is_kept(tensor)]
         self.groups = drawn_together(spec)
         self.evict_bytes = evict_bytes
@@ -430,7 +430,12 @@ class Production:
         """On a CPU: write the inputs of these argument sets anew, and poison their outputs."""
         # By addresses: to make a tensor of each place takes longer than to write a small one.
         inputs = [(self._places(mixture.tensor), mixture) for mixture in self.mixtures]
-        outputs = [self._places(tensor) for tensor in self.spec.outputs if tensor.role == "output"]
+        dtypes = {tensor.name: self.spec.dtype(tensor, self.workload) for tensor in self.spec.outputs}
+        outputs = [
+            (self._places(tensor), "float" not in dtypes[tensor.name])  # of integers any value may be right
+            for tensor in self.spec.outputs
+            if tensor.role == "output"
+        ]
         drawn = iter(memoryview(os.urandom(16 * len(self.mixtures) * len(slots))).cast("Q"))
         for slot in slots:
             self.offsets[slot] = [
@@ -438,8 +443,8 @@ class Production:
             ]
             for ((first, step, _), mixture), at in zip(inputs, self.offsets[slot], strict=True):
                 mixture.mix_to(first + slot * step, *at)
-            for first, step, size in outputs:
-                ctypes.memset(first + slot * step, 0xFF, size)
+            for (first, step, size), whole in outputs:
+                ctypes.memset(first + slot * step, secrets.randbelow(256) if whole else 0xFF, size)
 
     def _places(self, tensor: Tensor) -> tuple[int, int, int]:
         """On a CPU: the address of a tensor in the first argument set, bytes from one set to the next, and its own."""

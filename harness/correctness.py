@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import random
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +19,14 @@ from harness import properties, steps
 from harness.device import Arena, generator, give_back_memory
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import AXIS_VALUES, BELOW, DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
+from kernels.spec import BELOW, DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
 
 GUARD_BYTES = 256
 """Of random pattern before and after every tensor: an overrun of one 16-byte store lands in it."""
+WIDE_GUARD_BYTES = 1 << 20
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4,
 }  # fmt: skip
@@ -57,7 +60,7 @@ DOUBT_DRAWS = 4
 that came from one."""
 STEEP = 2.0**-17
 """Of the row's largest value: noise beyond that may be a step (rounding to a code, a threshold, a pick) and not noise."""
-NEAR_BITS, NEAR_RUNS, NEAR_FACTOR = 34, 2, 32.0
+FP32_BITS, NEAR_BITS, NEAR_RUNS, NEAR_FACTOR, TF32_FACTOR = 24, 34, 2, 32.0, 4.0
 """Then the reference runs so often with results rounded to so many bits in place of fp32's 24: noise is so much smaller there, within
 so large a factor, and a step is as high as it was. Steps earn no tolerance."""
 OFF_SHARE = 16
@@ -95,22 +98,35 @@ class Layout:
     They are independent but for inputs of which there are fewer `copies`: the sets have these in turns.
     """
 
-    def __init__(self, spec: Spec, workload: Workload, slots: int, copies: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        workload: Workload,
+        slots: int,
+        copies: dict[str, int] | None = None,
+        *,
+        wide: bool = False,
+        shift: int | None = None,
+    ) -> None:
+        """`wide`: guards are as wide as their tensor, up to WIDE_GUARD_BYTES. `shift`: tensors begin so many bytes behind an
+        alignment, an element for 0; without, where 256 bytes begin."""
         self.spec, self.workload, self.slots = spec, workload, slots
         self.offsets: dict[str, int] = {}
         self.strides: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
+        self.heads: dict[str, int] = {}
+        """Bytes of the guard before the first copy of each tensor."""
         self.copies = {tensor.name: (copies or {}).get(tensor.name, slots) for tensor in spec.tensors}
         at = 0
         for tensor in spec.tensors:
             size = math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
-            stride = -(-size // 256) * 256 + GUARD_BYTES  # 256-byte alignment, as cudaMalloc gives
-            self.offsets[tensor.name], self.strides[tensor.name], self.sizes[tensor.name] = (
-                at + GUARD_BYTES,
-                stride,
-                size,
-            )
-            at += GUARD_BYTES + self.copies[tensor.name] * stride
+            whole = -(-size // 256) * 256  # 256-byte alignment, as cudaMalloc gives
+            guard = max(GUARD_BYTES, min(whole, WIDE_GUARD_BYTES)) if wide else GUARD_BYTES
+            behind = 0 if shift is None else shift or DTYPE_BYTES[spec.dtype(tensor, workload)]
+            stride = whole + guard + (256 if behind else 0)
+            self.offsets[tensor.name], self.strides[tensor.name] = at + guard + behind, stride
+            self.sizes[tensor.name], self.heads[tensor.name] = size, guard
+            at += guard + self.copies[tensor.name] * stride + (256 if behind else 0)
         self.size = at
 
     def copy(self, tensor: Tensor, slot: int) -> int:
@@ -123,9 +139,9 @@ class Layout:
         return arena.view.as_strided((self.copies[tensor.name], size), (stride, 1), offset)
 
     def head(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
-        """uint8 [1, GUARD_BYTES]: the bytes that end just before the first slot's tensor."""
-        offset = self.offsets[tensor.name]
-        return arena.view.as_strided((1, GUARD_BYTES), (GUARD_BYTES, 1), offset - GUARD_BYTES)
+        """uint8 [1, GUARD_BYTES or more]: the bytes that end just before the first slot's tensor."""
+        offset, guard = self.offsets[tensor.name], self.heads[tensor.name]
+        return arena.view.as_strided((1, guard), (guard, 1), offset - guard)
 
     def tail(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
         """uint8 [copies, GUARD_BYTES or more]: all bytes between each copy of the tensor and the next one."""
@@ -191,6 +207,11 @@ def draw(
         low, high = (int(bound) for bound in rest.split(":"))
         view.random_(low, high, generator=rng)
         return
+    if kind == "bits" and view.dtype.is_floating_point:  # any: subnormals, infinities and NaNs too
+        whole = getattr(torch, {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[view.element_size()])
+        low, high = (0, 256) if view.element_size() == 1 else (-(1 << 8 * view.element_size() - 1), None)
+        view.view(whole).random_(low, high, generator=rng)
+        return
     if kind in ("bits", "padded", "offsets", "starts"):
         properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
         return
@@ -250,6 +271,8 @@ class Right(dict[str, Expected]):
     """Outputs by name -> "" or which property they violate; None where the kernel has no properties.py."""
     doubted: Callable[[], Right | None] | None = None
     """The same with the noise looked at more closely, for outputs that are not within it."""
+    nans: bool = False
+    """Only that what is no number here comes out as none, and what is one is right if it comes out as one."""
     roundings: Roundings | None = None
     """Of the reference, for elements that are on another side of a step."""
 
@@ -269,7 +292,11 @@ class Roundings:
                 self.made.append(_run_reference(self.kernel, self.workload, inputs, "float32"))
                 continue
             units = max(NOISE_FACTOR, math.sqrt(terms(self.kernel, self.workload)))
-            how = {"bits": 50 if self.workload.dtype == "float64" else 24, "units": NOISE_FACTOR, "sum_units": units}
+            how = {
+                "bits": 50 if self.workload.dtype == "float64" else FP32_BITS,
+                "units": NOISE_FACTOR,
+                "sum_units": units,
+            }
             self.made.append(_otherwise_rounded(self.kernel, self.workload, self.inputs, **how))
         return self.made[number]
 
@@ -428,6 +455,7 @@ def _rows_noise(
     import torch
 
     exact, rough = _exact_and_rough(kernel, workload, inputs)
+    bits = _noise_bits(kernel)
     noise: dict[str, torch.Tensor] = {}
     near: dict[str, torch.Tensor] = {}
 
@@ -435,10 +463,10 @@ def _rows_noise(
         for name, value in one.items():
             apart = _apart(value, other[name])
             highest = _highest(apart)
-            if value.dtype.is_floating_point and _steep(highest, value):
+            if bits is not None and value.dtype.is_floating_point and _steep(highest, value):
                 if name not in near:
                     near.update(_near(kernel, workload, inputs, exact))
-                highest = _highest(_without_steps(apart, near[name]))
+                highest = _highest(_without_steps(apart, near[name], bits))
             noise[name] = torch.maximum(noise[name], highest) if name in noise else highest
 
     take(exact, rough)
@@ -467,34 +495,40 @@ def _steep(noise: torch.Tensor, value: torch.Tensor) -> bool:
     return bool((noise > STEEP * _highest(size)).any())
 
 
+def _noise_bits(kernel: Kernel) -> int | None:
+    """Of the format that the rough reference's noise comes from; None where the kernel's cannot be rounded otherwise."""
+    return getattr(kernel, "noise_bits", FP32_BITS)
+
+
 def _near(
     kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """By name, each element's largest noise as results of NEAR_BITS bits show it, scaled to fp32's."""
+    """By name, each element's largest noise as results of NEAR_BITS bits show it."""
     import torch
 
     units = math.sqrt(terms(kernel, workload))
-    scale, found = 2.0 ** (NEAR_BITS - 24), dict[str, torch.Tensor]()
+    found: dict[str, torch.Tensor] = {}
     for _ in range(NEAR_RUNS):
         shaken = _shaken(inputs, 2.0**-NEAR_BITS)
         other = _otherwise_rounded(kernel, workload, shaken, bits=NEAR_BITS, units=1.0, sum_units=units, holds=False)
         for name, value in exact.items():
             if value.dtype.is_floating_point:
-                apart = _apart(value, other[name]).mul_(scale)
+                apart = _apart(value, other[name])
                 found[name] = torch.maximum(found[name], apart) if name in found else apart
     return found
 
 
-def _without_steps(apart: torch.Tensor, near: torch.Tensor) -> torch.Tensor:
-    """The part of what was seen that is noise. near: of the same elements (`_near`).
+def _without_steps(apart: torch.Tensor, near: torch.Tensor, bits: int) -> torch.Tensor:
+    """The part of what was seen that is noise. near: of the same elements (`_near`). bits: see _noise_bits.
 
-    Noise is about as large in both. A step that only fp32 shows is far larger than `near`; one that both show (a tie) is in `near`
-    what it is in fp32, and scaled up by a thousand.
+    Noise grows with the roundoff, by `scale`. A step that only the rough reference shows is far larger than that; one that both show
+    (a tie) is as high in `near`.
     """
     import torch
 
-    tie = near > 2.0 ** (NEAR_BITS - 24 - 1) * apart
-    return torch.minimum(apart, NEAR_FACTOR * near).masked_fill_(tie, 0.0)
+    scale = 2.0 ** (NEAR_BITS - bits)
+    factor = NEAR_FACTOR if bits == FP32_BITS else TF32_FACTOR
+    return torch.minimum(apart, factor * scale * near).masked_fill_(2 * near > apart, 0.0)
 
 
 def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tensor]:
@@ -541,7 +575,8 @@ def expected(
     if not kernel.has_reference:
         return result
     exact, rows = _rows_noise(kernel, workload, inputs, moved)
-    result.roundings = Roundings(kernel, workload, inputs)
+    if _noise_bits(kernel) is not None:
+        result.roundings = Roundings(kernel, workload, inputs)
     if not moved:
         result.doubted = functools.partial(_doubted, kernel, workload, inputs, values)
     few = {}
@@ -617,6 +652,37 @@ def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, 
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
 
 
+NANS = "not a number"
+NANS_EACH = 3
+
+
+def make_nans(case: Case, kernel: Kernel, device: str) -> Case | None:
+    """Another case with a few elements of each float input that are no numbers; None where no input can have one.
+
+    Where the reference hands them on in fp64 and in fp32, so must a kernel.
+    """
+    import torch
+
+    inputs, found = dict(case.inputs), False
+    for tensor in kernel.spec.inputs:
+        values = inputs[tensor.name]
+        if values.dtype.is_floating_point and kernel.spec.nans:
+            values = values.clone()
+            flat = values.view(-1)
+            flat[torch.randint(len(flat), (NANS_EACH,), device=flat.device)] = math.nan
+            inputs[tensor.name], found = values, True
+    if not found or not kernel.has_reference:
+        return None
+    right = expected(kernel, case.workload, inputs)
+    rough = _run_reference(kernel, case.workload, _upcast_to(inputs, "float32"), "float32")
+    for name, one in right.items():
+        differ = one.value.isnan() & ~rough[name].to(torch.float64).isnan()
+        one.tolerance.masked_fill_(differ, math.inf)
+        one.value.masked_fill_(differ, 0.0)
+    right.nans, right.law, right.doubted = True, None, None
+    return Case(case.workload, NANS, inputs, right)
+
+
 class Cases:
     """Cases kept for the next candidate, newest first, up to a size: no candidate can tell another what it saw."""
 
@@ -653,15 +719,21 @@ class Cases:
         return made
 
 
-ALONG = (*(f"{kind}:" for kind in (*AXIS_VALUES, BELOW)), "range:", "integers:", "given:")
-"""What says which integers or numbers an input takes at all, rather than how its floats are spread."""
+AS_TIMED = "as timed"
+"""Every input from its first distribution, where no distribution's name says so."""
 
 
 def distributions(spec: Spec, extra: dict[str, tuple[str, ...]]) -> list[str]:
-    """Every distribution that some input knows, the first of the first input first; index, range and given draws ride
-    along."""
-    known = [v for t in spec.inputs for v in (*t.values, *extra.get(t.name, ())) if not v.startswith(ALONG)]
-    return list(dict.fromkeys(known)) or [spec.inputs[0].values[0] if spec.inputs else "ordinary"]
+    """Names for `drawn`, so that every distribution of every input is drawn: what is timed first, none that gives the same as another."""
+    known = [(*tensor.values, *extra.get(tensor.name, ())) for tensor in spec.inputs]
+    firsts = tuple(values[0] for values in known)
+    names = list(dict.fromkeys(name for values in known for name in values))
+    drawn_as = {name: tuple(name if name in values else values[0] for values in known) for name in names}
+    timed = [name for name in names if drawn_as[name] == firsts]
+    found = {firsts: timed[0] if timed else AS_TIMED}
+    for name in names:
+        found.setdefault(drawn_as[name], name)
+    return list(found.values()) if spec.inputs else ["ordinary"]
 
 
 class Bench:
@@ -670,18 +742,37 @@ class Bench:
     def __init__(self, spec: Spec, arena: Arena, layout: Layout, rng: torch.Generator) -> None:
         self.spec, self.arena, self.layout = spec, arena, layout
         self.pattern: dict[str, tuple[torch.Tensor, ...]] = {}
+        self.written: set[int] = set()
         for tensor in spec.tensors:
             views = layout.head(arena, tensor), layout.tail(arena, tensor)
             self.pattern[tensor.name] = tuple(v.random_(0, 256, generator=rng).clone() for v in views)
 
-    def write(self, slot: int, inputs: dict[str, torch.Tensor]) -> None:
-        """Inputs as given; outputs to all ones bits, which is NaN in every float type and so never a right answer."""
+    def write(self, slot: int, inputs: dict[str, torch.Tensor], *, poison: bool = True) -> None:
+        """Inputs as given; outputs of floats to all ones bits, which is NaN in every type and so never a right answer.
+
+        Of integers anything may be one, so there the poison is drawn anew, but for the first call's. Without `poison` the outputs
+        are what the call before has left.
+        """
+        first, self.written = slot not in self.written, self.written | {slot}
         for tensor in self.spec.tensors:
             view = self.layout.view(self.arena, tensor)[slot]
-            if tensor.role == "output":
-                self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
-            else:
+            if tensor.role != "output":
                 view.copy_(inputs[tensor.name])
+            elif poison and (first or view.dtype.is_floating_point):
+                self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
+            elif poison:
+                self.layout.bytes_view(self.arena, tensor)[slot].copy_(self._poison(tensor))
+
+    def _poison(self, tensor: Tensor) -> torch.Tensor:
+        """uint8 of the tensor's size: one value all over, small, negative or any, or bytes at random."""
+        import torch
+
+        size, width = self.layout.sizes[tensor.name], DTYPE_BYTES[self.spec.dtype(tensor, self.layout.workload)]
+        values = [0, -1, random.randrange(1, 100), random.getrandbits(8 * width - 1), None]
+        value = random.choice(values)
+        raw = os.urandom(1 << 16) if value is None else (value % (1 << 8 * width)).to_bytes(width, "little")
+        pattern = torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(self.arena.view.device)
+        return pattern.repeat(-(-size // len(pattern)))[:size]
 
     def read(self, slot: int, tensor: Tensor) -> torch.Tensor:
         return self.layout.view(self.arena, tensor)[self.layout.copy(tensor, slot)]
@@ -707,6 +798,7 @@ class Bench:
                 # By bytes: NaN is not equal to itself, and -0.0 equals 0.0.
                 then = inputs[tensor.name].contiguous().view(-1).view(torch.uint8)
                 now = self.layout.bytes_view(self.arena, tensor)[self.layout.copy(tensor, slot)]
+                now = now.clone() if self.layout.offsets[tensor.name] % 8 else now
                 eights = len(then) // 8 * 8  # eight at once, which takes a tenth of the time
                 same = torch.equal(now[:eights].view(torch.int64), then[:eights].view(torch.int64))
                 if not same or not torch.equal(now[eights:], then[eights:]):
@@ -741,6 +833,8 @@ def judge_call(
             continue
         if tensor.used is not None:
             one = Expected(one.value[: len(got)], one.tolerance[: len(got)], one.says)
+        if right.nans:
+            got = _numbers_only(got, one)
         error, message = judge(got, one, spec.dtype(tensor, workload))
         if message and closely and steps.explain(spec, workload, tensor, got, one, right):
             error, message = 1.0, ""
@@ -749,6 +843,16 @@ def judge_call(
             return error, f"{tensor.name}{message}"
     violated = right.law(used) if right.law is not None else ""
     return (BEYOND, violated) if violated else (worst, "")
+
+
+def _numbers_only(got: torch.Tensor, right: Expected) -> torch.Tensor:
+    """What came out as no number where right is one, taken for right; an integer made of no number is anything."""
+    import torch
+
+    if got.dtype.is_floating_point:
+        spread = got.to(torch.float64).isnan() & ~right.value.isnan()
+        return torch.where(spread, right.value, got.to(torch.float64))
+    return right.value
 
 
 def judge_closely(

@@ -47,7 +47,10 @@ def one_signed(spec: Spec) -> tuple[str, ...]:
         if kind == "range":
             low, high = (float(bound) for bound in rest.split(":"))
             return low < 0 < high
-        return kind not in ("uniform", "scaled", "integers", "given")
+        if kind == "integers":
+            low, high = (int(bound) for bound in rest.split(":"))
+            return low < 0 < high - 1
+        return kind not in ("uniform", "scaled")  # of `given` what is drawn tells (degenerate.holes)
 
     floats = [t for t in spec.inputs if t.dtype in ("T", *SIGNIFICAND_BITS)]
     if not floats or any(signed(values) for tensor in floats for values in tensor.values):

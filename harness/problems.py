@@ -8,7 +8,8 @@ tolerance). The parent keeps the values, and compares.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,24 @@ class Problem(Kernel):
         return self.reference_in("float64", **arguments)
 
     @property
+    def noise_bits(self) -> int | None:
+        """Of the format that eager torch's noise comes from, TF32 on a GPU; None where Model cannot be rounded otherwise."""
+        assert self.description is not None
+        if self.description.random or not self.description.fp64:
+            return None
+        return 11 if self.device == "cuda" else 24
+
+    @contextmanager
+    def rounding(self, **how: Any) -> Iterator[None]:
+        """Meanwhile Model in fp64 rounds otherwise; `how`: arguments of worker_rounding.Rounding."""
+        assert self.box is not None
+        self.box.rounding = how
+        try:
+            yield
+        finally:
+            self.box.rounding = None
+
+    @property
     def reference_on(self) -> Device:
         return self.device
 
@@ -228,6 +247,8 @@ class Box:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.workers: dict[str, ProblemWorker] = {}
+        self.rounding: dict[str, Any] | None = None
+        """How references in fp64 round (worker_rounding.Rounding); None as they do."""
         self.arenas: dict[str, Arena] = {}
         self.drawn_at: Workload | None = None
         self.drawn: list[dict[int, torch.Tensor]] = []
@@ -278,7 +299,8 @@ class Box:
             layout.view(arena, tensor)[0].copy_(given[tensor.name])
         synchronize(on)
         calls = [layout.arguments(arena, 0)]
-        worker.request({"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()})
+        message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}
+        worker.request(message | ({"rounding": self.rounding} if asked.get("exact") and self.rounding else {}))
         return {tensor.name: layout.view(arena, tensor)[0].clone() for tensor in spec.outputs}
 
     def reference(

@@ -267,7 +267,7 @@ class Rig:
     def _least_memory(self) -> int:
         """Bytes of an arena that the largest workload of both suites fits into."""
         everything = (*self.suite(), *self.suite(held_out=True))
-        return max(Layout(self.spec, workload, 2).size for workload in everything)
+        return max(Layout(self.spec, workload, 2, wide=True, shift=16).size for workload in everything)
 
     def _look_at_box(self, worker: Worker) -> None:
         """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""

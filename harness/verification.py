@@ -6,20 +6,28 @@ What a candidate does wrong is raised as WorkerFailure inside, and is a verdict 
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from harness import backends, of_problems, properties, triton_kernels
-from harness.correctness import Bench, Case, Layout, distributions, failure, judge_several, make_case
+from harness.correctness import Bench, Case, Layout, distributions, failure, judge_several, make_case, make_nans
+from harness.crossings import crossings
+from harness.degenerate import holes
 from harness.device import generator, synchronize
 from harness.engines.process import Worker, WorkerFailure, timed_request
 from harness.pool import is_python_side
 from harness.problems import Problem, is_model
 from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
-from harness.rig import Rig
+from harness.rig import MissingTool, Rig
 from harness.sampling import clocked
+from harness.zygote import PythonWorker
+from kernels.catalog import KernelError
 from kernels.spec import Frozen, Workload
 
 STRESSED = 2
@@ -34,6 +42,14 @@ SLOW_CALL_S = 0.01
 """From here on what a call of a Model took by our clock says what it takes: of shorter ones too much is the pipe's."""
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
+
+
+GPU_SHIFT = 16
+"""Bytes behind an alignment: vector loads of so many are taken for granted on a GPU. On a CPU it is one element."""
+MANY, QUICK_S, MANY_S, PACED = 5000, 50e-6, 0.25, 20
+"""Calls in a row, all of them of a kernel as quick as that, and the seconds that they may take of a slower one; so many at first."""
+LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
+"""Bytes that a process may take while it makes them."""
 
 
 class Drawn(Frozen):
@@ -70,9 +86,11 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
                 if drawn.draws is None or drawn.draws.equality != "bitwise":
                     reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
                     raise WorkerFailure(Outcome.INCORRECT, reason)
+            if workloads == rig.suite():
+                made += _cross(rig, build)
             if rig.device == "cuda":
                 made += _stress(rig, build, workloads)
-        warnings = tuple(worker.warnings)
+        warnings = (*worker.warnings, *holes(rig.spec, rig.cases.kept.values()))
         if isinstance(rig.kernel, Problem):
             notes = of_problems.look_at_kernels(rig, rig.kernel, build, workloads[0])
         elif rig.device == "cuda" and is_python_side(backends.get(build.backend)):
@@ -149,18 +167,136 @@ def checks(
 
     `model`: it is a problem's own, and what a slow call takes is kept.
     """
-    bench = mapped_bench(rig, worker, workload, 2)
+    bench = mapped_bench(rig, worker, workload, 2, wide=True)
     known = distributions(rig.spec, rig.extra_values)
     small = rig.moved(workload) <= SMALL_BYTES
     chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
     chosen = chosen if everything else known[:1]
     cases = [rig.cases.get(workload, values, rig.extra_values) for values in chosen]
-    for case in cases:  # each at the same addresses as the one before
-        yield from _call(rig, worker, bench, [case], model=model)
+    if everything and len(cases) == 1 and _has_integers(rig, workload):
+        cases.append(make_case(rig.kernel, workload, chosen[0], rig.extra_values, rig.device))
+    for case in cases:  # each at the same addresses as the one before, the last one upon what that has left
+        left = len(cases) > 1 and case is cases[-1]
+        yield from _call(rig, worker, bench, [case], model=model, poison=not left)
     if len(cases) > 1 and small:
         yield from _call(rig, worker, bench, cases[:2])
     if everything and small:
         yield from _several(rig, worker, bench, cases[0])
+        if not model:
+            yield from _many(rig, worker, bench, cases)
+            yield from _memory(rig, worker, workload, cases[0])  # the last: it lays the arena out anew
+
+
+def _cross(rig: Rig, build: Build) -> list[Check]:
+    """Checks of sizes that nobody listed (harness/crossings.py). Raises WorkerFailure for what the kernel's baseline gets right."""
+    made: list[Check] = []
+    wanted = crossings(rig.spec, rig.device, rig.dtypes) if rig.kernel.properties is None else ()
+    for workload in wanted:
+        try:
+            rig.cases.get(workload, distributions(rig.spec, {})[0], {})
+        except KernelError:  # the operation has no such size
+            continue
+        rig.say(f"checking {workload.label}, which nobody listed")
+        found, fault = _tried(rig, build, workload)
+        if fault is None:
+            made += found
+        elif _baseline_can(rig, build, workload):
+            raise WorkerFailure(fault.outcome, f"{fault.reason} (a size between or beyond the listed ones)") from None
+    return made
+
+
+def _tried(rig: Rig, build: Build, workload: Workload) -> tuple[list[Check], WorkerFailure | None]:
+    """The first distribution's checks of one workload, and what went wrong in them."""
+    made: list[Check] = []
+    try:
+        for check in checks(rig, rig.pool.get(build), workload, everything=False):
+            made.append(check)
+            if not check.passed:
+                raise WorkerFailure(*failure(check))
+    except WorkerFailure as fault:
+        return made, fault
+    return made, None
+
+
+def _baseline_can(rig: Rig, build: Build, workload: Workload) -> bool:
+    """Whether the kernel folder's own baseline gets that size right; no, where it has none."""
+    try:
+        text = rig.kernel.baseline(rig.device)[1].read_text()
+        own = rig.build(rig.store.put(text))
+    except (KernelError, MissingTool, OSError):
+        return False
+    if not own.ok or own.candidate == build.candidate:
+        return False
+    fault = _tried(rig, own, workload)[1]
+    rig.pool.drop(own.candidate)
+    return fault is None
+
+
+def _has_integers(rig: Rig, workload: Workload) -> bool:
+    return any("float" not in rig.spec.dtype(tensor, workload) for tensor in rig.spec.outputs)
+
+
+def _memory(rig: Rig, worker: Worker, workload: Workload, case: Case) -> Iterator[Check]:
+    """Tensors that begin behind an alignment, with values that are no numbers; on a CPU tensors between pages without access."""
+    shift = GPU_SHIFT if rig.device == "cuda" else 0
+    bench = mapped_bench(rig, worker, workload, 1, wide=True, shift=shift)
+    nans = make_nans(case, rig.kernel, rig.device) or case
+    yield from _call(rig, worker, bench, [replace(nans, name=f"{nans.name}, tensors that begin anywhere")])
+    if rig.device != "cpu" or isinstance(worker, PythonWorker):
+        return
+    tensors = [[bench.layout.sizes[t.name], t.role == "input"] for t in rig.spec.tensors]
+    for end, where in ((True, "end"), (False, "begin")):
+        named = replace(case, name=f"tensors that {where} where memory does")
+        try:
+            yield from _call(rig, worker, bench, [named], fence={"end": end, "tensors": tensors})
+        except WorkerFailure as fault:
+            if fault.outcome is not Outcome.RUNTIME_ERROR:
+                raise
+            said = f"reads or writes beyond a tensor, or writes to an input ({named.name}): {fault.reason}"
+            raise WorkerFailure(Outcome.INCORRECT, f"{said} at {workload.label}") from None
+
+
+def _many(rig: Rig, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator[Check]:
+    """MANY calls, or as many as MANY_S allows, and then all cases once more: what is right at first must stay so, and in its memory."""
+    if any(t.role == "inout" and "float" not in rig.spec.dtype(t, bench.layout.workload) for t in rig.spec.tensors):
+        return  # indices that a call changes would lead anywhere in the next one
+    layout = bench.layout
+    bench.write(0, cases[0].inputs)
+    synchronize(rig.device)
+    message = {"op": "call", "dtype": layout.workload.dtype, "shapes": layout.shapes()}
+    message["calls"] = [layout.arguments(bench.arena, 0)]
+    worker.request(message, timeout_s=rig.call_s)  # what a first call sets aside stays
+    before, done, spent, part = _taken(rig, worker), 1, 0.0, PACED
+    while done < MANY:
+        part = min(part, MANY - done)
+        _answer, seconds = timed_request(worker, message | {"repeat": part}, timeout_s=rig.call_s)
+        done, spent = done + part, spent + seconds
+        quick = seconds / part < QUICK_S
+        if spent > MANY_S and not quick:
+            break
+        part = 2 * part if quick else part
+    leaked = _taken(rig, worker) - before
+    name = f"after {done} calls"
+    if leaked > LEAK_LEAST + LEAK_A_CALL * done:
+        said = f"its process took {leaked / 2**20:.0f} MiB more in {done} calls, {leaked / done / 1024:.0f} KiB a call"
+        raise WorkerFailure(Outcome.OUT_OF_RESOURCES, f"{said}, at {layout.workload.label}")
+    for case in cases:
+        yield from _call(rig, worker, bench, [replace(case, name=f"{case.name} {name}")])
+
+
+def _taken(rig: Rig, worker: Worker) -> int:
+    """Bytes of addresses of a worker's process, and of the GPU's memory."""
+    with suppress(OSError, ValueError):
+        pages = int(Path(f"/proc/{worker.process.pid}/statm").read_text().split()[0])
+        taken = pages * os.sysconf("SC_PAGE_SIZE")
+        if rig.device != "cuda":
+            return taken
+    if rig.device != "cuda":
+        return 0
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return total - free
 
 
 def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:
@@ -179,22 +315,25 @@ def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Che
         yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
 
 
-def mapped_bench(rig: Rig, worker: Worker, workload: Workload, slots: int) -> Bench:
-    """Argument sets of the workload in the arena, which the worker has mapped."""
-    layout = Layout(rig.spec, workload, slots)
+def mapped_bench(rig: Rig, worker: Worker, workload: Workload, slots: int, **how: Any) -> Bench:
+    """Argument sets of the workload in the arena, which the worker has mapped; `how`: as Layout takes it."""
+    layout = Layout(rig.spec, workload, slots, **how)
     arena = rig.memory(layout.size)
     if arena.id not in worker.mapped:
         worker.map(arena)
     return Bench(rig.spec, arena, layout, generator(rig.device))
 
 
-def _call(rig: Rig, worker: Worker, bench: Bench, cases: list[Case], *, model: bool = False) -> Iterator[Check]:
+def _call(
+    rig: Rig, worker: Worker, bench: Bench, cases: list[Case], *, model: bool = False, poison: bool = True, **more: Any
+) -> Iterator[Check]:
+    """`poison`: the outputs, or a call finds there what the one before left. `more`: of the request."""
     layout = bench.layout
     for slot, case in enumerate(cases):
-        bench.write(slot, case.inputs)
+        bench.write(slot, case.inputs, poison=poison)
     synchronize(rig.device)
     calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
-    message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes()}
+    message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes(), **more}
     _answer, seconds = timed_request(worker, message, timeout_s=rig.call_s)
     if model and seconds > SLOW_CALL_S:
         _took(rig, layout.workload, seconds)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 HOST_ROUND_S = 0.1
 """Of calls whose time on the host is asked for: a thousand of a model's would outlast the request."""
+FENCE_BYTES = 1 << 20
+"""Without access before and behind a tensor."""
 CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 
 
@@ -119,7 +121,7 @@ class Piece(ctypes.Structure):
 
 
 class Pieces(ctypes.Structure):
-    _fields_ = [("piece", Piece * 16), ("count", ctypes.c_int), ("steps_of_b", ctypes.c_uint32)]
+    _fields_ = [("piece", Piece * 32), ("count", ctypes.c_int), ("steps_of_b", ctypes.c_uint32)]
 
 
 class Company:
@@ -229,17 +231,59 @@ class Worker:
         return {}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Call once for each argument list, on alternating streams, without waiting in between."""
+        """Call once for each argument list, or `repeat` times, on alternating streams, without waiting in between."""
         function = self.symbols[message["dtype"]]
-        for index, arguments in enumerate(message["calls"]):
-            prepared = self.arguments(arguments)
-            if self.cuda:
-                function(*prepared, self.cuda.streams[index % 2])
-            else:
-                function(*prepared)
+        if message.get("fence"):
+            self.fenced(function, message["calls"][0], message["fence"])
+            return {}
+        calls = [self.arguments(arguments) for arguments in message["calls"]]
+        for _ in range(message.get("repeat", 1)):
+            for index, prepared in enumerate(calls):
+                if self.cuda:
+                    function(*prepared, self.cuda.streams[index % 2])
+                else:
+                    function(*prepared)
         if self.cuda:
             self.cuda.settle("the kernel")
         return {}
+
+    def fenced(self, function: Any, arguments: list[list[Any]], fence: dict[str, Any]) -> None:
+        """On a CPU: one call whose tensors lie in pages of their own between pages without access, inputs in read-only ones.
+
+        fence: `end`, whether each tensor ends where its last page does, else it begins where its first one does; `tensors`: bytes of
+        each, and whether it is only read.
+        """
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype, libc.mmap.argtypes = (
+            ctypes.c_void_p,
+            [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long],
+        )
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        private_anonymous, wide, page = 0x22, FENCE_BYTES, mmap.PAGESIZE
+        tensors, mapped, prepared = iter(fence["tensors"]), [], []
+        for item, plain in zip(arguments, self.arguments(arguments), strict=True):
+            if item[0] != "p":
+                prepared.append(plain)
+                continue
+            size, only_read = next(tensors)
+            body = -(-size // page) * page
+            base = libc.mmap(None, body + 2 * wide, 0, private_anonymous, -1, 0)
+            if base in (None, ctypes.c_void_p(-1).value):
+                raise OSError(ctypes.get_errno(), "mmap")
+            first = base + wide
+            libc.mprotect(first, body, mmap.PROT_READ | mmap.PROT_WRITE)
+            at = first + (body - size if fence["end"] else 0)
+            ctypes.memmove(at, plain.value, size)
+            if only_read:
+                libc.mprotect(first, body, mmap.PROT_READ)
+            mapped.append((base, body + 2 * wide, at, plain.value, size, only_read))
+            prepared.append(ctypes.c_void_p(at))
+        function(*prepared)
+        for base, whole, at, home, size, only_read in mapped:
+            if not only_read:
+                ctypes.memmove(home, at, size)
+            libc.munmap(base, whole)
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Prepare a sequence of calls to be timed, in place of the one before: on a GPU a graph of them in their company.

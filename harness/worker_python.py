@@ -243,10 +243,14 @@ class PythonWorker(native.Worker):
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
 
+        asked = message.get("rounding")
+        otherwise = sys.modules["astrolabe_worker_rounding"].Rounding(**asked) if asked else nullcontext()
+
         def run() -> None:
-            for index, prepared in enumerate(calls):
-                with self.stream(index % 2):
-                    self.remember(self.form.launch(prepared))
+            for _ in range(message.get("repeat", 1)):
+                for index, prepared in enumerate(calls):
+                    with self.stream(index % 2), otherwise:
+                        self.remember(self.form.launch(prepared))
             self.settle("the kernel")
 
         self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
@@ -443,6 +447,8 @@ def warm(libraries: bool) -> None:
             except ImportError:  # cpp_extension without setuptools: only a candidate that needs it fails
                 continue
     torch.cuda.is_available = asked
+    if libraries:
+        load_sibling("worker_rounding")
     warnings.simplefilter("ignore")  # torch warns that kernels are replaced
     OFF = frozenset() if libraries else switch_off()
 

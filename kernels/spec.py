@@ -27,6 +27,13 @@ SIGNIFICAND_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, 
 BITS_THAT_COUNT = 3
 """An output of which fewer leading bits must be right is hardly checked: so much `ulps` may take at most."""
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+LIMITS: dict[str, tuple[float, float]] = {
+    "float64": (-1.7976931348623157e308, 1.7976931348623157e308), "float32": (-LARGEST_FLOAT, LARGEST_FLOAT),
+    "float16": (-65504.0, 65504.0), "bfloat16": (-(2 - 2**-7) * 2.0**127, (2 - 2**-7) * 2.0**127),
+    "float8_e4m3fn": (-448.0, 448.0), "int64": (-(2.0**63), 2.0**63), "int32": (-(2.0**31), 2.0**31 - 1),
+    "int16": (-(2.0**15), 2.0**15 - 1), "int8": (-128.0, 127.0), "uint8": (0.0, 255.0), "bool": (0.0, 1.0),
+}  # fmt: skip
+"""By dtype: the least and the largest finite value."""
 Device = Literal["cuda", "cpu"]
 
 
@@ -88,7 +95,9 @@ def _numbers_fit(kind: str, text: str) -> bool:
         first, second = (float(number) for number in text.split(":"))
     except ValueError:
         return False
-    return math.isfinite(first) and math.isfinite(second) and (second >= 0 if kind == "normal" else first < second)
+    if kind == "range":  # random numbers are made by its width
+        return first < second and math.isfinite(second - first)
+    return math.isfinite(first) and math.isfinite(second) and second >= 0
 
 
 Values = Annotated[str, AfterValidator(checked_values)]
@@ -219,6 +228,8 @@ class Spec(Frozen):
     default_baseline: dict[Device, str] = Field(default_factory=dict)
     flops: str = "0"
     """Floating-point operations of one call, an expression of the axes."""
+    nans: bool = True
+    """Whether a value that is no number must come out as none where the reference hands it on; False: nobody cares."""
     problem: bool = False
     """A PyTorch module to be made faster: candidates are a ModelNew, the arguments those of its forward."""
     library: str | None = None
@@ -302,6 +313,7 @@ class Spec(Frozen):
                 raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
             dtypes = self.dtypes if tensor.dtype == "T" else (tensor.dtype,)
             for value in tensor.values:
+                self._check_fits(tensor.name, value, dtypes)
                 kind, _, axis = value.partition(":")
                 if kind in AXIS_VALUES and axis not in self.axes:
                     raise ValueError(f"arguments: {tensor.name} draws indices from {axis!r}, which is no axis")
@@ -326,6 +338,18 @@ class Spec(Frozen):
                         f"arguments: {tensor.name} may be off by {tensor.ulps:g} ulps, and more than {most:g} in {dtype} "
                         "would let nearly anything pass"
                     )
+
+    @staticmethod
+    def _check_fits(name: str, value: str, dtypes: tuple[str, ...]) -> None:
+        """Raises ValueError for a range that its dtype cannot hold."""
+        kind, _, rest = value.partition(":")
+        if kind not in ("range", "integers"):
+            return
+        for dtype in dtypes:
+            low, high = LIMITS[dtype]
+            least, most = (float(bound) for bound in rest.split(":"))
+            if least < low or most > high + (kind == "integers"):
+                raise ValueError(f"arguments: {name} draws {value}, and {dtype} holds {low:g} to {high:g}")
 
     def _check_bound(self, tensor: Tensor) -> None:
         """What `below:NAME` needs, so that every draw of the one fits the draw of the other that it is called with."""

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
-constexpr int MAX_TENSORS = 16, THREADS = 256, PACK_BYTES = 16;
+constexpr int MAX_TENSORS = 32, THREADS = 256, PACK_BYTES = 16;
 
 struct Piece {
   uint8_t* to;

@@ -216,7 +216,7 @@ def spec(found: Title, description: Description, token: str, *, most_bytes: int)
             )
         )  # fmt: skip
     for at, out in enumerate(description.outputs):
-        extents = [f"{slope}*lead+{rest}" if slope else str(rest) for slope, rest in out.shape]
+        extents = [f"{slope}*lead{rest:+d}" if slope else str(rest) for slope, rest in out.shape]
         dtype = "T" if out.dtype == main else out.dtype
         tensors.append(Tensor(name=f"output_{at}", role="output", shape=tuple(extents) or ("1",), dtype=dtype))
     tensors.append(Size(name="lead"))

@@ -20,6 +20,7 @@ from harness.company import Mixture, Production, digest, is_kept, mixed
 from harness.correctness import Layout, draw
 from harness.device import Arena, generator
 from kernels import catalog
+from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Size, Spec, Tensor, Workload
 from tests.harness.far_side import negation
 
@@ -243,8 +244,8 @@ def test_more_tensors_than_a_launch_can_carry_are_refused_in_a_sentence() -> Non
     spec, workload = described("float32", "ordinary", 4)
     more = tuple(Tensor(name=f"t{i}", role="input", shape=("n",)) for i in range(company.MAX_TENSORS))
     spec = spec.model_copy(update={"arguments": (*spec.arguments, *more)})
-    with pytest.raises(ValueError, match="copy has 18 tensors; at most 16"):
-        Production(spec, workload, Layout(spec, workload, 2), "cpu", 0)
+    with pytest.raises(KernelError, match="copy has 34 tensors; on a GPU at most 32"):
+        Production(spec, workload, Layout(spec, workload, 2), "cuda", 0)
 
 
 # --- the digest ------------------------------------------------------------------------------------------------------

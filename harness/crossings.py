@@ -1,0 +1,66 @@
+"""Sizes that nobody listed, by rule: what a suite's own sizes leave open between them.
+
+Only for kernels whose sizes are free of each other (floats in, floats out, no tables and no properties), and only multiples of
+what all listed sizes of an axis share. What the kernel's own baseline cannot do counts against nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from kernels.spec import SIGNIFICAND_BITS, Spec, Workload
+
+MOST_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
+"""That a call of one may move."""
+
+
+def crossings(spec: Spec, device: str, dtypes: tuple[str, ...]) -> tuple[Workload, ...]:
+    """Untimed workloads: many rows, an odd number of them where there may be; each other axis beyond its largest size; the largest
+    sizes in every dtype that lacks them. Empty where the sizes may depend on each other."""
+    listed = [workload for workload in spec.workloads if device in workload.devices]
+    if spec.problem or not listed or not _free(spec):
+        return ()
+    found: dict[str, Workload] = {}
+    known = {workload.label for workload in listed}
+    for workload in _wanted(spec, listed, device, dtypes):
+        if workload.label not in known and _moved(spec, workload) <= MOST_BYTES[device]:
+            found.setdefault(workload.label, workload)
+    return tuple(found.values())
+
+
+def _free(spec: Spec) -> bool:
+    return all(
+        (tensor.dtype == "T" or tensor.dtype in SIGNIFICAND_BITS) and tensor.touched is None and tensor.used is None
+        for tensor in spec.tensors
+    ) and all(dtype in SIGNIFICAND_BITS for dtype in spec.dtypes)
+
+
+def _wanted(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, ...]) -> Iterator[Workload]:
+    sizes = {axis: sorted({workload.axes[axis] for workload in listed}) for axis in spec.axes}
+    steps = {axis: math.gcd(*known) for axis, known in sizes.items()}
+    rows = next((axis for axis in spec.outputs[0].shape[:1] if axis in sizes), None)
+    smallest = min(listed, key=lambda workload: _moved(spec, workload))
+    largest = max(listed, key=lambda workload: _moved(spec, workload))
+
+    def made(axes: dict[str, int], dtype: str) -> Workload:
+        return Workload(axes=axes, dtype=dtype, devices=(device,), timed=False)  # type: ignore[arg-type]
+
+    for number, dtype in enumerate(dtypes):
+        if rows is not None:
+            fewer = largest.axes[rows]
+            while fewer > steps[rows] and _moved(spec, made({**largest.axes, rows: fewer}, dtype)) > MOST_BYTES[device]:
+                fewer = fewer // 2 // steps[rows] * steps[rows]
+            if fewer >= steps[rows]:
+                yield made({**largest.axes, rows: fewer}, dtype)
+            if number == 0:
+                many = sizes[rows][-1] - steps[rows] if steps[rows] % 2 else sizes[rows][-1]
+                yield made({**smallest.axes, rows: max(many, steps[rows])}, dtype)
+        if number == len(dtypes) - 1:
+            for axis in spec.axes:
+                if axis != rows:
+                    yield made({**smallest.axes, axis: sizes[axis][-1] + steps[axis]}, dtype)
+
+
+def _moved(spec: Spec, workload: Workload) -> int:
+    return spec.read_bytes(workload) + spec.write_bytes(workload)

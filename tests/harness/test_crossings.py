@@ -1,0 +1,73 @@
+"""Sizes that nobody listed: many rows, other widths, other dtypes; none where sizes may depend on each other."""
+
+from __future__ import annotations
+
+from harness.correctness import distributions, make_case
+from harness.crossings import MOST_BYTES, crossings
+from harness.degenerate import holes
+from kernels import catalog
+from kernels.catalog import Kernel
+from kernels.spec import Size, Spec, Tensor, Workload
+
+
+def spec_of(values: tuple[str, ...], *sizes: tuple[int, int]) -> Spec:
+    return Spec(
+        name="some", summary="some", axes=("n", "m"), dtypes=("float16", "float32"),
+        arguments=(
+            Tensor(name="x", role="input", shape=("n", "m"), values=values), Size(name="n"), Size(name="m"),
+            Tensor(name="y", role="output", shape=("n", "m")),
+        ),
+        workloads=tuple(Workload(axes={"n": n, "m": m}, dtype="float32") for n, m in sizes),
+    )  # fmt: skip
+
+
+def test_what_listed_sizes_leave_open_is_crossed():
+    spec = spec_of(("ordinary",), (4, 64), (1000, 32), (7, 256))
+    found = crossings(spec, "cpu", spec.dtypes)
+    assert not {one.label for one in found} & {one.label for one in spec.workloads}
+    assert any(one.dtype == "float16" and one.axes["n"] >= 100 for one in found), "16 bits with the largest sizes"
+    assert any(one.axes["n"] == 999 for one in found), "many rows, an odd number"
+    assert any(one.axes["m"] == 256 + 32 for one in found), "wider than any listed, by what all widths share"
+    assert all(not one.timed and spec.read_bytes(one) + spec.write_bytes(one) <= MOST_BYTES["cpu"] for one in found)
+
+
+def test_sizes_that_may_depend_on_each_other_are_not_crossed():
+    for name in ("relabel", "sample_neighbors", "gather_mean"):
+        spec = catalog.load(name).spec
+        assert not crossings(spec, "cpu", spec.dtypes)
+
+
+def test_every_distribution_is_drawn_and_the_first_is_timed():
+    assert distributions(spec_of(("range:0.1:0.9", "zeros"), (4, 4)), {}) == ["range:0.1:0.9", "zeros"]
+    assert distributions(spec_of(("integers:0:9", "ordinary", "zeros"), (4, 4)), {})[0] == "integers:0:9"
+    assert distributions(spec_of(("zeros",), (4, 4)), {"x": ("range:-1:1",)}) == ["zeros", "range:-1:1"]
+    spec = catalog.load("merge_attn_states_lse").spec
+    assert {value for tensor in spec.inputs for value in tensor.values} == {
+        value
+        for tensor in spec.inputs
+        for value in tensor.values
+        if value in (*distributions(spec, {}), "range:-10:10")
+    }
+
+
+def said(tmp_path, values: tuple[str, ...], formula: str) -> str:
+    (tmp_path / "reference.py").write_text(f"def reference(x):\n    return {{'y': {formula}}}\n")
+    kernel = Kernel(spec_of(values, (8, 16)), tmp_path)
+    workload = kernel.spec.workloads[0]
+    return "; ".join(
+        holes(kernel.spec, [make_case(kernel, workload, one, {}, "cpu") for one in distributions(kernel.spec, {})])
+    )
+
+
+def test_what_no_distribution_shows_is_said(tmp_path):
+    for at, (values, formula, word) in enumerate((
+        (("uniform",), "x.relu()", "both signs"),
+        (("normal:3:0",), "x * 2", "more than one value"),
+        (("range:0.1:0.9",), "(x > 2).to(x.dtype)", "a constant would do"),
+        (("range:-0.9:-0.1", "range:0.1:0.9"), "x.clamp(-1, 1)", "a copy would do"),
+    )):  # fmt: skip
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        assert word in said(folder, values, formula)
+    (tmp_path / "sound").mkdir()
+    assert not said(tmp_path / "sound", ("ordinary", "large"), "x.relu()")
