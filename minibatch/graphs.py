@@ -305,11 +305,12 @@ def _require_below(ids: torch.Tensor, nodes: int, what: str) -> None:
         )
 
 
-def save(graph: Graph, folder: Path, *, same: bool = False) -> None:
+def save(graph: Graph, folder: Path | str, *, same: bool = False) -> None:
     """Write the graph into a new folder, whole or not at all. Raises GraphError where it is inconsistent or in the way.
 
     `same`: what lies there already is this graph, which another process has made of the same seed.
     """
+    folder = Path(folder)
     graph.require_consistent()
     graph.require_finite()
     if folder.exists() and not same:
@@ -338,8 +339,9 @@ def save(graph: Graph, folder: Path, *, same: bool = False) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def load(folder: Path) -> Graph:
+def load(folder: Path | str) -> Graph:
     """Open a graph's folder by memory map. Raises GraphError where it is none, is cut off or does not fit together."""
+    folder = Path(folder)
     try:
         meta = json.loads((folder / "graph.json").read_text())
         names = [f.name for f in fields(Graph) if f.name != "classes"]
