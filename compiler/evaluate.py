@@ -33,6 +33,9 @@ BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "atan2": torch.atan2,
     "fmod": torch.fmod, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
     "and": torch.logical_and, "or": torch.logical_or, "max": torch.maximum, "min": torch.minimum,
+    "bit_and": torch.bitwise_and, "bit_or": torch.bitwise_or, "bit_xor": torch.bitwise_xor,
+    "shift_right": torch.bitwise_right_shift, "shift_left": torch.bitwise_left_shift,
+    "floor_quotient": torch.floor_divide, "floor_remainder": torch.remainder,
 }  # fmt: skip
 REDUCE = {
     "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all

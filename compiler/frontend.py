@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
 
+from compiler.draft.index import Ranges, divide
 from compiler.draft.lowering import LOWERINGS
 from compiler.draft.tensors import NoDraft
 from kernels.spec import Spec, Tensor, Workload, expression
@@ -136,4 +137,10 @@ def _empty(spec: Spec, tensor: Tensor, dtype: str, axes: dict[str, Any]) -> torc
 
 def extent(text: str, sizes: dict[str, sympy.Expr]) -> sympy.Expr:
     """An extent of the spec's as an Index of these sizes."""
-    return sympy.sympify(sympy.expand(expression(text, sizes)))
+    whole = sympy.sympify(expression(text, sizes))
+    return sympy.expand(whole.replace(sympy.floor, _quotient))
+
+
+def _quotient(ratio: sympy.Expr) -> sympy.Expr:
+    top, bottom = sympy.together(ratio).as_numer_denom()
+    return divide(sympy.expand(top), bottom, Ranges())

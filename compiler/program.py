@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table of lowerings
+from compiler import operators  # noqa: F401 -- it adds to the table of lowerings
+from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.drafting import RESERVED
 from compiler.draft.expressions import COMPUTED, cast, loads_of, make
 from compiler.draft.index import Index, joined, product, size_symbol, unflatten

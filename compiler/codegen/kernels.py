@@ -10,7 +10,7 @@ import torch
 from compiler.codegen.levels import Store, folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import Printer, Text, Window, element_type
 from compiler.draft.expressions import Expr, walk
-from compiler.draft.index import Index
+from compiler.draft.index import Index, index_is_divided
 from compiler.draft.partition import Kernel, Member
 from compiler.draft.printing import Scope, index_text
 from compiler.draft.tensors import Buffer
@@ -79,6 +79,9 @@ def _size_text(program: Program, size: sympy.Symbol) -> str:
 
 def in_axes(program: Program, index: Index) -> str:
     """An index of sizes in the entry's names."""
+    if index_is_divided([index]):
+        symbols = sorted(index.free_symbols, key=str)
+        return index_text(index, {symbol: f"({_size_text(program, symbol)})" for symbol in symbols})
     back = {s: sympy.Symbol(axis, integer=True, positive=True) / int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols}  # fmt: skip
     expression = sympy.cancel(index.xreplace(back))
     top, bottom = expression.as_numer_denom()

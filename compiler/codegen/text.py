@@ -21,6 +21,7 @@ from compiler.draft.tensors import Buffer
 from compiler.program import Program
 
 HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
+BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
 FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b"}  # fmt: skip
 
 
@@ -250,6 +251,10 @@ class Printer(Statements):
 
     def _operation(self, expr: Expr, parts: list[str]) -> str:
         op, type = expr.op, expr.type
+        if op in BITS:
+            return f"({parts[0]} {BITS[op]} {parts[1]})"
+        if op in ("floor_quotient", "floor_remainder"):
+            return f"{op}({_bare(parts[0])}, {_bare(parts[1])})"
         if op == "rsqrt" and type == "float":
             return f"rsqrtf({_bare(parts[0])})"
         if self.of.fast and type == "float":

@@ -54,6 +54,12 @@ __device__ __forceinline__ int32_t round_to_uint8(T value) { return static_cast<
 template <typename T>
 __device__ __forceinline__ int32_t round_to_int16(T value) { return static_cast<int16_t>(value); }
 
+// Of integers, towards minus infinity.
+template <typename T>
+__device__ __forceinline__ T floor_quotient(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+template <typename T>
+__device__ __forceinline__ T floor_remainder(T a, T b) { return a - floor_quotient(a, b) * b; }
+
 // NaN wins, as in torch.
 template <typename T>
 __device__ __forceinline__ T maximum(T a, T b) { return a > b || a != a ? a : b; }

@@ -25,6 +25,7 @@ SPEC = Spec(
         Tensor(name="x", role={role!r}, shape=("rows", "cols")),
         Tensor(name="w", role="input", shape=("cols",)),
         Tensor(name="places", role="input", shape=("rows",), dtype="int64", values=("index:rows",)),
+        Tensor(name="codes", role="input", shape=("rows", "cols//4"), dtype="int32", values=("integers:-40000:40000",)),
         {outputs}
         Size(name="rows"),
         Size(name="cols"),
@@ -45,6 +46,10 @@ REDUCED = (
     "({e}) * ({e}).amax(-1, keepdim=True) - ({e}).amin(-1, keepdim=True)",
 )  # fmt: skip
 COLUMNS = ("({e}).sum(0)", "({e}).amax(0) * w", "({e}).mean(0) + ({e}).abs().amax(0)")
+BITS = (
+    "x * ((codes[:, :, None] >> (4 * torch.arange(4))) & 15).reshape(x.shape)",
+    "x * (((codes ^ 5) // 3) % 7 - (codes & 3 | 8)).repeat_interleave(4, dim=1)",
+)  # fmt: skip
 HALVES = "torch.cat((x[:, x.shape[1] // 2 :] * 2, x[:, : x.shape[1] // 2] - eps), -1)"
 
 
@@ -52,19 +57,20 @@ def drawn(seed: int) -> tuple[str, str, Choice, list[str]]:
     """(spec.py, reference.py, a choice of numbers, workloads for the emulation)."""
     draw = random.Random(seed)
     dtype = draw.choice(("float16", "bfloat16", "float32"))
-    form = ("elements", "rows", "rows", "columns", "halves")[seed % 5]
+    form = ("elements", "rows", "bits", "columns", "halves", "rows")[seed % 6]
     element = draw.choice(ELEMENT)
     body = {
         "elements": element,
         "rows": draw.choice(REDUCED).format(e=element),
         "columns": draw.choice(COLUMNS).format(e=element),
         "halves": HALVES,
+        "bits": draw.choice(BITS),
     }[form]
     in_place = form in ("elements", "rows") and "places" not in body and draw.random() < 0.4
     shape = '("cols",)' if form == "columns" else '("rows", "cols")'
     outputs = "" if in_place else f'Tensor(name="out", role="output", shape={shape}),'
     sizes = [(draw.choice((1, 3, 37)), draw.choice((8, 16, 64, 136, 520))) for _ in range(3)]
-    sizes.append((draw.choice((2, 5)), draw.choice((6, 10, 90, 258))))
+    sizes.append((draw.choice((2, 5)), draw.choice((12, 20, 92, 260))))
     workloads = "\n        ".join(
         f'Workload(axes={{"rows": {rows}, "cols": {cols}}}, dtype={dtype!r}, devices=("cuda",)),'
         for rows, cols in dict.fromkeys(sizes)
@@ -72,7 +78,7 @@ def drawn(seed: int) -> tuple[str, str, Choice, list[str]]:
     spec = SPEC.format(dtype=dtype, role="inout" if in_place else "input", outputs=outputs, workloads=workloads)
     name = "x" if in_place else "out"
     reference = (
-        "import torch\n\n\ndef reference(x, w, places, eps):\n"
+        "import torch\n\n\ndef reference(x, w, places, codes, eps):\n"
         f'    return {{"{name}": {body}}}\n'
     )  # fmt: skip
     choice = Choice(
@@ -94,7 +100,7 @@ def _in_clusters(version: Version) -> Version:
     return version.model_copy(update={"kernels": tuple(map(split, version.kernels))})
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_drawn_program_under_a_drawn_schedule_is_right(seed, tmp_path):
     spec, reference, choice, workloads = drawn(seed)
     (tmp_path / "spec.py").write_text(spec)
@@ -118,7 +124,7 @@ def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):
         workloads='Workload(axes={"rows": 3, "cols": 8}, dtype="float32", devices=("cuda",)),',
     )  # fmt: skip
     (tmp_path / "spec.py").write_text(spec)
-    (tmp_path / "reference.py").write_text("def reference(x, w, places, eps):\n    return {'x': x[places] + x}\n")
+    (tmp_path / "reference.py").write_text("def reference(x, w, places, codes, eps):\n    return {'x': x[places] + x}\n")
     kernel = catalog.load(str(tmp_path))
     with pytest.raises(NoProgram, match="in place"):
         Meaning(kernel.spec, (tmp_path / "reference.py").read_text()).program(kernel.spec.dtypes[0], 1)
