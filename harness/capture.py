@@ -51,7 +51,9 @@ MOST_STORED_BYTES = 32 << 20
 MASKED = 0.5
 """Of a float input so many equal values make it a mask or a padding, whose places matter."""
 STORED = "stored"
-NO_SAFETENSORS = "capture keeps values of inputs by the package safetensors, which is not installed: pip install safetensors"
+NO_SAFETENSORS = (
+    "capture keeps values of inputs by the package safetensors, which is not installed: pip install safetensors"
+)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ import os
 import secrets
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,8 @@ HOST_STEPS, HOST_STEP = 1 << 16, PACK_BYTES // 2
 """On a CPU, where `b` stays for a contest: nobody foresees, or remembers, 2^32 pairs of offsets, in steps of so many bytes."""
 ROUND_BYTES = 4 << 20
 """On a GPU `b` goes round after so much, and stays in the cache: making a large input reads `a` and writes, no more."""
+DRAWN_ELEMENTS = 1 << 20
+"""On a CPU, of a distribution that is drawn for one sample: what is longer repeats them."""
 REDRAWN_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
 """Of each constant, between two samples."""
 NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
@@ -191,6 +195,8 @@ class Mixture:
         self.tensor, self.workload, self.size = tensor, workload, size
         self.round_bytes = min(1 << max(4, (size - 1).bit_length()), most_round_bytes)
         """After so much `b` begins anew: a power of two."""
+        self.still = False
+        """Whether no bit of `a` is changed for now."""
         self.same_x = False
         """Whether `x` is the same for all elements; `b` is masked with it, then, and `x` not read."""
         self.dtype = spec.dtype(tensor, workload)
@@ -257,10 +263,32 @@ class Mixture:
         """The bits of an exponent."""
         return ~self._mantissa(like) & ~like.new_tensor(-(1 << (8 * like.element_size() - 1)))
 
+    @contextmanager
+    def drawn_as(self, values: str, rng: torch.Generator) -> Iterator[None]:
+        """Inputs of another distribution meanwhile: `a` drawn so, and no bit of it changed."""
+        import torch
+
+        a = self.a.view(getattr(torch, self.dtype))
+        before, self.still = self.a.clone(), True
+        try:
+            drawn = a if a.device.type != "cpu" else a[: min(len(a), DRAWN_ELEMENTS)]
+            draw(drawn, values, self.workload, rng)
+            for first in range(len(drawn), len(a), DRAWN_ELEMENTS):
+                a[first : first + DRAWN_ELEMENTS] = drawn[: len(a) - first]
+            self.renew(rng)
+            yield
+        finally:
+            self.a.copy_(before)
+            self.still = False
+            self.renew(rng)
+
     def renew(self, rng: torch.Generator) -> None:
         """Draw `b` anew."""
         import torch
 
+        if self.still:
+            self.b.zero_()
+            return
         if self.whole:
             elements = self.b.view(getattr(torch, _BITS[DTYPE_BYTES[self.dtype]]))
             elements.random_(0, 2, generator=rng).neg_()
@@ -354,6 +382,8 @@ class Production:
         """On a GPU: the digest that the first call of a sample starts from; None after several passes in a row."""
         self.constants: dict[str, torch.Tensor] = {}
         """As they must be; the arena's own the candidate could have written to."""
+        self.still = False
+        """Whether constants stay as they are for now."""
         self.redrawn: list[tuple[Tensor, int]] = []
         """Constants, and which copy of each, that are new since the last sample."""
         for tensor in self.kept:
@@ -383,7 +413,8 @@ class Production:
         """Before a sample of so many passes: secrets nobody knows, other bits to mix in, another part of each constant."""
         import torch
 
-        self._redraw_constants()
+        if not self.still:
+            self._redraw_constants()
         if self.device != "cuda":
             return
         for mixture in self.mixtures:
@@ -404,6 +435,35 @@ class Production:
             for tensor in group:
                 self._redraw(tensor, copy, whole=len(group) > 1)
                 self.redrawn.append((tensor, copy))
+
+    @contextmanager
+    def drawn_as(self, values: str, extra: dict[str, tuple[str, ...]]) -> Iterator[bool]:
+        """Every input that knows that distribution has it meanwhile; whether there is one. Large constants stay as they are."""
+        asked = [m for m in self.mixtures if values in (*m.tensor.values, *extra.get(m.tensor.name, ()))]
+        kept = [
+            tensor
+            for tensor in self.kept
+            if values in (*tensor.values, *extra.get(tensor.name, ()))
+            and self.layout.copies[tensor.name] * self.layout.sizes[tensor.name] <= REDRAWN_BYTES[self.device]
+        ]
+        with ExitStack() as stack:
+            for mixture in asked:
+                stack.enter_context(mixture.drawn_as(values, self.rng))
+            try:
+                self._redraw_wholly(kept, values)
+                self.still = True
+                yield bool(asked or kept)
+            finally:
+                self.still = False
+                self._redraw_wholly(kept, "")
+
+    def _redraw_wholly(self, tensors: list[Tensor], values: str) -> None:
+        """Every copy of these constants, of that distribution or, where that is "", of its own."""
+        for tensor in tensors:
+            view, raw = self.layout.view(self.arena, tensor), self.layout.bytes_view(self.arena, tensor)
+            for copy in range(len(view)):
+                draw(view[copy], values or tensor.values[0], self.workload, self.rng, self._bound(tensor, copy))
+            self.constants[tensor.name].copy_(raw)
 
     def has_new_constants(self, slot: int) -> bool:
         """Whether a constant that this call reads was redrawn last."""

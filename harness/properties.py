@@ -10,6 +10,9 @@ A kernel's `properties.py`, executed in the parent only and hidden from candidat
   empty list where this workload is not the one to ask, and
   `violated_together(calls, sizes) -> str`: of `[(inputs, outputs), ...]` in the same order.
 
+- and, of what shows in calls that nobody arranged, `unlikely(calls, sizes) -> str`: of `[(inputs, outputs), ...]` of some timed
+  calls, which chance would not have let come out so; each is right by itself.
+
 A test that can fail by chance says how often: kernels/chance.py has the rate and the two tests that samplers need.
 """
 
@@ -61,6 +64,17 @@ def violated_together(
     pairs = [(inputs, used_only(kernel.spec, left)) for inputs, left in zip(calls, outputs, strict=True)]
     said = module.violated_together(pairs, workload.axes | kernel.spec.scalars)
     return _said(kernel, "violated_together", said)
+
+
+def unlikely(
+    kernel: Kernel, workload: Workload, calls: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
+) -> str:
+    """ "" or what chance would not have let come out of these timed calls; "" where properties.py does not look at them."""
+    module = kernel.properties
+    if module is None or not hasattr(module, "unlikely"):
+        return ""
+    pairs = [(inputs, used_only(kernel.spec, left)) for inputs, left in calls]
+    return _said(kernel, "unlikely", module.unlikely(pairs, workload.axes | kernel.spec.scalars))
 
 
 def used_only(spec: Spec, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

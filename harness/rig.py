@@ -287,7 +287,8 @@ class Rig:
         """One workload in one cache state and company, ready to be run."""
         pace_us = self.paces_us.get(workload.label, 0.0) if kernel is None else 0.0
         cache_bytes = self.facts.last_level_cache_bytes
-        contest = Contest(kernel or self.kernel, workload, cache, self.device, cache_bytes, on, pace_us)
+        extra = self.extra_values if kernel is None else None
+        contest = Contest(kernel or self.kernel, workload, cache, self.device, cache_bytes, on, pace_us, extra)
         contest.open(self.memory(contest.size))
         return contest
 

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness import properties
 from harness.company import Production, copies_together, host, is_kept
 from harness.correctness import NEAR_MISS, Bench, Layout, distributions, expected
 from harness.device import Arena, generator, synchronize
@@ -50,6 +51,8 @@ NEW_CONSTANT_TRIES = 8
 """Samples until one has a call with a new constant: a sample of few calls may have none."""
 ALIKE = 1.5
 """Sides whose paces differ by less are of about one speed."""
+TOGETHER = 4
+"""Timed calls that are looked at together, where chance is part of what is right."""
 LEAST_SHARE = 0.02
 """A call that adds less than this to its neighbours' time is taken to add so much: subtraction cannot see less."""
 
@@ -143,10 +146,14 @@ class Contest:
         cache_bytes: int,
         company: Company = "plain",
         pace_us: float = 0.0,
+        extra: dict[str, tuple[str, ...]] | None = None,
     ) -> None:
-        """`pace_us`: of a call, where it is known."""
+        """`pace_us`: of a call, where it is known. `extra`: distributions that inputs may have beside those of the spec."""
         self.kernel, self.workload, self.cache, self.device = kernel, workload, cache, device
         self.company = company
+        self.extra = extra or {}
+        self.values, *self.others = distributions(kernel.spec, self.extra)
+        """The distribution of the inputs now, which is the first but for samples that do not count, and the others."""
         self.protocol = PROTOCOLS[device]
         spec, sizes, copies = kernel.spec, Layout(kernel.spec, workload, 1).sizes, {}
         kept = [tensor.name for tensor in spec.inputs if is_kept(tensor)]
@@ -363,12 +370,44 @@ class Contest:
             raise WorkerFailure(Outcome.CHEATED, "changed its outputs after they were read, or what read them")
         check = self.bench.check_inputs(slot, inputs, name)
         if check.passed:
-            right = expected(self.kernel, self.workload, inputs, distributions(self.kernel.spec, {})[0])
+            right = expected(self.kernel, self.workload, inputs, self.values)
             check = self.bench.check_outputs(slot, right, name)
         if not check.passed:
             raise WorkerFailure(_blame(check), f"wrong while it was timed: {check.message}")
+        self._look_at_chance(slot)
         side.looked += 1
         side.error = max(side.error, check.error)
+
+    def _look_at_chance(self, slot: int) -> None:
+        """What several timed calls came to together, where a kernel's properties.py says what is unlikely. Raises WorkerFailure."""
+        module = self.kernel.properties
+        if module is None or not hasattr(module, "unlikely"):
+            return
+        # Of several passes in a row nobody knows what the first call of the last one was made from.
+        known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
+        slots = {slot, *random.sample(known, min(TOGETHER, len(known)))}
+        calls = [(self.production.inputs(at), self.bench.outputs(at)) for at in slots]
+        if said := properties.unlikely(self.kernel, self.workload, calls):
+            raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {len(calls)} calls: {said}")
+
+    def sample_of_others(self, side: Side) -> None:
+        """One sample that does not count, of inputs of another distribution, and a look at one of its calls.
+
+        Nothing but the values tells it from those that do. Who is right in the checks of a young process, and for what is timed
+        in an old one, is found out by it. Raises WorkerFailure.
+        """
+        if side.name == PAIR or self.company == "alone" or not self.others:
+            return
+        values = random.choice(self.others)
+        with self.production.drawn_as(values, self.extra) as changed:
+            if changed:
+                self.values, usual, quickest_s = values, self.values, side.quickest_s
+                try:
+                    self.sample(side, look=True)
+                finally:
+                    self.values, side.quickest_s = usual, quickest_s
+                side.seconds.pop()
+                side.lacking.pop()
 
     def finish(self, side: Side) -> Check:
         """What all looks at a side have found. Raises WorkerFailure where it wrote to what is not its own."""

@@ -255,6 +255,47 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "utime": (132, None), "utimensat": (280, 88), "utimes": (235, None), "vfork": (58, None), "vhangup": (153, 58),
 }  # fmt: skip
 
+# What a candidate on a CPU needs: files within Landlock's rules, memory, threads, its own signals, clocks that are read. Nothing
+# that the kernel would go on doing for a stopped process, such as timers of files and what watches them, is among it.
+_NEEDED: dict[str, tuple[int | None, int | None]] = {
+    "read": (0, 63), "write": (1, 64), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65),
+    "writev": (20, 66), "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287),
+    "open": (2, None), "openat": (257, 56), "openat2": (437, 437), "close": (3, 57), "close_range": (436, 436),
+    "stat": (4, None), "lstat": (6, None), "fstat": (5, 80), "newfstatat": (262, 79), "statx": (332, 291),
+    "lseek": (8, 62), "mmap": (9, 222), "munmap": (11, 215), "mprotect": (10, 226), "mremap": (25, 216),
+    "brk": (12, 214), "msync": (26, 227), "mincore": (27, 232), "mlock": (149, 228), "munlock": (150, 229),
+    "mlock2": (325, 284), "membarrier": (324, 283), "get_mempolicy": (239, 236), "set_mempolicy": (238, 237),
+    "pkey_alloc": (330, 289), "pkey_free": (331, 290), "pkey_mprotect": (329, 288), "futex": (202, 98),
+    "futex_waitv": (449, 449), "set_robust_list": (273, 99), "get_robust_list": (274, 100), "rseq": (334, 293),
+    "set_tid_address": (218, 96), "exit": (60, 93), "exit_group": (231, 94), "restart_syscall": (219, 128),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigpending": (127, 136),
+    "rt_sigsuspend": (130, 133), "rt_sigtimedwait": (128, 137), "sigaltstack": (131, 132), "pause": (34, None),
+    "gettid": (186, 178), "getpid": (39, 172), "getppid": (110, 173), "getpgid": (121, 155), "getpgrp": (111, None),
+    "getsid": (124, 156), "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176), "getegid": (108, 177),
+    "getgroups": (115, 158), "getresuid": (118, 148), "getresgid": (120, 150), "capget": (125, 90),
+    "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "sched_getparam": (143, 121),
+    "sched_getscheduler": (145, 120), "sched_getattr": (315, 275), "sched_get_priority_max": (146, 125),
+    "sched_get_priority_min": (147, 126), "getpriority": (140, 141), "getcpu": (309, 168), "clock_gettime": (228, 113),
+    "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "nanosleep": (35, 101), "gettimeofday": (96, 169),
+    "time": (201, None), "times": (100, 153), "getrusage": (98, 165), "getrlimit": (97, 163), "sysinfo": (99, 179),
+    "uname": (63, 160), "getrandom": (318, 278), "arch_prctl": (158, None), "dup": (32, 23), "dup2": (33, None),
+    "dup3": (292, 24), "pipe": (22, None), "pipe2": (293, 59), "poll": (7, None), "ppoll": (271, 73),
+    "select": (23, None), "pselect6": (270, 72), "recvmsg": (47, 212), "recvfrom": (45, 207), "sendmsg": (46, 211),
+    "sendto": (44, 206), "shutdown": (48, 210), "getsockname": (51, 204), "getpeername": (52, 205),
+    "getsockopt": (55, 209), "setsockopt": (54, 208), "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50),
+    "getdents": (78, None), "getdents64": (217, 61), "readlink": (89, None), "readlinkat": (267, 78),
+    "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439), "umask": (95, 166), "statfs": (137, 43),
+    "fstatfs": (138, 44), "mkdir": (83, None), "mkdirat": (258, 34), "unlink": (87, None), "unlinkat": (263, 35),
+    "rmdir": (84, None), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276), "symlink": (88, None),
+    "symlinkat": (266, 36), "link": (86, None), "linkat": (265, 37), "truncate": (76, 45), "ftruncate": (77, 46),
+    "fsync": (74, 82), "fdatasync": (75, 83), "fadvise64": (221, 223), "flock": (73, 32), "wait4": (61, 260),
+    "waitid": (247, 95), "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13),
+    "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10), "copy_file_range": (326, 285),
+    "sendfile": (40, 71),
+}  # fmt: skip
+_CALLS |= _NEEDED
+_OTHERWISE = "otherwise"
+
 # No compiler and no kernel needs these, and each reaches outside the process (or round the filter: io_uring).
 _NEVER = (
     "acct", "add_key", "adjtimex", "bpf", "chroot", "clock_adjtime", "clock_settime", "delete_module", "fanotify_init",
@@ -297,7 +338,9 @@ Rules = dict[str, list[tuple]]
 
 
 def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
-    """Everything that is not named is allowed, as Landlock is the list of what may be touched."""
+    """A candidate on a CPU may do what it needs (`_NEEDED`, and what is named below). Else everything that is not named is allowed:
+    Landlock is the list of what may be touched, and nobody knows what a driver or a compiler calls.
+    """
     me = os.getpid()
     rules: Rules = {name: [(_RETURN, 0, 0, _EPERM)] for name in _NEVER}
     for name in _FATAL:
@@ -347,6 +390,11 @@ def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
                 rules[name] = [(_RETURN, 0, 0, _EPERM)]
             # MADV_REMOVE, COLD, PAGEOUT, COLLAPSE
             rules["madvise"] = _arguments_equal(2, (9, 20, 21, 25), _ALLOW, _EPERM)
+            for name in _NEEDED:
+                rules.setdefault(name, [(_RETURN, 0, 0, _ALLOW)])
+            rules[_OTHERWISE] = [
+                (_RETURN, 0, 0, _ENOSYS)
+            ]  # as of a call that this kernel does not have: libraries do without
     for name in ("socket", "socketpair"):
         # A GPU's driver opens abstract sockets and pidfds of its own; Landlock and the namespace bound them.
         rules[name] = _arguments_equal(0, (_AF_UNIX,), _EPERM) if gpu else [(_RETURN, 0, 0, _EPERM)]
@@ -385,10 +433,12 @@ def _program(machine: str, rules: Rules) -> bytes:
     if machine == "x86_64":
         program += [(_JGE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]  # the x32 numbers
     for name, block in rules.items():
+        if name == _OTHERWISE:
+            continue
         number = _CALLS[name][column]
         if number is not None:
             program += [(_JEQ, 0, len(block), number), *block]
-    program.append((_RETURN, 0, 0, _ALLOW))
+    program += rules.get(_OTHERWISE, [(_RETURN, 0, 0, _ALLOW)])
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 

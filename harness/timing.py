@@ -24,6 +24,8 @@ CHECKED_BYTES = {"cuda": 8 << 20, "cpu": 1 << 20}
 """A call is looked at after each sample where its tensors take less than this, or the side seems to be faster than the
 first one, else after CHECKS of the fewest samples that there may be, and of as many that follow."""
 CHECKS = 3
+OTHERS = 2
+"""Samples of other distributions in a contest, of large calls one: at blocks that nobody knows before."""
 FORGED = 1.25
 """A side whose clock claims so much more than ours shows is accused; less is corrected, for it may be noise."""
 ACCUSING_PAIRS = 9
@@ -107,6 +109,7 @@ def run(
 
     small = contest.kernel.spec.read_bytes(contest.workload) <= CHECKED_BYTES[contest.device]
     looks = {name: _spread(least, most) for name in check}
+    others = {name: set(random.sample(range(least), OTHERS if small else 1)) for name in check}
     for side in everyone:
         _blaming(side, contest.prepare)
     for side in sides:
@@ -120,6 +123,8 @@ def run(
         for side in rng.sample(everyone, len(everyone)):
             look = side.name in check and (small or block in looks[side.name] or side.name in ahead)
             _blaming(side, lambda side, look=look: contest.sample(side, look=look))
+            if side.name in check and block in others[side.name]:
+                _blaming(side, contest.sample_of_others)
         late = time.monotonic() - began > protocol.patience_s
         if block + 1 >= least and (late or _narrow(sides, pair, protocol.width)):
             break

@@ -40,6 +40,7 @@ FEWEST_DRAWS, DRAWS_S = 50, 4.0
 """Of a problem: after so many draws, and so many seconds, there are no more. A network takes a tenth of a second for one."""
 SLOW_CALL_S = 0.01
 """From here on what a call of a Model took by our clock says what it takes: of shorter ones too much is the pipe's."""
+OF_AN_OLD_PROCESS = 2
 SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 
@@ -297,6 +298,18 @@ def _taken(rig: Rig, worker: Worker) -> int:
 
     free, total = torch.cuda.mem_get_info()
     return total - free
+
+
+def checks_of_an_old_process(rig: Rig, worker: Worker, workloads: tuple[Workload, ...]) -> Iterator[Check]:
+    """Once more, in the process that was timed: the small workloads, each with fresh inputs of some of its distributions."""
+    known = distributions(rig.spec, rig.extra_values)
+    for workload in workloads:
+        if rig.moved(workload) <= SMALL_BYTES:
+            bench = mapped_bench(rig, worker, workload, 1)
+            for values in random.sample(known, min(OF_AN_OLD_PROCESS, len(known))):
+                case = make_case(rig.kernel, workload, values, rig.extra_values, rig.device)
+                for check in _call(rig, worker, bench, [case]):
+                    yield check.model_copy(update={"name": f"{check.name}, after it was timed"})
 
 
 def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:

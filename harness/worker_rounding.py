@@ -100,7 +100,11 @@ class Rounding(TorchDispatchMode):
 
     def _settle(self, was: Any, whole: Any, off: Any, units: float, divided: torch.Tensor | None) -> Any:
         """The result, its inexact elements moved, in place where somebody else holds it too."""
-        if not isinstance(was, torch.Tensor) or (inexact := self._inexact(whole, divided)) is None or not bool(inexact.any()):
+        if (
+            not isinstance(was, torch.Tensor)
+            or (inexact := self._inexact(whole, divided)) is None
+            or not bool(inexact.any())
+        ):
             return was
         if off.shape != whole.shape:
             off = whole

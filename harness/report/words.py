@@ -28,7 +28,9 @@ def worst(rows: Iterable[WorkloadRow]) -> str:
     known = sorted(rows, key=lambda row: row.speedup.median)
     if len(known) < 2:
         return ""
-    return f"worst {times(known[0].speedup.median)} at {one_line(known[0].label, 80)} {known[0].dtype}, {known[0].cache}"
+    return (
+        f"worst {times(known[0].speedup.median)} at {one_line(known[0].label, 80)} {known[0].dtype}, {known[0].cache}"
+    )
 
 
 def micros(value: float) -> str:

@@ -1,5 +1,7 @@
 """What a sample without replacement must keep: its rows, its sizes, no position twice, and all subsets equally likely."""
 
+import math
+
 import torch
 
 from kernels.chance import FALSE_ALARM, off_mean, too_uneven
@@ -120,6 +122,83 @@ def _uneven(taken, fanout) -> str:
     if said := off_mean(adjacent, fanout * (fanout - 1) / (degree - 1), spread, ALARM):
         return f"neighbouring positions are not picked as often as others: pairs a row {said}"
     return ""
+
+
+BUCKETS = 8
+ROWS_LOOKED_AT, FEWEST_ROWS = 20_000, 200
+"""Of a call; fewer rows say nothing, as the tests are by the normal approximation."""
+
+
+def unlikely(calls, sizes) -> str:
+    """Where in their rows timed calls picked: rows of every degree count, each by what a sample of its degree would show."""
+    fanout = sizes["fanout"]
+    looked_at = [_positions(inputs, outputs["picked"], fanout) for inputs, outputs in calls]
+    if not looked_at or sum(len(degree) for _, degree, _ in looked_at) < FEWEST_ROWS:
+        return ""
+    degree = torch.cat([one for _, one, _ in looked_at]).double()
+    places = torch.cat([one for _, _, one in looked_at]).double()
+    alarm = FALSE_ALARM / (BUCKETS + 6)
+    for number in range(BUCKETS + 2):  # the first and the last position have one of their own
+        first = torch.ceil(number * degree / BUCKETS) if number < BUCKETS else (degree - 1) * (number - BUCKETS)
+        end = torch.ceil((number + 1) * degree / BUCKETS) if number < BUCKETS else first + 1
+        share = (end - first) / degree
+        taken = ((places >= first[:, None]) & (places < end[:, None])).sum(dim=1)
+        variance = fanout * share * (1 - share) * (degree - fanout) / (degree - 1)
+        if said := _off(taken - fanout * share, variance.sum(), alarm):
+            where = (
+                f"part {number + 1} of {BUCKETS}"
+                if number < BUCKETS
+                else ("first place", "last place")[number - BUCKETS]
+            )
+            return f"positions are not equally likely: picks in the {where} of their rows {said}"
+    after = places[:, None, :] - places[:, :, None] - 1
+    adjacent = (after.remainder(degree[:, None, None]) == 0).sum(dim=(1, 2)) - fanout * (fanout - 1) / (degree - 1)
+    if said := _off(adjacent, adjacent.square().sum(), alarm):
+        return f"neighbouring positions are not picked as often as others: pairs a row {said}"
+    spread = (degree - fanout) * (degree + 1) / (12 * fanout)
+    middle = (places.mean(dim=1) - (degree - 1) / 2) / spread.sqrt()
+    own = middle.split([len(one) for _, one, _ in looked_at])
+    both = torch.cat([one[1:] * one[:-1] for one in own])
+    if said := _off(both, both.square().sum(), alarm):
+        return f"rows are not independent: with the next row's a row's mean position {said}"
+    by_row = {}
+    for call, (rows, _, _) in enumerate(looked_at):
+        for other in range(call):
+            shared = torch.isin(rows, looked_at[other][0]), torch.isin(looked_at[other][0], rows)
+            by_row[other, call] = own[call][shared[0]] * own[other][shared[1]]
+    products = torch.cat([*by_row.values(), degree.new_empty(0)])
+    if len(products) >= FEWEST_ROWS and (said := _off(products, products.square().sum(), alarm)):
+        return f"calls are not independent: with the same row's of another call a row's mean position {said}"
+    return ""
+
+
+def _positions(inputs, picked, fanout):
+    """(which rows of the call, their degrees, the positions that each picked [rows, fanout]) of some of its rows: of those that
+    have more neighbours than are picked, and none of them twice."""
+    rowptr, col, frontier = inputs["rowptr"], inputs["col"], inputs["frontier"].long()
+    first = rowptr[frontier.clamp_min(0)]
+    degree = torch.where(frontier >= 0, rowptr[frontier.clamp_min(0) + 1] - first, 0)
+    rows = ((degree > fanout) & (degree < CHUNK_EDGES // ROWS_LOOKED_AT)).nonzero().flatten()[:ROWS_LOOKED_AT]
+    first, degree, ids = first[rows], degree[rows], picked[rows].long()
+    if not len(rows):
+        return rows, degree, ids
+    owner = torch.repeat_interleave(torch.arange(len(rows), device=col.device), degree)
+    within = torch.arange(len(owner), device=col.device) - (degree.cumsum(0) - degree)[owner]
+    nodes = len(rowptr) - 1
+    keys, order = (owner * nodes + col[first[owner] + within].long()).sort()
+    twice = torch.zeros(len(rows), dtype=torch.bool, device=col.device)
+    twice[owner[order[1:]][keys[1:] == keys[:-1]]] = True
+    at = torch.searchsorted(keys, torch.arange(len(rows), device=col.device)[:, None] * nodes + ids)
+    places = within[order][at.clamp_max(len(keys) - 1)]
+    return rows[~twice], degree[~twice], places[~twice]
+
+
+def _off(apart, variance, alarm) -> str:
+    """Whether differences, 0 on average, add up to more than chance shows. `variance` of their sum."""
+    if float(variance) <= 0:
+        return ""
+    z = float(apart.double().sum() / variance.sqrt())
+    return "" if math.erfc(abs(z) / math.sqrt(2)) >= alarm else f"({z:+.0f} standard errors)"
 
 
 def _dependent(taken, fanout) -> str:

@@ -27,6 +27,7 @@ from harness.timing import (
     CHECKS,
     LEAST_OWN,
     LONG_S,
+    OTHERS,
     _confirm,
     _doubt,
     _narrow,
@@ -563,9 +564,9 @@ def test_a_write_to_what_is_kept_between_calls_is_seen(stage: Any) -> None:
     assert one.finish(lone).name == f"{lone.looked} timed calls, hot"
 
 
-@pytest.mark.parametrize(("elements", "looks"), [(100, 8), ((1 << 18) + 1, CHECKS)])
+@pytest.mark.parametrize(("elements", "looks"), [(100, 8 + OTHERS), ((1 << 18) + 1, CHECKS + 1)])
 def test_so_many_calls_are_looked_at(stage: Any, elements: int, looks: int) -> None:
-    """One of each sample, and a few where a look takes long."""
+    """One of each sample, and a few where a look takes long; and those of other distributions."""
     one = stage(negation("float32", elements), cache_bytes=16 << 20)
     sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "other")]  # type: ignore[arg-type]
     result = timing.run(one, sides, check=("other",), blocks=(8, 8))
