@@ -74,7 +74,8 @@ def small(kernel: Kernel, device: str, dtypes: tuple[str, ...]) -> Kernel:
 def evaluator(folder: Path, suffix: str, kernel: str = "silu_and_mul") -> Evaluator:
     """For candidates of that kind."""
     device: Device = "cuda" if suffix == ".cu" else "cpu"
-    dtypes = DTYPES.get((suffix, kernel), ("float32",))
+    known = catalog.load(kernel).spec.dtypes
+    dtypes = DTYPES.get((suffix, kernel), ("float32",) if "float32" in known else known)
     return Evaluator(small(catalog.load(kernel), device, dtypes), device, Store(folder), dtypes=dtypes)
 
 

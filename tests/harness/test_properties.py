@@ -1,5 +1,6 @@
 """Checks by property: of one call, of several together, and of outputs whose used length another one states."""
 
+import math
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 from harness import properties
-from harness.correctness import draw, expected, judge_call, make_case
+from harness.correctness import draw, drawn, expected, judge_call, make_case
+from harness.device import generator
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
@@ -269,3 +271,43 @@ def _together(kernel, workload: Workload, library: Path) -> str:
         entry(*(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *sizes)
         pairs.append((call, {"picked": picked}))
     return kernel.properties.violated_together(pairs, workload.axes)
+
+
+# --- timed calls of a sampler ------------------------------------------------------------------------------------------
+
+
+def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.Generator) -> torch.Tensor:
+    rowptr, col, frontier = call["rowptr"], call["col"], call["frontier"].long()
+    first = rowptr[frontier.clamp_min(0)]
+    degree = torch.where(frontier >= 0, rowptr[frontier.clamp_min(0) + 1] - first, 0)
+    keys = torch.rand(len(frontier), int(degree.max()), generator=rng, dtype=torch.float64)
+    places = torch.arange(keys.shape[1]).expand_as(keys)
+    begins = (torch.rand(len(frontier), 1, generator=rng, dtype=torch.float64) * degree[:, None]).floor()
+    if how == "the first":
+        keys = places.double()
+    elif how == "a window":
+        keys = (places - begins).remainder(degree[:, None].clamp_min(1))
+    elif how == "not the last":
+        keys = torch.where(places == degree[:, None] - 1, 2.0, keys)
+    elif how == "alike in all rows":
+        keys = keys[:1].expand_as(keys)
+    keys = torch.where(places < degree[:, None], keys, math.inf)
+    chosen = keys.topk(min(fanout, keys.shape[1]), dim=1, largest=False).indices
+    ids = col[(first[:, None] + chosen).clamp_max(len(col) - 1)]
+    return torch.where(torch.arange(chosen.shape[1]) < degree.clamp_max(fanout)[:, None], ids, -1).to(torch.int32)
+
+
+@pytest.mark.parametrize(
+    "how", ["chance", "chance", "chance", "the first", "a window", "not the last", "alike in all rows"]
+)
+def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str) -> None:
+    """On graphs as they are timed, which nobody prepared: every row counts by its own degree."""
+    kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
+    workload = Workload(axes={"nodes": 20_000, "edges": 300_000, "rows": 2000, "fanout": 10}, dtype="int32")
+    graph, calls = drawn(kernel.spec, workload, "", {}, "cpu"), []
+    for _ in range(3):
+        call = drawn(kernel.spec, workload, "", {}, "cpu") | {name: graph[name] for name in ("rowptr", "col")}
+        calls.append((call, {"picked": picked_by(how, call, 10, rng)}))
+    found = properties.unlikely(kernel, workload, calls)
+    assert bool(found) is (how != "chance"), found
+    assert properties.unlikely(kernel, workload, calls[:0]) == "", "of no call nothing is said"
