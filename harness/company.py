@@ -593,5 +593,5 @@ class Production:
             "digests": self.places["digests"],
             "never": self.places["never"],
             "programmatic": company in ("pdl", "early"),
-            "evict": [self.places["evict"], self.evict_bytes],
+            "evict": [self.places["evict"], self.evict_bytes, int(bool(self.kept))],
         }

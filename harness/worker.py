@@ -44,6 +44,22 @@ class Cuda:
         self.check(self.rt.cudaFree(None), "creating the context")
         self.streams = [self.stream(), self.stream()]
         self.start, self.stop = self.event(), self.event()
+        self.set_aside = self.persisting_bytes()
+
+    def persisting_bytes(self) -> int:
+        """Of the L2, set aside for what asks to stay there."""
+        size, persisting_l2 = ctypes.c_size_t(), 6
+        return 0 if self.rt.cudaDeviceGetLimit(ctypes.byref(size), persisting_l2) else size.value
+
+    def lasting(self) -> str:
+        """What a candidate has set that outlives its calls and changes which lines the L2 keeps for others, or ""."""
+        if (now := self.persisting_bytes()) != self.set_aside:
+            return f"set {now} bytes of the L2 aside ({self.set_aside} before), which outlives its calls"
+        for stream in self.streams:
+            window, kind = (ctypes.c_uint64 * 8)(), 1
+            if not self.rt.cudaStreamGetAttribute(stream, kind, ctypes.byref(window)) and window[1]:
+                return f"left an access policy window of {window[1]} bytes on its caller's stream, which outlives its calls"
+        return ""
 
     def check(self, code: int, what: str) -> None:
         if code:
@@ -155,10 +171,10 @@ class Company:
         neighbour = ctypes.c_int(self.message["neighbour"])
         by = ctypes.byref
         self.library.company_produce(by(inputs), by(poisoned), secret, seen, now, neighbour, stream)
-        evicted, size = self.message["evict"]
+        evicted, size, kept = self.message["evict"]
         if size:
-            place = ctypes.c_void_p(self.base + evicted)
-            self.library.company_evict(by(poisoned), place, ctypes.c_int64(size), self.address("never", 0), stream)
+            place, never = ctypes.c_void_p(self.base + evicted), self.address("never", 0)
+            self.library.company_evict(by(poisoned), place, ctypes.c_int64(size), never, ctypes.c_int(kept), stream)
 
     def after(self, slot: int, stream: Any) -> None:
         outputs = self.pieces(self.message["outputs"], slot)
@@ -343,6 +359,13 @@ class Worker:
         assert self.planned is not None
         launches, graph, before = self.planned
         repeat = message["repeat"]
+        if self.cuda is None and graph is None:  # a Python candidate's calls come from Python
+            calls = [launches[number] for number in message["order"]]
+            start = time.perf_counter_ns()
+            for _ in range(repeat):
+                for call in calls:
+                    call()
+            return {"seconds": (time.perf_counter_ns() - start) * 1e-9}
         if self.cuda is None:
             order = (ctypes.c_int32 * len(message["order"]))(*message["order"])
             taken_ns = self.company.make_calls(*graph, order, len(order), repeat)
@@ -380,7 +403,7 @@ class Worker:
                 answer = {"error": str(error), "fatal": True}
             except (OSError, MemoryError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
-            send(self.channel, answer)
+            send(self.channel, refused(self.cuda, message["op"], answer))
 
 
 STACK_WORDS = (0, 4, 16, 64)
@@ -482,6 +505,16 @@ def time_in_company(cuda: Cuda, launches: list[Any], graph: Any, ahead: Any, rep
     cuda.settle("the timed kernel")
     cuda.check(rt.cudaEventElapsedTime(ctypes.byref(elapsed), cuda.start, cuda.stop), "cudaEventElapsedTime")
     return elapsed.value * 1e-3
+
+
+LASTING = ("call", "plan", "host")
+"""Requests whose answers say what a candidate has left behind."""
+
+
+def refused(cuda: Any, op: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, or an error in its place."""
+    left = cuda.lasting() if cuda is not None and op in LASTING and "error" not in answer else ""
+    return {"error": left, "outcome": "CHEATED"} if left else answer
 
 
 def load_sibling(name: str) -> Any:

@@ -366,7 +366,8 @@ class PythonWorker(native.Worker):
             message, fds = native.receive(self.channel)
             if message is None:
                 return
-            native.send(self.channel, self.respond(requests[message["op"]], message, fds))
+            answer = self.respond(requests[message["op"]], message, fds)
+            native.send(self.channel, native.refused(getattr(self, "cuda", None), message["op"], answer))
 
 
 class DeviceMemory:
