@@ -184,7 +184,7 @@ def open_numbers(program: Program, clusters: bool = True) -> dict[str, tuple[int
 def _open_numbers(program: Program) -> dict[str, tuple[int, ...]]:
     folds = [sum(bool(m.definition.reduced) for m in k.members) for k in program.kernels if columns.takes(k)]
     if not folds:
-        return OPEN
+        return {**OPEN, "SPLIT": (4, 1, 2, 8)}
     each = max(folds) * 8 * 4  # bytes that a thread with eight columns brings to a block's reductions
     return {**OPEN, "THREADS": tuple(t for t in (512, 256, 1024, 128) if t * each <= SHARED_BYTES)}
 

@@ -161,6 +161,18 @@ class File:
             ]
             numbers, threads = ["kThreads", "kTeam", 1, "kItems"], "threads"
             each = "(kTeam > 0 ? kThreads / (kTeam > 0 ? kTeam : 1) : 1)"
+        elif sketch.split > 1 and len(self.open.get("SPLIT", ())) > 1:
+            # Few rows want as many blocks as possible, of short ones; no thread keeps more than eight packs.
+            least, items = (max(1, -(-sketch.longest // 8192)), "1") if sketch.few else (sketch.split, "ITEMS")
+            lines = [
+                f"constexpr int kSplit = SPLIT > {least} ? SPLIT : {least}, kShare = ({sketch.longest} + kSplit - 1) / kSplit;",
+                f"constexpr int kItems = items_of(kShare, {items}), kThreads = ((kShare + kItems - 1) / kItems + 31) / 32 * 32;",
+                "constexpr int kStep = kItems * kSplit * 32;",
+                f"const int threads = static_cast<int>(({packs} + kStep - 1) / kStep) * 32;",
+            ]
+            call = f"{function.name}<kThreads, 0, kSplit, kItems>"
+            where = f"static_cast<unsigned>({rows}) * kSplit, kSplit, threads, stream"
+            return [*lines, f"launch_clusters({call}, {where}, {', '.join(function.arguments)});"]
         elif sketch.items:
             numbers.append(sketch.items)
             if not sketch.team:
