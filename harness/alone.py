@@ -11,6 +11,8 @@ import re
 
 from harness import worker_forms
 from harness.backends import cpu, cuda
+from harness.backends.model_new import SOURCES
+from harness.host import host_source
 
 _LOADER = """
 def load_native(namespace):
@@ -24,17 +26,25 @@ def load_native(namespace):
         command = [f"{home}/bin/nvcc", *CUDA_FLAGS, f"-gencode=arch=compute_{chip},code=sm_{chip}"]
     else:
         command = [os.environ.get("CXX", "g++"), *CPP_FLAGS]
+    if HOSTS[device]:
+        try:
+            return Native(built(command, source + HOSTS[device], ".cu" if on_gpu else ".cpp"), device)
+        except subprocess.CalledProcessError:
+            print("forward stays in Python: its native host cannot be built here")
+    return Native(built(command, source, ".cu" if on_gpu else ".cpp"), device)
+
+def built(command, source, suffix):
     name = hashlib.sha256(" ".join([*command, source]).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"astrolabe-native-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     library = folder / f"{name}.so"
     if not library.exists():
-        path = folder / f"{name}.{os.getpid()}{'.cu' if on_gpu else '.cpp'}"
+        path = folder / f"{name}.{os.getpid()}{suffix}"
         path.write_text(source)
         made = path.with_suffix(".so")
         subprocess.run([*command, "-o", str(made), str(path)], check=True)
         os.replace(made, library)
-    return Native(library, device)
+    return library
 """
 
 
@@ -47,11 +57,15 @@ def standalone(text: str) -> str:
     if not needs_loader(text):
         return text
     flags = f"CUDA_FLAGS, CPP_FLAGS = {cuda.FLAGS!r}, {cpu.FLAGS!r}\n"
-    imports = "from __future__ import annotations\nimport ctypes, hashlib, os, subprocess, tempfile\nfrom pathlib import Path\nimport torch\n"
+    hosts = {device: host_source(text, device) if f"{name} =" in text else "" for device, name in SOURCES.items()}
+    modules = "ctypes, functools, hashlib, os, subprocess, tempfile"
+    imports = f"from __future__ import annotations\nimport {modules}\nfrom pathlib import Path\nimport torch\n"
     parts = [
         imports,
         flags,
+        f"HOSTS = {hosts!r}",
         inspect.getsource(worker_forms.native_call),
+        inspect.getsource(worker_forms.native_forward),
         inspect.getsource(worker_forms.Native),
         _LOADER,
     ]

@@ -6,6 +6,7 @@ Runs on the far side, boxed, with nothing of the project on its path.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.machinery
 import importlib.util
 import inspect
@@ -260,7 +261,7 @@ class Native:
         if not path.exists():
             source = "CUDA_SOURCE" if device == "cuda" else "CPP_SOURCE"
             raise RuntimeError(f"the candidate has no {source}, which load_native() needs on this device")
-        self._library, self._device = ctypes.CDLL(str(path)), device
+        self._library, self._device, self._path = ctypes.CDLL(str(path)), device, str(path)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_"):
@@ -273,6 +274,39 @@ class Native:
         call = native_call(function, self._device)
         self.__dict__[name] = call
         return call
+
+
+    def host(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """`forward` as one native call where the build made that of it (host.py), else as it is."""
+        library = ctypes.PyDLL(self._path)
+        return native_forward(library, forward) if hasattr(library, "host_bind") else forward
+
+
+def native_forward(library: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Forward by the library's host; Python's where that cannot be had, and for what it does not take."""
+    bound: list[Callable[..., Any]] = []
+
+    def bind() -> Callable[..., Any]:
+        import torch
+
+        objects, make = library.host_objects, library.host_bind
+        objects.restype, make.restype = ctypes.c_char_p, ctypes.py_object
+        make.argtypes = [ctypes.py_object, ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+        probe = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+        found = eval(objects().decode(), forward.__globals__)
+        try:
+            return make(found, probe, probe._cdata, torch.Tensor, torch.nn.Parameter)
+        except ImportError:
+            return lambda *given: NotImplemented
+
+    @functools.wraps(forward)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if not bound:
+            bound.append(bind())
+        answer = NotImplemented if named else bound[0](self, *given)
+        return forward(self, *given, **named) if answer is NotImplemented else answer
+
+    return call
 
 
 def native_call(function: Any, device: str) -> Callable[..., None]:

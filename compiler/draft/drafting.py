@@ -126,6 +126,7 @@ class _Draft:
         self.head: list[str] = []
         self.checks: list[str] = []
         """Behind `head`: a size may be named by an input that comes later."""
+        self.made_contiguous: list[str] = []
         self.tail: list[str] = []
         self.assigned: dict[Buffer, str] = {}
         """What becomes an attribute of the module, which is no buffer."""
@@ -158,7 +159,7 @@ class _Draft:
         forward.lines += [f"{target} = {buffer.text}" for buffer, target in self.assigned.items()]
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
-        lines = [*self.head, *self.checks, *forward.lines, *self.tail, f"return {text}"]
+        lines = [*self.head, *self.checks, *self.made_contiguous, *forward.lines, *self.tail, f"return {text}"]
         products = [kernel.members[0].definition for kernel in kernels if kernel.layout in (TILE, PLANES)]
         tiles = ["halves" if product.tiling.halves else product.origin for product in products]
         return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), tiles)
@@ -230,6 +231,7 @@ class _Draft:
         self.checks.append(
             f'    raise ValueError("this draft takes {name} of shape [{shape}] and type {buffer.dtype}")'
         )
+        self.made_contiguous.append(f"{name} = {name}.contiguous()")
         self.values[node] = self.program.whole(buffer, origin=name)
 
     def _held(self, node: torch.fx.Node, spec) -> Value:
@@ -330,7 +332,7 @@ class _Draft:
             "".join(line + "\n" for line in imports)
             + before
             + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
-            f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    def forward({arguments}):\n{forward}\n"
+            f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    @native.host\n    def forward({arguments}):\n{forward}\n"
         )
 
 

@@ -30,6 +30,10 @@
   on the candidate's device, else ValueError), None as a null pointer, an int or a bool as `int64_t`, a float as `float`;
   an instance of a ctypes type as it is (`ctypes.c_double(0.1)`, `ctypes.c_int32(3)`, `ctypes.c_void_p(t.data_ptr())` for a
   tensor whose strides the kernel knows). On a GPU torch's current stream is appended as the last argument.
+- `@native.host` on `forward` makes it one native call: its text becomes C++ that is built with the source (harness/host.py), which allocates,
+  launches the kernels and calls convolutions and matrix products through torch's C interface. Where the text says something else than sizes
+  and checks, `torch.empty`, kernels, `del`, calls of torch and one `return`, where torch lacks that interface, or an argument is no plain
+  tensor, `forward` runs as it stands: what it computes is the same.
 - `ModelNew(*get_init_inputs())` is constructed on the CPU under the seed under which Model was, so it must draw the same
   random numbers in the same order (the same submodules in the same order do); then `.to(device)`, training mode as it
   comes, `forward` under `no_grad`. Derived tensors (transposed weights, folded constants) may be prepared in `__init__`, as
@@ -45,10 +49,13 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import inspect
 import shutil
 from pathlib import Path
 
 from harness.backends import Compiled, cpu, cuda, is_python, python_module
+from harness.host import HEADER, host_source
 from harness.records import DeviceFacts
 
 SUFFIX = ".py"
@@ -71,7 +78,8 @@ def why_unavailable() -> str:
 
 def identity(facts: DeviceFacts) -> str:
     native = cuda if facts.device == "cuda" else cpu
-    return f"{python_module.identity(facts)} {'' if native.why_unavailable() else native.identity(facts)}"
+    host = hashlib.sha256(HEADER.read_bytes() + Path(inspect.getfile(host_source)).read_bytes()).hexdigest()[:16]
+    return f"{python_module.identity(facts)} {'' if native.why_unavailable() else native.identity(facts)} host {host}"
 
 
 def native_source(text: str, device: str) -> str:
@@ -122,9 +130,12 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
     if missing := native.why_unavailable():
         return Compiled(False, f"{SOURCES[facts.device]} cannot be compiled: {missing}")
     path = source.with_name(f"native{native.SUFFIX}")
-    path.write_text(written)
     library = source.with_name("native.so")
+    path.write_text(written + host_source(text, facts.device))
     built = native.compile(path, library, facts, timeout_s)
+    if not built.ok and written != path.read_text():  # the candidate's own mistake, or something that the host cannot be built behind
+        path.write_text(written)
+        built = native.compile(path, library, facts, timeout_s)
     if built.ok:
         shutil.move(library, artefact / "native.so")
     return Compiled(built.ok, built.log, built.resources)

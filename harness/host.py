@@ -1,0 +1,604 @@
+"""A candidate's forward as one native call: C++ made of its Python text, built behind its native source.
+
+    @native.host
+    def forward(self, x): ...
+
+asks for it. What can be said is what drafts are made of: sizes and checks of the arguments, `torch.empty`, kernels of the candidate, `del`,
+calls of torch, one `return`. Tensors are allocated, kernels launched, convolutions and matrix products called in C++ through torch's C shim
+(host.h); every other call goes through Python's C interface without the interpreter's loop. Python's forward stays in the candidate and is
+what runs where something cannot be said, where torch lacks the shim, or where an argument is no plain tensor.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+HEADER = Path(__file__).with_suffix(".h")
+DTYPES = {
+    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11, "bfloat16": 15,
+    "half": 5, "float": 6, "double": 7, "int": 3, "long": 4,
+}  # fmt: skip
+"""torch's numbers for them, which its C shim keeps."""
+NUMBERS = {
+    "c_double": "double", "c_float": "float", "c_int": "int32_t", "c_int32": "int32_t", "c_int64": "int64_t", "c_longlong": "int64_t",
+    "c_uint32": "uint32_t", "c_uint64": "uint64_t",
+}  # fmt: skip
+VIEWS = ("view", "reshape", "as_strided", "contiguous")
+MARGIN = "    "
+
+
+class NoHost(Exception):
+    """Python's forward stays; one sentence why."""
+
+
+def host_source(text: str, device: str) -> str:
+    """What is built behind the candidate's native source, "" where its forward stays Python's."""
+    try:
+        return translated(text, device)
+    except NoHost:
+        return ""
+
+
+def translated(text: str, device: str) -> str:
+    """The same. Raises NoHost."""
+    forward, native = _marked_forward(ast.parse(text))
+    return f"\n{HEADER.read_text()}\n{_Translation(forward, native, device).text()}"
+
+
+def _marked_forward(tree: ast.Module) -> tuple[ast.FunctionDef, str]:
+    """ModelNew's forward and the name of what load_native answered."""
+    natives = [
+        node.targets[0].id for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name) and node.value.func.id == "load_native"
+    ]  # fmt: skip
+    models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]
+    forwards = [n for model in models for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward"]
+    if len(natives) != 1 or len(forwards) != 1:
+        raise NoHost("there is not one ModelNew with one forward and one load_native")
+    if [ast.unparse(node) for node in forwards[0].decorator_list] != [f"{natives[0]}.host"]:
+        raise NoHost(f"forward is not marked by @{natives[0]}.host")
+    return forwards[0], natives[0]
+
+
+@dataclass(frozen=True)
+class _Step:
+    parent: int
+    name: str
+    is_number: bool
+    is_tensor: bool
+
+
+class _Translation:
+    """Statements one after another. A local name is a tensor's slot, an int64_t, or the device."""
+
+    def __init__(self, forward: ast.FunctionDef, native: str, device: str) -> None:
+        self.forward, self.native, self.device = forward, native, device
+        given = forward.args
+        if given.vararg or given.kwarg or given.kwonlyargs or not given.args:
+            raise NoHost("forward takes what has no fixed place")
+        self.module, *self.arguments = [argument.arg for argument in [*given.posonlyargs, *given.args]]
+        self.kinds = {name: _kind_of_argument(forward, name) for name in self.arguments}
+        self.tensors: dict[str, str] = {name: f"v_{name}" for name in self.arguments if self.kinds[name] == "t"}
+        self.integers: dict[str, str] = {}
+        self.devices: set[str] = set()
+        self.given_away: set[str] = set()
+        """Attributes that forward has assigned: all others are read once, before anything is done."""
+        self.locals = _assigned(forward) | set(self.arguments) | {self.module}
+        self.steps: list[_Step] = []
+        self.objects: list[str] = []
+        self.slots = list(self.arguments)
+        self.lines: list[str] = []
+        self.temporaries: dict[str, str] = {}
+        """Of the statement at hand: slots of what has no name, by its text."""
+
+    def text(self) -> str:
+        *body, last = self.forward.body
+        for statement in body:
+            self._statement(statement)
+        if not isinstance(last, ast.Return) or last.value is None:
+            raise NoHost("forward does not end in one return")
+        self._return(last.value)
+        steps = [
+            f'    {{{step.parent}, "{step.name}", {_cpp(step.is_number)}, {_cpp(step.is_tensor)}}},' for step in self.steps
+        ]
+        objects = "(" + "".join(f"{text}, " for text in self.objects) + ")"
+        kinds = "".join(self.kinds[name] for name in self.arguments)
+        slots = [f"{MARGIN}Tensor& v_{name} = c.slots[{place}];" for place, name in enumerate(self.slots) if name in self.tensors]
+        return "\n".join(
+            [
+                "namespace host {",
+                "",
+                "static const Step steps[] = {",
+                *steps,
+                '    {-1, "", false, false}};',
+                "",
+                '__attribute__((optimize("O1"))) static void forward(Call& c) {',
+                *slots,
+                *(MARGIN + line for line in self.lines),
+                "}",
+                "",
+                "const Plan plan = {",
+                f"    {_quoted(objects)},",
+                f'    steps, {len(self.steps)}, "{kinds}", {len(self.slots)}, forward}};',
+                "",
+                "}  // namespace host",
+                "#endif  // __CUDA_ARCH__",
+                "",
+            ]
+        )
+
+    # ------------------------------------------------------------------------------------------ statements
+
+    def _statement(self, node: ast.stmt) -> None:
+        self.temporaries = {}
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            self._assign(node.targets[0], node.value)
+        elif isinstance(node, ast.Expr):
+            self._expression(node.value)
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                self.lines.append(f"{self._slot_of(target)}.drop();")
+        elif isinstance(node, ast.If):
+            self._check(node)
+        elif not isinstance(node, ast.Pass):
+            raise NoHost(f"line {node.lineno} of forward is a {type(node).__name__}")
+        if self.temporaries:
+            self.lines.append(" ".join(f"{slot}.drop();" for slot in self.temporaries.values()))
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Tuple):
+            names = [part.id if isinstance(part, ast.Name) else "" for part in target.elts]
+            if not all(names) or not isinstance(value, ast.Call):
+                raise NoHost("several names are given something that is no call")
+            found = self._python(value)
+            outs = ["nullptr" if name == "_" else f"&{self._slot(name)}" for name in names]
+            self._inside(f"c.take({found}, {{{', '.join(outs)}}});")
+            return
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == self.module:
+            found = f'c.tuple({{c.module(), {self._object(repr(target.attr))}, {self._python(value)}}})'
+            self.given_away.add(target.attr)
+            self._inside(f"c.drop(c.call({self._object('setattr')}, {found}));")
+            return
+        if not isinstance(target, ast.Name):
+            raise NoHost(f"forward assigns {ast.unparse(target)}")
+        if _is_device(value, self.tensors):
+            self.devices.add(target.id)
+        elif self._is_integer(value):
+            text = self._integer(value)
+            known = target.id in self.integers
+            self.integers[target.id] = f"v_{target.id}"
+            self.lines.append(f"{'' if known else 'int64_t '}v_{target.id} = {text};")
+        else:
+            self._into(value, target.id)
+
+    def _into(self, value: ast.expr, name: str) -> None:
+        """The tensor `value` in the slot of `name`, which may be among what it is made of."""
+        itself = any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(value))
+        if name in self.tensors and itself and ast.unparse(value) != f"{name}.contiguous()":
+            self.lines.append(f"{self.tensors[name]}.same({self._tensor(value)});")
+            return
+        if name in self.integers or name in self.devices or self.kinds.get(name, "t") != "t":
+            raise NoHost(f"{name} is not always a tensor")
+        made = f"v_{name}"
+        self._make(value, made)
+        self._slot(name)
+
+    def _expression(self, value: ast.expr) -> None:
+        if isinstance(value, ast.Constant):
+            return
+        if not isinstance(value, ast.Call):
+            raise NoHost(f"forward computes {ast.unparse(value)} for nothing")
+        function = value.func
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == self.native:
+            self._launch(function.attr, value)
+        elif isinstance(function, ast.Attribute) and function.attr == "copy_" and len(value.args) == 1 and not value.keywords:
+            self.lines.append(f"c.copy({self._tensor(function.value)}, {self._tensor(value.args[0])});")
+        else:
+            found = self._python(value)
+            self._inside(f"c.drop({found});")
+
+    def _launch(self, name: str, call: ast.Call) -> None:
+        if call.keywords or name.startswith("_"):
+            raise NoHost(f"a kernel is called as {ast.unparse(call.func)} with names")
+        arguments = [self._argument(argument) for argument in call.args]
+        if self.device == "cuda":
+            arguments.append("static_cast<cudaStream_t>(c.stream)")
+        self.lines.append(f"::{name}({', '.join(arguments)});")
+
+    def _argument(self, node: ast.expr) -> str:
+        """As backends/model_new.py says that a call passes it."""
+        if isinstance(node, ast.Constant) and node.value is None:
+            return "Address{nullptr}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, float):
+            return f"static_cast<float>({_double(node.value)})"
+        if self._is_integer(node):
+            return self._integer(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "ctypes":
+            type = NUMBERS.get(node.func.attr)
+            if type is None or len(node.args) != 1:
+                raise NoHost(f"a kernel takes {ast.unparse(node)}")
+            return f"static_cast<{type}>({self._number(node.args[0])})"
+        return f"c.pointer({self._tensor(node)})"
+
+    def _number(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Constant) and isinstance(node.value, float):
+            return _double(node.value)
+        if isinstance(node, ast.Name) and self.kinds.get(node.id) == "n":
+            return f"c.numbers[{self.arguments.index(node.id)}]"
+        return self._integer(node)
+
+    def _check(self, node: ast.If) -> None:
+        """`if ...: raise ValueError("...")`."""
+        (raised,) = node.body if len(node.body) == 1 else (None,)
+        if node.orelse or not isinstance(raised, ast.Raise) or not isinstance(raised.exc, ast.Call):
+            raise NoHost("forward decides something")
+        message = raised.exc.args[0] if len(raised.exc.args) == 1 else None
+        if ast.unparse(raised.exc.func) != "ValueError" or not isinstance(message, ast.Constant):
+            raise NoHost("forward raises something else than a ValueError with a text")
+        self.lines.append(f"if ({self._condition(node.test)}) fail({_quoted(str(message.value))}, true);")
+
+    def _condition(self, node: ast.expr) -> str:
+        if isinstance(node, ast.BoolOp):
+            word = " || " if isinstance(node.op, ast.Or) else " && "
+            return "(" + word.join(map(self._condition, node.values)) + ")"
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return f"!({self._condition(node.operand)})"
+        if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+            raise NoHost(f"forward asks whether {ast.unparse(node)}")
+        left, right = node.left, node.comparators[0]
+        if isinstance(left, ast.Call) and ast.unparse(left.func) == "tuple" and len(left.args) == 1:
+            left = left.args[0]
+        differ = isinstance(node.ops[0], ast.NotEq)
+        if self._is_integer(left) and self._is_integer(right):
+            word = {ast.NotEq: "!=", ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}.get(type(node.ops[0]))
+            if word:
+                return f"{self._integer(left)} {word} {self._integer(right)}"
+        if differ and isinstance(left, ast.Attribute) and self._is_tensor(left.value):
+            of = self._tensor(left.value)
+            if left.attr == "shape" and isinstance(right, ast.Tuple):
+                return f"!{of}.has({self._integers(right)})"
+            if left.attr == "dtype":
+                return f"{of}.dtype() != {_dtype(right)}"
+        if differ and isinstance(left, ast.Name) and self.kinds.get(left.id) == "o" and isinstance(right, ast.Constant):
+            place = self.arguments.index(left.id)
+            self._inside(f"if (c.differ(c.argument({place}), {self._object(right)})) throw Otherwise{{}};")
+            return "false"
+        raise NoHost(f"forward asks whether {ast.unparse(node)}")
+
+    def _return(self, node: ast.expr) -> None:
+        found = self._python(node)
+        self.lines += ["c.enter();", f"c.returned = {found};"]
+
+    def _inside(self, line: str) -> None:
+        self.lines.append(f"{{ Inside inside(c); {line} }}")
+
+    # ------------------------------------------------------------------------------------------ integers
+
+    def _is_integer(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, int)
+        if isinstance(node, ast.Name):
+            return node.id in self.integers
+        if isinstance(node, ast.BinOp):
+            return self._is_integer(node.left) and self._is_integer(node.right)
+        if isinstance(node, ast.UnaryOp):
+            return isinstance(node.op, ast.USub) and self._is_integer(node.operand)
+        if isinstance(node, ast.Subscript):
+            held = node.value
+            return isinstance(held, ast.Attribute) and held.attr == "shape" and self._is_tensor(held.value) and self._is_integer(node.slice)
+        return (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self._is_tensor(node.func.value)
+            and node.func.attr in ("size", "numel", "dim", "storage_offset") and len(node.args) == (node.func.attr == "size")
+        )  # fmt: skip
+
+    def _integer(self, node: ast.expr) -> str:
+        if not self._is_integer(node):
+            raise NoHost(f"{ast.unparse(node)} is no integer that is known before the kernels run")
+        if isinstance(node, ast.Constant):
+            return f"{int(node.value)}" if abs(int(node.value)) < 1 << 31 else f"INT64_C({int(node.value)})"  # type: ignore[arg-type]
+        if isinstance(node, ast.Name):
+            return self.integers[node.id]
+        if isinstance(node, ast.UnaryOp):
+            return f"-({self._integer(node.operand)})"
+        if isinstance(node, ast.BinOp):
+            left, right = f"int64_t({self._integer(node.left)})", self._integer(node.right)
+            for kind, word in ((ast.Add, "+"), (ast.Sub, "-"), (ast.Mult, "*")):
+                if isinstance(node.op, kind):
+                    return f"({left} {word} {right})"
+            for kind, name in ((ast.FloorDiv, "quotient"), (ast.Mod, "remainder")):
+                if isinstance(node.op, kind):
+                    return f"host::{name}({left}, {right})"
+            raise NoHost(f"{ast.unparse(node)} is no sum of products")
+        if isinstance(node, ast.Subscript):
+            return f"{self._tensor(node.value.value)}.size({self._integer(node.slice)})"  # type: ignore[attr-defined]
+        assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        of = self._tensor(node.func.value)
+        names = {"size": "size", "numel": "elements", "dim": "rank", "storage_offset": "offset"}
+        return f"{of}.{names[node.func.attr]}({', '.join(map(self._integer, node.args))})"
+
+    def _is_size(self, node: ast.expr) -> bool:
+        return all(map(self._is_integer, node.elts)) if isinstance(node, (ast.Tuple, ast.List)) else self._is_integer(node)
+
+    def _integers(self, node: ast.expr) -> str:
+        if not isinstance(node, (ast.Tuple, ast.List)):
+            raise NoHost(f"{ast.unparse(node)} is no list of sizes")
+        return f"ints({', '.join(map(self._integer, node.elts))})"
+
+    # ------------------------------------------------------------------------------------------ tensors
+
+    def _slot(self, name: str) -> str:
+        if name not in self.tensors:
+            self.tensors[name] = f"v_{name}"
+            self.slots.append(name)
+        return self.tensors[name]
+
+    def _slot_of(self, node: ast.expr) -> str:
+        if not isinstance(node, ast.Name) or node.id not in self.tensors:
+            raise NoHost(f"forward deletes {ast.unparse(node)}")
+        return self.tensors[node.id]
+
+    def _is_tensor(self, node: ast.expr) -> bool:
+        return (isinstance(node, ast.Name) and node.id in self.tensors) or self._path(node) is not None
+
+    def _path(self, node: ast.expr) -> list[tuple[str, bool]] | None:
+        """The names and numbers on the way from the module: `self.layers[0].weight`."""
+        if isinstance(node, ast.Name):
+            return [] if node.id == self.module else None
+        if isinstance(node, ast.Attribute):
+            before = self._path(node.value)
+            return None if before is None else [*before, (node.attr, False)]
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+            before = self._path(node.value)
+            return None if before is None or node.slice.value < 0 else [*before, (str(node.slice.value), True)]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and len(node.args) == 2:
+            before, name = self._path(node.args[0]), node.args[1]
+            if before is not None and isinstance(name, ast.Constant) and re.fullmatch(r"\w+", str(name.value)):
+                return [*before, (str(name.value), False)]
+        return None
+
+    def _held(self, path: list[tuple[str, bool]]) -> str:
+        """The module's tensor at a path, of which what two have in common is gone once."""
+        if not path or path[0][0] in self.given_away:
+            raise NoHost("forward gives the module itself away, or reads what it has assigned")
+        parent = -1
+        for place, (name, is_number) in enumerate(path):
+            step = _Step(parent, name, is_number, place == len(path) - 1)
+            if step not in self.steps:
+                self.steps.append(step)
+            parent = self.steps.index(step)
+        return f"c.held[{parent}]"
+
+    def _tensor(self, node: ast.expr) -> str:
+        """The tensor as C++ names it; what has no name gets a slot until the statement's end."""
+        if isinstance(node, ast.Name) and node.id in self.tensors:
+            return self.tensors[node.id]
+        path = self._path(node)
+        if path is not None:
+            return self._held(path)
+        if not isinstance(node, ast.Call):
+            raise NoHost(f"{ast.unparse(node)} is no tensor that is known before the kernels run")
+        text = ast.unparse(node)
+        if text not in self.temporaries:
+            slot = self._slot(f"temporary_{len(self.temporaries)}")
+            self._make(node, slot)
+            self.temporaries[text] = slot
+        return self.temporaries[text]
+
+    def _make(self, node: ast.expr, out: str) -> None:
+        """Lines that put the tensor into the slot `out`."""
+        if not isinstance(node, ast.Call):
+            self.lines.append(f"{out}.same({self._tensor(node)});")
+            return
+        function = ast.unparse(node.func)
+        if function == "torch.empty" and self._empty(node, out):
+            return
+        if isinstance(node.func, ast.Attribute) and not self._is_constant(node.func) and self._view(node, out):
+            return
+        quick = self._operator(node, out) if re.fullmatch(r"torch\.ops\.aten\.\w+\.\w+", function) else ""
+        found = self._python(node)
+        if quick:
+            self.lines.append(f"if (!{quick}) {{ Inside inside(c); c.take({found}, {out}); }}")
+        else:
+            self._inside(f"c.take({found}, {out});")
+
+    def _empty(self, node: ast.Call, out: str) -> bool:
+        named = {keyword.arg: keyword.value for keyword in node.keywords}
+        if set(named) != {"dtype", "device"} or len(node.args) != 1 or not isinstance(node.args[0], (ast.Tuple, ast.List)):
+            return False
+        if not self._is_this_device(named["device"]):
+            return False
+        self.lines.append(f"c.empty({out}, {self._integers(node.args[0])}, {_dtype(named['dtype'])});")
+        return True
+
+    def _is_this_device(self, node: ast.expr) -> bool:
+        return (isinstance(node, ast.Name) and node.id in self.devices) or _is_device(node, self.tensors)
+
+    def _view(self, node: ast.Call, out: str) -> bool:
+        """A method of a tensor that makes no kernel."""
+        assert isinstance(node.func, ast.Attribute)
+        base, name = node.func.value, node.func.attr
+        if name not in VIEWS or node.keywords or not all(map(self._is_size, node.args)):
+            return False
+        if name == "contiguous":
+            if isinstance(base, ast.Call) and self._path(base) is None:
+                self._make(base, out)
+                self.lines.append(f"c.contiguous({out}, {out});")
+            else:
+                self.lines.append(f"c.contiguous({out}, {self._tensor(base)});")
+            return not node.args
+        of = self._tensor(base)
+        if name == "as_strided":
+            shape, strides, *beyond = node.args
+            added = f"{self._integer(beyond[0])} - {of}.offset()" if beyond else "0"
+            self.lines.append(f"c.strided({out}, {of}, {self._integers(shape)}, {self._integers(strides)}, {added});")
+        else:
+            sizes = node.args[0] if isinstance(node.args[0], (ast.Tuple, ast.List)) else ast.Tuple(node.args, ast.Load())
+            self.lines.append(f"c.view({out}, {of}, {self._integers(sizes)});")
+        return True
+
+    def _operator(self, node: ast.Call, out: str) -> str:
+        """A call of an operator that host.h calls without Python, "" for others."""
+        name = ast.unparse(node.func).removeprefix("torch.ops.aten.")
+        arguments = node.args
+        if node.keywords:
+            return ""
+        if match := re.fullmatch(r"conv(_transpose)?([123])d\.(default|input)", name):
+            return self._convolution(arguments, out, bool(match[1]), int(match[2]))
+        plain = {"mm.default": 2, "bmm.default": 2, "matmul.default": 2, "addmm.default": 3}
+        if plain.get(name) == len(arguments):
+            return f"c.{name.removesuffix('.default')}({out}, {', '.join(map(self._tensor, arguments))})"
+        if name == "linear.default" and len(arguments) in (2, 3):
+            bias = self._optional(arguments[2]) if len(arguments) == 3 else "nullptr"
+            return f"c.linear({out}, {self._tensor(arguments[0])}, {self._tensor(arguments[1])}, {bias})"
+        return ""
+
+    def _optional(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Constant) and node.value is None:
+            return "nullptr"
+        return f"&{self._tensor(node)}"
+
+    def _convolution(self, arguments: list[ast.expr], out: str, transposed: bool, rank: int) -> str:
+        ones, zeros = (ast.parse(repr([number] * rank), mode="eval").body for number in (1, 0))
+        none, one = ast.Constant(None), ast.Constant(1)
+        defaults = [none, ones, zeros, zeros, one, ones] if transposed else [none, ones, zeros, ones, one]
+        if not 2 <= len(arguments) <= 2 + len(defaults):
+            return ""
+        bias, stride, padding, *rest = [*arguments[2:], *defaults[len(arguments) - 2 :]]
+        beyond, groups, dilation = rest if transposed else (zeros, rest[1], rest[0])
+        lists = [stride, padding, dilation, beyond]
+        if not all(isinstance(each, (ast.List, ast.Tuple)) and len(each.elts) in (1, rank) for each in lists):
+            return ""
+        wide = [each if len(each.elts) == rank else ast.List(each.elts * rank, ast.Load()) for each in lists]  # type: ignore[attr-defined]
+        stride_, padding_, dilation_, beyond_ = map(self._integers, wide)
+        a, weight = map(self._tensor, arguments[:2])
+        return (
+            f"c.convolution({out}, {a}, {weight}, {self._optional(bias)}, {stride_}, {padding_}, {dilation_}, {_cpp(transposed)}, "
+            f"{beyond_}, {self._integer(groups)})"
+        )
+
+    # ------------------------------------------------------------------------------------------ through Python
+
+    def _object(self, node: ast.expr | str) -> str:
+        """What is the same in every call."""
+        text = node if isinstance(node, str) else ast.unparse(node)
+        if text not in self.objects:
+            self.objects.append(text)
+        return f"c.object({self.objects.index(text)})"
+
+    def _python(self, node: ast.expr) -> str:
+        """A new reference, for whoever has the interpreter."""
+        if self._path(node) is not None or (isinstance(node, ast.Name) and node.id in self.tensors):
+            return f"c.of({self._tensor(node)})"
+        if isinstance(node, ast.Name) and node.id in self.devices:
+            first = next(name for name in self.arguments if self.kinds[name] == "t")
+            return f'c.method(c.of({self.tensors[first]}), "device")'
+        if isinstance(node, ast.Name) and node.id in self.arguments:
+            return f"c.argument({self.arguments.index(node.id)})"
+        if self._is_constant(node):
+            return self._object(node)
+        if self._is_integer(node):
+            return f"c.of({self._integer(node)})"
+        if isinstance(node, (ast.List, ast.Tuple)):
+            word = "list" if isinstance(node, ast.List) else "tuple"
+            return f"c.{word}({{{', '.join(map(self._python, node.elts))}}})"
+        if isinstance(node, ast.Dict):
+            if not all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
+                raise NoHost("a dictionary has other keys than texts")
+            return self._dict([(key.value, value) for key, value in zip(node.keys, node.values, strict=True)])  # type: ignore[union-attr]
+        if isinstance(node, ast.Attribute) and self._is_tensor(node.value) and node.attr in ("shape", "dtype", "device"):
+            return f'c.method(c.of({self._tensor(node.value)}), "{node.attr}")'
+        if isinstance(node, ast.Call):
+            return self._python_call(node)
+        raise NoHost(f"{ast.unparse(node)} has no form outside of Python")
+
+    def _python_call(self, node: ast.Call) -> str:
+        function = node.func
+        if any(isinstance(argument, ast.Starred) for argument in node.args) or any(k.arg is None for k in node.keywords):
+            raise NoHost(f"{ast.unparse(node)} unpacks its arguments")
+        if isinstance(function, ast.Attribute) and not self._is_constant(function):
+            if not (self._is_tensor(function.value) or isinstance(function.value, ast.Call)):
+                raise NoHost(f"forward calls {ast.unparse(function)}")
+            if function.attr in VIEWS and not node.keywords and all(map(self._is_size, node.args)):
+                return f"c.of({self._tensor(node)})"
+            if function.attr.endswith("_") and isinstance(function.value, ast.Call):
+                raise NoHost(f"forward changes {ast.unparse(function.value)}")
+            called = f'c.method({self._python(function.value)}, "{function.attr}")'
+        elif self._is_constant(function):
+            name = ast.unparse(function)
+            if name.split(".")[0] == self.native or name in ("print", "super"):
+                raise NoHost(f"forward calls {name} in an expression")
+            is_operator = re.fullmatch(r"torch\.ops(\.\w+){3}", name)
+            called = self._object(f'getattr({name}, "_op", {name})' if is_operator else function)
+        else:
+            raise NoHost(f"forward calls {ast.unparse(function)}")
+        parts = ", ".join(map(self._python, node.args))
+        named = f", {self._dict([(k.arg, k.value) for k in node.keywords])}" if node.keywords else ""  # type: ignore[misc]
+        return f"c.call({called}, c.tuple({{{parts}}}){named})"
+
+    def _dict(self, parts: list[tuple[str, ast.expr]]) -> str:
+        inner = ", ".join(f"{{{_quoted(name)}, {self._python(value)}}}" for name, value in parts)
+        return f"c.dict({{{inner}}})"
+
+    def _is_constant(self, node: ast.expr) -> bool:
+        """Whether it reads nothing of the call and calls nothing but `float`."""
+        allowed = (ast.Constant, ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.UnaryOp, ast.USub, ast.Load, ast.Call)
+        for part in ast.walk(node):
+            if not isinstance(part, allowed) or (isinstance(part, ast.Name) and part.id in self.locals):
+                return False
+            if isinstance(part, ast.Call) and not (ast.unparse(part.func) == "float" and isinstance(part.args[0], ast.Constant)):
+                return False
+        return True
+
+
+def _kind_of_argument(forward: ast.FunctionDef, name: str) -> str:
+    """`n` where ctypes makes a number of it, `o` where it is compared or not used, else a tensor."""
+    compared = False
+    tensor = False
+    parents = {child: parent for parent in ast.walk(forward) for child in ast.iter_child_nodes(parent)}
+    for node in ast.walk(forward):
+        if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
+            continue
+        parent = parents[node]
+        if isinstance(parent, ast.Call) and ast.unparse(parent.func).startswith("ctypes.c_"):
+            return "n"
+        if isinstance(parent, ast.Compare):
+            compared = True
+        else:
+            tensor = True
+    return "t" if tensor and not compared else "o"
+
+
+def _assigned(forward: ast.FunctionDef) -> set[str]:
+    return {n.id for n in ast.walk(forward) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _is_device(node: ast.expr, tensors: dict[str, str]) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "device" and isinstance(node.value, ast.Name) and node.value.id in tensors
+
+
+def _dtype(node: ast.expr) -> int:
+    text = ast.unparse(node)
+    if not text.startswith("torch.") or text.removeprefix("torch.") not in DTYPES:
+        raise NoHost(f"the type {text} has no number")
+    return DTYPES[text.removeprefix("torch.")]
+
+
+def _cpp(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _double(value: float) -> str:
+    if value != value or value in (float("inf"), -float("inf")):
+        raise NoHost(f"a kernel takes the number {value}")
+    return repr(value)
+
+
+def _quoted(text: str) -> str:
+    """A C++ literal, in pieces that compilers take."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("?", "\\?")
+    pieces = re.findall(r"(?:\\.|[^\\]){1,400}", plain, re.DOTALL) or [""]
+    return " ".join(f'"{piece}"' for piece in pieces)
