@@ -298,6 +298,19 @@ inline Handle handle_of(PyObject* object) { return reinterpret_cast<Handle>(rein
 
 struct Otherwise {};  // before anything is done: Python's forward shall do it, which also says what is wrong
 
+struct Constant {
+    int place;  // among the plan's objects
+};
+
+struct Given {  // an argument of a call through Python
+    const Tensor* tensor = nullptr;
+    int64_t number = 0;
+    int constant = -1;
+    Given(const Tensor& tensor) : tensor(&tensor) {}
+    Given(int64_t number) : number(number) {}
+    Given(Constant constant) : constant(constant.place) {}
+};
+
 struct Call {
     PyObject* const* given;
     const double* numbers;
@@ -512,6 +525,17 @@ struct Call {
         Py_DecRef(object);
     }
     void drop(PyObject* object) const { Py_DecRef(object); }
+
+    // The usual call: tensors, integers and constants in, one tensor out.
+    HOST_APART void python(Tensor& out, int function, std::initializer_list<Given> arguments) {
+        enter();
+        PyObject* positional = good(PyTuple_New(static_cast<intptr_t>(arguments.size())));
+        intptr_t place = 0;
+        for (const Given& one : arguments)
+            PyTuple_SetItem(positional, place++, one.tensor ? of(*one.tensor) : one.constant >= 0 ? object(one.constant) : of(one.number));
+        take(call(object(function), positional), out);
+        leave();
+    }
 };
 
 // The part of a statement that needs the interpreter.

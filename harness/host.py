@@ -396,14 +396,14 @@ class _Translation:
         function = ast.unparse(node.func)
         if function == "torch.empty" and self._empty(node, out):
             return
-        if isinstance(node.func, ast.Attribute) and not self._is_constant(node.func) and self._view(node, out):
+        if self._view(node, out):
             return
         quick = self._operator(node, out) if re.fullmatch(r"torch\.ops\.aten\.\w+\.\w+", function) else ""
-        found = self._python(node)
-        if quick:
-            self.lines.append(f"if (!{quick}) {{ Inside inside(c); c.take({found}, {out}); }}")
+        usual = self._usual(node, out)
+        if usual:
+            self.lines.append(f"if (!{quick}) {usual}" if quick else usual)
         else:
-            self._inside(f"c.take({found}, {out});")
+            self._inside(f"c.take({self._python(node)}, {out});")
 
     def _empty(self, node: ast.Call, out: str) -> bool:
         named = {keyword.arg: keyword.value for keyword in node.keywords}
@@ -417,19 +417,25 @@ class _Translation:
     def _is_this_device(self, node: ast.expr) -> bool:
         return (isinstance(node, ast.Name) and node.id in self.devices) or _is_device(node, self.tensors)
 
-    def _view(self, node: ast.Call, out: str) -> bool:
+    def _is_view(self, node: ast.expr) -> bool:
         """A method of a tensor that makes no kernel."""
+        return (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS
+            and not self._is_constant(node.func) and not node.keywords and all(map(self._is_size, node.args))
+        )  # fmt: skip
+
+    def _view(self, node: ast.Call, out: str) -> bool:
+        if not self._is_view(node):
+            return False
         assert isinstance(node.func, ast.Attribute)
         base, name = node.func.value, node.func.attr
-        if name not in VIEWS or node.keywords or not all(map(self._is_size, node.args)):
-            return False
         if name == "contiguous":
             if isinstance(base, ast.Call) and self._path(base) is None:
                 self._make(base, out)
                 self.lines.append(f"c.contiguous({out}, {out});")
             else:
                 self.lines.append(f"c.contiguous({out}, {self._tensor(base)});")
-            return not node.args
+            return True
         of = self._tensor(base)
         if name == "as_strided":
             shape, strides, *beyond = node.args
@@ -482,12 +488,15 @@ class _Translation:
 
     # ------------------------------------------------------------------------------------------ through Python
 
-    def _object(self, node: ast.expr | str) -> str:
-        """What is the same in every call."""
+    def _place(self, node: ast.expr | str) -> int:
+        """Of what is the same in every call, among the plan's objects."""
         text = node if isinstance(node, str) else ast.unparse(node)
         if text not in self.objects:
             self.objects.append(text)
-        return f"c.object({self.objects.index(text)})"
+        return self.objects.index(text)
+
+    def _object(self, node: ast.expr | str) -> str:
+        return f"c.object({self._place(node)})"
 
     def _python(self, node: ast.expr) -> str:
         """A new reference, for whoever has the interpreter."""
@@ -522,22 +531,41 @@ class _Translation:
         if isinstance(function, ast.Attribute) and not self._is_constant(function):
             if not (self._is_tensor(function.value) or isinstance(function.value, ast.Call)):
                 raise NoHost(f"forward calls {ast.unparse(function)}")
-            if function.attr in VIEWS and not node.keywords and all(map(self._is_size, node.args)):
+            if self._is_view(node):
                 return f"c.of({self._tensor(node)})"
             if function.attr.endswith("_") and isinstance(function.value, ast.Call):
                 raise NoHost(f"forward changes {ast.unparse(function.value)}")
             called = f'c.method({self._python(function.value)}, "{function.attr}")'
         elif self._is_constant(function):
-            name = ast.unparse(function)
-            if name.split(".")[0] == self.native or name in ("print", "super"):
-                raise NoHost(f"forward calls {name} in an expression")
-            is_operator = re.fullmatch(r"torch\.ops(\.\w+){3}", name)
-            called = self._object(f'getattr({name}, "_op", {name})' if is_operator else function)
+            called = self._object(self._called(function))
         else:
             raise NoHost(f"forward calls {ast.unparse(function)}")
         parts = ", ".join(map(self._python, node.args))
         named = f", {self._dict([(k.arg, k.value) for k in node.keywords])}" if node.keywords else ""  # type: ignore[misc]
         return f"c.call({called}, c.tuple({{{parts}}}){named})"
+
+    def _usual(self, node: ast.Call, out: str) -> str:
+        """A call of tensors, integers and constants that makes one tensor, "" where it is more than that."""
+        if node.keywords or not self._is_constant(node.func) or any(isinstance(part, ast.Starred) for part in node.args):
+            return ""
+        given = []
+        for part in node.args:
+            if self._is_tensor(part) or self._is_view(part):
+                given.append(self._tensor(part))
+            elif self._is_constant(part):
+                given.append(f"Constant{{{self._place(part)}}}")
+            elif self._is_integer(part):
+                given.append(f"int64_t({self._integer(part)})")
+            else:
+                return ""
+        return f"c.python({out}, {self._place(self._called(node.func))}, {{{', '.join(given)}}});"
+
+    def _called(self, function: ast.expr) -> str:
+        """The text of a function that is the same in every call; of an operator what its object itself would call."""
+        name = ast.unparse(function)
+        if name.split(".")[0] == self.native or name in ("print", "super"):
+            raise NoHost(f"forward calls {name} in an expression")
+        return f'getattr({name}, "_op", {name})' if re.fullmatch(r"torch\.ops(\.\w+){3}", name) else name
 
     def _dict(self, parts: list[tuple[str, ast.expr]]) -> str:
         inner = ", ".join(f"{{{_quoted(name)}, {self._python(value)}}}" for name, value in parts)
