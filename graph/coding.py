@@ -31,6 +31,7 @@ from typing_extensions import TypedDict
 from nodes.coder import announce, answered, asked, conversation, refused, written
 from nodes.coder import coder as oneshot
 from nodes.context import Context
+from nodes.policies.connection import MOST_CALLS
 from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnRequest, TurnsEnded
 from nodes.roles import ToolCall as Call
 from nodes.state import Draft, State
@@ -93,7 +94,7 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
     )
     finished = DESKS.invoke(
         {"drafts": waiting},
-        {"recursion_limit": 10 + 4 * settings.turns, "max_concurrency": settings.width},
+        {"recursion_limit": 10 + (2 + MOST_CALLS) * settings.turns, "max_concurrency": settings.width},
         context=Desk(context, state, bench),
     ).get("finished", {})
     return {"drafts": [finished.get(draft.plan.id, draft) for draft in state["drafts"]]}
@@ -172,20 +173,28 @@ def found(messages: Iterable[AnyMessage]) -> list[dict[str, Any]]:
     return [message.artifact for message in messages if isinstance(message, ToolMessage) and message.artifact]
 
 
-def after_model(state: Writing) -> str:
+def after_model(state: Writing) -> str | Send:
     if state.get("done") or "ending" in state:
         return END
-    return "model" if isinstance(state["messages"][-1], HumanMessage) else "tools"
+    return "model" if isinstance(state["messages"][-1], HumanMessage) else after_tools(state)
 
 
-def after_tools(state: Writing) -> str:
-    return END if any(fact["submitted"] for fact in found(state["messages"])) else "model"
+def after_tools(state: Writing) -> str | Send:
+    """The next call of the last answer, one at a time: each works on what the ones before it made."""
+    messages = state["messages"]
+    if any(fact["submitted"] for fact in found(messages)):
+        return END
+    at, answer = next((at, one) for at, one in reversed(list(enumerate(messages))) if isinstance(one, AIMessage))
+    done = sum(isinstance(message, ToolMessage) for message in messages[at + 1 :])
+    if done == len(answer.tool_calls):
+        return "model"
+    return Send("tools", {"__type": "tool_call_with_context", "tool_call": answer.tool_calls[done], "state": state})
 
 
 def best(state: Writing) -> str:
     """Of what passed its check and was not submitted: the fastest that was timed, else the last. "" where none is."""
     facts = [fact for fact in found(state.get("messages", [])) if fact["candidate"] and fact["outcome"] == "PASSED"]
-    right = [fact["candidate"] for fact in facts if fact["tool"] in ("check", "time")]
+    right = [fact["candidate"] for fact in facts if fact["checked"]]
     gains = {fact["candidate"]: fact["gain"] for fact in facts if fact["gain"] is not None}
     return max(gains, key=lambda name: gains[name]) if gains else right[-1] if right else ""
 
@@ -258,7 +267,7 @@ def turns() -> CompiledStateGraph:
     graph.add_node("tools", ToolNode(tools, handle_tool_errors=False, wrap_tool_call=at_desk))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", after_model, ["model", "tools", END])
-    graph.add_conditional_edges("tools", after_tools, ["model", END])
+    graph.add_conditional_edges("tools", after_tools, ["model", "tools", END])
     return graph.compile()
 
 

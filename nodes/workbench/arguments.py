@@ -29,6 +29,9 @@ class CompileArguments(Frozen):
         description="what to edit: `baseline`, `incumbent` or the name of a source; empty: the one compiled last",
     )  # fmt: skip
     edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
+    then: tuple[Literal["check", "time"], ...] = Field(
+        default=(), max_length=2, description="what to do with it at once where it builds, in this order"
+    )
 
 
 class CheckArguments(Frozen):

@@ -44,6 +44,8 @@ class Found(Frozen):
     """Hash of the source that it was about."""
     outcome: Outcome | None = None
     """Of compile (PASSED: it builds), check and time."""
+    checked: bool = False
+    """Whether the outcome is that of a check, and not of the compiler alone."""
     gain: float | None = None
     """Of time: the geometric mean of the medians over the incumbent, or over the baseline where that is it."""
     submitted: bool = False
@@ -128,13 +130,19 @@ class Workbench:
         except ValueError as error:  # lone surrogates, a tunable that is none, a language that no backend takes
             return Found(text=f"compile: the source cannot be taken\n{data(str(error), 'why')}")
         outcome = Outcome.PASSED if build.ok else Outcome.COMPILE_ERROR
-        return Found(text=shown.built(build, self.evaluator.facts), candidate=candidate, outcome=outcome)
+        made = Found(text=shown.built(build, self.evaluator.facts), candidate=candidate, outcome=outcome)
+        for name in asked.then if build.ok else ():
+            more = self.check(CheckArguments(), candidate) if name == "check" else self.time(TimeArguments(), candidate)
+            made = more.model_copy(update={"text": f"{made.text}\n{more.text}"})
+            if more.outcome is not Outcome.PASSED:
+                break
+        return made
 
     def check(self, asked: CheckArguments, last: str) -> Found:
         candidate = self.source(asked.candidate, last)
         with self._device:
             verdict = self.evaluator.verify(self.evaluator.build(candidate))
-        return Found(text=shown.checked(verdict), candidate=candidate, outcome=verdict.outcome)
+        return Found(text=shown.checked(verdict), candidate=candidate, outcome=verdict.outcome, checked=True)
 
     def time(self, asked: TimeArguments, last: str) -> Found:
         candidate = self.source(asked.candidate, last)
@@ -147,7 +155,7 @@ class Workbench:
             verdict = self.evaluator.verify(build)
             if not verdict.passed:
                 text = f"{shown.checked(verdict)}\nOnly what is right is timed."
-                return Found(text=text, candidate=candidate, outcome=verdict.outcome)
+                return Found(text=text, candidate=candidate, outcome=verdict.outcome, checked=True)
             quick = self.evaluator.contend(build, rivals, cases)
         gain = None
         if quick.timings:
@@ -155,7 +163,7 @@ class Workbench:
             for timing in quick.timings:
                 gain *= (timing.against_incumbent or timing.speedup).median ** (1 / len(quick.timings))
         outcome = quick.outcome or Outcome.PASSED
-        return Found(text=shown.timed(quick, candidate), candidate=candidate, outcome=outcome, gain=gain)
+        return Found(text=shown.timed(quick, candidate), candidate=candidate, outcome=outcome, checked=True, gain=gain)
 
     def _cases(self, labels: Sequence[str], caches: Sequence[Cache]) -> list[Case]:
         """Raises Refused for a label that is none of the visible workloads'."""

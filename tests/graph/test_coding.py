@@ -492,3 +492,28 @@ def test_a_doubt_about_the_spec_comes_with_a_submission(server: ModelServer, tmp
     with door(tmp_path, chat(server), Script(PLANS))._reading(Run.find(tmp_path, "run")) as graph:
         (attempt,) = graph.get_state(config_of(Run.find(tmp_path, "run"))).values["attempts"]
     assert attempt.spec_doubt == "rows are read twice"
+
+
+def test_the_calls_of_an_answer_run_in_their_order_on_what_the_ones_before_made(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    server.script = [
+        compiles("speed 1.1\n"),
+        calls(("compile", {"source": "speed 1.4\n"}), ("time", {}), ("submit", {}), ("compile", {"source": "speed 9\n"})),
+    ]
+    ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
+    (attempt,) = ending.result.attempts
+    assert ending.result.speedup.median == pytest.approx(1.4), "and nothing runs after submit"
+    assert attempt.tools == {"compile": 2, "time": 1, "submit": 1} and attempt.turns == 2
+
+
+def test_compile_checks_and_times_at_once_where_it_is_asked_to(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        calls(("compile", {"source": "speed 1.4\n", "then": ["check", "time"]})),
+        calls(("compile", {"source": "incorrect", "then": ["check", "time"]})),
+        Says(text="that is all"),
+    ]
+    ending = run(door(tmp_path, chat(server), Script(PLANS)), asked(turns=2))
+    said = said_by_tools(server)
+    assert "PASSED" in said[0] and "1.400" in said[0]
+    assert ending.result.speedup.median == pytest.approx(1.4), "what was checked on the way counts as checked"
