@@ -28,7 +28,9 @@ class Objective:
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The mean over rows that have a label (class -1, or NaN, is none), of float32 logits [rows, classes]."""
         if self.kind == "classes":
-            return F.cross_entropy(logits, labels, ignore_index=-1)
+            # Not its own mean: that is made by one block on a GPU, and is NaN where no row has a label.
+            each = F.cross_entropy(logits, labels, ignore_index=-1, reduction="none")
+            return each.sum() / (labels >= 0).sum().clamp_min(1)
         known = ~labels.isnan()
         wanted = labels.nan_to_num()
         if self.kind == "multi-label":

@@ -379,7 +379,8 @@ class Trainer:
         if not self.captured:
             self.sample_next(0)
             return
-        side, self.aside = torch.cuda.Stream(), torch.cuda.Stream()
+        # Sampling is a chain of small kernels: each would wait until a large one of the computation has run to its end.
+        side, self.aside = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for step in range(WARM_STEPS):
