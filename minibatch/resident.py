@@ -447,6 +447,7 @@ class Trainer:
         """(logits, labels) of batches of `ids` from neighbourhoods sampled with these fanouts."""
         self.model.eval()
         sampler = Sampler(self.graph, self.kernels, fanouts, batch, fused=self.fused)
+        sampler.repeated = any_twice(ids)
         for number, begin in enumerate(range(0, len(ids), batch)):
             draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1) + number * SEEDS_A_BATCH
             some = ids[begin : begin + batch]

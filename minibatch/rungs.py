@@ -156,7 +156,7 @@ def model_of(asked: argparse.Namespace, placed: Placed, state: dict | None, devi
 
 def inferring(model: str, device: str) -> str:
     """The rung that infers with a model on the device."""
-    return "gpu-fused" if device == "cuda" and model == "sage" else "salient"
+    return "gpu-layers" if device == "cuda" and model == "sage" else "salient"
 
 
 def threads_of(asked: argparse.Namespace) -> int:

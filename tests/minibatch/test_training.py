@@ -289,7 +289,7 @@ def test_epochs_are_compared_with_another_source_in_a_kernels_place(device, tmp_
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
-@pytest.mark.parametrize("rung", ["gpu-graph", "salient"])
+@pytest.mark.parametrize("rung", ["gpu-graph", "gpu-layers", "salient"])
 def test_two_gpus_train_one_model_and_report(tmp_path, rung):
     words = ["epoch", *TINY, "--epochs", "4", "--gpus", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
     words += ["--report", str(tmp_path / "report.html")]
