@@ -31,7 +31,7 @@ from harness.watchdog import folder_bytes
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Workload
 
-VERSION = "23"
+VERSION = "24"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
@@ -297,8 +297,12 @@ class Rig:
         self.pool.settle()
         pair = None
         if self.device == "cuda" and contest.company != "alone":
-            pair = Side(PAIR, self.pool.ours(PAIR, self._company(), {PAIR: ("company_nothing",)}), PAIR)
-        return timing.run(contest, sides, pair=pair, **how)
+            worker = self.pool.ours(PAIR, self._company(), {PAIR: ("company_nothing",)})
+            prepared = contest.pair is not None and contest.pair.worker is worker
+            pair = contest.pair if prepared else Side(PAIR, worker, PAIR)
+        found = timing.run(contest, sides, pair=pair, **how)
+        contest.pair = pair
+        return found
 
     def side(self, name: str, build: Build) -> Side:
         """Raises SideFailure where its process cannot load."""

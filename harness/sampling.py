@@ -179,6 +179,8 @@ class Contest:
         """The argument sets of the last request, in the order of its calls."""
         self.idle = list(range(slots))
         """On a CPU: all sets, those that were not called for longest first."""
+        self.pair: Side | None = None
+        """On a GPU: the neighbours by themselves, once they have been prepared."""
         self.finished = 0
         """On a GPU: the digest of the last call as it was when its side had answered."""
 

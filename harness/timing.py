@@ -111,7 +111,11 @@ def run(
     looks = {name: _spread(least, most) for name in check}
     others = {name: set(random.sample(range(least), OTHERS if small else 1)) for name in check}
     for side in everyone:
-        _blaming(side, contest.prepare)
+        if side is not contest.pair:
+            _blaming(side, contest.prepare)
+        else:  # it has its plan of this contest from the run before
+            side.seconds.clear()
+            side.lacking.clear()
     for side in sides:
         _blaming(side, lambda side: contest.settle(side, sides[0]))
     began = time.monotonic()
