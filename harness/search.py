@@ -265,25 +265,24 @@ def measured_ratios(
     found: dict[int, list[list[float]]] = {}
     left = dict.fromkeys(range(len(builds)), TRIES)
 
-    def start(index: int) -> None:
+    def begin(index: int) -> Worker | None:
         left[index] -= 1
-        if index and _spills(builds[index].resources) > MOST_SPILLED:
-            return
-        worker = _begun(rig, builds[index]) if builds[index].ok and left[index] >= 0 else None
+        spills = index and _spills(builds[index].resources) > MOST_SPILLED
+        return _begun(rig, builds[index]) if builds[index].ok and not spills and left[index] >= 0 else None
+
+    def take(index: int, worker: Worker | None) -> None:
         if worker is not None and _is_right(rig, worker):
             sides[index] = Side(str(index), worker)
 
     try:
         with ThreadPoolExecutor(min(STARTED_AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
-            begun = list(pool.map(lambda build: _begun(rig, build) if build.ok else None, builds))
+            begun = list(pool.map(begin, range(len(builds))))
         for index, worker in enumerate(begun):  # in turn: they are asked in the same memory
-            left[index] -= 1
-            if worker is not None and _is_right(rig, worker):
-                sides[index] = Side(str(index), worker)
+            take(index, worker)
         if 0 not in sides:
             return [None] * len(variants)
         for case in cases:
-            _time(rig, case, sides, found, blocks, start)
+            _time(rig, case, sides, found, blocks, lambda index: take(index, begin(index)))
     finally:
         for side in sides.values():
             rig.pool.end(side.worker)

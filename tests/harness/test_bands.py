@@ -107,7 +107,7 @@ class Bench:
 
     def build(self, text: str):
         threads = int(text.split()[2])
-        return SimpleNamespace(ok=threads not in self.wrong, threads=threads)
+        return SimpleNamespace(ok=threads not in self.wrong, threads=threads, resources={})
 
     def start(self, build):
         return SimpleNamespace(threads=build.threads, close=lambda: self.ended.append(build.threads))
