@@ -110,6 +110,7 @@ def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
         command=command(asked.words),
         draft=digest(draft) if draft else "",
         own_kernels=asked.own_kernels,
+        numerics=asked.numerics,
         compare=compared(asked.compare, kernel, on),
         engine=place,
     )

@@ -142,7 +142,7 @@ def begin(asked: Asked, thread: str) -> dict[str, Any]:
         argparse.Namespace(
             **asked.model_dump(), **roles, source=None, run_id=f"studio-{thread}", light=0.97, sandbox="auto",
             agents="four", coder="tools", turns=16, tool_seconds=None, interface="chat", when_spent="rules", prices=None,
-            transcript=None, words=[], draft=None, own_kernels="some", compare=[], memory="off", review=False,
+            transcript=None, words=[], draft=None, own_kernels="some", numerics="eager", compare=[], memory="off", review=False,
             answer_tokens=None, effort=None, idle_seconds=None, answer_seconds=None,
         )
     )  # fmt: skip

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Precision = Literal["float32", "float16", "bfloat16"]
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 SEED, TRIALS, TIMED = 42, 5, 100
+NUDGED = -2
+"""As in worker_kernelbench.py."""
 EXCESSIVE = 10.0
 COMPILE, RUNTIME = "compilation_error", "runtime_error"
 
@@ -110,6 +112,8 @@ def evaluate(
             metadata = dict(device) | _compare(other, seeds, right, TOLERANCE[precision])
             passed = metadata.pop("passed")
             if not passed:
+                other.close()
+                metadata |= _conditioned(problem, made, arena, spec, precision, seeds[0], right[0])
                 return KernelBenchResult(compiled=True, metadata=metadata)
             stats = _stats(other.call(-1)["elapsed"].tolist(), device)
         except WorkerFailure as fault:
@@ -124,6 +128,24 @@ def evaluate(
         for process in processes:
             process.close()
         arena.close()
+
+
+def _conditioned(
+    problem: Problem, made: Path, arena: Arena, spec: Spec, precision: Precision, seed: int, right: dict[str, torch.Tensor]
+) -> dict[str, Any]:
+    """What rounding alone does to this problem: how far Model is from itself with inputs one unit in the last place away."""
+    import torch
+
+    process = _Process(problem, made, arena, spec, reference=True, precision=precision)
+    try:
+        got, want = process.call(NUDGED - seed)["output_0"], right["output_0"]
+    except WorkerFailure:
+        return {}
+    finally:
+        process.close()
+    apart, tolerance = (want.double() - got.double()).abs().max().item(), TOLERANCE[precision]
+    within = torch.allclose(want, got, atol=tolerance, rtol=tolerance)
+    return {"eager_off_by_rounding": f"{apart:.6f}", "eager_passes_off_by_rounding": within}
 
 
 def _compile_ahead(build: Build, problem: Problem, arena: Arena, spec: Spec, precision: str) -> None:
@@ -240,5 +262,12 @@ def disagreement(result: KernelBenchResult, outcome: Outcome, reason: str, degen
         (str(result.metadata[name]) for name in (COMPILE, RUNTIME, "correctness_issue") if name in result.metadata), ""
     )
     worst = max((float(one) for one in result.metadata.get("max_difference", [])), default=None)
+    itself = result.metadata.get("eager_off_by_rounding")
+    if itself is not None and not result.metadata["eager_passes_off_by_rounding"]:
+        also = f"; so is eager from itself with inputs one unit in the last place away, by {float(itself):g}: a property of the problem"
+    elif itself is not None:
+        also = f"; eager is off from itself by {float(itself):g} with inputs one unit in the last place away"
+    else:
+        also = ""
     apart = f" (off by {worst:g} at most, of inputs with its seeds)" if worst is not None else ""
-    return f"ours passes, KernelBench's does not: {' '.join(said.split())[:200]}{apart}"
+    return f"ours passes, KernelBench's does not: {' '.join(said.split())[:200]}{apart}{also}"

@@ -22,6 +22,8 @@ FLUSHED = (32, 1024, 1024)
 """int64: 256 MB."""
 TIME = -1
 """In place of a trial's seed: make the timed calls."""
+NUDGED = -2
+"""Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 
 
 class ProtocolForm:
@@ -64,6 +66,18 @@ class ProtocolForm:
         self.seed(seed)
         return [self.cast(one) for one in self.namespace.get_inputs()]
 
+    def nudged(self, values: list[Any], seed: int) -> list[Any]:
+        torch, chance = self.torch, self.torch.Generator(self.device).manual_seed(seed)
+
+        def one(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                return value
+            up = torch.empty(value.shape, dtype=torch.bool, device=value.device).random_(generator=chance)
+            ends = torch.tensor([-torch.inf, torch.inf], dtype=value.dtype, device=value.device)
+            return torch.nextafter(value, torch.where(up, ends[1], ends[0]))
+
+        return [one(value) for value in values]
+
     def wait(self) -> None:
         if self.device == "cuda":
             self.torch.cuda.synchronize()
@@ -77,7 +91,9 @@ class ProtocolForm:
         if seed == TIME:
             elapsed.copy_(self.torch.tensor(self.timed(elapsed.numel()), dtype=elapsed.dtype))
             return
+        apart, seed = seed < TIME, NUDGED - seed if seed < TIME else seed
         given = self.drawn(seed)
+        given = self.nudged(given, seed) if apart else given
         self.seed(seed)
         with self.torch.no_grad():
             answer = self.model(*given)

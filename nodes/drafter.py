@@ -57,7 +57,7 @@ def drafting(state: State, context: Context) -> Iterator[None]:
         return
 
     def work() -> None:
-        answer = draft_by_rules(context.store.get(settings.source), settings.device)
+        answer = draft_by_rules(context.store.get(settings.source), settings.device, settings.numerics)
         if answer.source.strip():
             context.evaluator.build(context.store.put(answer.source))
 
@@ -74,6 +74,7 @@ def _answer(draft: Draft, repair: int, settings: Settings, context: Context, sta
             spec=context.visible_spec(state),
             device=context.evaluator.facts,
             problem=context.store.get(settings.source),
+            numerics=settings.numerics,
             source=context.store.get(draft.candidate) if draft.candidate else "",
             failure=failure(draft) if draft.candidate else "",
             repair=repair,

@@ -23,18 +23,18 @@ _drafts: Once[DraftAnswer] = Once()
 """A campaign drafts its next problems while it times this one."""
 
 
-def draft(problem: str, device: str) -> DraftAnswer:
+def draft(problem: str, device: str, numerics: str = "eager") -> DraftAnswer:
     """A ModelNew for the problem's text, or one sentence why there is none; worked out once in this process."""
-    return _drafts.get(digest(problem, device), lambda: _drafted(problem, device))
+    return _drafts.get(digest(problem, device, numerics), lambda: _drafted(problem, device, numerics))
 
 
-def _drafted(problem: str, device: str) -> DraftAnswer:
+def _drafted(problem: str, device: str, numerics: str) -> DraftAnswer:
     with tempfile.TemporaryDirectory(prefix="astrolabe-draft-") as folder:
         scratch = Path(folder)
         shutil.copytree(PACKAGE, scratch / "draft", ignore=shutil.ignore_patterns("__pycache__"))
         (scratch / "problem.py").write_text(problem)
         out = scratch / "out.json"
-        command = [sys.executable, "-I", str(scratch / "draft"), str(scratch / "problem.py"), device, str(out)]
+        command = [sys.executable, "-I", str(scratch / "draft"), str(scratch / "problem.py"), device, str(out), numerics]
         code, output = run_boxed(command, scratch, [site_packages()], DRAFT_S, memory_bytes=16 << 30)
         if code != 0 or not out.is_file() or out.is_symlink() or out.stat().st_size > MOST_BYTES:
             last = (output.strip().splitlines() or ["no reason given"])[-1]

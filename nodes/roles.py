@@ -167,6 +167,8 @@ class DraftRequest(Frozen):
     device: DeviceFacts
     problem: str
     """The problem's text: Model, get_inputs(), get_init_inputs()."""
+    numerics: str = "eager"
+    """eager: rounded where eager torch rounds; fp32: no TF32."""
     source: str = ""
     """On a repair: the draft that failed."""
     failure: str = ""

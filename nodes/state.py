@@ -88,6 +88,8 @@ class Settings(Frozen):
     """Hash of the first candidate that the person gave for a problem; the drafter is not asked then."""
     own_kernels: Literal["all", "some"] = "some"
     """Of a problem's candidates: whether libraries may do a part of the work."""
+    numerics: Literal["eager", "fp32"] = "eager"
+    """Where the rules' draft of a problem rounds: where eager torch does, or nowhere."""
     engine: EngineChoice = EngineChoice()
     """Where candidates are built, checked and timed."""
     compare: tuple[str, ...] = ()

@@ -18,17 +18,18 @@ from .tensors import NoDraft
 __all__ = ["NoDraft", "answer", "draft"]
 
 
-def draft(problem: str, device: str, dtype: str | None = None) -> str:
+def draft(problem: str, device: str, dtype: str | None = None, numerics: str = "eager") -> str:
     """The text of a candidate for the problem, on `cuda` or `cpu`; `dtype` (such as `float16`) casts the problem's floats first.
+    `numerics`: `eager` rounds where eager does on a GPU, `fp32` uses no TF32.
 
     Executes the problem's code. Raises NoDraft, one sentence, where no kernel can be drafted.
     """
-    return answer(problem, device, dtype)["source"]
+    return answer(problem, device, dtype, numerics)["source"]
 
 
-def answer(problem: str, device: str, dtype: str | None = None) -> dict[str, Any]:
+def answer(problem: str, device: str, dtype: str | None = None, numerics: str = "eager") -> dict[str, Any]:
     """The same with `notes` (what was rewritten and why that holds, what stays with libraries) and `kernels`: name, operators and
     loops, first and last line in the candidate's text."""
     from .drafting import drafted
 
-    return drafted(problem, device, dtype).answer()
+    return drafted(problem, device, dtype, numerics).answer()

@@ -1,4 +1,4 @@
-"""`python -I compiler/draft PROBLEM DEVICE ANSWER [DTYPE]` writes JSON to ANSWER: source, notes and kernels, or `{"none": sentence}`."""
+"""`python -I compiler/draft PROBLEM DEVICE ANSWER [DTYPE] [NUMERICS]` writes JSON to ANSWER: source, notes and kernels, or `{"none": sentence}`."""
 
 import importlib.util
 import json
@@ -20,9 +20,10 @@ def _package():
 def main() -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != HERE]
     package = _package()
-    problem, device, answer, *dtype = sys.argv[1:]
+    problem, device, answer, *more = sys.argv[1:]
+    named = {"numerics" if word in ("eager", "fp32") else "dtype": word for word in more}
     try:
-        found = package.answer(Path(problem).read_text(encoding="utf-8"), device, *dtype)
+        found = package.answer(Path(problem).read_text(encoding="utf-8"), device, **named)
     except package.NoDraft as none:
         found = {"none": str(none)}
     Path(answer).write_text(json.dumps(found), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import sympy
 import torch
@@ -18,6 +18,7 @@ from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
+from .numerics import Numerics, exact_nodes
 from .partition import PLANES, TILE, Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
@@ -101,26 +102,39 @@ class Drafted:
         return {"source": self.source, "notes": notes, "kernels": kernels}
 
 
-def drafted(problem: str, device: str, dtype: str | None = None) -> Drafted:
+def drafted(problem: str, device: str, dtype: str | None = None, numerics: str = "eager") -> Drafted:
+    if numerics not in get_args(Numerics):
+        raise ValueError(f"numerics is {numerics!r}; it is eager or fp32")
     if device not in CONSTANTS:
         raise ValueError(f"device is {device!r}; a draft is for cuda or cpu")
     exported = export(problem, getattr(torch, dtype) if dtype else None)
     graph = exported.graph.graph
-    rules = own_layers(graph) if device == "cuda" else []
+    rounds = device == "cuda" and numerics == "eager"
+    rules = own_layers(graph, rounds=rounds) if device == "cuda" else []
     rules += followed(problem, exported, getattr(torch, dtype) if dtype else None)
+    exact = exact_nodes(graph) if rounds else set()
     try:
-        return _Draft(problem, device, exported, rules).result()
+        return _Draft(problem, device, exported, rules, numerics, exact).result()
     except NothingOwn:
-        rules += own_layers(graph, always=True)
-        return _Draft(problem, device, exported, rules, own_products=True).result()
+        rules += own_layers(graph, always=True, rounds=rounds)
+    for kept in [exact, set()] if exact else [set()]:
+        try:
+            return _Draft(problem, device, exported, rules, numerics, kept, own_products=True).result()
+        except NothingOwn:
+            if not kept:
+                raise
+    raise AssertionError("the last one either returns or raises")
 
 
 class _Draft:
-    def __init__(self, problem: str, device: str, exported: Exported, rules, own_products: bool = False) -> None:
+    def __init__(
+        self, problem: str, device: str, exported: Exported, rules, numerics: str, exact: set, own_products: bool = False
+    ) -> None:
         self.problem, self.device, self.exported = problem, device, exported
         self.signature, self.names = forward_arguments(problem)
         self.program = Program(_hints(exported))
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
+        self.program.numerics, self.program.exact = numerics, exact
         self.program.reserve([*self.names, *RESERVED])
         self.values: dict[torch.fx.Node, Value] = {}
         self.head: list[str] = []
@@ -275,7 +289,9 @@ class _Draft:
                 elif spec.target in self.exported.attributes:
                     self.assigned[self._own(self._value(argument))] = target
                 else:
-                    moved[self.program.realise(self._value(argument))] = target
+                    buffer = self.program.realise(self._value(argument))
+                    if buffer.text != target:  # else the library has changed it
+                        moved[buffer] = target
             elif spec.kind == OutputKind.USER_OUTPUT:
                 returned.append(self._output(self._value(argument)))
             else:

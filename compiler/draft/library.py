@@ -13,6 +13,17 @@ from .tensors import Buffer, Library, NoDraft, Value
 
 CONVOLUTIONS = {f"aten.conv{rank}d.default": rank for rank in (1, 2, 3)}
 TRANSPOSED = {f"aten.conv_transpose{rank}d.{form}": rank for rank, form in ((1, "default"), (2, "input"), (3, "input"))}
+ROUNDING = ("aten.conv", "aten.lstm", "aten.gru", "aten.rnn")
+"""Operators that cuDNN computes in TF32 where torch.backends.cudnn.allow_tf32 is True, as it is by default."""
+IN_FLOAT32 = """\
+def in_float32(call):
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        return call()
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+"""
 REFUSED = ("aten.item", "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique")
 """Operators whose result's size or value the host must wait for."""
 
@@ -26,9 +37,9 @@ def call(low, arguments, keywords) -> Any:
         raise NoDraft(f"the module calls {name}, which no kernel and no captured call can stand for")
     if name in CONVOLUTIONS or name in TRANSPOSED:
         return _convolution(low, name, list(arguments))
-    if name == "aten.linear.default" and len(arguments) > 2 and arguments[2] is not None and absorbed(low.node):
+    if name == "aten.linear.default" and not low.is_exact and len(arguments) > 2 and arguments[2] is not None and absorbed(low.node):
         return _with_bias(low, call_of(low, name, arguments[:2], {}), arguments[2], -1)
-    if name == "aten.addmm.default" and not keywords and absorbed(low.node):
+    if name == "aten.addmm.default" and not keywords and not low.is_exact and absorbed(low.node):
         return _with_bias(low, call_of(low, "aten.mm.default", arguments[1:], {}), arguments[0], -1)
     if name == "aten.native_dropout.default":
         return (_dropout(low, arguments), None)
@@ -80,9 +91,10 @@ def _convolution(low, name: str, arguments: list) -> Value:
     if isinstance(arguments[4], str):
         return call_of(low, name, arguments, {})
     batched = len(a.shape) == len(weight.shape)
-    if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1]:
+    own = not low.is_exact
+    if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1] and (own or bias is None):
         return depthwise(low, a, weight, bias, arguments[3], arguments[4], arguments[5], CONVOLUTIONS[name])
-    if batched:
+    if batched and own:
         from .lower_convolutions import convolution
 
         transposed = name in TRANSPOSED
@@ -94,6 +106,14 @@ def _convolution(low, name: str, arguments: list) -> Value:
         return call_of(low, name, arguments, {})
     arguments[2] = None
     return _with_bias(low, call_of(low, name, arguments, {}), bias, 1)
+
+
+def batch_norm(low, a: Value, weight, bias, mean: Value, var: Value, momentum: float, eps: float) -> Value:
+    """By the statistics of the batch, as torch.nn.BatchNorm calls it; the running ones are moved in place."""
+    tensors = [a, weight, bias, mean, var]
+    texts = [_text(low, value) for value in tensors]
+    text = f"torch.batch_norm({', '.join(texts)}, True, {momentum!r}, {eps!r}, torch.backends.cudnn.enabled)"
+    return _emitted(low, text, [value for value in tensors if value is not None], low.meta[0])
 
 
 def _triangular(low, a: Value, b: Value, upper: bool) -> Value:
@@ -147,6 +167,9 @@ def _attention(low, arguments, keywords) -> Value:
 
 def call_of(low, name: str, arguments, keywords):
     text = call_text(low, name, arguments, keywords)
+    if low.program.numerics == "fp32" and low.program.device == "cuda" and name.startswith(ROUNDING):
+        low.program.helpers["in_float32"] = IN_FLOAT32
+        text = f"in_float32(lambda: {text})"
     reads = _tensors((arguments, keywords))
     if isinstance(low.meta, torch.Tensor):
         return _emitted(low, text, reads, low.meta)

@@ -225,7 +225,9 @@ class _Convolution:
 
     @property
     def rounded(self) -> bool:
-        return self.in_each % FOURS == 0 and self.in_each >= FEWEST
+        """Whether operands have the 11 bits of TF32."""
+        eager = self.low.program.numerics == "eager" or self.low.program.device != "cuda"
+        return eager and self.in_each % FOURS == 0 and self.in_each >= FEWEST
 
     @property
     def in_tf32(self) -> bool:

@@ -27,7 +27,7 @@ EXPLAINED = (
 )
 
 
-def _like(given, weights, from_below, bias, hidden, state, cell, layers, batch_first, first):
+def _like(given, weights, from_below, bias, hidden, state, cell, layers, batch_first, first, rounds=(False, False)):
     """(out, last hidden state, last cell state): shapes and types."""
     cells, units = weights.shape[:2]
     out = given.new_empty((*given.shape[:2], units if layers else cells * units))
@@ -36,14 +36,27 @@ def _like(given, weights, from_below, bias, hidden, state, cell, layers, batch_f
 
 
 recurrence = Own("recurrence", _like)
+rounded = Own("rounded", lambda x: x.new_empty(x.shape))
+MANY_ROWS = 64
 
 
-def own_layers(graph: fx.Graph, always: bool = False) -> list[tuple[str, str]]:
-    """Replaces recurrent layers where their kernels hold all weights at once; `always`: every one that can be. What it did, explained."""
+def rounds_before(cell: str, rows: int, units: int) -> bool:
+    """Whether cuDNN multiplies what was a step before in TF32; the inputs it always does.
+
+    It picks that by size: on an H100 (cuDNN 9.19) so it was of 90 layers of one to 64 rows and 16 to 512 units, but for five of 64 rows.
+    """
+    if rows >= MANY_ROWS and cell in ("gru", "lstm"):
+        return units >= 256
+    return rows > 1 and (units == 256 if cell == "gru" else units >= 512)
+
+
+def own_layers(graph: fx.Graph, always: bool = False, rounds: bool = False) -> list[tuple[str, str]]:
+    """Replaces recurrent layers where their kernels hold all weights at once; `always`: every one that can be. `rounds`: operands to TF32 where
+    cuDNN does. What it did, explained."""
     found = []
     for node in list(graph.nodes):
         if node.op == "call_function" and str(node.target) in LAYERS:
-            layer = _Layer(node)
+            layer = _Layer(node, rounds)
             if layer.is_possible and (fits(layer.shape) or (always and runs(layer.shape))):
                 layer.replace()
                 found.append(EXPLAINED)
@@ -61,7 +74,7 @@ def padded_weights(before: fx.Node, weights: fx.Node, features: int) -> fx.Node:
 class _Layer:
     """A call of torch's recurrent layer."""
 
-    def __init__(self, node: fx.Node) -> None:
+    def __init__(self, node: fx.Node, rounds: bool) -> None:
         self.node, self.cell = node, LAYERS[str(node.target)]
         (
             self.x,
@@ -77,6 +90,14 @@ class _Layer:
         self.states = list(states) if self.cell == "lstm" else [states]
         self.directions = 2 if self.both else 1
         self.units = self.weights[1].meta["val"].shape[1]
+        self.rounds = (rounds, rounds and rounds_before(self.cell, self.rows, self.units))
+        """Of its inputs, and of what was a step before: as cuDNN did on an H100, to the nearest, of two as near to the even one."""
+
+    @property
+    def rows(self) -> int:
+        """Of the shipped input."""
+        size = self.x.meta["val"].shape[0 if self.batch_first else 1]
+        return size if isinstance(size, int) else int(size.node.hint)
 
     @property
     def is_possible(self) -> bool:
@@ -132,6 +153,8 @@ class _Layer:
     def given(self, x: fx.Node, cells: list[int]) -> fx.Node:
         weights = [self._of(number)[0] for number in cells]
         weight = self.insert(aten.cat.default, weights, 0) if len(weights) > 1 else weights[0]
+        if self.rounds[0]:
+            x, weight = self.insert(rounded, x), self.insert(rounded, weight)
         return self.insert(aten.linear.default, x, weight)
 
     def steps(self, x: fx.Node, cells: list[int], layers: bool) -> list[fx.Node]:
@@ -139,7 +162,7 @@ class _Layer:
         first = cells[:1] if layers else cells
         made = self.insert(
             recurrence, self.given(x, first), self.packed(cells, 1), self.packed(cells[1:], 0) if layers and cells[1:] else None,
-            self.bias(cells), *self.states, *[None] * (2 - len(self.states)), self.cell, layers, self.batch_first, cells[0],
+            self.bias(cells), *self.states, *[None] * (2 - len(self.states)), self.cell, layers, self.batch_first, cells[0], self.rounds,
         )  # fmt: skip
         return [self.insert(operator.getitem, made, place) for place in range(3)]
 
@@ -162,9 +185,14 @@ class _Layer:
         self.node.graph.erase_node(self.node)  # its dropout makes it random to torch, so that it would stay
 
 
+@lowers("draft.rounded")
+def lower_rounded(low: Lowering, x: Value):
+    return low.formula(lambda p: make("round_to", x.at(p), "tf32_even", type="float"))
+
+
 @lowers("draft.recurrence")
 def lower_recurrence(
-    low: Lowering, given: Value, weights, from_below, bias, hidden, state, cell, layers, batch_first, first
+    low: Lowering, given: Value, weights, from_below, bias, hidden, state, cell, layers, batch_first, first, rounds=(False, False)
 ):
     program, out_shape = low.program, low.meta[0].shape
     read = {
@@ -185,7 +213,7 @@ def lower_recurrence(
         buffers["last_state"] = program.allocate([cells, batch, units], torch.float32, f"{cell}_state")
     if layers and cells > 1:
         buffers["below"] = program.allocate([cells - 1, steps, batch, units], torch.float32, f"{cell}_below")
-    shape = Recurrence(cell, units, cells, layers, batch_first, first, steps, batch, buffers)
+    shape = Recurrence(cell, units, cells, layers, batch_first, first, steps, batch, buffers, tuple(rounds))
 
     def element(position):
         """Everything that it reads."""

@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from . import library
 from .expressions import Expr, cast, constant, index_value, loads_of
 from .index import Index, Ranges, divide, number, size_symbol
+from .numerics import is_safe
 from .tensors import NoDraft, Position, Program, Value
 
 LOWERINGS: dict[str, Callable[..., Any]] = {}
@@ -26,6 +27,8 @@ PRODUCTS: dict[str, Callable[..., Any]] = {}
 
 CHECKS = ("aten._assert", "aten.sym_constrain", "<built-in function", "aten.sym_size")
 """Operators that look at sizes and types only, and that the forward's own checks stand for."""
+SAME_IN_LIBRARY = ("aten._native_batch_norm_legit_functional.default",)
+"""Lowerings that call the library themselves where they are to have eager's bits."""
 COSTLY = 48
 """Instructions an element from which on a value with several readers is computed once and kept in memory."""
 MANY_LOADS = 6
@@ -78,6 +81,11 @@ class Lowering:
         self.program, self.node, self.uses = program, node, uses
         self.meta = node.meta.get("val")
         self.name = str(node.target).removeprefix("aten.").removeprefix("draft.").split(".")[0].strip("_")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is to have eager's bits."""
+        return self.node in self.program.exact
 
     @property
     def shape(self) -> tuple[Index, ...]:
@@ -158,9 +166,11 @@ def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None
         lowering = Lowering(program, node, len(node.users))
         program.operator = lowering.name
         found = LOWERINGS.get(name)
+        if lowering.is_exact and found and not is_safe(name, found) and name not in SAME_IN_LIBRARY:
+            found = None
         result = found(lowering, *arguments, **keywords) if found else None
         if result is None:
-            own = PRODUCTS.get(name)
+            own = None if lowering.is_exact else PRODUCTS.get(name)
             result = own(lowering, *arguments, **keywords) if own else None
         if result is None:
             result = library.call(lowering, arguments, keywords)

@@ -282,6 +282,15 @@ __device__ T block_scan(T value, T identity, T* total, Join join) {{
 """
 
 
+_TF32 = """\
+// To the 11 significant bits of TF32, to the nearest, of two as near to the even one.
+__device__ __forceinline__ float round_to_tf32_even(float value) {
+    const uint32_t bits = __float_as_uint(value);
+    return (bits & 0x7f800000u) == 0x7f800000u ? value : __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
+}
+"""
+
+
 def prelude(device: str, body: str) -> str:
     """Includes and every function that `body` calls."""
     qualifier = "__device__ __forceinline__" if device == "cuda" else "static inline"
@@ -328,6 +337,8 @@ def prelude(device: str, body: str) -> str:
         found.append(planes.PRELUDE)
     if "cluster_fold" in body:
         found.append(kept.PRELUDE)
+    if device == "cuda" and ("round_to_tf32_even" in body or "Recurrence" in body):
+        found.append(_TF32)
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
     includes = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))

@@ -115,7 +115,8 @@ class RecurrenceEmitter(Emitter):
         r, rows = self.recurrence, self.partition.program.estimate(self.recurrence.batch)
         most = min(SUMS // parts(r), max(1, SHARED_FLOATS // (3 * padded(r.hidden))))
         together = -(-rows // -(-rows // most))
-        return f"Cell::{r.cell}, {r.hidden}, {together}, {r.cells}, {str(r.layers).lower()}"
+        rounds = f", {str(r.rounds[0]).lower()}, {str(r.rounds[1]).lower()}" if self.device == "cuda" else ""
+        return f"Cell::{r.cell}, {r.hidden}, {together}, {r.cells}, {str(r.layers).lower()}{rounds}"
 
     def text(self) -> str:
         r = self.recurrence
@@ -247,8 +248,15 @@ __device__ __forceinline__ void put_value(float* to, float value) {
     *static_cast<volatile float*>(to) = __float_as_uint(value) == kNothing ? __uint_as_float(0x7fffffffu) : value;
 }
 
-// ROWS rows of HIDDEN floats into shared memory, as soon as all of them are there; rows from `rows` on are zeros.
-template <int HIDDEN, int ROWS, int THREADS>
+template <bool ROUNDS>
+__device__ __forceinline__ float operand(float value) { return ROUNDS ? round_to_tf32_even(value) : value; }
+template <bool ROUNDS>
+__device__ __forceinline__ float4 operands(float4 a) {
+    return make_float4(operand<ROUNDS>(a.x), operand<ROUNDS>(a.y), operand<ROUNDS>(a.z), operand<ROUNDS>(a.w));
+}
+
+// ROWS rows of HIDDEN floats into shared memory, as soon as all of them are there, perhaps rounded to TF32; rows from `rows` on are zeros.
+template <int HIDDEN, int ROWS, int THREADS, bool ROUNDS>
 __device__ __forceinline__ void bring(float* to, const float* from, int64_t row_stride, int64_t rows, bool waits) {
     constexpr int kPadded = (HIDDEN + 3) / 4 * 4;
     if (HIDDEN % 4 == 0 && waits) {
@@ -278,7 +286,9 @@ __device__ __forceinline__ void bring(float* to, const float* from, int64_t row_
         #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
             const int word = round * THREADS + threadIdx.x;
-            if (word < kWords) reinterpret_cast<uint4*>(to)[word] = words[round];
+            const uint4 a = words[round];
+            const float4 found = make_float4(__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w));
+            if (word < kWords) reinterpret_cast<float4*>(to)[word] = operands<ROUNDS>(found);
         }
         return;
     }
@@ -290,12 +300,12 @@ __device__ __forceinline__ void bring(float* to, const float* from, int64_t row_
                 word = read_word_now(from + row * row_stride + unit);
             } while (waits && word == kNothing);
         }
-        to[at] = __uint_as_float(word);
+        to[at] = operand<ROUNDS>(__uint_as_float(word));
     }
 }
 
 // A unit's weights, four neighbours at a time to each lane: in registers where KEPT, else read anew.
-template <int GATES, int PADDED, bool KEPT>
+template <int GATES, int PADDED, bool KEPT, bool ROUNDS>
 struct UnitWeights {
     static constexpr int kParts = (PADDED + 127) / 128;
     float4 held[KEPT ? GATES : 1][KEPT ? kParts : 1];
@@ -303,7 +313,7 @@ struct UnitWeights {
 
     __device__ __forceinline__ float4 read(int gate, int part) const {
         const int k = 128 * part + 4 * (threadIdx.x % 32);
-        return k < PADDED ? *reinterpret_cast<const float4*>(from + gate * PADDED + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        return k < PADDED ? operands<ROUNDS>(*reinterpret_cast<const float4*>(from + gate * PADDED + k)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
     __device__ __forceinline__ void take(const float* weights) {
         from = weights;
@@ -364,7 +374,8 @@ __device__ __forceinline__ void add_lanes(const float (&sums)[COUNT], float* to,
     }
 }
 
-template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, int WARPS, bool KEPT>
+// BELOW, BEFORE: whether products with the layer below, and with the step before, are of operands rounded to TF32.
+template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, bool BELOW, bool BEFORE, int WARPS, bool KEPT>
 __global__ void __launch_bounds__(32 * WARPS, 1) recurrence_kernel(const Recurrence r) {
     constexpr int kGates = gates_of<CELL>, kSums = sums_of<CELL>, kPadded = (HIDDEN + 3) / 4 * 4, kThreads = 32 * WARPS;
     constexpr int kBlocks = (HIDDEN + WARPS - 1) / WARPS;  // of a cell
@@ -377,7 +388,8 @@ __global__ void __launch_bounds__(32 * WARPS, 1) recurrence_kernel(const Recurre
     float* out = top ? r.out + (LAYERS ? 0 : cell * HIDDEN) : r.below + cell * r.steps * r.batch * HIDDEN;
     const int64_t out_step = top ? r.out_step : r.batch * HIDDEN, out_row = top ? r.out_row : HIDDEN;
     const float* given = r.given + (LAYERS ? 0 : cell * kGates * HIDDEN) + unit;
-    UnitWeights<kGates, kPadded, KEPT> weights, from_below;
+    UnitWeights<kGates, kPadded, KEPT, BEFORE> weights;
+    UnitWeights<kGates, kPadded, KEPT, BELOW> from_below;
     weights.take(r.weights + static_cast<int64_t>(cell * HIDDEN + unit) * kGates * kPadded);
     if (!first) from_below.take(r.from_below + static_cast<int64_t>((cell - 1) * HIDDEN + unit) * kGates * kPadded);
     float bias[kSums];
@@ -398,13 +410,15 @@ __global__ void __launch_bounds__(32 * WARPS, 1) recurrence_kernel(const Recurre
             if (CELL == Cell::lstm && finishes) state = done ? r.last_state[place] : r.state[place];
             float sums[kSums * ROWS] = {};
             if (LAYERS && CELLS > 1 && !first) {  // while the others of this layer finish the step before
-                bring<HIDDEN, ROWS, kThreads>(below, r.below + (((cell - 1) * r.steps + step) * r.batch + start) * HIDDEN, HIDDEN, rows, true);
+                bring<HIDDEN, ROWS, kThreads, BELOW>(below, r.below + (((cell - 1) * r.steps + step) * r.batch + start) * HIDDEN, HIDDEN, rows, true);
                 __syncthreads();
                 from_below.template multiply<kSums, ROWS, 2>(sums, below);
             }
             const float* from = done ? out + earlier * out_step + start * out_row : r.hidden + (cell * r.batch + start) * HIDDEN;
-            bring<HIDDEN, ROWS, kThreads>(before[turn], from, done ? out_row : HIDDEN, rows, done > 0);
+            bring<HIDDEN, ROWS, kThreads, BEFORE>(before[turn], from, done ? out_row : HIDDEN, rows, done > 0);
             __syncthreads();
+            float own = finishes ? before[turn][lane * kPadded + unit] : 0.0f;  // what the unit itself was, not rounded
+            if (CELL == Cell::gru && BEFORE && finishes) own = __uint_as_float(read_word_now(from + lane * (done ? out_row : HIDDEN) + unit));
             weights.template multiply<kSums, ROWS, CELL == Cell::gru ? 3 : 2>(sums, before[turn]);
             add_lanes<16, kSums * ROWS>(sums, totals[warp], 0, kSums * ROWS);
             __syncwarp();
@@ -414,7 +428,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1) recurrence_kernel(const Recurre
                 for (int sum = 0; sum < kSums; ++sum) {
                     total[sum] = totals[warp][sum * ROWS + lane] + bias[sum] + (sum < kGates ? inputs[sum < kGates ? sum : 0] : 0.0f);
                 }
-                const float hidden = next_hidden<CELL>(total, before[turn][lane * kPadded + unit], state);
+                const float hidden = next_hidden<CELL>(total, own, state);
                 put_value(out + step * out_step + row * out_row + unit, hidden);
                 if (CELL == Cell::lstm) r.last_state[place] = state;
                 if (done == r.steps - 1) r.last[place] = hidden;
@@ -425,7 +439,7 @@ __global__ void __launch_bounds__(32 * WARPS, 1) recurrence_kernel(const Recurre
 }
 
 // All blocks of a grid at once, so that they may wait for each other.
-template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, int WARPS, bool KEPT>
+template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, bool BELOW, bool BEFORE, int WARPS, bool KEPT>
 void launch_cells(const Recurrence& recurrence, cudaStream_t stream) {
     cudaLaunchAttribute together;
     together.id = cudaLaunchAttributeCooperative;
@@ -436,19 +450,19 @@ void launch_cells(const Recurrence& recurrence, cudaStream_t stream) {
     config.stream = stream;
     config.attrs = &together;
     config.numAttrs = 1;
-    cudaLaunchKernelEx(&config, recurrence_kernel<CELL, HIDDEN, ROWS, CELLS, LAYERS, WARPS, KEPT>, recurrence);
+    cudaLaunchKernelEx(&config, recurrence_kernel<CELL, HIDDEN, ROWS, CELLS, LAYERS, BELOW, BEFORE, WARPS, KEPT>, recurrence);
 }
 
 // WARPS units to a block, or more of them where the device has fewer multiprocessors than that makes blocks.
-template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, int WARPS, bool KEPT>
+template <Cell CELL, int HIDDEN, int ROWS, int CELLS, bool LAYERS, bool BELOW, bool BEFORE, int WARPS, bool KEPT>
 void run_cells(const Recurrence& recurrence, cudaStream_t stream) {
     int device = 0, multiprocessors = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (CELLS * ((HIDDEN + WARPS - 1) / WARPS) <= multiprocessors) {
-        launch_cells<CELL, HIDDEN, ROWS, CELLS, LAYERS, WARPS, KEPT>(recurrence, stream);
+        launch_cells<CELL, HIDDEN, ROWS, CELLS, LAYERS, BELOW, BEFORE, WARPS, KEPT>(recurrence, stream);
     } else {
-        launch_cells<CELL, HIDDEN, ROWS, CELLS, LAYERS, 32, false>(recurrence, stream);
+        launch_cells<CELL, HIDDEN, ROWS, CELLS, LAYERS, BELOW, BEFORE, 32, false>(recurrence, stream);
     }
 }
 """

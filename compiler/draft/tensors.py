@@ -100,6 +100,8 @@ class Recurrence:
     batch: Index
     buffers: dict[str, Buffer]
     """By what it is for: see the struct of recurrences.py."""
+    rounds: tuple[bool, bool] = (False, False)
+    """Whether products with what the layer below made, and with what was a step before, are of operands rounded to TF32."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,10 @@ class Program:
         """Whether what is costly and read several times is kept in memory."""
         self.non_negative: set[Buffer] = set()
         """Indices that never count from the end."""
+        self.numerics = "eager"
+        """Where a product's operands are rounded: see numerics.py."""
+        self.exact: set[torch.fx.Node] = set()
+        """Calls that are to have eager's bits."""
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0

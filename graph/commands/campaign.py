@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graph.commands.opened import door, engine
-from graph.commands.options import BOTH, EXIT_INTERRUPTED, Parser, budget, number, of_problems, on_engine, protocol
+from graph.commands.options import (
+    BOTH,
+    EXIT_INTERRUPTED,
+    Parser,
+    budget,
+    number,
+    numerics,
+    of_problems,
+    on_engine,
+    protocol,
+)
 
 if TYPE_CHECKING:
     from graph.ahead import Ahead
@@ -49,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--json", action="store_true", help="summary.json on standard output, nothing else there")
     options = made.add_argument_group("for every problem, as in `run.py --kernel FILE.py`")
     of_problems(options)
+    numerics(options)
     protocol(options)
     budget(options)
     options.add_argument("--repairs", type=number(int, 0), metavar="N")
@@ -68,7 +79,7 @@ def run_options(asked: argparse.Namespace) -> list[str]:
     """The options that every problem's run gets."""
     words: list[str] = []
     for option in (
-        "own-kernels", "compare", "rounds", "width", "seconds", "tokens", "money", "repairs", "tune-seconds", "policy",
+        "own-kernels", "numerics", "compare", "rounds", "width", "seconds", "tokens", "money", "repairs", "tune-seconds", "policy",
         "model", "agents", "memory", "sandbox",
     ):  # fmt: skip
         value = getattr(asked, option.replace("-", "_"))
@@ -196,7 +207,7 @@ def _plan(
             choice = chosen(path, "")
             if choice.settings.policy["drafter"] != "rules":
                 return
-            draft = drafting.draft(choice.kernel.text, at_work.device).source
+            draft = drafting.draft(choice.kernel.text, at_work.device, choice.settings.numerics).source
             if draft.strip() and at_work.here:
                 store = Store(ahead / campaigns.entry_id(path))
                 with at_work.evaluator(choice.kernel, store) as evaluator:

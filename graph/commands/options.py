@@ -89,6 +89,13 @@ def of_problems(parser: argparse._ActionsContainer, *, rule: str | None = "some"
     )  # fmt: skip
 
 
+def numerics(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--numerics", choices=("eager", "fp32"), default="eager",
+        help="of a PyTorch module's draft by rules on a GPU: rounded where eager torch rounds, TF32 in convolutions, or without TF32 (eager)",
+    )  # fmt: skip
+
+
 BOTH = ("both", "kernelbench")
 """`--protocol` that asks for KernelBench's own verdict, too."""
 

@@ -13,6 +13,7 @@ from graph.commands.options import (
     common,
     lock_clocks,
     number,
+    numerics,
     of_problems,
     on_device,
     on_end,
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--source", metavar="FILE", help="start from your own file for that kernel's spec")
     made.add_argument("--draft", metavar="FILE", help="of a PyTorch module: your own first candidate (ModelNew)")
     of_problems(made)
+    numerics(made)
     made.add_argument("--run-id", metavar="NAME", help="name the run")
     budget(made, "5", "1")
     made.set_defaults(rounds=5, width=1)

@@ -113,7 +113,7 @@ class RulesPolicy:
     def drafter(self, request: DraftRequest) -> DraftAnswer:
         if request.repair:
             return DraftAnswer(reason="the rules have one draft for a module, and it failed")
-        return drafting.draft(request.problem, request.device.device)
+        return drafting.draft(request.problem, request.device.device, request.numerics)
 
     def profiler(self, request: ProfilerRequest) -> Finding:
         timings = request.timings

@@ -50,7 +50,7 @@ def test_a_campaign_over_a_suite_of_two_files_one_of_which_is_none(tmp_path: Pat
     found = {line["id"]: line for line in json.loads(done.stdout)["page"]["lines"]}
     assert found["l1-004-Nothing"]["state"] == "unfit" and found["l1-004-Nothing"]["reason"]
     softmax = found["l1-003-Softmax"]
-    assert (softmax["state"], softmax["outcome"], softmax["disagreement"]) == ("done", "PASSED", "")
+    assert (softmax["state"], softmax["outcome"], softmax["disagreement"]) == ("done", "PASSED", ""), softmax
     assert softmax["solved"]["correct"] and softmax["solved"]["speedup"]["eager"]["median"] > 0
     folder = tmp_path / "runs" / "mine-cpu"
     assert (folder / softmax["link"]).is_file()

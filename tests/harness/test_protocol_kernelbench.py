@@ -84,6 +84,25 @@ def test_what_fails_is_named_as_there(evaluator: Evaluator, change, compiled: bo
     assert said in found.metadata[name], found.metadata
 
 
+def test_what_rounding_alone_does_to_a_problem_is_measured(tmp_path: Path):
+    """A factor of a million before a sine: eager passes its own check no longer where inputs are the next numbers."""
+    off = ("return x * self.weight", "return torch.sin(x * self.weight * 1e6)")
+    (tmp_path / "level1").mkdir()
+    path = tmp_path / "level1" / "8_Chaos.py"
+    path.write_text(PROBLEM.replace(*off))
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as chaos:
+        found = asked(chaos, HONEST.replace(off[0], "return torch.sin(x * (1e6 * self.weight))"))
+    assert not found.correctness and float(found.metadata["eager_off_by_rounding"]) > 0.01
+    said = protocol.disagreement(found, Outcome.PASSED, "", ())
+    assert "so is eager from itself" in said and "a property of the problem" in said
+
+
+def test_an_honest_failure_is_no_property_of_the_problem(evaluator: Evaluator):
+    found = asked(evaluator, HONEST.replace("* self.weight", "* self.weight + 1e-3"))
+    assert found.metadata["eager_passes_off_by_rounding"] is True
+    assert "property" not in protocol.disagreement(found, Outcome.PASSED, "", ())
+
+
 @pytest.mark.gpu
 def test_a_large_answer_is_read_before_the_next_trial_is_asked_for(tmp_path: Path):
     """Copies on a GPU go on behind the call: four of five trials were called wrong where an answer had gigabytes."""

@@ -222,7 +222,7 @@ def test_what_the_baseline_passes_on_is_checked_all_at_once(tmp_path: Path) -> N
 def test_the_rules_draft_is_built_while_the_tester_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def draft(problem: str, device: str) -> roles.DraftAnswer:
+    def draft(problem: str, device: str, numerics: str) -> roles.DraftAnswer:
         asked.append(problem)
         return roles.DraftAnswer(source="speed 3")
 

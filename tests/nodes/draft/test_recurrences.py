@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compiler import draft
-from compiler.draft import recurrences
+from compiler.draft import lower_recurrent, recurrences
 from tests.nodes.draft.direct import Emulated, Pair, _close, _leaves, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated
@@ -56,11 +56,11 @@ def test_steps_may_be_more_or_fewer(tmp_path):
         pair.check(steps, pair.inputs(steps, leading=steps))
 
 
-def emulated(text: str, folder, multiprocessors: int, monkeypatch):
+def emulated(text: str, folder, multiprocessors: int, monkeypatch, numerics: str = "fp32"):
     """The problem's module, Model and the draft's ModelNew for a device of so many multiprocessors, its kernels emulated."""
     monkeypatch.setattr(recurrences, "MULTIPROCESSORS", multiprocessors)
     monkeypatch.setenv("EMULATE_MULTIPROCESSORS", "8")
-    reference, source = module(text), draft.draft(text, "cuda")
+    reference, source = module(text), draft.draft(text, "cuda", numerics=numerics)
     built = emulation.library(translated(native_source(source, "cuda")), folder)
     new = module(source, load_native=lambda _: Emulated(built, "emulated"))
     made = []
@@ -86,12 +86,46 @@ def test_blocks_that_wait_for_each_other_are_right(multiprocessors, tmp_path, mo
     """For a device of eight, so that several blocks share a layer, each warp's weights in registers; and for a larger one than there
     is, where blocks take 32 units."""
     reference, source, eager, new = emulated(LAYERS, tmp_path, multiprocessors, monkeypatch)
-    assert "Cell::gru, 20, 3, 3, true, 10, true>" in source or multiprocessors == 132
+    assert "Cell::gru, 20, 3, 3, true, false, false, 10, true>" in source or multiprocessors == 132
     torch.manual_seed(3)
     inputs = reference.get_inputs()
     check(eager, new, inputs)
     monkeypatch.setenv("EMULATE_BACKWARDS", "1")
     check(eager, new, inputs)
+
+
+def to_tf32(x: torch.Tensor) -> torch.Tensor:
+    """To the nearest of 11 significant bits, of two as near to the even one; float64."""
+    bits = x.float().contiguous().view(torch.int32)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(torch.float32).double()
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the emulation needs g++")
+@pytest.mark.parametrize("of_before", [True, False])
+def test_a_grus_operands_are_rounded_where_cudnn_rounds_them(of_before, tmp_path, monkeypatch):
+    """Inputs, and what the layer below made, always; what was a step before by size."""
+    assert [lower_recurrent.rounds_before("gru", 10, units) for units in (100, 256, 512)] == [False, True, False]
+    monkeypatch.setattr(lower_recurrent, "rounds_before", lambda *_: of_before)
+    units = 20
+    text = problem("return self.layer(x)[0]", "[torch.randn(5, 3, 16)]", f"self.layer = nn.GRU(16, {units}, 2)")
+    reference, _, eager, new = emulated(text, tmp_path, 8, monkeypatch, "eager")
+    (x,) = reference.get_inputs()
+    before = to_tf32 if of_before else torch.Tensor.double
+    below, layer = x, eager.layer
+    with torch.no_grad():
+        for number in range(2):
+            of_input, recurrent = (getattr(layer, f"weight_{which}_l{number}") for which in ("ih", "hh"))
+            biases = [getattr(layer, f"bias_{which}_l{number}").double() for which in ("ih", "hh")]
+            hidden, made = torch.zeros(3, units), []
+            for step in below:
+                r, z, n = (to_tf32(step) @ to_tf32(of_input).T + biases[0]).chunk(3, 1)
+                r_h, z_h, n_h = (before(hidden) @ before(recurrent).T + biases[1]).chunk(3, 1)
+                made_of, kept = torch.tanh(n + torch.sigmoid(r + r_h) * n_h), torch.sigmoid(z + z_h)
+                hidden = ((hidden - made_of) * kept + made_of).float()
+                made.append(hidden)
+            below = torch.stack(made)
+        ours, theirs = new(x), eager(x)
+    assert (ours - below).abs().max() < 3e-6 < 5e-5 < (theirs - below).abs().max()
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="the emulation needs g++")
@@ -126,7 +160,7 @@ def test_layers_alone_are_refused_where_their_blocks_cannot_run_at_once():
     with pytest.raises(draft.NoDraft, match="stays with a library: gru"):
         draft.draft(text, "cuda")
     fewer = text.replace("1024, 5)", "1024, 4)").replace("(5, 2", "(4, 2")
-    assert "1024, 2, 4, true, 32, false>" in draft.draft(fewer, "cuda")
+    assert "1024, 2, 4, true, true, false, 32, false>" in draft.draft(fewer, "cuda")
 
 
 def test_a_layer_that_starts_from_a_draw_is_computed_once():

@@ -1,0 +1,67 @@
+"""What a draft computes bit for bit as eager does, because eager rounds what is made of it.
+
+On a GPU torch lets cuDNN round the operands of a float32 convolution to TF32 (torch.backends.cudnn.allow_tf32 is True). Before such an operator
+one unit of float32's last place decides for about one operand in 4,000 to which side it is rounded, and then it is 2^-11 of itself away: an order of
+sums of our own, as exact as eager's, is off from eager's result by 1e-4 to 1e-3 behind a normalisation, where KernelBench allows 1e-4, and further
+normalisations by the batch amplify that (measured on an H100, docs/results.md: MobileNetV2 0.01, EfficientNetB2 0.8). The same operators in the same
+library give the same bits. So what is summed before a convolution stays with the library where the network normalises; all that is computed element by
+element, and what no convolution reads any more, is ours.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import fx
+
+Numerics = Literal["eager", "fp32"]
+CONVOLUTIONS = tuple(f"aten.conv{form}{rank}d." for rank in (1, 2, 3) for form in ("", "_transpose"))
+SAFE = ("lower_pointwise", "lower_views")
+"""Whose operators have one result: each of their elements takes no sum."""
+EXTREMES = ("aten.max", "aten.min", "aten.amax", "aten.amin", "aten.arg", "aten.adaptive_max", "aten.any", "aten.all")
+"""Those have one, too, in whatever order."""
+
+
+def is_depthwise(node: fx.Node) -> bool:
+    """Torch's own kernel, in float32 and in the order of the window's taps, as ours."""
+    arguments = list(node.args)
+    groups = arguments[6] if len(arguments) > 6 and "transpose" not in str(node.target) else 1
+    return groups != 1 and groups == arguments[0].meta["val"].shape[1]
+
+
+def _rounds(node: fx.Node) -> bool:
+    """Whether eager may round its operands to TF32."""
+    if node.op != "call_function" or not str(node.target).startswith(CONVOLUTIONS):
+        return False
+    return node.meta["val"].dtype == torch.float32 and not is_depthwise(node)
+
+
+def exact_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Calls of which a convolution reads what a normalisation has to do with: before it, behind it or being it."""
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    read: set[fx.Node] = set()
+    """By a convolution, at once or later."""
+    behind: set[fx.Node] = set()
+    """A normalisation comes later."""
+    for node in reversed(nodes):
+        for user in node.users:
+            if user in read or _rounds(user):
+                read.add(node)
+            if user in behind or _normalises(user):
+                behind.add(node)
+    before: set[fx.Node] = set()
+    """A normalisation came before, or is this one."""
+    for node in nodes:
+        if _normalises(node) or any(source in before for source in node.all_input_nodes):
+            before.add(node)
+    return {node for node in nodes if node in read and (node in behind or node in before)}
+
+
+def _normalises(node: fx.Node) -> bool:
+    return "norm" in str(node.target).split(".")[1] if str(node.target).startswith("aten.") else False
+
+
+def is_safe(name: str, lowering) -> bool:
+    """Whether a kernel of ours gives the same bits as eager's operator."""
+    return lowering.__module__.rpartition(".")[2] in SAFE or name.startswith(EXTREMES)

@@ -1,0 +1,68 @@
+"""What of a network a draft leaves to the library, so that a convolution rounds the bits that it rounds in eager torch."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from compiler import draft
+from tests.nodes.draft.direct import problem
+from tests.nodes.draft.test_recurrences import emulated
+
+IMAGES = "[torch.rand(3, 16, 12, 12)]"
+LAYERS = (
+    "self.one, self.two = nn.Conv2d(16, 24, 3, padding=1, bias=False), nn.Conv2d(24, 16, 1, bias=False)\n"
+    "self.first, self.last, self.spread = nn.BatchNorm2d(24), nn.BatchNorm2d(16), nn.Conv2d(24, 24, 3, groups=24, bias=False)"
+)
+NETWORK = problem(
+    "y = F.relu6(self.first(self.one(x)))\n"
+    "y = self.spread(F.pad(y, (1, 1, 1, 1)) * torch.sigmoid(F.avg_pool2d(y, 12)))\n"
+    "return torch.relu(self.last(self.two(y)) + x)",
+    IMAGES,
+    LAYERS,
+)
+
+
+def forward_of(text: str, **named) -> str:
+    return draft.draft(text, "cuda", **named).rpartition("def forward(")[2]
+
+
+def test_what_a_convolution_reads_behind_a_norm_is_summed_by_the_library_and_the_rest_by_us():
+    made = forward_of(NETWORK)
+    assert (
+        made.count("torch.batch_norm(") == 1
+        and "self.first.running_mean" in made.partition("torch.batch_norm(")[2][:200]
+    )
+    assert "aten.avg_pool2d" in made and "own_conv2d" in made, "the depthwise one is in eager's order anyway"
+    assert "aten.relu" not in made and "aten.sigmoid" not in made and "self.last.weight" in made
+
+
+def test_without_a_norm_nothing_is_left_to_the_library_for_its_bits():
+    text = problem("return self.two(F.avg_pool2d(F.relu(self.one(x)), 2))", IMAGES, LAYERS)
+    assert "aten.avg_pool2d" not in forward_of(text)
+
+
+def test_fp32_rounds_nowhere():
+    made = forward_of(NETWORK, numerics="fp32")
+    assert "torch.batch_norm(" not in made and "aten.avg_pool2d" not in made
+    assert made.count("in_float32(lambda: torch.ops.aten.conv2d") == 2
+    with pytest.raises(ValueError, match="eager or fp32"):
+        draft.draft(NETWORK, "cuda", numerics="half")
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="the emulation needs g++")
+def test_such_a_draft_gives_eagers_bits_and_moves_its_statistics(tmp_path, monkeypatch):
+    """Without what a CPU's eager sums or approximates in another way than a GPU's."""
+    forward = "y = F.relu6(self.first(self.one(x)))\nreturn torch.relu(self.two(y * F.avg_pool2d(y, 12)) + x)"
+    text = problem(forward, IMAGES, LAYERS)
+    reference, source, eager, new = emulated(text, tmp_path, 8, monkeypatch, "eager")
+    assert "torch.batch_norm(" in source
+    (x,) = reference.get_inputs()
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(new(x), eager(x))
+    state = new.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in eager.state_dict().items())
+    assert state["first.num_batches_tracked"] == 2 and state["first.running_mean"].abs().max() > 0
