@@ -73,6 +73,7 @@ struct Torch {
     // Operators of this device. Null where this torch has none: then they are called through Python.
     Error (*convolution)(Handle, Handle, Handle*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int32_t,
                          const int64_t*, int64_t, int64_t, Handle*);
+    Error (*cat)(const Handle*, int64_t, int64_t, Handle*);
     Error (*mm_out)(Handle, Handle, Handle);
     Error (*bmm_out)(Handle, Handle, Handle);
     Error (*addmm_out)(Handle, Handle, Handle, Handle, double, double);
@@ -129,6 +130,7 @@ inline void look_up_all() {
     look_up(torch.get_current_device_index, cpu, "aoti_torch_get_current_device_index", true);
 #endif
     look_up(torch.convolution, device, "aoti_torch_" HOST_DEVICE "_convolution", false);
+    look_up(torch.cat, device, "aoti_torch_" HOST_DEVICE "_cat", false);
     look_up(torch.mm_out, device, "aoti_torch_" HOST_DEVICE "_mm_out", false);
     look_up(torch.bmm_out, device, "aoti_torch_" HOST_DEVICE "_bmm_out", false);
     look_up(torch.addmm_out, device, "aoti_torch_" HOST_DEVICE "_addmm_out", false);
@@ -383,6 +385,15 @@ struct Call {
         check(torch.convolution(a.handle, weight.handle, bias ? &added : nullptr, stride.at, stride.count, padding.at, padding.count,
                                 dilation.at, dilation.count, transposed, beyond.at, beyond.count, groups, &made),
               "torch's convolution failed; its reason is in the error output");
+        out.own(made);
+        return true;
+    }
+    HOST_APART bool cat(Tensor& out, std::initializer_list<const Tensor*> parts, int64_t axis) const {
+        Handle handles[64], made;
+        if (!torch.cat || parts.size() > 64) return false;
+        int64_t count = 0;
+        for (const Tensor* part : parts) handles[count++] = part->handle;
+        check(torch.cat(handles, count, axis, &made), "torch's cat failed; its reason is in the error output");
         out.own(made);
         return true;
     }

@@ -400,10 +400,8 @@ class _Translation:
             return
         quick = self._operator(node, out) if re.fullmatch(r"torch\.ops\.aten\.\w+\.\w+", function) else ""
         usual = self._usual(node, out)
-        if usual:
-            self.lines.append(f"if (!{quick}) {usual}" if quick else usual)
-        else:
-            self._inside(f"c.take({self._python(node)}, {out});")
+        through_python = usual or f"{{ Inside inside(c); c.take({self._python(node)}, {out}); }}"
+        self.lines.append(f"if (!{quick}) {through_python}" if quick else through_python)
 
     def _empty(self, node: ast.Call, out: str) -> bool:
         named = {keyword.arg: keyword.value for keyword in node.keywords}
@@ -457,6 +455,10 @@ class _Translation:
         plain = {"mm.default": 2, "bmm.default": 2, "matmul.default": 2, "addmm.default": 3}
         if plain.get(name) == len(arguments):
             return f"c.{name.removesuffix('.default')}({out}, {', '.join(map(self._tensor, arguments))})"
+        if name == "cat.default" and isinstance(arguments[0], ast.List) and len(arguments) <= 2:
+            parts = ", ".join(f"&{self._tensor(part)}" for part in arguments[0].elts)
+            axis = self._integer(arguments[1]) if len(arguments) == 2 else "0"
+            return f"c.cat({out}, {{{parts}}}, {axis})"
         if name == "linear.default" and len(arguments) in (2, 3):
             bias = self._optional(arguments[2]) if len(arguments) == 3 else "nullptr"
             return f"c.linear({out}, {self._tensor(arguments[0])}, {self._tensor(arguments[1])}, {bias})"

@@ -144,7 +144,7 @@ def _dropout(low, arguments) -> Value:
     a, share, training = arguments
     if share == 0 or training is False:
         return a
-    text = f"torch.nn.functional.dropout({tensor_text(low.program, a)}, {share!r}, training=True)"
+    text = f"torch.dropout({tensor_text(low.program, a)}, {share!r}, True)"
     return _emitted(low, text, [a], low.meta[0])
 
 
