@@ -16,7 +16,7 @@ import torch
 
 from compiler import draft
 from compiler.draft.prelude import CPP_INCLUDES
-from harness.host import translated
+from harness.host import host_source
 from harness.worker_forms import native_forward
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
@@ -146,7 +146,7 @@ class Pair:
         self.answer = draft.answer(text, device)
         self.source = self.answer["source"]
         self.reference = module(text)
-        loaded = library(native_source(self.source, device) + translated(self.source, device), device, folder)
+        loaded = library(native_source(self.source, device) + host_source(self.source, device), device, folder)
         self.candidate = module(self.source, load_native=lambda _: Native(loaded, device))
 
     def inputs(self, seed: int, leading: int | None = None, scale: float = 1.0, shift: float = 0.0) -> list:
