@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -63,10 +64,14 @@ def require_fanouts(fanouts: list[int]) -> None:
 
 def require_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     """The whole number; raises GraphError where it is none or out of range."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or isinstance(value, bool) or found < least or (most is not None and found > most):
         upper = "" if most is None else f" and at most {most}"
         raise GraphError(f"{name} must be a whole number of at least {least}{upper}, not {value!r}")
-    return value
+    return found
 
 
 def most_nodes(batch: int, fanouts: list[int], nodes: int, *, repeated: bool = False) -> list[int]:
@@ -93,7 +98,17 @@ class Loader:
         pin: bool = False, with_features: bool = True, copy: bool = True, newest_only: bool = False, with_replacement: bool = False,
         places: bool = False,
     ) -> None:  # fmt: skip
-        require_fanouts(list(fanouts))
+        if not isinstance(graph, Graph):
+            raise GraphError(
+                f"the graph must be a minibatch Graph, such as from_pyg makes, not a {type(graph).__name__}"
+            )
+        if isinstance(fanouts, (str, int)):
+            raise GraphError(f"fanouts must be a list, one for each layer, not {fanouts!r}")
+        fanouts = [
+            n.__index__() if hasattr(n, "__index__") and not isinstance(n, (bool, float)) else n for n in fanouts
+        ]
+        require_fanouts(fanouts)
+        seed = require_number("seed", seed, -(1 << 63), (1 << 64) - 1)
         batch = require_number("batch", batch, 1, (1 << 31) - 1)
         cores = len(os.sched_getaffinity(0))
         threads = require_number("threads", threads, 0, MOST_THREADS) or cores
@@ -128,6 +143,7 @@ class Loader:
         has slots of its own. Raises GraphError where a seed is no node, ValueError where the loader is closed.
         """
         given = ids_of(ids, self.graph.nodes).cpu()
+        number = require_number("an epoch's number", number, -(1 << 62), 1 << 62)
         return self._batches(given, batch_seed(self.seed, number))
 
     def _batches(self, given: torch.Tensor, seed: int) -> Iterator[Batch]:

@@ -16,7 +16,7 @@ from minibatch.graphs import Graph, GraphError
 
 NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-papers100M")
 """OGB's node data sets with one class a node and one kind of node."""
-VERSION = 1
+VERSION = 2
 """Of what is made of them: part of a kept graph's name."""
 EDGES_AT_ONCE = 1 << 28
 """Sorted in one piece: eight bytes each and their sorting's, about 10 GB."""
@@ -34,7 +34,7 @@ SPLIT_HOLDS = [
 def load(name: str, root: Path) -> Graph:
     """The data set out of OGB's folder `root`, downloaded there first where it is missing; OGB asks before more than 1 GB.
 
-    Features are float16; nodes without a label, which are in no split, get 0. Raises GraphError.
+    Features are float16; nodes without a label get -1. Raises GraphError.
     """
     found, split, classes = _read(name, root)
     arrays, labels = found
@@ -45,7 +45,7 @@ def load(name: str, root: Path) -> Graph:
     for begin in range(0, nodes, ROWS_AT_ONCE):
         features[begin : begin + ROWS_AT_ONCE] = torch.from_numpy(arrays["node_feat"][begin : begin + ROWS_AT_ONCE])
     rowptr, col = symmetrised(torch.from_numpy(np.ascontiguousarray(arrays["edge_index"])), nodes)
-    labelled = torch.from_numpy(np.nan_to_num(labels.reshape(-1))).to(torch.int64)
+    labelled = torch.from_numpy(np.nan_to_num(labels.reshape(-1), nan=-1)).to(torch.int64)
     ids = {part: torch.from_numpy(np.array(split[part], dtype=np.int64)) for part in ("train", "valid", "test")}
     return Graph(rowptr, col, features, labelled, **ids, classes=classes)
 

@@ -58,6 +58,9 @@ class Graph:
     edge_weights: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
+        for name, values in self.arrays().items():
+            if isinstance(values, (np.ndarray, list, tuple)):
+                setattr(self, name, tensor_of(name, values))
         for name in SPLITS:
             ids = getattr(self, name)
             if isinstance(ids, torch.Tensor) and ids.dtype == torch.bool and ids.shape == (self.nodes,):
@@ -159,15 +162,28 @@ def _require_kind(name: str, values: torch.Tensor) -> None:
         raise GraphError(f"the graph's {name} must be {wanted}, {shape} and contiguous; they are {found}")
 
 
+def tensor_of(name: str, values: Any) -> torch.Tensor:
+    """Numbers in a tensor, an array or a list as a dense tensor; unsigned ones, which PyTorch cannot compare, in int64."""
+    try:
+        if not isinstance(values, torch.Tensor):
+            held = np.asarray(values) if len(values) else np.zeros(np.shape(values), dtype=np.int64)
+            values = torch.from_numpy(np.ascontiguousarray(held))
+    except (TypeError, ValueError):
+        kind = type(values).__name__
+        raise GraphError(f"{name} must be numbers, in a tensor, an array or a list; they are {kind}") from None
+    if values.layout != torch.strided:
+        raise GraphError(f"{name} must be dense; call to_dense() first")
+    return values.to(torch.int64) if values.dtype in (torch.uint16, torch.uint32, torch.uint64) else values.detach()
+
+
 def converted(name: str, values: Any) -> torch.Tensor:
     """An array of a graph in the dtype and layout that it must have, from a tensor, an array or a list that holds the same.
 
     Raises GraphError where it does not, such as fractions for ids.
     """
-    try:
-        found = values if isinstance(values, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(values))
-    except (TypeError, ValueError):
-        raise GraphError(f"{name} must be numbers, in a tensor or an array; they are {type(values).__name__}") from None
+    found = tensor_of(name, values)
+    if name == "labels" and not found.is_floating_point() and found.dim() == 2 and found.shape[1] == 1:
+        found = found[:, 0]
     kinds = KINDS.get(name, (torch.int64,))
     if name == "labels" and found.is_floating_point():
         found = found.to(torch.float32)
@@ -188,9 +204,8 @@ def converted(name: str, values: Any) -> torch.Tensor:
 
 def ids_of(values: Any, nodes: int, what: str = "seeds") -> torch.Tensor:
     """int64 node ids from ids or a bool mask [nodes], as a tensor, an array or a list. Raises GraphError."""
-    if isinstance(values, (list, tuple, range)):
-        values = torch.tensor(list(values)) if len(values) else torch.empty(0, dtype=torch.int64)
-    found = values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
+    found = tensor_of(what, values)
+    found = found.to(torch.int64) if not found.numel() else found
     if found.dtype == torch.bool:
         if found.shape != (nodes,):
             raise GraphError(f"a mask of {what} must have one element a node, {nodes}; it has {list(found.shape)}")
@@ -213,6 +228,8 @@ def from_csr(
 
     What can be converted without loss is. Raises GraphError, also where features are not finite.
     """
+    if labels is None:
+        labels = torch.full((max(0, len(rowptr) - 1),), -1)
     names = {
         "rowptr": rowptr,
         "col": col,
@@ -225,11 +242,16 @@ def from_csr(
     nodes = len(arrays["rowptr"]) - 1
     if nodes >= 1 << 31:
         raise GraphError(f"node ids have 32 bits here, and the graph has {nodes} nodes")
-    splits = {name: ids_of(ids, nodes, f"{name} ids") for name, ids in zip(SPLITS, (train, valid, test), strict=True)}
+    splits = {
+        name: ids_of(() if ids is None else ids, nodes, f"{name} ids")
+        for name, ids in zip(SPLITS, (train, valid, test), strict=True)
+    }
     held = arrays["labels"]
     if classes is None:
         known = held.shape[1] if held.dim() == 2 else int(held.max()) + 1 if len(held) else 0
         classes = max(1, known)
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+        raise GraphError(f"classes must be a whole number of at least 1, not {classes!r}")
     made = Graph(**arrays, **splits, classes=classes)
     made.require_consistent()
     made.require_finite()

@@ -127,7 +127,7 @@ def test_masks_and_ids_of_any_kind_are_seeds(give):
     [
         ([5, 299, 10_000_000], "seeds reach from 5 to 10000000, and the graph has 300 nodes"),
         ([5, -1], "seeds reach from -1 to 5"),
-        ([0.5], "seeds must be whole numbers or a mask, flat; they are float32"),
+        ([0.5], "seeds must be whole numbers or a mask, flat; they are float64"),
         (torch.zeros(7, dtype=torch.bool), "a mask of seeds must have one element a node, 300"),
         (torch.zeros(2, 2, dtype=torch.int64), "flat; they are int64"),
     ],
@@ -324,3 +324,38 @@ def test_empty_and_junk_arrays_in_a_folder_are_refused_with_a_sentence(name, tmp
         np.save(tmp_path / "junk" / f"{name}.npy", junk)
         with pytest.raises(GraphError):
             graphs.load(tmp_path / "junk")
+
+
+def test_arrays_and_lists_of_any_kind_are_a_graph():
+    graph = made()
+    arrays = {name: values.numpy() for name, values in graph.arrays().items()}
+    held = Graph(**(arrays | {"train": arrays["train"].tolist()}), classes=3)
+    held.require_consistent()
+    assert held.identity() == graph.identity()
+    again = from_csr(
+        arrays["rowptr"].astype(np.uint64), arrays["col"].astype(np.uint32).tolist(), arrays["features"].tolist(), arrays["labels"][:, None]
+    )  # fmt: skip
+    assert torch.equal(again.col, graph.col)
+    assert torch.equal(again.labels, graph.labels)
+    assert from_csr([0, 0], [], [[1.0]], None).labels.tolist() == [-1]
+    with Loader(graph, list(np.array([2, 2])), np.int64(32), threads=1) as loader:
+        check(graph, loader, graph.train)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda g: from_csr(g.rowptr, g.col, torch.eye(NODES).to_sparse(), g.labels), "features must be dense"),
+        (lambda g: from_csr(g.rowptr, g.col, g.features, ["a"] * NODES), "labels must be numbers"),
+        (lambda g: from_csr(g.rowptr, g.col, g.features, g.labels, classes="3"), "classes must be a whole number"),
+        (lambda g: Loader(Data(), [2], 4), "must be a minibatch Graph, such as from_pyg makes, not a Data"),
+        (lambda g: Loader(g, 3, 4), "fanouts must be a list"),
+        (lambda g: Loader(g, [2], 4, seed="a"), "seed must be a whole number"),
+        (lambda g: Loader(g, [2], 4).epoch([1], 0.5), "an epoch's number must be a whole number"),
+        (lambda g: Loader(g, [2], 4).epoch("abc"), "seeds must be numbers"),
+        (lambda g: Loader(g, [2], 4).epoch(None), "seeds must be numbers"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(call, says):
+    with pytest.raises(GraphError, match=says):
+        call(made())
