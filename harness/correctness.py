@@ -212,7 +212,7 @@ def draw(
         low, high = (0, 256) if view.element_size() == 1 else (-(1 << 8 * view.element_size() - 1), None)
         view.view(whole).random_(low, high, generator=rng)
         return
-    if kind in ("bits", "padded", "offsets", "starts"):
+    if kind in ("bits", "padded", "distinct", "offsets", "starts"):
         properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
         return
     if not view.dtype.is_floating_point or kind == "index":

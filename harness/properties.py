@@ -104,7 +104,8 @@ def draw_below(view: torch.Tensor, bound: torch.Tensor, rng: torch.Generator) ->
 def draw_integers(view: torch.Tensor, kind: str, limit: int, rng: torch.Generator) -> None:
     """Fill an integer tensor in place.
 
-    `bits`: any non-negative value; `padded`: ids below `limit`, one in eight of them none (-1); `offsets`: non-decreasing
+    `bits`: any non-negative value; `padded`: ids below `limit`, one in eight of them none (-1); `distinct`: the same, no two of the
+    others the same; `offsets`: non-decreasing
     from 0 to `limit`, steps lognormal as degrees of graphs are (sigma 1.6), one in twenty of them empty; `starts`: the same
     without the last, where each run begins.
     """
@@ -117,6 +118,10 @@ def draw_integers(view: torch.Tensor, kind: str, limit: int, rng: torch.Generato
         return
     if kind == "padded":
         view.random_(0, limit, generator=rng)
+        view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
+        return
+    if kind == "distinct":
+        view.view(-1).copy_(torch.randperm(limit, generator=rng, device=view.device)[: view.numel()])
         view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
         return
     if kind == "starts":

@@ -54,8 +54,9 @@ OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
 NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "scaled", "bits")
-AXIS_VALUES = ("index", "padded", "offsets", "starts")
-"""Integers that an axis bounds: rows below it, the same with -1 behind them, row pointers up to it, those without the last."""
+AXIS_VALUES = ("index", "padded", "distinct", "offsets", "starts")
+"""Integers that an axis bounds: rows below it, the same with some -1, these without repeats, row pointers up to it, those without the
+last."""
 BELOW = "below"
 """Integers that another input bounds, place by place: `below:lengths`."""
 NUMBERED_VALUES = {
@@ -385,6 +386,10 @@ class Spec(Frozen):
             raise ValueError(f"workloads: {workload.label} has a dtype that the spec does not list")
         for tensor in self.tensors:
             shape = [_named(f"arguments: {tensor.name}.shape", extent, workload.axes) for extent in tensor.shape]
+            for value in tensor.values:
+                kind, _, axis = value.partition(":")
+                if kind == "distinct" and math.prod(shape) > workload.axes[axis]:
+                    raise ValueError(f"arguments: {tensor.name} draws more than {axis} distinct values at {workload.label}")
             if min(shape) < 1:
                 raise ValueError(f"arguments: {tensor.name}.shape is empty at {workload.label}")
             if tensor.touched:

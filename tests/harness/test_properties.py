@@ -215,6 +215,10 @@ def test_integers_are_drawn_as_their_kind_says():
     draw(ids, "padded:nodes", workload, rng)
     assert (int(ids.min()), int(ids.max())) == (-1, 299)
     assert float((ids < 0).float().mean()) == pytest.approx(0.125, abs=0.02)
+    places = torch.empty(280, dtype=torch.int64)
+    draw(places, "distinct:nodes", workload, rng)
+    some = places[places >= 0]
+    assert len(some.unique()) == len(some) < 280 and int(some.max()) < 300
     bits = torch.empty(100, dtype=torch.int64)
     draw(bits, "bits", workload, rng)
     assert int(bits.max()) > 1 << 60
