@@ -72,7 +72,7 @@ def answered(draft: Draft, answer: CoderAnswer, began: float, context: Context) 
     draft = draft.model_copy(update={"spec_doubt": answer.spec_doubt or draft.spec_doubt})
     if not answer.source.strip():
         return refused(draft, answer.reason or "the coder gave no source and no reason", began)
-    return written(draft, context.store.put(answer.source), began)
+    return written(draft, context.store.put(answer.source), began, answer.reason)
 
 
 def refused(draft: Draft, why: str, began: float) -> Draft:
@@ -80,12 +80,19 @@ def refused(draft: Draft, why: str, began: float) -> Draft:
     return draft.model_copy(update={"refused": why, "objection": "", "seconds": took})
 
 
-def written(draft: Draft, candidate: str, began: float) -> Draft:
-    """The draft with that source, to be built and judged anew."""
-    if candidate == (draft.candidate or draft.plan.base):
+def written(draft: Draft, candidate: str, began: float, notes: str = "") -> Draft:
+    """The draft with that source, to be built and judged anew; `notes` is what the coder says of it.
+
+    The same source with notes answers a reviewer's objection: it is built, checked and timed, which decides.
+    """
+    if notes.strip():
+        draft = draft.model_copy(update={"remarks": (*draft.remarks, f"coder: {' '.join(notes.split())}")})
+    answers_objection = bool(draft.objection and draft.candidate == candidate and notes.strip())
+    if candidate == (draft.candidate or draft.plan.base) and not answers_objection:
         return refused(draft, "the coder returned the source unchanged", began)
     repairs = draft.repairs + 1 if draft.candidate else 0
     update = {"candidate": candidate, "build": None, "verdict": None, "repairs": repairs, "objection": ""}
+    update |= {"agreed": candidate} if answers_objection else {}
     return draft.model_copy(update={**update, "seconds": draft.seconds + time.monotonic() - began})
 
 

@@ -29,7 +29,7 @@ def review_plans(state: State, runtime: Runtime[Context]) -> dict:
         review = _asked(draft, state, runtime.context)
         if review.agrees:
             return draft.model_copy(update={"agreed": draft.plan.id})
-        objected = draft.model_copy(update={"objection": _words(review)})
+        objected = _objected(draft, review)
         return refused(objected) if draft.revisions >= REVISIONS or budget_stop(state) else objected
 
     return {"drafts": each(reviewed, state["drafts"], state["settings"].width)}
@@ -46,10 +46,15 @@ def review_candidates(state: State, runtime: Runtime[Context]) -> dict:
         review = _asked(draft, state, runtime.context)
         if review.agrees:
             return draft.model_copy(update={"agreed": draft.candidate})
-        objected = draft.model_copy(update={"objection": _words(review)})
+        objected = _objected(draft, review)
         return refused(objected) if draft.repairs >= settings.repairs or budget_stop(state) else objected
 
     return {"drafts": each(reviewed, state["drafts"], state["settings"].width)}
+
+
+def _objected(draft: Draft, review: Review) -> Draft:
+    said = _words(review)
+    return draft.model_copy(update={"objection": said, "remarks": (*draft.remarks, f"reviewer: {said}")})
 
 
 def refused(draft: Draft) -> Draft:

@@ -135,6 +135,8 @@ class Attempt(Frozen):
     """What it was compiled to and its counters, by probe: a reason for a failure or for a time."""
     spec_doubt: str = ""
     """As in Finding: the coder's."""
+    remarks: tuple[str, ...] = ()
+    """What coder and reviewer said of it, oldest first, sources that were timed on the way among it."""
     repairs: int = 0
     seconds: float = 0.0
     turns: int = 0

@@ -86,6 +86,7 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         candidate=draft.candidate,
         outcome=verdict.outcome if verdict else "REFUSED" if draft.by_person else "NO_CANDIDATE",
         reason=reason,
+        remarks=draft.remarks,
         repairs=draft.repairs,
         seconds=draft.seconds,
         turns=draft.turns,

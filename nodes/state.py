@@ -139,6 +139,8 @@ class Draft(Frozen):
     """What the reviewer has against the plan or the candidate; the planner or the coder is asked again."""
     agreed: str = ""
     """Hash of the candidate that the reviewer agreed to, or the plan's id."""
+    remarks: tuple[str, ...] = ()
+    """What coder and reviewer said of it, oldest first; the planner reads them with the attempt."""
     revisions: int = 0
     """Plans before this one in its place that the reviewer did not agree to."""
     notes: tuple[str, ...] = ()

@@ -28,8 +28,8 @@ from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.policies.turns import TOOLS
 from nodes.roles import ROLES, Chat, Limits, Policy, Review, ReviewRequest
-from nodes.state import Settings
-from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, record, settings
+from nodes.state import Settings, StopRule
+from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 from tests.nodes.policies.server import Fails, ModelServer, Says, model_server
 
 Say = Callable[[str, str], None]
@@ -505,6 +505,16 @@ def test_the_calls_of_an_answer_run_in_their_order_on_what_the_ones_before_made(
     (attempt,) = ending.result.attempts
     assert ending.result.speedup.median == pytest.approx(1.4), "and nothing runs after submit"
     assert attempt.tools == {"compile": 2, "time": 1, "submit": 1} and attempt.turns == 2
+
+
+def test_what_the_coder_found_out_reaches_the_next_planner(server: ModelServer, tmp_path: Path) -> None:
+    server.script = list(GOOD)
+    script = Script({1: ["(the model's)"], 2: []})
+    ending = run(door(tmp_path, chat(server), script), asked().model_copy(update={"stop": StopRule(rounds=2)}))
+    where = Door(tmp_path, paper_context(script))
+    (attempt,) = where.snapshot(ending.run).values["attempts"][:1]
+    assert attempt.remarks[-1] == "coder: wider loads"
+    assert any(remark.startswith("tried [") and "1.400x" in remark for remark in attempt.remarks)
 
 
 def test_compile_checks_and_times_at_once_where_it_is_asked_to(server: ModelServer, tmp_path: Path) -> None:

@@ -337,3 +337,18 @@ def test_a_spent_budget_ends_the_run_by_name_where_nobody_answers_instead(
 def test_seconds_end_the_run_and_stop_repairs(tmp_path: Path) -> None:
     ending = run(tmp_path, Script({1: [["compile 1", "compile 2", "speed 2"]]}), seconds=1e-6)
     assert ending.result.stop_reason == "budget: seconds" and not ending.result.attempts
+
+
+def test_the_same_source_with_a_reason_answers_an_objection_and_is_measured(tmp_path: Path) -> None:
+    class Rebuts(Script):
+        def coder(self, request):
+            answer = super().coder(request)
+            return answer.model_copy(update={"reason": "the tail is the second loop"}) if request.repair else answer
+
+    source = "speed 1.4\nobjection it skips the tail"
+    script = Rebuts({1: [[source, source]]})
+    ending = run(tmp_path, script, rounds=1, review=True)
+    assert rows(ending) == [(1, "PASSED", True)], "times decide, not the reviewer"
+    assert len(asked(script, "reviewer")) == 2, "of the plan and of the candidate, once each"
+    same = run(tmp_path / "silent", Script({1: [[source, source]]}), rounds=1, review=True)
+    assert same.result.attempts[0].reason.endswith("the coder returned the source unchanged")

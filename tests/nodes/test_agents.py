@@ -268,7 +268,7 @@ def test_eager_torch_is_timed_once_beside_the_draft_or_alone_where_that_has_no_t
     def measure(verdict: Verdict, **how: Any) -> Verdict:
         seen.append("draft" if verdict.candidate == candidate else "baseline")
         if verdict.candidate == candidate and "wrong then" in text:
-            return verdict.model_copy(update={"outcome": Outcome.INCORRECT, "reason": "wrong while it was timed"})
+            return verdict.failed(Outcome.INCORRECT, "wrong while it was timed")
         return honest(verdict, **how)
 
     bench.evaluator.measure = measure  # type: ignore[method-assign]
