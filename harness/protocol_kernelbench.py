@@ -105,6 +105,8 @@ def evaluate(
         right = [first.call(seed) for seed in seeds]
         baseline = _stats(first.call(-1)["elapsed"].tolist(), device)
         first.close()
+        # of a candidate that fails, too: its analysis leaves out what has no baseline
+        timed_reference = {"ref_runtime": baseline["mean"], "ref_runtime_stats": baseline}
         try:
             _compile_ahead(build, problem, arena, spec, precision)
             other = _Process(problem, made, arena, spec, reference=False, precision=precision)
@@ -114,15 +116,15 @@ def evaluate(
             if not passed:
                 other.close()
                 metadata |= _conditioned(problem, made, arena, spec, precision, seeds[0], right[0])
-                return KernelBenchResult(compiled=True, metadata=metadata)
+                return KernelBenchResult(compiled=True, metadata=metadata, **timed_reference)
             stats = _stats(other.call(-1)["elapsed"].tolist(), device)
         except WorkerFailure as fault:
-            return _failed(fault, device)
+            return _failed(fault, device).model_copy(update=timed_reference)
         if baseline["mean"] / max(stats["mean"], 1e-12) > EXCESSIVE:
             metadata["excessive_speedup"] = True
         return KernelBenchResult(
             compiled=True, correctness=True, metadata=metadata, runtime=stats["mean"], runtime_stats=stats,
-            ref_runtime=baseline["mean"], ref_runtime_stats=baseline,
+            **timed_reference,
         )  # fmt: skip
     finally:
         for process in processes:
@@ -131,7 +133,13 @@ def evaluate(
 
 
 def _conditioned(
-    problem: Problem, made: Path, arena: Arena, spec: Spec, precision: Precision, seed: int, right: dict[str, torch.Tensor]
+    problem: Problem,
+    made: Path,
+    arena: Arena,
+    spec: Spec,
+    precision: Precision,
+    seed: int,
+    right: dict[str, torch.Tensor],
 ) -> dict[str, Any]:
     """What rounding alone does to this problem: how far Model is from itself with inputs one unit in the last place away."""
     import torch

@@ -82,6 +82,9 @@ def test_what_fails_is_named_as_there(evaluator: Evaluator, change, compiled: bo
     found = asked(evaluator, HONEST.replace(*change))
     assert (found.compiled, found.correctness, found.runtime) == (compiled, False, -1.0)
     assert said in found.metadata[name], found.metadata
+    assert (found.ref_runtime > 0) == (name != "compilation_error" or "no class" in said), (
+        "without it its analysis counts one problem less"
+    )
 
 
 def test_what_rounding_alone_does_to_a_problem_is_measured(tmp_path: Path):
