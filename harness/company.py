@@ -52,6 +52,8 @@ ROUND_BYTES = 4 << 20
 """On a GPU `b` goes round after so much, and stays in the cache: making a large input reads `a` and writes, no more."""
 DRAWN_ELEMENTS = 1 << 20
 """On a CPU, of a distribution that is drawn for one sample: what is longer repeats them."""
+CHOSEN_BYTES = 8 << 20
+"""Of a larger input only sign and mantissa are new: to draw it twice takes a second."""
 REDRAWN_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
 """Of each constant, between two samples."""
 NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
@@ -206,7 +208,7 @@ class Mixture:
         self.bytes = {"a": whole, "x": whole, "b": self.round_bytes + steps * PACK_BYTES}
         self.whole = "float" not in self.dtype
         """Integers are not mixed bit by bit: `b` chooses between two draws."""
-        self.chooses = not self.whole and most_round_bytes >= 1 << 62
+        self.chooses = not self.whole and most_round_bytes >= 1 << 62 and size <= CHOSEN_BYTES
         """So it does of exponents on a CPU. On a GPU `x` would have to be read for that, by kernels that stand beside timed ones."""
         self.a: torch.Tensor
         self.x: torch.Tensor
@@ -275,12 +277,14 @@ class Mixture:
             draw(drawn, values, self.workload, rng)
             for first in range(len(drawn), len(a), DRAWN_ELEMENTS):
                 a[first : first + DRAWN_ELEMENTS] = drawn[: len(a) - first]
-            self.renew(rng)
+            if a.device.type != "cpu":  # there `b` is not looked at meanwhile
+                self.renew(rng)
             yield
         finally:
             self.a.copy_(before)
             self.still = False
-            self.renew(rng)
+            if a.device.type != "cpu":
+                self.renew(rng)
 
     def renew(self, rng: torch.Generator) -> None:
         """Draw `b` anew."""
@@ -310,6 +314,9 @@ class Mixture:
 
     def mix_to(self, address: int, at_a: int, at_b: int) -> None:
         """On a CPU: the same, to that address."""
+        if self.still:
+            ctypes.memmove(address, self.a.data_ptr() + at_a, self.size)
+            return
         places = (self.a.data_ptr() + at_a, self.x.data_ptr() + at_a, self.b.data_ptr() + at_b)
         host().mix(address, *places, self.size, self.round_bytes)
 
@@ -340,7 +347,9 @@ class Production:
         most = ROUND_BYTES if device == "cuda" else 1 << 62
         self.mixtures = [Mixture(spec, tensor, workload, layout.sizes[tensor.name], steps, most) for tensor in made]
         if device == "cuda" and len(spec.tensors) > MAX_TENSORS:
-            raise KernelError(f"{spec.name} has {len(spec.tensors)} tensors; on a GPU at most {MAX_TENSORS} can be timed")
+            raise KernelError(
+                f"{spec.name} has {len(spec.tensors)} tensors; on a GPU at most {MAX_TENSORS} can be timed"
+            )
         self.kept = [tensor for tensor in spec.inputs if is_kept(tensor)]
         self.groups = drawn_together(spec)
         self.evict_bytes = evict_bytes

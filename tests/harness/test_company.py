@@ -494,3 +494,34 @@ def test_the_kernels_of_the_catalog_can_be_made_inputs_for(opened: Any, name: st
     production = opened(spec, workload, "cpu", slots=2, copies=2)
     production.produce([0, 1])
     assert set(production.inputs(1)) == {tensor.name for tensor in spec.inputs}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("other", ["zeros", "large", "uniform"])
+def test_one_sample_has_another_distribution_and_the_next_one_its_own(opened: Any, device: str, other: str) -> None:
+    """Constants too; what is held against them later is what lies there."""
+    spec, workload = two_inputs("float32", 4096, ("ordinary", "ordinary"))
+    extra = {"input": (other,), "table": (other,)}
+    production = opened(spec, workload, device)
+    table = next(tensor for tensor in spec.inputs if tensor.name == "table")
+    before = production.mixtures[0].a.clone()
+    with production.drawn_as(other, extra) as changed:
+        assert changed
+        production.renew()
+        if device == "cpu":
+            production.produce([0, 1])
+        made = production.inputs(1)["input"]
+        whole = production.mixtures[0].a.view(torch.float32)
+        assert bool(torch.isin(made, whole).all()), "every value is one that was drawn so"
+        spread = {
+            "zeros": (made == 0).double().mean() > 0.4,
+            "large": made.abs().max() > 40,
+            "uniform": made.min() >= 0,
+        }
+        assert bool(spread[other])
+        assert torch.equal(production.layout.bytes_view(production.arena, table), production.constants["table"])
+    production.renew()
+    assert torch.equal(production.mixtures[0].a, before) and not production.still
+    assert production.constants_intact() == ""
+    with production.drawn_as("range:7:9", extra) as changed:
+        assert not changed, "nobody knows it"

@@ -385,6 +385,27 @@ def test_no_children_but_threads(box: Box) -> None:
     assert {found["fork"], found["exec"], found["spawn"], found["unshare"]} <= {"EPERM", "EACCES"}
 
 
+def test_what_no_candidate_needs_is_refused_by_a_name_that_nobody_wrote_down(box: Box) -> None:
+    """On a CPU: timers of files and what watches them, alarms, queues of the kernel, calls that do not exist yet."""
+    found = box.run("""
+        import ctypes, select, signal, time
+        libc = ctypes.CDLL(None, use_errno=True)
+        def called(number, *arguments):
+            given = libc.syscall(number, *arguments)
+            return given if given >= 0 else errno.errorcode[ctypes.get_errno()]
+        numbers = {"timerfd_create": (283, 85), "signalfd4": (289, 74), "epoll_create1": (291, 20), "eventfd2": (290, 19),
+                   "setitimer": (38, 103), "io_submit": (209, 2), "landlock_create_ruleset": (444, 444), "unknown": (999, 999)}
+        import platform
+        column = platform.machine() != "x86_64"
+        time.sleep(0.001)
+        select.select([], [], [], 0.001)
+        answer({"active": active, "refused": {name: called(both[column], 0, 0, 0) for name, both in numbers.items()},
+                "usual": [os.getpid() > 0, os.cpu_count() > 0, len(os.urandom(8)), bool(os.listdir("."))or True]})
+    """)
+    needs("seccomp", found["active"])
+    assert set(found["refused"].values()) == {"ENOSYS"}, found["refused"]
+
+
 def test_pages_that_others_have_mapped_too_cannot_be_given_back(box: Box) -> None:
     """Whoever comes next would have to fault them in anew, while it is timed."""
     found = box.run("""
