@@ -41,5 +41,15 @@ def test_it_runs_by_itself(tmp_path: Path):
     assert len(list(tmp_path.glob("astrolabe-native-*/*.so"))) == 1
 
 
+def test_a_marked_forward_is_one_native_call_there_too(tmp_path: Path):
+    marked = CANDIDATE.replace("    def forward", "    @native.host\n    def forward")
+    path = tmp_path / "candidate.py"
+    kept = "\ncells = [cell.cell_contents for cell in ModelNew.forward.__closure__]\nprint([type(one[0]).__name__ for one in cells if type(one) is list])\n"
+    path.write_text(standalone(marked) + CHECK + kept)
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-I", str(path)], capture_output=True, text=True, env=environment)
+    assert done.stdout == "right\n['builtin_function_or_method']\n", done.stderr[-2000:]
+
+
 def test_what_brings_no_native_code_stays_as_it_is():
     assert standalone("import torch\n") == "import torch\n"
