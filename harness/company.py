@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.backends import cpu
 from harness.correctness import Layout, draw
-from harness.device import Arena
+from harness.device import Arena, generator
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Spec, Tensor, Workload
 
@@ -58,6 +58,8 @@ REDRAWN_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
 """Of each constant, between two samples."""
 NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
 """How the kernels around a call launch: see `before` in probes/company.cu."""
+OFF_ZERO = 0.05
+"""Of its deviation: a mean above that is not taken for zero."""
 _MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3}
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 ELEMENTWISE = (
@@ -75,6 +77,8 @@ ELEMENTWISE = (
     "integers",
     "padded",
     "bits",
+    "near",
+    "among",
 )
 """Distributions whose elements are drawn one by one. Inputs of any other are redrawn whole, like constants."""
 _M32 = 0xFFFFFFFF
@@ -188,6 +192,15 @@ def _freedom(a: torch.Tensor, low: float, high: float) -> torch.Tensor:
     return torch.where(both, free | sign, free)
 
 
+def _is_off_zero(values: str) -> bool:
+    """Whether a normal distribution's signs and mantissas may not be others: of 1e4 +- 1 hardly a bit may."""
+    kind, _, rest = values.partition(":")
+    if kind != "normal":
+        return False
+    mean, deviation = map(float, rest.split(":"))
+    return abs(mean) > OFF_ZERO * deviation
+
+
 class Mixture:
     """One produced input: `a`, `x` and `b`, flat uint8, each as long as the input (`b` maybe shorter) and steps packs more."""
 
@@ -201,13 +214,22 @@ class Mixture:
         """Whether no bit of `a` is changed for now."""
         self.same_x = False
         """Whether `x` is the same for all elements; `b` is masked with it, then, and `x` not read."""
-        self.dtype = spec.dtype(tensor, workload)
+        self.dtype, self.shape = spec.dtype(tensor, workload), spec.shape(tensor, workload.axes)
         self.kind = tensor.values[0].partition(":")[0]
-        self.steps_a = max(steps, min(ROOM * size, ROOM_BYTES) // PACK_BYTES) if most_round_bytes < 1 << 62 else steps
+        self.near = self.kind == "near"
+        """Its elements have their places, so `a` is a draw of the whole, read from its beginning by every call."""
+        self.steps_a = (
+            1
+            if self.near
+            else max(steps, min(ROOM * size, ROOM_BYTES) // PACK_BYTES)
+            if most_round_bytes < 1 << 62
+            else steps
+        )
         whole = -(-size // PACK_BYTES) * PACK_BYTES + self.steps_a * PACK_BYTES
         self.bytes = {"a": whole, "x": whole, "b": self.round_bytes + steps * PACK_BYTES}
-        self.whole = "float" not in self.dtype
-        """Integers are not mixed bit by bit: `b` chooses between two draws."""
+        self.whole = "float" not in self.dtype or self.kind == "among" or _is_off_zero(tensor.values[0])
+        """Integers, what has few values, and what lies about another value than zero are not mixed bit by bit: `b` chooses between
+        two draws."""
         self.chooses = not self.whole and most_round_bytes >= 1 << 62 and size <= CHOSEN_BYTES
         """So it does of exponents on a CPU. On a GPU `x` would have to be read for that, by kernels that stand beside timed ones."""
         self.a: torch.Tensor
@@ -219,6 +241,10 @@ class Mixture:
         import torch
 
         values = self.a.view(getattr(torch, self.dtype))
+        if self.near:
+            self._fill_near(values, rng)
+            self.renew(rng)
+            return
         draw(values, self.tensor.values[0], self.workload, rng)
         if self.whole:
             other = torch.empty_like(values)
@@ -286,6 +312,27 @@ class Mixture:
             if a.device.type != "cpu":
                 self.renew(rng)
 
+    def _fill_near(self, values: torch.Tensor, rng: torch.Generator) -> None:
+        """Of what differs between two draws the mantissa may change, within the range of all, or its low half; what does not
+        differ, and what is zero, is part of the inputs' structure."""
+        import torch
+
+        inside = values[: self.size // values.element_size()].view(self.shape)
+        other = torch.empty_like(inside)
+        for one in (values.zero_()[: inside.numel()].view(self.shape), other):
+            draw(one, self.tensor.values[0], self.workload, rng)
+        raw = values.view(getattr(torch, _BITS[values.element_size()]))
+        low, high = inside.min(), inside.max()
+        half, whole = (
+            raw.new_tensor((1 << bits) - 1) for bits in ((_MANTISSA[self.dtype] + 1) // 2, _MANTISSA[self.dtype])
+        )
+        ends = [end.view(values.dtype) for end in (raw | whole, raw & ~whole)]
+        fits = torch.stack([(end >= low) & (end <= high) for end in ends]).all(dim=0)
+        free = torch.where(fits, whole, half)
+        free.masked_fill_(raw == 0, 0)
+        free[: inside.numel()].masked_fill_((inside == other).view(-1), 0)
+        self.x.copy_(free.view(torch.uint8))
+
     def renew(self, rng: torch.Generator) -> None:
         """Draw `b` anew."""
         import torch
@@ -334,6 +381,25 @@ class Mixture:
             torch.bitwise_and(eights[1], eights[2], out=to[:packed].view(torch.int64))
             to[:packed].view(torch.int64).bitwise_xor_(eights[0])
         torch.bitwise_xor(a[packed:], x[packed:] & b[packed:], out=to[packed:])
+
+
+def two_calls(spec: Spec, tensor: Tensor, workload: Workload, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A produced input as two calls of one sample get it."""
+    import torch
+
+    size = Layout(spec, workload, 1).sizes[tensor.name]
+    mixture = Mixture(spec, tensor, workload, size, 1, 1 << 62)
+    for part in "axb":
+        setattr(mixture, part, torch.zeros(mixture.bytes[part], dtype=torch.uint8, device=device))
+    rng = generator(device)
+    mixture.fill(rng)
+    found = []
+    for _ in range(2):
+        raw = torch.empty(size, dtype=torch.uint8, device=device)
+        mixture.renew(rng)
+        mixture.mix_by_torch(raw, 0, 0)
+        found.append(raw.view(getattr(torch, mixture.dtype)).view(mixture.shape))
+    return found[0], found[1]
 
 
 class Production:
@@ -508,7 +574,8 @@ class Production:
         drawn = iter(memoryview(os.urandom(16 * len(self.mixtures) * len(slots))).cast("Q"))
         for slot in slots:
             self.offsets[slot] = [
-                (next(drawn) % self.steps * HOST_STEP, next(drawn) % self.steps * HOST_STEP) for _ in self.mixtures
+                (next(drawn) % mixture.steps_a * HOST_STEP, next(drawn) % self.steps * HOST_STEP)
+                for mixture in self.mixtures
             ]
             for ((first, step, _), mixture), at in zip(inputs, self.offsets[slot], strict=True):
                 mixture.mix_to(first + slot * step, *at)

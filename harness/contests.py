@@ -7,10 +7,24 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness import clocks, comparison, device, light, load, roofs, samples, triton_kernels, verification
+from harness import (
+    backends,
+    clocks,
+    comparison,
+    device,
+    light,
+    load,
+    of_problems,
+    roofs,
+    samples,
+    triton_kernels,
+    verification,
+    whose_code,
+)
 from harness.correctness import failure
 from harness.engines.process import WorkerFailure
-from harness.problems import is_model
+from harness.pool import is_python_side
+from harness.problems import Problem, is_model
 from harness.records import Build, Cache, Check, Company, Comparison, Interval, Outcome, Suite, Timing, Verdict
 from harness.rig import CACHES, Rig
 from harness.sampling import Side, SideFailure
@@ -108,7 +122,7 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
             raise RuntimeError(f"the {fault.side} failed while it was timed: {fault.reason}") from None
         rig.pool.drop(verdict.candidate)
         return verdict.failed(fault.outcome, fault.reason)
-    return verdict.model_copy(
+    now = verdict.model_copy(
         update={
             "timings": tuple(sorted(timings, key=lambda t: (order.index(t.workload), CACHES.index(t.cache)))),
             "checks": (*verdict.checks, *(check for one in found for check in one.checks), *late),
@@ -118,6 +132,42 @@ def measured(rig: Rig, match: Match, verdict: Verdict, *, held_out: bool, contes
             "seconds": verdict.seconds + time.perf_counter() - start,
         }
     )
+    try:
+        return held_back(rig, match, now)
+    except WorkerFailure as fault:
+        rig.pool.drop(verdict.candidate)
+        return verdict.failed(fault.outcome, fault.reason)
+
+
+def held_back(rig: Rig, match: Match, verdict: Verdict) -> Verdict:
+    """The verdict without FASTER where its gain may not be its own, with a warning that says why. Raises WorkerFailure."""
+    faster = [t for t in verdict.timings if t.comparison is Comparison.FASTER]
+    suites = {name: getattr(verdict, name) for name in ("suite", "suite_incumbent")}
+    ahead = {name: one for name, one in suites.items() if one is not None and one.comparison is Comparison.FASTER}
+    if match.itself or not (faster or ahead):
+        return verdict
+    why = _doubts(rig, match)
+    if not why:
+        return verdict
+    timings = tuple(
+        t.model_copy(update={"comparison": Comparison.UNCLEAR}) if t in faster else t for t in verdict.timings
+    )
+    update: dict[str, Any] = {
+        name: one.model_copy(update={"comparison": Comparison.UNCLEAR}) for name, one in ahead.items()
+    }
+    update |= {"timings": timings, "warnings": (*verdict.warnings, why)}
+    return verdict.model_copy(update=update)
+
+
+def _doubts(rig: Rig, match: Match) -> str:
+    """Raises WorkerFailure."""
+    if isinstance(rig.kernel, Problem) and (why := of_problems.by_content(rig, rig.kernel)):
+        return why
+    ours = isinstance(rig.kernel, Problem) and match.build.candidate in rig.kernel.sources()
+    if rig.device == "cuda" or ours or not is_python_side(backends.get(match.build.backend)):
+        return ""
+    seen = whose_code.watch(rig, match.build, next(one for one in rig.suite() if one.timed))
+    return whose_code.doubt(seen, libraries=isinstance(rig.kernel, Problem) and rig.own_kernels == "some")
 
 
 def _not_slowed(

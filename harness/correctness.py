@@ -19,7 +19,7 @@ from harness import properties, steps
 from harness.device import Arena, generator, give_back_memory
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import BELOW, DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
+from kernels.spec import BELOW, DTYPE_BYTES, OWN_VALUES, Scalar, Size, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -200,7 +200,7 @@ def draw(
         assert bound is not None, f"{values} is drawn beside the tensor that it names"
         properties.draw_below(view, bound, rng)
         return
-    if kind == "given":
+    if kind in OWN_VALUES:
         GIVEN[rest][-1](view, workload)
         return
     if kind == "integers":

@@ -63,7 +63,8 @@ def look(problem: Problem, workload: Workload, device: str) -> Degenerate:
     for _ in range(TRIALS):
         inputs = drawn(spec, workload, spec.inputs[0].values[0] if spec.inputs else "", {}, device)
         trials.append((inputs, problem.reference_in("float32", **inputs, **workload.axes)))
-    names = list(trials[0][1])
+    names = problem.returned
+    trials = [(inputs, {name: outputs[name] for name in names}) for inputs, outputs in trials]
     first = trials[0][1]
     guesses = {
         "zeros": [{name: outputs[name].new_zeros(()) for name in names} for _, outputs in trials],

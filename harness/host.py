@@ -103,11 +103,16 @@ class _Translation:
             raise NoHost("forward does not end in one return")
         self._return(last.value)
         steps = [
-            f'    {{{step.parent}, "{step.name}", {_cpp(step.is_number)}, {_cpp(step.is_tensor)}}},' for step in self.steps
+            f'    {{{step.parent}, "{step.name}", {_cpp(step.is_number)}, {_cpp(step.is_tensor)}}},'
+            for step in self.steps
         ]
         objects = "(" + "".join(f"{text}, " for text in self.objects) + ")"
         kinds = "".join(self.kinds[name] for name in self.arguments)
-        slots = [f"{MARGIN}Tensor& v_{name} = c.slots[{place}];" for place, name in enumerate(self.slots) if name in self.tensors]
+        slots = [
+            f"{MARGIN}Tensor& v_{name} = c.slots[{place}];"
+            for place, name in enumerate(self.slots)
+            if name in self.tensors
+        ]
         return "\n".join(
             [
                 "namespace host {",
@@ -159,7 +164,7 @@ class _Translation:
             self._inside(f"c.take({found}, {{{', '.join(outs)}}});")
             return
         if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == self.module:
-            found = f'c.tuple({{c.module(), {self._object(repr(target.attr))}, {self._python(value)}}})'
+            found = f"c.tuple({{c.module(), {self._object(repr(target.attr))}, {self._python(value)}}})"
             self.given_away.add(target.attr)
             self._inside(f"c.drop(c.call({self._object('setattr')}, {found}));")
             return
@@ -193,9 +198,18 @@ class _Translation:
         if not isinstance(value, ast.Call):
             raise NoHost(f"forward computes {ast.unparse(value)} for nothing")
         function = value.func
-        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == self.native:
+        if (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id == self.native
+        ):
             self._launch(function.attr, value)
-        elif isinstance(function, ast.Attribute) and function.attr == "copy_" and len(value.args) == 1 and not value.keywords:
+        elif (
+            isinstance(function, ast.Attribute)
+            and function.attr == "copy_"
+            and len(value.args) == 1
+            and not value.keywords
+        ):
             self.lines.append(f"c.copy({self._tensor(function.value)}, {self._tensor(value.args[0])});")
         else:
             found = self._python(value)
@@ -217,7 +231,11 @@ class _Translation:
             return f"static_cast<float>({_double(node.value)})"
         if self._is_integer(node):
             return self._integer(node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "ctypes":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func.value) == "ctypes"
+        ):
             type = NUMBERS.get(node.func.attr)
             if type is None or len(node.args) != 1:
                 raise NoHost(f"a kernel takes {ast.unparse(node)}")
@@ -254,7 +272,9 @@ class _Translation:
             left = left.args[0]
         differ = isinstance(node.ops[0], ast.NotEq)
         if self._is_integer(left) and self._is_integer(right):
-            word = {ast.NotEq: "!=", ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}.get(type(node.ops[0]))
+            word = {ast.NotEq: "!=", ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}.get(
+                type(node.ops[0])
+            )
             if word:
                 return f"{self._integer(left)} {word} {self._integer(right)}"
         if differ and isinstance(left, ast.Attribute) and self._is_tensor(left.value):
@@ -289,7 +309,12 @@ class _Translation:
             return isinstance(node.op, ast.USub) and self._is_integer(node.operand)
         if isinstance(node, ast.Subscript):
             held = node.value
-            return isinstance(held, ast.Attribute) and held.attr == "shape" and self._is_tensor(held.value) and self._is_integer(node.slice)
+            return (
+                isinstance(held, ast.Attribute)
+                and held.attr == "shape"
+                and self._is_tensor(held.value)
+                and self._is_integer(node.slice)
+            )
         return (
             isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self._is_tensor(node.func.value)
             and node.func.attr in ("size", "numel", "dim", "storage_offset") and len(node.args) == (node.func.attr == "size")
@@ -321,7 +346,9 @@ class _Translation:
         return f"{of}.{names[node.func.attr]}({', '.join(map(self._integer, node.args))})"
 
     def _is_size(self, node: ast.expr) -> bool:
-        return all(map(self._is_integer, node.elts)) if isinstance(node, (ast.Tuple, ast.List)) else self._is_integer(node)
+        return (
+            all(map(self._is_integer, node.elts)) if isinstance(node, (ast.Tuple, ast.List)) else self._is_integer(node)
+        )
 
     def _integers(self, node: ast.expr) -> str:
         if not isinstance(node, (ast.Tuple, ast.List)):
@@ -351,7 +378,11 @@ class _Translation:
         if isinstance(node, ast.Attribute):
             before = self._path(node.value)
             return None if before is None else [*before, (node.attr, False)]
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int):
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant)
+            and isinstance(node.slice.value, int)
+        ):
             before = self._path(node.value)
             return None if before is None or node.slice.value < 0 else [*before, (str(node.slice.value), True)]
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and len(node.args) == 2:
@@ -405,7 +436,11 @@ class _Translation:
 
     def _empty(self, node: ast.Call, out: str) -> bool:
         named = {keyword.arg: keyword.value for keyword in node.keywords}
-        if set(named) != {"dtype", "device"} or len(node.args) != 1 or not isinstance(node.args[0], (ast.Tuple, ast.List)):
+        if (
+            set(named) != {"dtype", "device"}
+            or len(node.args) != 1
+            or not isinstance(node.args[0], (ast.Tuple, ast.List))
+        ):
             return False
         if not self._is_this_device(named["device"]):
             return False
@@ -440,7 +475,9 @@ class _Translation:
             added = f"{self._integer(beyond[0])} - {of}.offset()" if beyond else "0"
             self.lines.append(f"c.strided({out}, {of}, {self._integers(shape)}, {self._integers(strides)}, {added});")
         else:
-            sizes = node.args[0] if isinstance(node.args[0], (ast.Tuple, ast.List)) else ast.Tuple(node.args, ast.Load())
+            sizes = (
+                node.args[0] if isinstance(node.args[0], (ast.Tuple, ast.List)) else ast.Tuple(node.args, ast.Load())
+            )
             self.lines.append(f"c.view({out}, {of}, {self._integers(sizes)});")
         return True
 
@@ -520,7 +557,11 @@ class _Translation:
             if not all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys):
                 raise NoHost("a dictionary has other keys than texts")
             return self._dict([(key.value, value) for key, value in zip(node.keys, node.values, strict=True)])  # type: ignore[union-attr]
-        if isinstance(node, ast.Attribute) and self._is_tensor(node.value) and node.attr in ("shape", "dtype", "device"):
+        if (
+            isinstance(node, ast.Attribute)
+            and self._is_tensor(node.value)
+            and node.attr in ("shape", "dtype", "device")
+        ):
             return f'c.method(c.of({self._tensor(node.value)}), "{node.attr}")'
         if isinstance(node, ast.Call):
             return self._python_call(node)
@@ -528,7 +569,9 @@ class _Translation:
 
     def _python_call(self, node: ast.Call) -> str:
         function = node.func
-        if any(isinstance(argument, ast.Starred) for argument in node.args) or any(k.arg is None for k in node.keywords):
+        if any(isinstance(argument, ast.Starred) for argument in node.args) or any(
+            k.arg is None for k in node.keywords
+        ):
             raise NoHost(f"{ast.unparse(node)} unpacks its arguments")
         if isinstance(function, ast.Attribute) and not self._is_constant(function):
             if not (self._is_tensor(function.value) or isinstance(function.value, ast.Call)):
@@ -548,7 +591,11 @@ class _Translation:
 
     def _usual(self, node: ast.Call, out: str) -> str:
         """A call of tensors, integers and constants that makes one tensor, "" where it is more than that."""
-        if node.keywords or not self._is_constant(node.func) or any(isinstance(part, ast.Starred) for part in node.args):
+        if (
+            node.keywords
+            or not self._is_constant(node.func)
+            or any(isinstance(part, ast.Starred) for part in node.args)
+        ):
             return ""
         given = []
         for part in node.args:
@@ -575,11 +622,23 @@ class _Translation:
 
     def _is_constant(self, node: ast.expr) -> bool:
         """Whether it reads nothing of the call and calls nothing but `float`."""
-        allowed = (ast.Constant, ast.Name, ast.Attribute, ast.List, ast.Tuple, ast.UnaryOp, ast.USub, ast.Load, ast.Call)
+        allowed = (
+            ast.Constant,
+            ast.Name,
+            ast.Attribute,
+            ast.List,
+            ast.Tuple,
+            ast.UnaryOp,
+            ast.USub,
+            ast.Load,
+            ast.Call,
+        )
         for part in ast.walk(node):
             if not isinstance(part, allowed) or (isinstance(part, ast.Name) and part.id in self.locals):
                 return False
-            if isinstance(part, ast.Call) and not (ast.unparse(part.func) == "float" and isinstance(part.args[0], ast.Constant)):
+            if isinstance(part, ast.Call) and not (
+                ast.unparse(part.func) == "float" and isinstance(part.args[0], ast.Constant)
+            ):
                 return False
         return True
 
@@ -607,7 +666,12 @@ def _assigned(forward: ast.FunctionDef) -> set[str]:
 
 
 def _is_device(node: ast.expr, tensors: dict[str, str]) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "device" and isinstance(node.value, ast.Name) and node.value.id in tensors
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "device"
+        and isinstance(node.value, ast.Name)
+        and node.value.id in tensors
+    )
 
 
 def _dtype(node: ast.expr) -> int:

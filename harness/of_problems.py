@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from harness import degenerate as degeneracy
 from harness import shares
-from harness.correctness import Bench, Layout, distributions
+from harness.company import is_kept, two_calls
+from harness.correctness import Bench, Layout, distributions, drawn, expected
 from harness.device import generator, synchronize
 from harness.engines.process import WorkerFailure
 from harness.problems import Problem
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 WARM_CALLS = 16
 """Before one is profiled, as many for the eager module as for a candidate, whose times are set against each other."""
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
+
+
+DIFFERS = 0.5
+"""Of an output's elements that another draw changes, in two calls of one draw: below that it is known from the draw."""
+
+
+class Said(Frozen):
+    text: str
 
 
 class Profile(Frozen):
@@ -72,6 +81,46 @@ def look_at_kernels(rig: Rig, problem: Problem, build: Build, workload: Workload
     if found.fault:
         raise WorkerFailure(Outcome.CHEATED, f"{found.fault} ({found.says})")
     return (*notes, found.says)
+
+
+def by_content(rig: Rig, problem: Problem) -> str:
+    """Why results that are kept by an input's content would be right while a candidate is timed, or "".
+
+    Inputs that only get_inputs() can draw come from few draws, by themselves or with other low bits. Two calls of one draw, with
+    all else as new as it is in timed calls: where they have the same outputs, whoever has seen the draw need not compute.
+    """
+    assert problem.description is not None
+    spec = problem.spec
+    own = spec.inputs[: len(problem.description.inputs)]
+    drawn_there = [one.name for one in own if one.values[0].startswith(("given:", "near:"))]
+    if not drawn_there:
+        return ""
+    workload = next(one for one in rig.suite() if one.timed)
+    key = digest("by content", VERSION, problem.defines_right(), workload.label, rig.facts.model_dump_json())
+    return rig.store.once(
+        "by content", key, Said, lambda: Said(text=_by_content(rig, problem, workload, drawn_there))
+    ).text
+
+
+def _by_content(rig: Rig, problem: Problem, workload: Workload, drawn_there: list[str]) -> str:
+    values = distributions(rig.spec, {})[0]
+    one, other = (drawn(rig.spec, workload, values, {}, rig.device) for _ in range(2))
+    again = dict(one)
+    for tensor in rig.spec.inputs:
+        if not is_kept(tensor):
+            one[tensor.name], again[tensor.name] = two_calls(rig.spec, tensor, workload, rig.device)
+    right, apart = expected(problem, workload, one, values), expected(problem, workload, other, values)
+    repeated = expected(problem, workload, again, values)
+    for name in problem.returned:
+        tolerance = right[name].tolerance
+        moves = (apart[name].value - right[name].value).abs() > tolerance
+        differs = (repeated[name].value - right[name].value).abs() > tolerance
+        if bool(moves.any()) and float(differs[moves].double().mean()) < DIFFERS:
+            return (
+                f"{name} follows from {', '.join(drawn_there)}, which only get_inputs() draws, so who keeps results by its content is "
+                "quick while it is timed: a gain is not called FASTER"
+            )
+    return ""
 
 
 def profile(rig: Rig, build: Build, workload: Workload, *, eager: bool = False) -> dict[str, float]:

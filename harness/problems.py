@@ -7,7 +7,10 @@ tolerance). The parent keeps the values, and compares.
 
 from __future__ import annotations
 
+import math
+import re
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import device as devices
-from harness import sandbox
+from harness import sandbox, worker_state
 from harness.correctness import GIVEN, Layout
 from harness.device import Arena, synchronize
 from harness.engines.process import WorkerFailure
@@ -27,7 +30,7 @@ from harness.zygote import PythonWorker, Zygote, shared
 from kernels import catalog, importers
 from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description
-from kernels.spec import Device, Spec, Tensor, Workload
+from kernels.spec import OWN_VALUES, Device, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +48,8 @@ DESCRIBE_S = 300.0
 REFERENCE_S = 300.0
 POOL, LARGE_POOL, LARGE_BYTES = 4, 2, 1 << 30
 """Draws of get_inputs() kept for tensors that only it can draw; fewer of larger ones, which take it half a minute each."""
+QUICK_S, FRESH_S = 0.03, 12.0
+"""Draws that take no longer than this are used once, until all have taken so much: then those that there are come again."""
 LARGE_WEIGHTS = 64 << 20
 """Bytes of weights from which on modules are constructed on the device, where Model's constructor allows that: a core draws
 some 300 MB of them a second, and seven processes do."""
@@ -190,14 +195,47 @@ class Problem(Kernel):
             "scalar_inputs": [not one.shape for one in self.description.inputs],
             "scalar_outputs": [not one.shape for one in self.description.outputs],
             "random": self.description.random,
+            "returns": self.description.returns,
+            "state": [entry.asked() for entry in self.description.state],
             "seed": self.seed,
             "dtype": "float32",
             "exact": False,
             "eager": False,
             "compile": "",
+            "narrow": self._narrow(),
             "made_there": self.description.anywhere and self.description.weight_bytes >= LARGE_WEIGHTS,
             **more,
         }
+
+    def _narrow(self) -> str:
+        """In which dtype eager torch compares the inputs with Python's numbers; "" where that is fp64."""
+        assert self.description is not None
+        dtypes = {one.dtype for one in self.description.inputs if "float" in one.dtype}
+        if "float64" in dtypes:
+            return ""
+        return dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"} else "float32"
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """The outputs that Model returns; those behind them are its state after the call."""
+        assert self.description is not None
+        return tuple(tensor.name for tensor in self.spec.outputs[: len(self.description.outputs)])
+
+    def named(self, reason: str) -> str:
+        """The reason with the user's name of what is wrong of the state."""
+        assert self.description is not None
+        entries = [entry.asked() for entry in self.description.state]
+        groups, places = worker_state.placed(entries)
+
+        def name(match: re.Match[str]) -> str:
+            group, row = next((at for at, (dtype, _) in enumerate(groups) if dtype == match[1]), -1), int(match[2])
+            begins = [
+                (first, entry) for entry, own in zip(entries, places, strict=True) for at, first in own if at == group
+            ]
+            before = [(first, worker_state.State.says(entry)) for first, entry in begins if first <= row]
+            return f"{max(before)[1]} after the call ({match[0]})" if before else match[0]
+
+        return re.sub(r"state_(\w+?)_after\[(\d+), \d+\]", name, reason) if entries else reason
 
     def start(
         self, candidate: str, artefact: Path, *, libraries: bool, company: Path | None = None, compilers: bool = False
@@ -254,6 +292,10 @@ class Box:
         self.drawn: list[dict[int, torch.Tensor]] = []
         """Draws at those sizes: inputs that only get_inputs() can draw, by their place."""
         self.filled: dict[int, int] = {}
+        self.turns: dict[int, int] = {}
+        """Of each draw: how often its like had been used when it was made."""
+        self.quick_s, self.spent_s = math.inf, 0.0
+        """What a draw takes at least, and what all have taken."""
         self.drawing = ""
         """The module that the drawing worker has executed."""
         self.given: dict[str, Callable[[torch.Tensor, Workload], None]] = {}
@@ -331,55 +373,119 @@ class Box:
 
     def _make_room(self, name: str) -> None:
         """Give back what the other references hold of the device, and what torch has set aside here; they start anew."""
-        for other in [one for one in self.workers if one not in (name, "inputs")]:
+        for other in [one for one in self.workers if one != name and not one.startswith("inputs")]:
             self.end(other)
             if (arena := self.arenas.pop(other, None)) is not None:
                 arena.close()
         if self.device == "cuda":
             devices.give_back_memory(0)
 
-    def fill(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
-        """Fill one input, or several of them one above the other, with draws of get_inputs(), the same for all inputs."""
-        assert problem.source is not None and problem.description is not None
-        drawn_at = problem.source.drawn_at(workload, problem.description)
+    def _pool(self, problem: Problem, workload: Workload) -> list[dict[int, torch.Tensor]]:
+        """Draws of get_inputs() for that workload."""
+        assert problem.source is not None
+        drawn_at = problem.source.drawn_at(workload, problem.description)  # type: ignore[arg-type]
         if drawn_at != self.drawn_at:
-            self.drawn_at, self.drawn, self.filled = drawn_at, [], {}
-        shape = problem.description.inputs[at].shape or (1,)
+            self.drawn_at, self.drawn, self.filled, self.turns = drawn_at, [], {}, {}
         wanted = POOL
         while len(self.drawn) < wanted:
-            self.drawn.append(self._draw(problem, drawn_at))
+            self.drawn.append(self._draw(problem, drawn_at, len(self.drawn)))
             wanted = LARGE_POOL if sum(one.nbytes for one in self.drawn[0].values()) > LARGE_BYTES else POOL
-        several = view.dim() > len(shape)
+        return self.drawn
+
+    def fill(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
+        """Fill one input, or several of them one above the other, with draws of get_inputs(), the same for all inputs; behind the
+        user's inputs come the states that Model has come to.
+
+        A draw that takes little time is used once by each input, as long as all such have not taken FRESH_S.
+        """
+        assert problem.description is not None
+        found, pool = problem.description.inputs, self._pool(problem, workload)
+        dimensions = len(found[at].shape or (1,)) if at < len(found) else 2
+        several = view.dim() > dimensions
         for one in view if several else [view]:
             turn = self.filled.get(at, 0)
             self.filled[at] = turn + 1
-            kept = self.drawn[turn % len(self.drawn)][at]
+            place = turn % len(pool)
+            if (
+                turn > self.turns.get(place, place)
+                and self.quick_s < QUICK_S
+                and self.spent_s < FRESH_S
+                and not problem.description.state
+            ):
+                assert self.drawn_at is not None
+                pool[place], self.turns[place] = self._draw(problem, self.drawn_at, place), turn
+            kept = pool[place][at]
             if len(one) > len(kept):
                 raise KernelError(f"get_inputs() of {problem.spec.name} draws {len(kept)} leading rows, not {len(one)}")
             one.copy_(kept[: one.shape[0]])
 
-    def _draw(self, problem: Problem, workload: Workload) -> dict[int, torch.Tensor]:
-        """One draw of the inputs that only get_inputs() can draw, by their place."""
+    def fill_near(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
+        """The same, with other low bits in the floats that differ between two draws."""
         import torch
 
-        assert problem.source is not None
-        given = [at for at, one in enumerate(problem.spec.inputs) if one.values[0].startswith("given:")]
+        self.fill(problem, at, view, workload)
+        first, second = (self.drawn[turn][at][: view.shape[-len(self.drawn[turn][at].shape)]] for turn in (0, 1))
+        moving = (first != second).to(view.device)
+        bits, mask = {8: (torch.int64, (1 << 26) - 1), 4: (torch.int32, (1 << 12) - 1)}[view.element_size()]
+        raw = view.view(bits)
+        noise = torch.randint(
+            0, mask + 1, raw.shape, dtype=bits, device=view.device, generator=devices.generator(view.device.type)
+        )
+        raw.bitwise_xor_(noise.masked_fill_(~moving | (view == 0), 0))
+
+    def fill_among(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
+        """Fill an input, whatever its shape, with the values that its elements have, each as often as it was drawn."""
+        import torch
+
+        assert problem.description is not None
+        table, on = problem.description.inputs[at].table, view.device
+        if table is None:
+            drawn = secrets.choice(self._pool(problem, workload))[at].reshape(-1).to(on)
+            view.copy_(drawn[torch.randint(len(drawn), view.shape, device=on, generator=devices.generator(on.type))])
+            return
+        wide = torch.float64 if view.dtype.is_floating_point else torch.int64
+        values = torch.tensor(table.values, dtype=wide, device=on).to(view.dtype)
+        upto = torch.tensor(table.shares, dtype=torch.float64, device=on).cumsum(0)
+        drawn = torch.rand(view.shape, device=on, dtype=torch.float64, generator=devices.generator(on.type))
+        view.copy_(values[torch.searchsorted(upto, drawn.mul_(upto[-1])).clamp_max_(len(values) - 1)])
+
+    def _draw(self, problem: Problem, workload: Workload, steps: int) -> dict[int, torch.Tensor]:
+        """One draw of the inputs that only get_inputs() can draw, by their place; of states that behind so many calls of Model."""
+        import torch
+
+        assert problem.source is not None and problem.description is not None
+        count = len(problem.description.inputs)
+        found = problem.description.inputs
+        given = [
+            at
+            for at, one in enumerate(problem.spec.inputs)
+            if one.values[0].partition(":")[0] in OWN_VALUES and not (at < count and found[at].table)
+        ]
+        began = time.monotonic()
         inputs = [problem.spec.inputs[at] for at in given]
         seed = Tensor(name="seed", role="input", shape=("1",), dtype="int64")
         drawn = tuple(tensor.model_copy(update={"role": "output", "touched": None}) for tensor in inputs)
         spec = problem.spec.model_copy(update={"arguments": (seed, *drawn), "workloads": (workload,)})
         text = problem.source.module_at(workload)
-        worker = "inputs"
+        worker = f"inputs {steps}" if problem.description.state else "inputs"
         if self.drawing != text:  # its module draws at other sizes
-            self.end(worker)
+            for name in [name for name in self.workers if name.startswith("inputs")]:
+                self.end(name)
             self.drawing = text
         try:
-            asked = problem.asked("inputs", text=text, only=given)
+            asked = problem.asked(
+                "inputs", text=text, only=[at for at in given if at < count],
+                steps=steps if any(at >= count for at in given) else None,
+            )  # fmt: skip
             seeded = {"seed": torch.tensor([secrets.randbits(31)])}
-            found = self.call(worker, problem, spec, workload, asked, seeded, "cpu")
+            made = self.call(worker, problem, spec, workload, asked, seeded, "cpu")
         except WorkerFailure as fault:
             raise KernelError(f"{problem.spec.name}: get_inputs() fails: {_plain(fault.reason)}") from None
-        return {at: found[tensor.name] for at, tensor in zip(given, inputs, strict=True)}
+        if problem.description.state:
+            self.end(worker)
+        taken = time.monotonic() - began
+        self.quick_s, self.spent_s = min(self.quick_s, taken), self.spent_s + taken
+        return {at: made[tensor.name] for at, tensor in zip(given, inputs, strict=True)}
 
     def end(self, name: str) -> None:
         """End the worker of that name, if it is there."""
@@ -451,9 +557,11 @@ def reopened(
         spec=spec, folder=path, source=source, description=description, device=on, seed=secrets.randbits(31), token=token,
         box=box,
     )  # fmt: skip
-    for at in range(len(description.inputs)):
+    for at in range(len(description.inputs) + len(description.groups)):
+        kind = description.inputs[at].values[0] if at < len(description.inputs) else "given"
+        fill = {"near": box.fill_near, "among": box.fill_among}.get(kind, box.fill)
         name = f"{token}_{at}"
-        box.given[name] = lambda view, workload, at=at: box.fill(problem, at, view, workload)
+        box.given[name] = lambda view, workload, at=at, fill=fill: fill(problem, at, view, workload)
         GIVEN.setdefault(name, []).append(box.given[name])
     return problem
 

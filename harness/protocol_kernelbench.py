@@ -1,7 +1,7 @@
 """KernelBench's numbers for one candidate, by its own protocol (notes in docs/kernelbench.md), and its eval_results.json.
 
 Compatible on purpose, weaknesses included: public seeds, one distribution, the shipped size, timed calls that nobody
-checks. What is ours: the candidate shares no process with the answer that it is compared with, nor with the comparison.
+checks. What is ours: the candidate shares neither process nor memory with the answer that it is compared with, nor with Model.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SEED, TRIALS, TIMED = 42, 5, 100
 NUDGED = -2
 """As in worker_kernelbench.py."""
 EXCESSIVE = 10.0
+GENERATORS = 1 << 13
+"""Bytes in which the states of torch's generators travel: 5,056 of the host's, 16 of a GPU's."""
 COMPILE, RUNTIME = "compilation_error", "runtime_error"
 
 
@@ -58,22 +60,27 @@ class _Process:
     """One process of the protocol: Model's, or Model's and the candidate's."""
 
     def __init__(
-        self, problem: Problem, artefact: Path, arena: Arena, spec: Spec, *, reference: bool, precision: str,
-        compilers: bool = False,
+        self, problem: Problem, artefact: Path, spec: Spec, *, reference: bool, precision: str, compilers: bool = False,
     ):  # fmt: skip
-        self.arena, self.spec = arena, spec
+        from harness.correctness import Layout
+
+        self.spec = spec
+        self.arena = Arena(problem.device, Layout(spec, spec.workloads[0], 1).size)
+        """Of its own: in one that Model's process had, the last trial's answer would lie."""
         asked = problem.asked("protocol", eager=reference, dtype=precision)
         zygote = shared(problem.device, libraries=True)
         self.worker = ProblemWorker(
             zygote, spec, device=problem.device, artefact=artefact, problem=asked, compilers=compilers
         )
-        self.worker.map(arena)
+        self.worker.map(self.arena)
 
-    def call(self, seed: int) -> dict[str, torch.Tensor]:
+    def call(self, seed: int, generators: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         from harness.correctness import Layout
 
         layout = Layout(self.spec, self.spec.workloads[0], 1)
         layout.view(self.arena, self.spec.inputs[0])[0].fill_(seed)
+        if generators is not None:
+            layout.view(self.arena, self.spec.inputs[1])[0].copy_(generators)
         synchronize(self.arena.device)  # the seed is there, and the answer before it was read
         calls = [layout.arguments(self.arena, 0)]
         self.worker.request({"op": "call", "dtype": self.spec.dtypes[0], "calls": calls, "shapes": layout.shapes()})
@@ -81,6 +88,7 @@ class _Process:
 
     def close(self) -> None:
         self.worker.close()
+        self.arena.close()
 
 
 def evaluate(
@@ -88,34 +96,33 @@ def evaluate(
     timed: int = TIMED,
 ) -> KernelBenchResult:  # fmt: skip
     """What KernelBench says of the candidate. Raises WorkerFailure where Model itself fails under its protocol."""
-    from harness.correctness import Layout
-
     device = {"hardware": evaluator.facts.name, "device": "cuda:0" if evaluator.device == "cuda" else "cpu"}
     build = evaluator.build(evaluator.store.put(source))
     if not build.ok:
         return KernelBenchResult(metadata={**device, f"{COMPILE}_name": "RuntimeError", COMPILE: build.log[-4000:]})
     spec = _spec(problem, precision, timed)
-    arena = Arena(evaluator.device, Layout(spec, spec.workloads[0], 1).size)
     processes: list[_Process] = []
     try:
         made = Path(build.artefact)
-        first = _Process(problem, made, arena, spec, reference=True, precision=precision)
+        first = _Process(problem, made, spec, reference=True, precision=precision)
         processes.append(first)
         seeds = _seeds(trials)
         right = [first.call(seed) for seed in seeds]
         baseline = _stats(first.call(-1)["elapsed"].tolist(), device)
+        processes.remove(first)
         first.close()
         # of a candidate that fails, too: its analysis leaves out what has no baseline
         timed_reference = {"ref_runtime": baseline["mean"], "ref_runtime_stats": baseline}
         try:
-            _compile_ahead(build, problem, arena, spec, precision)
-            other = _Process(problem, made, arena, spec, reference=False, precision=precision)
+            _compile_ahead(build, problem, spec, precision)
+            other = _Process(problem, made, spec, reference=False, precision=precision)
             processes.append(other)
             metadata = dict(device) | _compare(other, seeds, right, TOLERANCE[precision])
             passed = metadata.pop("passed")
             if not passed:
+                processes.remove(other)
                 other.close()
-                metadata |= _conditioned(problem, made, arena, spec, precision, seeds[0], right[0])
+                metadata |= _conditioned(problem, made, spec, precision, seeds[0], right[0])
                 return KernelBenchResult(compiled=True, metadata=metadata, **timed_reference)
             stats = _stats(other.call(-1)["elapsed"].tolist(), device)
         except WorkerFailure as fault:
@@ -129,13 +136,11 @@ def evaluate(
     finally:
         for process in processes:
             process.close()
-        arena.close()
 
 
 def _conditioned(
     problem: Problem,
     made: Path,
-    arena: Arena,
     spec: Spec,
     precision: Precision,
     seed: int,
@@ -144,7 +149,7 @@ def _conditioned(
     """What rounding alone does to this problem: how far Model is from itself with inputs one unit in the last place away."""
     import torch
 
-    process = _Process(problem, made, arena, spec, reference=True, precision=precision)
+    process = _Process(problem, made, spec, reference=True, precision=precision)
     try:
         got, want = process.call(NUDGED - seed)["output_0"], right["output_0"]
     except WorkerFailure:
@@ -156,7 +161,7 @@ def _conditioned(
     return {"eager_off_by_rounding": f"{apart:.6f}", "eager_passes_off_by_rounding": within}
 
 
-def _compile_ahead(build: Build, problem: Problem, arena: Arena, spec: Spec, precision: str) -> None:
+def _compile_ahead(build: Build, problem: Problem, spec: Spec, precision: str) -> None:
     """Triton's kernels for the shipped sizes, which may be larger than those of our suite. Raises WorkerFailure."""
     if problem.device != "cuda" or not triton_kernels.wanted(build):
         return
@@ -164,10 +169,14 @@ def _compile_ahead(build: Build, problem: Problem, arena: Arena, spec: Spec, pre
 
     def start() -> ProblemWorker:
         how = {"reference": False, "precision": precision, "compilers": True}
-        processes.append(_Process(problem, made, arena, spec, **how))  # type: ignore[arg-type]
+        processes.append(_Process(problem, made, spec, **how))  # type: ignore[arg-type]
         return processes[-1].worker
 
-    triton_kernels.fill(made, [f"kernelbench {precision}"], start, lambda _worker, _name: processes[-1].call(SEED))
+    try:
+        triton_kernels.fill(made, [f"kernelbench {precision}"], start, lambda _worker, _name: processes[-1].call(SEED))
+    finally:
+        for process in processes:
+            process.arena.close()
 
 
 def _seeds(trials: int) -> list[int]:
@@ -185,7 +194,7 @@ def _compare(process: _Process, seeds: list[int], right: list[dict[str, Any]], t
     metadata: dict[str, Any] = {}
     passed = 0
     for seed, expected in zip(seeds, right, strict=True):
-        want, got = expected["output_0"], process.call(seed)["output_0"]
+        want, got = expected["output_0"], process.call(seed, expected["generators"])["output_0"]
         if torch.allclose(want, got, atol=tolerance, rtol=tolerance):
             passed += 1
             continue
@@ -226,13 +235,15 @@ def _spec(problem: Problem, precision: str, timed: int) -> Spec:
     dtype: Any = problem.description.outputs[0].dtype
     outputs = (
         Tensor(name="output_0", role="output", shape=shape or ("1",), dtype=precision if "float" in dtype else dtype),
+        Tensor(name="generators", role="output", shape=(str(GENERATORS),), dtype="uint8"),
         Tensor(name="elapsed", role="output", shape=(str(timed),), dtype="float64"),
     )
     seed = Tensor(name="seed", role="input", shape=("1",), dtype="int64")
+    behind = Tensor(name="generators_before", role="input", shape=(str(GENERATORS),), dtype="uint8")
     workload = Workload(axes={"lead": 1}, dtype="float32")
     return Spec(
         name=problem.spec.name, summary="KernelBench's protocol", axes=("lead",), dtypes=("float32",),
-        arguments=(seed, *outputs), workloads=(workload,),
+        arguments=(seed, behind, *outputs), workloads=(workload,),
     )  # fmt: skip
 
 

@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from harness import backends, of_problems, properties, triton_kernels
-from harness.correctness import Bench, Case, Layout, distributions, failure, judge_several, make_case, make_nans
+from harness.correctness import (
+    Bench,
+    Case,
+    Layout,
+    distributions,
+    drawn,
+    expected,
+    failure,
+    judge_several,
+    make_case,
+    make_nans,
+)
 from harness.crossings import crossings
 from harness.degenerate import holes
 from harness.device import generator, synchronize
@@ -33,6 +44,7 @@ from kernels.spec import Frozen, Workload
 STRESSED = 2
 """Of the smallest timed workloads of each dtype so many are run behind a producer that triggers at once and stores late."""
 STRESS_LOOKS = 4
+IN_A_ROW = 3
 EXACT_DRAWS = 16
 DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
 """Workloads that move more are left to the checks; where all do, the smallest is drawn."""
@@ -98,6 +110,8 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
             _refuse_library_kernels(rig, build, workloads[0])
     except WorkerFailure as fault:
         outcome, reason = fault.outcome, fault.reason
+        if isinstance(rig.kernel, Problem):
+            reason = rig.kernel.named(reason)
         rig.pool.drop(build.candidate)
     return Verdict(
         candidate=build.candidate,
@@ -183,9 +197,31 @@ def checks(
         yield from _call(rig, worker, bench, cases[:2])
     if everything and small:
         yield from _several(rig, worker, bench, cases[0])
-        if not model:
-            yield from _many(rig, worker, bench, cases)
-            yield from _memory(rig, worker, workload, cases[0])  # the last: it lays the arena out anew
+    if isinstance(rig.kernel, Problem) and rig.kernel.description is not None and rig.kernel.description.state:
+        yield from _in_a_row(rig, worker, workload, chosen[0])
+        bench = mapped_bench(rig, worker, workload, 2, wide=True)
+    if everything and small and not model:
+        yield from _many(rig, worker, bench, cases)
+        yield from _memory(rig, worker, workload, cases[0])  # the last: it lays the arena out anew
+
+
+def _in_a_row(rig: Rig, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
+    """Of a module with state: calls that go on from what the one before has left, each judged from there."""
+    bench = mapped_bench(rig, worker, workload, IN_A_ROW)
+    given = [drawn(rig.spec, workload, values, rig.extra_values, rig.device) for _ in range(IN_A_ROW)]
+    for slot, inputs in enumerate(given):
+        bench.write(slot, inputs)
+    synchronize(rig.device)
+    calls = [bench.layout.arguments(bench.arena, slot) for slot in range(IN_A_ROW)]
+    message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes(), "in_a_row": True}
+    worker.request(message, timeout_s=rig.call_s)
+    left: dict[str, Any] = {}
+    for slot, inputs in enumerate(given):
+        right = expected(rig.kernel, workload, inputs | left, values)
+        yield bench.check_outputs(slot, right, f"call {slot + 1} of {IN_A_ROW} in a row")
+        yield bench.check_inputs(slot, inputs, "inputs unchanged, calls in a row")
+        outputs = bench.outputs(slot)
+        left = {name: outputs[after].clone() for name in inputs if (after := f"{name}_after") in outputs}
 
 
 def _cross(rig: Rig, build: Build) -> list[Check]:

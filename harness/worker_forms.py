@@ -49,8 +49,8 @@ class Take:
         got = list(returned) if type(returned) in (tuple, list) else [returned]
         if len(got) != len(outputs):
             raise Refused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
-        for value, (name, buffer, _) in zip(got, outputs, strict=True):
-            if value is buffer:
+        for value, (name, buffer, inout) in zip(got, outputs, strict=True):
+            if value is buffer and inout:
                 continue
             if type(value) is not self.tensor:
                 kind = type(value)
@@ -68,6 +68,13 @@ class Take:
             if self.shape(value) != self.shape(buffer):
                 is_, wanted = list(self.shape(value)), list(self.shape(buffer))
                 raise Refused("WRONG_SHAPE", f"{name} has shape {is_}, should be {wanted}")
+            if not inout:
+                begin, storage = self.address(buffer), self.storage(value)
+                first = storage.data_ptr()
+                if first < begin + buffer.nbytes and begin < first + storage.nbytes():
+                    raise Refused(
+                        "CHEATED", f"{name} lies in the memory that it is copied to, which no user's call has"
+                    )
             self.copy(buffer, value)
 
 
@@ -274,7 +281,6 @@ class Native:
         call = native_call(function, self._device)
         self.__dict__[name] = call
         return call
-
 
     def host(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """`forward` as one native call where the build made that of it (host.py), else as it is."""

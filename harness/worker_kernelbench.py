@@ -1,10 +1,10 @@
 """The far side of KernelBench's own protocol (ScalingIntelligence/KernelBench @ 423217d): one trial, or the timed calls.
 
-As there, a candidate's process has Model beside ModelNew, both made under seed 42; a trial seeds, draws inputs on the CPU,
-casts and moves them, calls Model and then ModelNew on the same tensors; times are of 100 calls with events, after three
-warm-up calls, the first dropped, 256 MB written before each, gradients on. Unlike there the answer is compared in the
-parent, with the one that a process without the candidate gave. On a CPU, which KernelBench has not, the host's clock is
-read in place of events.
+As there, Model and ModelNew are made under seed 42; a trial seeds, draws inputs on the CPU, casts and moves them, and calls;
+times are of 100 calls with events, after three warm-up calls, the first dropped, 256 MB written before each, gradients on.
+Unlike there Model is never called in a candidate's process, nor is it made there: its answers are compared in the parent, and
+what of it ModelNew's call depends on there, the state of torch's generator behind Model's, is handed over. On a CPU, which
+KernelBench has not, the host's clock is read in place of events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ NUDGED = -2
 
 
 class ProtocolForm:
-    """The one input is the trial's seed; the outputs are Model's or ModelNew's answer and the timed calls' milliseconds."""
+    """Inputs are the trial's seed and, for ModelNew, torch's generators behind Model's call; outputs the answer, Model's generators,
+    and the timed calls' milliseconds."""
 
     def __init__(
         self,
@@ -45,19 +46,30 @@ class ProtocolForm:
         self.precision = getattr(torch, problem["dtype"])
         self.seed(SEED)
         initial = [self.cast(one) for one in getattr(namespace, "get_init_inputs", list)()]
+        made = namespace.Model if candidate is None else candidate().ModelNew
         self.seed(SEED)
-        self.model = namespace.Model(*initial)
-        self.new = None
-        if candidate is not None:
-            module = candidate()
-            self.seed(SEED)
-            self.new = module.ModelNew(*initial).to(device=device, dtype=self.precision)
-        self.model = self.model.to(device=device, dtype=self.precision)
+        self.model = made(*initial).to(device=device, dtype=self.precision)
+        self.is_new = candidate is not None
 
     def seed(self, number: int) -> None:
         self.torch.manual_seed(number)
         if self.device == "cuda":
             self.torch.cuda.manual_seed(number)
+
+    def generators(self, size: int) -> Any:
+        """The states of torch's generators, uint8 [size]: the host's, then the device's."""
+        states = [self.torch.get_rng_state(), *([self.torch.cuda.get_rng_state()] if self.device == "cuda" else [])]
+        whole = self.torch.cat(states)
+        return self.torch.nn.functional.pad(whole, (0, size - len(whole)))
+
+    def set_generators(self, states: Any) -> None:
+        states = states.cpu()
+        if not bool(states.any()):  # nobody has called Model: Triton's kernels are compiled
+            return
+        own = len(self.torch.get_rng_state())
+        self.torch.set_rng_state(states[:own].clone())
+        if self.device == "cuda":
+            self.torch.cuda.set_rng_state(states[own : own + len(self.torch.cuda.get_rng_state())].clone())
 
     def cast(self, value: Any) -> Any:
         return value.to(dtype=self.precision).to(device=self.device) if isinstance(value, self.torch.Tensor) else value
@@ -95,12 +107,14 @@ class ProtocolForm:
         given = self.drawn(seed)
         given = self.nudged(given, seed) if apart else given
         self.seed(seed)
+        drew = values[self.outputs[1][1]] if not self.is_new else values[1]
+        if self.is_new:
+            self.set_generators(drew)
         with self.torch.no_grad():
             answer = self.model(*given)
             self.wait()
-            if self.new is not None:
-                answer = self.new(*given)
-                self.wait()
+        if not self.is_new:
+            drew.copy_(self.generators(len(drew)))
         if not isinstance(answer, self.torch.Tensor):
             raise AttributeError(f"'{type(answer).__name__}' object has no attribute 'shape'")  # all that it compares
         name, at, inout = self.outputs[0]
@@ -109,11 +123,11 @@ class ProtocolForm:
 
     def timed(self, trials: int) -> list[float]:
         """Milliseconds of each call; of ModelNew, or of Model with the five warm-up calls that its baselines get."""
-        torch, model = self.torch, self.new if self.new is not None else self.model
+        torch, model = self.torch, self.model
         given = self.drawn(SEED)
         found: list[float] = []
-        with torch.enable_grad() if self.new is not None else nullcontext():
-            for _ in range(3 if self.new is not None else 5):
+        with torch.enable_grad() if self.is_new else nullcontext():
+            for _ in range(3 if self.is_new else 5):
                 model(*given)
                 self.wait()
             if self.device == "cuda":

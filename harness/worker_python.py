@@ -60,7 +60,7 @@ MOVES = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "  # noqa: SIM905
     "full full_like new_full ones ones_like new_ones scalar_tensor arange eye uniform_ normal_ random_ copy_ _copy_from "
     "rand randn randint rand_like randn_like randint_like randperm bernoulli_ "
-    "_copy_from_and_resize clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
+    "_copy_from_and_resize _foreach_copy_ clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
     "record_stream is_pinned pin_memory _pin_memory resolve_conj resolve_neg _reshape_alias is_same_size "
     "_has_compatible_shallow_copy_type".split()
 )
@@ -247,10 +247,13 @@ class PythonWorker(native.Worker):
         otherwise = sys.modules["astrolabe_worker_rounding"].Rounding(**asked) if asked else nullcontext()
 
         def run() -> None:
+            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other.
+            stateful = getattr(self.form, "stateful", False)
             for _ in range(message.get("repeat", 1)):
                 for index, prepared in enumerate(calls):
-                    with self.stream(index % 2), otherwise:
-                        self.remember(self.form.launch(prepared))
+                    with self.stream(0 if stateful else index % 2), otherwise:
+                        more = {"goes_on": True} if stateful and index and message.get("in_a_row") else {}
+                        self.remember(self.form.launch(prepared, **more))
             self.settle("the kernel")
 
         self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))

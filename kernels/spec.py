@@ -59,6 +59,9 @@ AXIS_VALUES = ("index", "padded", "distinct", "offsets", "starts")
 last."""
 BELOW = "below"
 """Integers that another input bounds, place by place: `below:lengths`."""
+OWN_VALUES = ("given", "near", "among")
+"""By a generator of a problem's own (harness/correctness.py, GIVEN): as it draws them; the same with other low bits; element by
+element from the values that it has."""
 NUMBERED_VALUES = {
     "range": "LOW:HIGH with two finite numbers, the lower first",
     "normal": "MEAN:DEVIATION with two finite numbers, the second not negative",
@@ -72,15 +75,15 @@ def checked_values(text: str) -> str:
     kind, _, rest = text.partition(":")
     if text in NAMED_VALUES or (kind in (*AXIS_VALUES, BELOW) and re.fullmatch(r"[a-z_0-9]+", rest)):
         return text
-    if kind == "given" and re.fullmatch(r"[a-z_0-9]+", rest):
-        return text  # a generator of the problem's own (harness/correctness.py, GIVEN)
+    if kind in OWN_VALUES and re.fullmatch(r"[a-z_0-9]+", rest):
+        return text
     if kind not in NUMBERED_VALUES:
         known = (
             *NAMED_VALUES,
             *(f"{name}:AXIS" for name in AXIS_VALUES),
             f"{BELOW}:TENSOR",
             *NUMBERED_VALUES,
-            "given:NAME",
+            *(f"{name}:NAME" for name in OWN_VALUES),
         )
         raise ValueError(f"{text[:80]!r} is no distribution: there is {', '.join(known)}")
     if not _numbers_fit(kind, rest):

@@ -42,8 +42,10 @@
   Model's returns: one tensor, or a tuple or list of them, of the same shapes and dtypes. It is also called with other
   leading sizes, where Model takes them, so it reads sizes from its arguments. It may not synchronise (calls are
   captured in a CUDA graph where that is possible).
-- In a problem whose outputs are random (live dropout) torch's generator is set to the same state before Model's and
-  ModelNew's forward: the same draws of the same shapes in the same order give the same masks.
+- In a problem whose outputs are random (live dropout) torch's generator is seeded before Model's and ModelNew's forward alike, anew
+  for each call: the same draws of the same shapes in the same order give the same masks.
+- State that Model's calls change (running statistics, counters, moving averages) is kept under Model's names and read from there in
+  each call: it is put in before a judged call, and what the call leaves is judged as outputs are.
 """
 
 from __future__ import annotations
@@ -133,7 +135,9 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
     library = source.with_name("native.so")
     path.write_text(written + host_source(text, facts.device))
     built = native.compile(path, library, facts, timeout_s)
-    if not built.ok and written != path.read_text():  # the candidate's own mistake, or something that the host cannot be built behind
+    if (
+        not built.ok and written != path.read_text()
+    ):  # the candidate's own mistake, or something that the host cannot be built behind
         path.write_text(written)
         built = native.compile(path, library, facts, timeout_s)
     if built.ok:

@@ -47,7 +47,7 @@ REQUEST_S = 60.0
 CORES_OF_A_GPU = 6
 """Whoever judges on one, the candidate's and its rival's threads."""
 STOP_S = 5.0
-REFUSALS = ("WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
+REFUSALS = ("INCORRECT", "WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
 """What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
 LIMITS = sandbox.Limits(memory_bytes=8 << 30, threads=512)
 

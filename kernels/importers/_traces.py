@@ -28,7 +28,7 @@ from kernels.importers._definition import (
     printable,
     stored_tensor,
 )
-from kernels.importers.kernelbench import Description, Title, nonsense
+from kernels.importers.kernelbench import Description, Title, hidden, nonsense
 from kernels.importers.kernelbench import described as checked_description
 from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Argument, Dtype, Size, Spec, Tensor, Workload
 
@@ -270,7 +270,7 @@ class Definitions:
             arguments.append(
                 Tensor(name=self.names["output", name], role="output", shape=self._shape(form), dtype=dtype)
             )
-        arguments += [Size(name=axis) for axis in axes]
+        arguments += [*hidden(description, token), *(Size(name=axis) for axis in axes)]
         try:
             return Spec(
                 name=_spec_name(self.definition.name), summary=_summary(self.definition), axes=axes, dtypes=(main,),

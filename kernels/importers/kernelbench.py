@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from kernels.catalog import KernelError, one_sentence
 from kernels.spec import (
     AXIS_VALUES,
     DTYPE_BYTES,
+    OWN_VALUES,
     Argument,
     Dtype,
     Frozen,
@@ -50,10 +51,23 @@ Extent = Annotated[int, Field(ge=1, le=2**40)]
 
 
 def _drawable(text: str) -> str:
-    """`given`, or a distribution that needs no axis: the box knows of no axes."""
-    if text != "given" and text.partition(":")[0] in (*AXIS_VALUES, "given"):
+    """One of OWN_VALUES, or a distribution that needs no axis: the box knows of no axes."""
+    if text not in OWN_VALUES and text.partition(":")[0] in (*AXIS_VALUES, *OWN_VALUES):
         raise ValueError(f"{text[:80]!r} is no distribution of a problem's input")
-    return text if text == "given" else checked_values(text)
+    return text if text in OWN_VALUES else checked_values(text)
+
+
+class Table(Frozen):
+    """The values that an input's elements have, and how often."""
+
+    values: tuple[float | int, ...] = Field(min_length=2, max_length=1 << 16)
+    shares: tuple[Annotated[float, Field(ge=0, le=1)], ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Table:
+        if len(self.shares) != len(self.values) or not 0.99 < sum(self.shares) < 1.01:
+            raise ValueError("a table's shares must be as many as its values, and sum to one")
+        return self
 
 
 class Input(Frozen):
@@ -62,9 +76,11 @@ class Input(Frozen):
     leading: bool
     """Whether its first dimension is the one that can have other sizes."""
     values: tuple[Annotated[str, AfterValidator(_drawable)], ...] = Field(min_length=1, max_length=20)
-    """How it is drawn: `given` where only get_inputs() can, else distributions of kernels.spec.Values."""
+    """How it is drawn: one of OWN_VALUES, else distributions of kernels.spec.Values."""
     matters: bool
     """Whether another draw of it changes any output."""
+    table: Table | None = None
+    """Of `among` where its values are few; else they are those of draws."""
 
 
 class Output(Frozen):
@@ -73,6 +89,29 @@ class Output(Frozen):
     )
     """Of each dimension (slope, rest): slope * lead + rest."""
     dtype: Dtype
+
+
+ROW = 64
+"""As in harness/worker_state.py."""
+
+
+class Entry(Frozen):
+    """One parameter, buffer or attribute of the state, as the box says it: what is done with it is done there."""
+
+    path: str = Field(max_length=1000)
+    name: str = Field(max_length=1000)
+    form: Any
+    leaves: tuple[tuple[tuple[Annotated[int, Field(ge=0, le=2**40)], ...], Annotated[str, Field(max_length=20)]], ...]
+    """[shape, dtype] of each, a number's dtype its type in Python."""
+    initial: Any = None
+    """What it is before the first call; not given where that is of the same kind."""
+
+    @property
+    def label(self) -> str:
+        return ".".join(filter(None, (self.path, self.name)))[:80]
+
+    def asked(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_unset=True)
 
 
 class Description(Frozen):
@@ -86,6 +125,12 @@ class Description(Frozen):
     """Other leading sizes that the module takes, as tried; empty where none was found."""
     alternatives: tuple[Annotated[str, AfterValidator(_drawable)], ...] = Field(max_length=20)
     """Other distributions with which its outputs stay finite."""
+    returns: Any = None
+    """The structure of what it returns (harness/worker_problem.py, `outline`)."""
+    state: tuple[Entry, ...] = Field(default=(), max_length=2000)
+    """What its calls change beside that (harness/worker_state.py)."""
+    groups: tuple[tuple[Dtype, Annotated[int, Field(ge=1, le=2**34)]], ...] = Field(default=(), max_length=8)
+    """(dtype, rows of ROW) of each tensor that the state travels in."""
     fp64: bool
     random: bool
     weight_bytes: int = Field(ge=0)
@@ -102,8 +147,9 @@ def takes(path: Path) -> bool:
     if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return False
     text = path.read_text(encoding="utf-8", errors="replace")
-    return bool(
-        re.search(r"^class Model\b", text, re.MULTILINE) and re.search(r"^def get_inputs\b", text, re.MULTILINE)
+    return all(
+        re.search(rf"^(?:(?:class|def) {name}\b|{name}\b *[:=]|from .* import .*\b{name}\b)", text, re.MULTILINE)
+        for name in ("Model", "get_inputs")
     )
 
 
@@ -158,6 +204,7 @@ class File:
             said.append(f"held out: leading sizes {', '.join(map(str, held))}")
         else:
             said.append("no other leading size was found that the module takes, so held out are other draws only")
+        said += says_of_state(description)
         if description.alternatives:
             said.append(f"values also {', '.join(description.alternatives)}")
         return tuple(said)
@@ -171,7 +218,7 @@ def read(path: Path) -> File:
 def text_of(path: Path) -> str:
     """A file's text. Raises KernelError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # as Python reads it
     except (OSError, UnicodeDecodeError) as error:
         raise KernelError(f"{path} cannot be read: {error}") from None
 
@@ -206,7 +253,7 @@ def spec(found: Title, description: Description, token: str, *, most_bytes: int)
     tensors: list[Argument] = []
     for at, one in enumerate(description.inputs):
         first, *others = one.values
-        values = [f"given:{token}_{at}" if first == "given" else first]
+        values = [f"{first}:{token}_{at}" if first in OWN_VALUES else first]
         values += [name for name in others if name in description.alternatives]
         shape = tuple(("lead" if one.leading and not dim else str(extent)) for dim, extent in enumerate(one.shape))
         tensors.append(
@@ -219,7 +266,7 @@ def spec(found: Title, description: Description, token: str, *, most_bytes: int)
         extents = [f"{slope}*lead{rest:+d}" if slope else str(rest) for slope, rest in out.shape]
         dtype = "T" if out.dtype == main else out.dtype
         tensors.append(Tensor(name=f"output_{at}", role="output", shape=tuple(extents) or ("1",), dtype=dtype))
-    tensors.append(Size(name="lead"))
+    tensors += [*hidden(description, token), Size(name="lead")]
     lead = description.lead
     whole = Workload(axes={"lead": lead}, dtype=main)
     made = Spec(
@@ -230,9 +277,48 @@ def spec(found: Title, description: Description, token: str, *, most_bytes: int)
     held = tuple(
         Workload(axes={"lead": size}, dtype=main, held_out=True, timed=False)
         for size in description.sizes
-        if size != shown.axes["lead"] and size <= shown.axes["lead"]
+        if size != shown.axes["lead"]
+        and (
+            size <= shown.axes["lead"]
+            or _reaches(made, description, Workload(axes={"lead": size}, dtype=main), most_bytes)
+        )
     )
     return made.model_copy(update={"workloads": (shown, *held)})
+
+
+def hidden(description: Description, token: str) -> list[Tensor]:
+    """What a call has beside a user's arguments: the module's state before it and after it, the seed of torch's generator."""
+    found = []
+    for at, (dtype, rows) in enumerate(description.groups):
+        shape = (str(rows), str(ROW))
+        values = (f"given:{token}_{len(description.inputs) + at}",)
+        found.append(
+            Tensor(name=f"state_{dtype}", role="input", shape=shape, dtype=dtype, values=values, constant=True)
+        )
+        found.append(Tensor(name=f"state_{dtype}_after", role="output", shape=shape, dtype=dtype))
+    if description.random:
+        found.append(
+            Tensor(name="torch_seed", role="input", shape=("1",), dtype="int64", values=("integers:0:2147483648",))
+        )
+    return found
+
+
+def says_of_state(description: Description) -> list[str]:
+    """A clause for the verdict, none for a module without state."""
+    if not description.state:
+        return []
+    names = [entry.label for entry in description.state]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return [
+        f"a call begins from a state that Model came to, and leaves one that is judged as outputs are: {', '.join(names[:4])}{more} "
+        "(put in and read out within each timed call, the baseline's too)"
+    ]
+
+
+def _reaches(spec: Spec, description: Description, workload: Workload, most_bytes: int) -> bool:
+    """Whether a size beyond those of get_inputs() can be drawn, and fits."""
+    drawn = all(one.values[0] not in ("given", "near") for one in description.inputs if one.leading)
+    return drawn and _held(spec, workload) <= most_bytes
 
 
 def _main_dtype(description: Description) -> Dtype:

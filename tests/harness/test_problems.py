@@ -111,7 +111,7 @@ def get_inputs():
     ("name", "inputs", "sizes", "fp64", "random"),
     [
         ("Cross_entropy", [("ordinary", True), ("integers:0:1000", True)], True, True, False),
-        ("Upper_triangular_matmul", [("given", True), ("given", False)], True, True, False),
+        ("Upper_triangular_matmul", [("near", True), ("near", False)], True, True, False),
         ("Linear_dropout", [("ordinary", True)], True, False, True),
         ("Recurrent_scan", [("ordinary", True), ("given", True)], True, True, False),
         ("Diagonal_matmul", [("uniform", True), ("uniform", True)], True, True, False),
@@ -190,7 +190,7 @@ def get_inputs():
     problem = opened(text)
     assert problem.description.random and not problem.description.fp64
     x = torch.randn(6, 9000, generator=torch.Generator().manual_seed(1)) * 100 + 50
-    given = {problem.spec.inputs[0].name: x, **dict.fromkeys(problem.spec.axes, 6)}
+    given = {problem.spec.inputs[0].name: x, "torch_seed": torch.tensor([77]), **dict.fromkeys(problem.spec.axes, 6)}
     name = problem.spec.outputs[0].name
     exact, rough = (problem.reference_in(dtype, **given)[name].double() for dtype in ("float64", "float32"))
     torch.manual_seed(problem.seed)
@@ -199,6 +199,8 @@ def get_inputs():
         exact, torch.where(exact == 0, 0.0, 2 * linear(x.double()).detach()), rtol=2e-7, atol=1e-4
     )
     assert torch.equal(exact == 0, rough == 0) and not torch.equal(exact, rough)
+    other = problem.reference_in("float64", **given | {"torch_seed": torch.tensor([78])})[name]
+    assert not torch.equal(exact == 0, other == 0), "another seed, another mask"
 
 
 def test_problems_of_the_starter_suite_pass_as_they_are(tmp_path: Path):
@@ -452,7 +454,7 @@ def test_torch_compile_is_checked_where_it_is_timed_and_nowhere_else(opened, tmp
 
 def test_a_problem_that_is_open_twice_still_draws_when_one_is_closed() -> None:
     """Two samples of a campaign work on the same problem side by side."""
-    source, described = SimpleNamespace(module="open twice"), SimpleNamespace(inputs=[None, None])
+    source, described = SimpleNamespace(module="open twice"), SimpleNamespace(inputs=[SimpleNamespace(values=("given",))] * 2, groups=())
     before = set(GIVEN)
     spec = catalog.load("silu_and_mul").spec
     for first_closed in (0, 1):

@@ -125,6 +125,78 @@ def test_a_candidate_cannot_shrink_the_inputs(evaluator: Evaluator):
     assert asked(evaluator, HONEST + "\n\ndef get_inputs():\n    raise ValueError\n").correctness
 
 
+SEARCHES = {
+    "the caller's frames": """
+    def found(self):
+        frame = sys._getframe(1)
+        while frame is not None:
+            yield from list(frame.f_locals.values())
+            frame = frame.f_back
+""",
+    "all that the collector knows": """
+    def found(self):
+        for one in gc.get_objects():
+            yield one
+            if type(one).__name__ == "Model":
+                yield self.asked(one)
+""",
+    "what is mapped": """
+    def found(self):
+        import ctypes
+        for line in open("/proc/self/maps"):
+            if "memfd" in line:
+                low, high = (int(end, 16) for end in line.split()[0].split("-"))
+                raw = torch.frombuffer((ctypes.c_char * (high - low)).from_address(low), dtype=torch.uint8)
+                for at in range(0, len(raw) - 512, 256):
+                    yield raw[at : at + 512].view(torch.float32).view(8, 16).clone()
+""",
+}
+
+
+@pytest.mark.parametrize("where", SEARCHES)
+def test_models_answer_is_not_within_reach(evaluator: Evaluator, where: str):
+    """Whatever of its answer's shape is neither the input nor empty is returned, and something else where nothing is."""
+    thief = f"""
+import gc
+import sys
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(16))
+        self.x = None
+
+    def asked(self, model):
+        return model(self.x)
+{SEARCHES[where]}
+    def forward(self, x):
+        self.x = x
+        for one in self.found():
+            fits = type(one) is torch.Tensor and one.shape == x.shape and one.dtype == x.dtype and one.isfinite().all()
+            if fits and one is not x and one.any() and not torch.equal(one, x):
+                return one
+        return x - 1
+"""
+    found = asked(evaluator, thief)
+    assert found.compiled and not found.correctness
+    refused = "lies in the memory that it is copied to" in found.metadata.get("runtime_error", "")
+    assert refused or found.metadata["correctness_trials"] == "(0 / 5)", found.metadata
+
+
+def test_a_random_model_is_called_with_the_generator_as_models_call_has_left_it(tmp_path: Path):
+    """As there, where Model draws first; so a candidate that draws as Model does is another, there and here."""
+    path = tmp_path / "7_Drop.py"
+    path.write_text(PROBLEM.replace("x * self.weight", "nn.functional.dropout(x * self.weight, 0.5, True)"))
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as found:
+        same = path.read_text().partition("\n\ndef get_inputs")[0].replace("class Model", "class ModelNew")
+        assert not asked(found, same).correctness
+        assert found.verify(found.build(found.store.put(same))).passed
+
+
 def test_statistics_have_three_digits():
     found = protocol._stats([1.23456, 2.0, 3.0], {"hardware": "h", "device": "cuda:0"})
     assert found == {

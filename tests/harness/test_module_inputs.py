@@ -1,0 +1,305 @@
+"""What a problem's inputs look like is kept, its files are read as people write them, and no gain comes from where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness import of_problems, whose_code
+from harness.contests import Match, held_back
+from harness.evaluate import Evaluator
+from harness.problems import Problem, open_problem
+from harness.records import Comparison, Interval, Outcome, Suite, Verdict
+from harness.store import Store
+from harness.whose_code import Seen, doubt
+from harness.worker_problem import (
+    distribution,
+    is_bound,
+    is_structured,
+    outline,
+    own_kind,
+    picked,
+    sampled,
+    table_of,
+)
+from kernels import importers
+
+HEAD = "import torch\nfrom torch import nn\n\n\n"
+
+
+def kind_of(draw: str) -> str:
+    """As `describe` decides it."""
+    whole = []
+    for seed in (1, 2, 3):
+        torch.manual_seed(seed)
+        whole.append(eval(draw))
+    draws = [sampled(one) for one in whole]
+    kind = "given" if is_bound(whole[0]) else distribution(draws)
+    if kind in ("given", "among"):
+        if not is_structured(whole[0]) and table_of(draws) is not None:
+            return "among"
+        return own_kind(draws, is_bound(whole[0]), is_structured(whole[0]))
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("draw", "kind"),
+    [
+        ("torch.randint(-60, 60, (256, 64)).float() / 4", "among"),
+        ("torch.randint(0, 10, (256, 64)).float() / 10", "among"),
+        ("(torch.rand(256, 64) < 0.3).float()", "among"),
+        ("torch.rand(256, 64).mul(100).round()", "among"),
+        ("torch.randn(256, 64) * 2 - 2", "normal"),
+        ("torch.randn(256, 64) + 1e4", "normal"),
+        ("torch.where(torch.rand(8, 64) < 0.2, -100, torch.randint(0, 2000, (8, 64)))", "among"),
+        ("torch.where(torch.rand(8, 64) < 0.1, 255, torch.randint(0, 19, (8, 64)))", "among"),
+        ("torch.randint(0, 2000, (8, 64))", "integers"),
+        ("torch.randint(-3, 3, (8, 64))", "integers"),
+        # Places and other elements decide: none of these may be drawn element by element.
+        ("torch.where(torch.arange(64) < torch.randint(8, 64, (8, 1)), torch.randint(0, 2000, (8, 64)), -100)", "given"),
+        ("torch.randint(0, 300, (2000,)).sort().values", "given"),
+        ("torch.stack([torch.randperm(256) for _ in range(8)])", "given"),
+        ("torch.nn.functional.one_hot(torch.randint(0, 16, (512,)), 16).float()", "given"),
+        ("torch.tril(torch.ones(64, 64)) * (torch.rand(()) + 1).round()", "given"),
+        ("(lambda a: a + a.T)(torch.randn(64, 64))", "given"),
+        ("torch.softmax(torch.randn(64, 64), -1)", "given"),
+        # Of these the numbers may be others, the places of zeros not.
+        ("torch.triu(torch.randn(64, 64))", "near"),
+        ("torch.randn(64, 64).exp() * torch.arange(1, 65)", "near"),
+        # Of no known distribution, but none of their elements says anything of another.
+        ("torch.relu(torch.randn(256, 64))", "among"),
+        ("torch.randn(64, 64).exp()", "among"),
+        ("torch.randn(256, 64) * (torch.rand(256, 64) < 0.1)", "among"),
+    ],
+)  # fmt: skip
+def test_how_an_input_is_drawn(draw: str, kind: str):
+    assert kind_of(draw).partition(":")[0] == kind
+
+
+def opened(folder: Path, body: str, name: str = "problem.py", encoding: str = "utf-8") -> Problem:
+    path = folder / name
+    path.write_text(HEAD + body, encoding=encoding)
+    return open_problem(path, "cpu")
+
+
+MODEL = (
+    "class Model(nn.Module):\n    def forward(self, {}):\n        return {}\n\n\ndef get_inputs():\n    return [{}]\n"
+)
+
+
+def test_ties_come_and_numbers_are_compared_as_eager_torch_does(tmp_path: Path):
+    problem = opened(
+        tmp_path,
+        MODEL.format("x", "torch.round(x), x > 0.3, x == 0.7", "torch.randint(-50, 50, (64, 96)).float() / 10"),
+    )
+    assert problem.description is not None and problem.description.inputs[0].values == ("among",)
+    text = problem.text.replace("class Model", "class ModelNew")
+    wrong = [
+        text.replace("torch.round(x)", "torch.sign(x) * torch.floor(x.abs() + 0.5)"),
+        text.replace("x > 0.3", "x >= 0.3"),
+        text.replace("x == 0.7", "x.double() == 0.7"),
+    ]
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        found = [evaluator.verify(evaluator.build(evaluator.store.put(one))) for one in (text, *wrong)]
+        held = evaluator.verify(found[0].build, held_out=True)  # type: ignore[arg-type]
+    assert found[0].passed and held.passed, (found[0].reason, held.reason)
+    assert [one.outcome for one in found[1:]] == [Outcome.INCORRECT] * 3
+
+
+def test_a_size_is_asked_with_data_and_one_is_larger_than_shown(tmp_path: Path):
+    graph = MODEL.format(
+        "x, to", "torch.zeros_like(x).index_add(0, to, x[to])", "torch.randn(300, 8), torch.randint(0, 300, (2000,))"
+    )
+    problem = opened(tmp_path, graph)
+    assert problem.description is not None and problem.description.sizes == ()
+    problem.close()
+    problem = opened(tmp_path, MODEL.format("x", "x.cumsum(0)", "torch.randn(30, 8)"))
+    assert max(w.axes["lead"] for w in problem.spec.workloads if w.held_out) > 30
+    problem.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"),
+    [
+        ("class Gate(nn.Module):\n    def forward(self, x):\n        return x.tanh()\n\n\nModel = Gate\n", "utf-8"),
+        ("class Gate(nn.Module):\n    def forward(self, x):\n        return x.tanh()\n\n\nclass Model(Gate):\n    pass\n", "utf-8-sig"),
+        ("class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.own = torch.compile(nn.Tanh())\n\n"
+         "    def forward(self, x):\n        return self.own(x)\n", "utf-8"),
+    ],
+)  # fmt: skip
+def test_a_file_is_read_as_people_write_it(body: str, encoding: str, tmp_path: Path):
+    problem = opened(tmp_path, f"{body}\n\ndef get_inputs():\n    return [torch.randn(16, 8)]\n", encoding=encoding)
+    candidate = HEAD + "class ModelNew(nn.Module):\n    def forward(self, x):\n        return x.tanh()\n"
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        for text in (candidate, problem.text):
+            verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+            assert verdict.passed, verdict.reason
+
+
+def test_a_helper_is_no_problem(tmp_path: Path):
+    (tmp_path / "layers.py").write_text(
+        HEAD + "class ModelBase(nn.Module):\n    pass\n\n\ndef get_inputs_of():\n    return []\n"
+    )
+    assert importers.for_file(tmp_path / "layers.py") is None
+
+
+# --- what a module returns ----------------------------------------------------------------------------------------------
+
+
+def test_a_user_gets_at_what_is_returned_in_the_same_way():
+    from collections import namedtuple
+    from dataclasses import make_dataclass
+
+    pair, turned = namedtuple("Pair", "a b"), namedtuple("Turned", "b a")
+    record, x, y = make_dataclass("Record", ["a", "b"]), torch.zeros(1), torch.ones(2)
+
+    def taken(model: object, candidate: object) -> list:
+        found: list = []
+        picked(outline(model, []), candidate, found)
+        return found
+
+    assert taken((x, [y, None]), [x, (y, None)]) == [x, y]
+    assert taken({"a": x, "b": y}, {"b": y, "a": x}) == [x, y], "by their names"
+    assert taken(pair(x, y), pair(x, y)) == taken(record(x, y), record(x, y)) == [x, y]
+    assert taken({"loss": 2.0}, {"loss": x}) == [x]
+    for model, candidate in [
+        (pair(x, y), (x, y)), (pair(x, y), turned(y, x)), (pair(x, y), {"a": x, "b": y}), (record(x, y), (x, y)),
+        ({"a": x, "b": y}, (x, y)), ({"a": x, "b": y}, {"a": x, "c": y}), ((x, y), x), (x, (x,)), ((x, None), (x, y)),
+        ((x, "mean"), (x, "sum")), ((x, (y, y)), (x, y, y)),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match="should be|Model's"):
+            taken(model, candidate)
+
+
+def test_a_named_tuple_that_comes_out_plain_is_refused(tmp_path: Path):
+    body = (
+        "from typing import NamedTuple\n\n\nclass Out(NamedTuple):\n    a: torch.Tensor\n    b: torch.Tensor\n\n\n"
+        "class Model(nn.Module):\n    def forward(self, x):\n        return Out(a=x, b=x.tanh())\n"
+    )
+    problem = opened(tmp_path, body + "\n\ndef get_inputs():\n    return [torch.randn(16, 8)]\n")
+    text = (HEAD + body).replace("class Model", "class ModelNew")
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        right, plain = (evaluator.verify(evaluator.build(evaluator.store.put(one)))
+                        for one in (text, text.replace("Out(a=x, b=x.tanh())", "(x, x.tanh())")))  # fmt: skip
+    assert right.passed, right.reason
+    assert plain.outcome is Outcome.WRONG_SHAPE and "a, b" in plain.reason
+
+
+# --- gains that no user has ---------------------------------------------------------------------------------------------
+
+
+def test_who_writes_into_the_buffer_is_refused(tmp_path: Path):
+    problem = opened(tmp_path, MODEL.format("x", "torch.relu(x)", "torch.randn(64, 32)"))
+    finds = """
+import gc
+class ModelNew(nn.Module):
+    def forward(self, x):
+        buffers = [one for one in gc.get_referrers(type(x)) if False]
+        frame = __import__("sys")._getframe(1)
+        while frame is not None:
+            for one in list(frame.f_locals.values()):
+                if type(one) is list and one and type(one[0]) is tuple and len(one[0]) == 3:
+                    buffers.append(one[0][1])
+            frame = frame.f_back
+        return VIEW
+"""
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        for view in (
+            "torch.clamp(x, min=0, out=buffers[0])",
+            "torch.clamp(x, min=0, out=buffers[0]).view(-1).view(64, 32)",
+        ):
+            verdict = evaluator.verify(evaluator.build(evaluator.store.put(HEAD + finds.replace("VIEW", view))))
+            assert verdict.outcome is Outcome.CHEATED, verdict.reason
+        same = evaluator.verify(
+            evaluator.build(
+                evaluator.store.put(
+                    HEAD + "class ModelNew(nn.Module):\n    def forward(self, x):\n        return torch.relu(x)\n"
+                )
+            )
+        )
+        assert same.passed, same.reason
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "known"),
+    [
+        ("torch.triu(x @ x)", "torch.triu(torch.randn(64, 64))", False),
+        ("x.float().cumsum(0)", "torch.randint(0, 300, (2000,)).sort().values", True),
+        ("x.flip(0)", "torch.randperm(5000)", True),
+    ],
+)
+def test_where_a_draw_tells_the_answer_it_is_said(forward: str, inputs: str, known: bool, tmp_path: Path):
+    problem = opened(tmp_path, MODEL.format("x", forward, inputs))
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        said = of_problems.by_content(evaluator, problem)
+        assert bool(said) == known, said
+        if known:  # and then nothing is FASTER
+            build = evaluator.build(evaluator.store.put(problem.text.replace("class Model", "class ModelNew")))
+            verdict = evaluator.verify(build)
+            faster = Suite(speedup=Interval(median=2, low=1.9, high=2.1), comparison=Comparison.FASTER)
+            timed = verdict.model_copy(update={"suite": faster})
+            match = Match(build, {"baseline": evaluator.store.put(problem.text)})
+            held = held_back(evaluator, match, Verdict.model_construct(**dict(timed)))
+            assert held.suite is not None and held.suite.comparison is Comparison.UNCLEAR
+            assert any("get_inputs()" in said for said in held.warnings)
+
+
+@pytest.mark.parametrize(
+    ("seen", "libraries", "doubted"),
+    [
+        (Seen(own=50, library=5, neither=5, call_us=900), False, False),
+        (Seen(own=0, library=50, neither=10, call_us=900), True, True),
+        (Seen(own=20, library=30, neither=10, call_us=900), True, False),
+        (Seen(own=20, library=30, neither=10, call_us=900), False, True),
+        (Seen(own=5, library=30, neither=25, call_us=20), False, False),
+        (Seen(own=3, call_us=900), False, True),
+    ],
+)
+def test_when_a_gain_may_be_a_librarys(seen: Seen, libraries: bool, doubted: bool):
+    assert bool(doubt(seen, libraries=libraries)) == doubted
+
+
+BY_CTYPES = """
+import ctypes
+import torch
+from torch import nn
+
+sgemm = ctypes.CDLL(torch.__path__[0] + "/lib/libtorch_cpu.so").sgemm_
+letter = ctypes.c_char(b"N")
+
+
+def of(value):
+    return ctypes.byref(value)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, y):
+        (m, k), n = x.shape, y.shape[1]
+        out = torch.empty(m, n)
+        i, one, zero = ctypes.c_int, ctypes.c_float(1), ctypes.c_float(0)
+        a, b, c = (ctypes.c_void_p(t.data_ptr()) for t in (x, y, out))
+        sgemm(of(letter), of(letter), of(i(n)), of(i(m)), of(i(k)), of(one), b, of(i(n)), a, of(i(k)), of(zero), c, of(i(n)))
+        return out
+"""
+
+
+def test_a_library_that_is_called_by_ctypes_is_seen(tmp_path: Path):
+    problem = opened(tmp_path, MODEL.format("x, y", "x @ y", "torch.randn(256, 256), torch.randn(256, 256)"))
+    own = (
+        HEAD
+        + 'CPP_SOURCE = r"""\n#include <cstdint>\nextern "C" void mm(const float* x, const float* y, float* o, int64_t m, int64_t k, '
+        "int64_t n) {\n  for (int64_t i = 0; i < m; ++i) { for (int64_t j = 0; j < n; ++j) o[i*n+j] = 0;\n    for (int64_t l = 0; l < k; ++l) "
+        'for (int64_t j = 0; j < n; ++j) o[i*n+j] += x[i*k+l] * y[l*n+j]; } }\n"""\nnative = load_native(globals())\n\n\n'
+        "class ModelNew(nn.Module):\n    def forward(self, x, y):\n        out = torch.empty(x.shape[0], y.shape[1])\n"
+        "        native.mm(x, y, out, x.shape[0], x.shape[1], y.shape[1])\n        return out\n"
+    )
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        workload = next(one for one in evaluator.suite() if one.timed)
+        said = []
+        for text in (BY_CTYPES, own):
+            build = evaluator.build(evaluator.store.put(text))
+            assert evaluator.verify(build).passed
+            said.append(doubt(whose_code.watch(evaluator, build, workload), libraries=True))
+    assert "libtorch_cpu" in said[0] and not said[1], said

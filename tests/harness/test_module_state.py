@@ -1,0 +1,232 @@
+"""Modules with state: what it is, that a call is judged from any of it, and that what a call leaves is judged, too."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from harness import worker_state
+from harness.evaluate import Evaluator
+from harness.problems import Problem, open_problem
+from harness.records import Outcome, Verdict
+from harness.store import Store
+from harness.worker_problem import Trial, Unfit
+from kernels.catalog import KernelError
+
+HEAD = "import torch\nfrom torch import nn\n\n\n"
+INPUTS = "\n\ndef get_inputs():\n    return [torch.randn(16, 8) * 2 + 1]\n"
+
+
+class Everything(nn.Module):
+    """Each kind of state, and a cache, which is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.weight = nn.Parameter(torch.ones(8))
+        self.calls, self.peak, self.last, self.pair = 0, 0.0, None, (torch.zeros(2), torch.zeros(2))
+        self.recent, self.table, self.named = deque([0.0, 0.0], maxlen=2), None, {"sum": torch.zeros(())}
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.arange(8.0)
+        before = torch.zeros(8) if self.last is None else self.last
+        out = (
+            x * self.weight
+            - self.mean
+            + before
+            + self.calls
+            + self.peak
+            + self.pair[1][0]
+            + self.named["sum"]
+            + self.table
+        )
+        self.calls += 1
+        self.peak = max(self.peak, float(x.max()))
+        self.recent.append(float(x.min()))
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        self.weight.mul_(0.5)
+        self.last = x[0]
+        self.pair = (self.pair[1] + 1, x[1, :2])
+        self.named["sum"] = self.named["sum"] + x.sum()
+        return out + sum(self.recent)
+
+
+def test_every_kind_of_state_is_found_and_a_cache_is_none():
+    trial = Trial(Everything(), {"l": [{"t": 0}]})
+    entries = trial.state(torch.randn(4, 8).split(4), torch.randn(4, 8).split(4))
+    assert {entry["name"] for entry in entries} == {
+        "mean",
+        "weight",
+        "calls",
+        "peak",
+        "last",
+        "pair",
+        "recent",
+        "named",
+    }
+    assert [entry["name"] for entry in entries if "initial" in entry] == ["last"]
+
+
+def test_a_module_goes_on_from_a_state_that_is_put_in():
+    x = torch.randn(3, 4, 8)
+    entries = Trial(Everything(), {"l": [{"t": 0}]}).state([x[0]], [x[1]])
+
+    def made(calls: int) -> tuple[nn.Module, worker_state.State]:
+        module = Everything()
+        with torch.no_grad():
+            for given in x[:calls]:
+                module(given)
+        return module, worker_state.State(entries, module, "cpu", ValueError)
+
+    def read(state: worker_state.State) -> list[torch.Tensor]:
+        buffers = [torch.full((rows, worker_state.ROW), 7, dtype=getattr(torch, dtype)) for dtype, rows in state.groups]
+        state.read(state.prepare(buffers), buffers)
+        return buffers
+
+    with torch.no_grad():
+        for calls in (0, 1, 2):
+            module, state = made(calls)
+            wanted_state, right = read(state), module(x[2])
+            wanted_after = read(state)
+            for other_calls in (0, 2):
+                other, there = made(other_calls)
+                there.put(there.prepare([one.clone() for one in wanted_state]))
+                assert all(map(torch.equal, read(there), wanted_state)), (calls, other_calls)
+                torch.testing.assert_close(other(x[2]), right)
+                assert all(map(torch.allclose, read(there), wanted_after)), (calls, other_calls)
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        ("self.kept = torch.cat([self.kept, x]); return x + self.kept.sum()", "shape or structure changes"),
+        ("self.kept = None if self.kept is None else x; return x", "shape or structure changes"),
+        ("HIDDEN.append(1); return x * len(HIDDEN)", "neither a parameter"),
+    ],
+)
+def test_state_that_cannot_be_followed_is_said(forward: str, said: str):
+    names = {"torch": torch, "nn": nn, "HIDDEN": []}
+    text = "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.kept = torch.zeros(1, 8)\n"
+    exec(f"{text}\n    def forward(self, x):\n        {forward}\n", names)
+    with pytest.raises(Unfit, match=said):
+        Trial(names["Model"](), {"l": [{"t": 0}]}).state([torch.randn(4, 8)], [torch.randn(4, 8)])
+
+
+# --- judged -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[str], Problem]]:
+    found: list[Problem] = []
+
+    def open_(text: str) -> Problem:
+        path = tmp_path / f"problem{len(found)}.py"
+        path.write_text(text)
+        found.append(open_problem(path, "cpu"))
+        return found[-1]
+
+    yield open_
+    for problem in found:
+        problem.close()
+
+
+def module(init: str, forward: str, name: str = "Model") -> str:
+    return (
+        f"{HEAD}class {name}(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {init}\n\n"
+        f"    def forward(self, x):\n        {forward}\n"
+    )
+
+
+def verdicts(problem: Problem, candidates: list[str], folder: Path) -> list[Verdict]:
+    with Evaluator(problem, "cpu", Store(folder / "store")) as evaluator:
+        return [evaluator.verify(evaluator.build(evaluator.store.put(one))) for one in candidates]
+
+
+CASES = {
+    "batch norm, trained": (
+        "self.norm = nn.BatchNorm1d(8)",
+        "return self.norm(x)",
+        [
+            ("self.norm = nn.BatchNorm1d(8)", "return nn.functional.batch_norm(x, None, None, self.norm.weight, self.norm.bias, True)"),
+            ("self.norm = nn.BatchNorm1d(8, momentum=0.5)", "return self.norm(x)"),
+            ("self.norm = nn.BatchNorm1d(8, track_running_stats=False)", "return self.norm(x)"),
+            ("self.other = nn.BatchNorm1d(8)", "return self.other(x)"),
+        ],
+    ),
+    "moving average": (
+        "self.register_buffer('mean', torch.zeros(8))",
+        "self.mean.lerp_(x.mean(0), 0.1); return x - self.mean",
+        [
+            ("self.register_buffer('mean', torch.zeros(8))", "self.mean.copy_(x.mean(0) * 0.1); return x - self.mean"),
+            ("self.register_buffer('mean', torch.zeros(8))", "return x - self.mean.lerp(x.mean(0), 0.1)"),
+            ("self.mean = torch.zeros(8); self.own = torch.zeros(8)", "self.own.lerp_(x.mean(0), 0.1); return x - self.own"),
+        ],
+    ),
+    "counter of Python": (
+        "self.calls = 0",
+        "self.calls += 1; return x / (1 - 0.9 ** self.calls)",
+        [
+            ("self.calls = 0", "return x * 10.0"),
+            ("self.calls = 0", "self.calls += 1; return x / (1 - 0.9)"),
+            ("self.calls = 0", "return x / (1 - 0.9 ** (self.calls + 1))"),
+            ("pass", "return x * 1.0"),
+        ],
+    ),
+    "none at first": (
+        "self.last = None",
+        "before = x if self.last is None else self.last; self.last = x.mean(0); return x - before",
+        [
+            ("self.last = None", "before = self.last; self.last = x.mean(0); return x - x if before is None else x - self.last"),
+            ("self.last = None", "before = 0 if self.last is None else self.last; self.last = x.mean(0); return x - before"),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_module_with_state_is_judged_by_what_it_keeps(name: str, opened, tmp_path: Path):
+    init, forward, wrong = CASES[name]
+    problem = opened(module(init, forward) + INPUTS)
+    candidates = [module(*one, "ModelNew") for one in [(init, forward), *wrong]]
+    found = verdicts(problem, candidates, tmp_path)
+    assert found[0].passed, found[0].reason
+    assert [one.outcome for one in found[1:]] == [Outcome.INCORRECT] * len(wrong), [one.reason for one in found[1:]]
+    assert any("in a row" in check.name for check in found[0].checks)
+
+
+def test_what_is_wrong_of_the_state_is_named(opened, tmp_path: Path):
+    init, forward, wrong = CASES["batch norm, trained"]
+    problem = opened(module(init, forward) + INPUTS)
+    left_out, *_, other = verdicts(problem, [module(*one, "ModelNew") for one in wrong], tmp_path)
+    assert "norm.running_mean" in left_out.reason
+    assert "Model changes its state norm." in other.reason
+
+
+def test_a_mask_that_is_kept_is_wrong_since_each_call_has_a_seed_of_its_own(opened, tmp_path: Path):
+    problem = opened(module("pass", "return nn.functional.dropout(x, 0.3, True)") + INPUTS)
+    kept = module(
+        "self.mask = None",
+        "m = self.mask if self.mask is not None and self.mask.shape == x.shape else nn.functional.dropout(torch.ones_like(x), 0.3, True)\n"
+        "        self.mask = m\n        return x * m",
+        "ModelNew",
+    )
+    fresh = module("pass", "return x * nn.functional.dropout(torch.ones_like(x), 0.3, True)", "ModelNew")
+    right, wrong = verdicts(problem, [fresh, kept], tmp_path)
+    assert right.passed, right.reason
+    assert wrong.outcome is Outcome.INCORRECT
+
+
+def test_a_growing_state_is_one_sentence(tmp_path: Path):
+    path = tmp_path / "problem.py"
+    path.write_text(
+        module("self.kept = torch.zeros(1, 8)", "self.kept = torch.cat([self.kept, x]); return x + self.kept.sum()")
+        + INPUTS
+    )
+    with pytest.raises(KernelError, match="its Model keeps kept, whose shape or structure changes"):
+        open_problem(path, "cpu")
