@@ -27,7 +27,7 @@ from kernels.spec import Frozen, Workload
 if TYPE_CHECKING:
     from harness.rig import Rig
 
-LOOKS, PATIENCE_S = 60, 3.0
+LOOKS, PATIENCE_S = 60, 10.0
 REPEAT = 1000
 INTERVAL_S = 2e-3
 STOPPED_S = 5e-3
