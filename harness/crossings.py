@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from kernels.spec import SIGNIFICAND_BITS, Spec, Workload
 
-MOST_BYTES = {"cpu": 8 << 20, "cuda": 64 << 20}
+MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
 """That a call of one may move."""
 
 
