@@ -309,14 +309,17 @@ class Campaign:
             return entry
         source = ending.run.store.get(candidate)
         found = plan.protocol(path, source, ending.run.store)
+        outcome = result.answer.outcome if result.answer else Outcome(_last_outcome(result))
+        differs = disagreement(found, outcome, entry.reason, result.degenerate)
+        entry = entry.model_copy(update={"kernelbench": _in_words(found), "theirs": found, "disagreement": differs})
+        if not title.number:  # its files know problems by number
+            return entry
         folder = self.folder / "kernelbench" / f"level{title.level}"
         sample = f"level_{title.level}_problem_{title.number}_sample_{number}_kernel.py"  # as its scripts look for it
         write_atomically(folder / sample, standalone(source))
         add_to_results(folder / "eval_results.json", title.number, found, number)
         add_to_baseline(folder / "baseline_time_torch.json", title.level, path.name, found)
-        outcome = result.answer.outcome if result.answer else Outcome(_last_outcome(result))
-        differs = disagreement(found, outcome, entry.reason, result.degenerate)
-        return entry.model_copy(update={"kernelbench": _in_words(found), "theirs": found, "disagreement": differs})
+        return entry
 
     def _lost(self, path: Path, name: str, state: State, reason: str) -> Entry:
         run = f"runs/{name}" if (self.folder / "runs" / name / "run.json").exists() else ""

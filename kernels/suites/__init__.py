@@ -4,6 +4,7 @@ flashinfer-bench's `PATH/definitions/OP/NAME.json`; SOL-ExecBench's `PATH/L1/NAM
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 from pathlib import Path
@@ -40,9 +41,12 @@ def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
         for path in folder.iterdir()
         if path.is_dir() and (match := re.fullmatch(r"level_?(\d+)", path.name))
     }
+    flat = [path.resolve() for path in sorted(folder.glob("*.py"), key=_number) if _is_problem(path)]
+    if not found and not levels and flat:
+        return flat
     if not found:
         raise KernelError(
-            f"{suite} is no suite: it has no folder level1, level2 or level3 with problem files, no definitions/ with "
+            f"{suite} is no suite: it has no folder level1, level2 or level3 with problem files, no problem files of its own, no definitions/ with "
             "definitions of flashinfer-bench and no definition.json of SOL-ExecBench"
         )
     for level in levels:
@@ -50,7 +54,7 @@ def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
             raise KernelError(f"{suite} has no level {level} (it has {', '.join(map(str, sorted(found)))})")
     wanted = levels or tuple(level for level in DEFAULT_LEVELS if level in found) or tuple(found)
     files = [path.resolve() for level in sorted(set(wanted)) for path in sorted(found[level].glob("*.py"), key=_number)]
-    files = [path for path in files if not path.name.startswith(("_", "."))]
+    files = [path for path in files if _is_problem(path)]
     if not files:
         raise KernelError(f"{suite} is no suite: its levels hold no problem files")
     return files
@@ -68,6 +72,28 @@ def shuffled(files: list[Path], seed: int) -> list[Path]:
         random.Random(f"{seed} {folder.name}").shuffle(inside)
         places |= {path: (at + 0.5) / len(inside) for at, path in enumerate(inside)}
     return sorted(files, key=lambda path: (places[path], path.parent.name))
+
+
+def _is_problem(path: Path) -> bool:
+    """Whether a Python file is more than a helper of others: it names what KernelBench's form asks for. What cannot be parsed is looked at in its turn."""
+    if path.name.startswith(("_", ".")):
+        return False
+    try:
+        body = ast.parse(path.read_text(errors="replace")).body
+    except (SyntaxError, ValueError):
+        return True
+    named = {name for node in body for name in _bound(node)}
+    return "Model" in named or "get_inputs" in named or not named
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return [alias.asname or alias.name for alias in node.names]
+    return []
 
 
 def _definitions(folder: Path) -> list[Path]:

@@ -80,3 +80,18 @@ def test_names_of_folders():
 def test_one_file_is_a_suite_of_one(tmp_path: Path):
     (tmp_path / "mine.py").write_text(CODE)
     assert suites.problems(str(tmp_path / "mine.py")) == [(tmp_path / "mine.py").resolve()]
+
+
+def test_a_flat_folder_of_modules_is_a_suite_and_its_helpers_are_no_problems(tmp_path):
+    module = "import torch\n\n\nclass Model(torch.nn.Module): ...\n\n\ndef get_inputs(): ...\n"
+    (tmp_path / "gate.py").write_text(module)
+    (tmp_path / "alias.py").write_text("from gate import Model\n\n\ndef get_inputs(): ...\n")
+    (tmp_path / "layers.py").write_text("def half(x):\n    return x / 2\n")
+    (tmp_path / "broken.py").write_text("class Model(\n")
+    assert [path.name for path in suites.problems(str(tmp_path))] == ["alias.py", "broken.py", "gate.py"]
+    with pytest.raises(KernelError, match="no problem files of its own"):
+        suites.problems(str(tmp_path), (1,))
+    (tmp_path / "level1").mkdir()
+    (tmp_path / "level1" / "1_Gate.py").write_text(module)
+    (tmp_path / "level1" / "layers.py").write_text("def half(x):\n    return x / 2\n")
+    assert [path.name for path in suites.problems(str(tmp_path))] == ["1_Gate.py"]
