@@ -840,7 +840,8 @@ def judge_call(
             error, message = 1.0, ""
         worst = max(worst, error)
         if message:
-            return error, f"{tensor.name}{message}"
+            cares = " (nans=False in the spec, where nobody cares)" if right.nans else ""
+            return error, f"{tensor.name}{message}{cares}"
     violated = right.law(used) if right.law is not None else ""
     return (BEYOND, violated) if violated else (worst, "")
 
