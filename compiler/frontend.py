@@ -26,6 +26,11 @@ from compiler.draft.lowering import LOWERINGS
 from compiler.draft.tensors import NoDraft
 from kernels.spec import Spec, Tensor, Workload, expression
 
+MOST_OPERATORS = 400
+"""Lowering and index arithmetic take milliseconds an operator."""
+MOST_CALLS = 1500
+"""Of torch's functions, sizes that are looked up among them."""
+
 
 class NoProgram(NoDraft):
     """The reference has no kernels of the compiler's; the text is one sentence that says why."""
@@ -109,15 +114,31 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
             *given.values()
         ).graph
     graph.eliminate_dead_code()
+    pinned = [symbols[str(symbol)] for symbol in environment.replacements if str(symbol) in symbols]
+    if pinned:
+        raise NoProgram(f"the reference fixes the size {pinned[0]}: it is used as a number of Python's")
+    count = sum(node.op == "call_function" for node in graph.nodes)
+    if count > MOST_OPERATORS:
+        raise NoProgram(f"the reference has {count} operators once it is unrolled, more than {MOST_OPERATORS}")
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
     return Traced(graph, dict(zip(given, placeholders, strict=True)), dict(outputs), symbols, hints, frozenset(fixed))
 
 
 class _OutOfPlace(TorchFunctionMode):
-    """`x.square_()` as `x.copy_(x.square())`: some operators in place have no form that the tracer can follow."""
+    """`x.square_()` as `x.copy_(x.square())`: some operators in place have no form that the tracer can follow.
+
+    Ends a trace that is a loop over elements.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            raise NoProgram(f"the reference makes more than {MOST_CALLS} calls: it is a loop over elements")
         name = getattr(function, "__name__", "")
         plain = getattr(torch.Tensor, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
         if plain is None or not args or not isinstance(args[0], torch.Tensor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from harness.once import Once
 from harness.store import digest
 from kernels.spec import Spec
@@ -26,3 +28,6 @@ def _compiled(spec: Spec, reference: str, architecture: str) -> tuple[str, str]:
         return source(spec, reference, architecture), ""
     except NoProgram as none:
         return "", str(none)
+    except Exception as error:  # noqa: BLE001 -- a defect of the compiler must not end a run that rewrites can serve
+        warnings.warn(f"the compiler failed on this reference: {error!r}", RuntimeWarning, stacklevel=2)
+        return "", f"the compiler failed on this reference: {type(error).__name__}"

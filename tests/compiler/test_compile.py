@@ -14,7 +14,7 @@ from compiler.schedule import Schedule
 from harness.records import DeviceFacts
 from harness.search import _spills
 from kernels import catalog
-from nodes.compiling import STEP
+from nodes.compiling import STEP, compiled
 from nodes.policies.rules import RulesPolicy
 from nodes.roles import CoderRequest, Finding, PlannerRequest
 
@@ -52,6 +52,26 @@ def test_an_operator_without_a_kernel_is_named(silu):
     sorting = "import torch\ndef reference(**given):\n    x = given['input']\n    return {'out': x.sort(-1).values[:, ::2]}\n"
     with pytest.raises(NoProgram, match="sort"):
         source(kernel.spec, sorting)
+
+
+def test_a_size_that_the_reference_unrolls_is_refused(silu):
+    kernel, _ = silu
+    unrolled = (
+        "import torch\ndef reference(input):\n    total = input[:, :1] * 0\n"
+        "    for row in range(input.shape[1] // 2):\n        total = total + input[:, row : row + 1]\n"
+        "    return {'out': total.expand(-1, input.shape[1] // 2)}\n"
+    )
+    with pytest.raises(NoProgram):
+        source(kernel.spec, unrolled)
+
+
+def test_a_defect_of_the_compiler_ends_no_run(silu, monkeypatch):
+    kernel, reference = silu
+    monkeypatch.setattr("compiler.compile.lower_program", lambda *_: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="the compiler failed"):
+        assert compiled(kernel.spec, reference + "# once", "sm_90") == (
+            "", "the compiler failed on this reference: ZeroDivisionError"
+        )  # fmt: skip
 
 
 def test_the_rules_propose_it_first_and_once(silu):
