@@ -114,6 +114,8 @@ class Rig:
         self.own_kernels = own_kernels
         """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
         self.call_s = CALL_S
+        self.asks_nans = True
+        """Whether candidates must hand NaNs on; not where the kernel's own baseline loses them."""
         self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes) + one_signed(self.spec)
         """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
