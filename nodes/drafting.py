@@ -35,7 +35,9 @@ def _drafted(problem: str, device: str, numerics: str) -> DraftAnswer:
         (scratch / "problem.py").write_text(problem)
         out = scratch / "out.json"
         command = [sys.executable, "-I", str(scratch / "draft"), str(scratch / "problem.py"), device, str(out), numerics]
-        code, output = run_boxed(command, scratch, [site_packages()], DRAFT_S, memory_bytes=16 << 30)
+        # torch seeds its generators from there; compilers do not see it (harness/sandbox.py).
+        readable = [site_packages(), "/dev/urandom"]
+        code, output = run_boxed(command, scratch, readable, DRAFT_S, memory_bytes=16 << 30)
         if code != 0 or not out.is_file() or out.is_symlink() or out.stat().st_size > MOST_BYTES:
             last = (output.strip().splitlines() or ["no reason given"])[-1]
             return DraftAnswer(reason=f"the drafter failed on this module: {last[:400]}")
