@@ -12,17 +12,18 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from . import lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
 from .algebra import prepared
-from .exported import Exported, export, forward_arguments
-from .expressions import COMPUTED, constant, make
+from .exported import Exported, export
+from .expressions import COMPUTED, constant, loads_of, make
+from .index import joined
 from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
-from .module import Forward, constructors, parameter_text, resolved, shape_text, structure_text
+from .module import Forward, constructors, future_imports, parameter_text, resolved, shape_text, structure_text
 from .numerics import Numerics, exact_nodes
 from .partition import PLANES, TILE, Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
-from .tensors import Buffer, NoDraft, Program, Value
+from .tensors import Buffer, NoDraft, Program, SizeNeeded, Value
 from .unrolled import followed
 
 TILES = {
@@ -62,8 +63,9 @@ RESERVED = frozenset(_WORDS.split())
 
 
 def _in_c(name: str) -> str:
-    """An argument of forward as a kernel's parameter."""
-    return f"{name}_in" if name in RESERVED else name
+    """An argument of forward as a kernel's parameter: in capitals it may be anybody's macro, in other alphabets it is not everybody's word."""
+    plain = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+    return f"{plain}_in" if plain in RESERVED or plain != name or name.lower() != name or name.startswith("_") else name
 
 
 class NothingOwn(NoDraft):
@@ -107,7 +109,19 @@ def drafted(problem: str, device: str, dtype: str | None = None, numerics: str =
         raise ValueError(f"numerics is {numerics!r}; it is eager or fp32")
     if device not in CONSTANTS:
         raise ValueError(f"device is {device!r}; a draft is for cuda or cpu")
-    exported = export(problem, getattr(torch, dtype) if dtype else None)
+    problem = problem.removeprefix("\ufeff")
+    try:
+        exported = export(problem, getattr(torch, dtype) if dtype else None, device=device)
+        return _drafted(problem, device, exported, dtype, numerics)
+    except SizeNeeded as needed:
+        try:
+            fixed = export(problem, getattr(torch, dtype) if dtype else None, device=device, fixed=True)
+            return _drafted(problem, device, fixed, dtype, numerics)
+        except SizeNeeded:
+            raise needed from None
+
+
+def _drafted(problem: str, device: str, exported: Exported, dtype: str | None, numerics: str) -> Drafted:
     graph = exported.graph.graph
     rounds = device == "cuda" and numerics == "eager"
     rules = own_layers(graph, rounds=rounds) if device == "cuda" else []
@@ -131,17 +145,24 @@ class _Draft:
         self, problem: str, device: str, exported: Exported, rules, numerics: str, exact: set, own_products: bool = False
     ) -> None:
         self.problem, self.device, self.exported = problem, device, exported
-        self.signature, self.names = forward_arguments(problem)
         self.program = Program(_hints(exported))
+        self.program.supposed = list(exported.supposed)
+        self.program.foreign.add(torch.float8_e4m3fn)
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
         self.program.numerics, self.program.exact = numerics, exact
-        self.program.reserve([*self.names, *RESERVED])
+        self.program.reserve([*exported.arguments, *(_in_c(name) for name in exported.arguments), *RESERVED])
         self.values: dict[torch.fx.Node, Value] = {}
+        self.opened: list[str] = []
+        """Names of what lies in lists, tuples and dicts."""
         self.head: list[str] = []
         self.checks: list[str] = []
         """Behind `head`: a size may be named by an input that comes later."""
         self.made_contiguous: list[str] = []
         self.tail: list[str] = []
+        self.inputs: dict[str, str] = {}
+        """Tensors that come in, by their placeholders' names, as forward calls them."""
+        self.overwritten: set[str] = set()
+        """Texts of what forward changes in place at its end."""
         self.assigned: dict[Buffer, str] = {}
         """What becomes an attribute of the module, which is no buffer."""
 
@@ -150,9 +171,12 @@ class _Draft:
         self._placeholders(graph)
         self._prepare(graph)
         lower(self.program, graph, self.values)
+        if self.program.supposed:
+            raise NoDraft("the module asks for sizes that depend on values before anything has them")
         returned, moved = self._returned(graph)
         split_folds(self.program)
-        outputs = {value.buffer for value in returned if value.buffer} | set(moved) | set(self.assigned)
+        kept = [value.buffer for value in returned if isinstance(value, Value) and value.buffer]
+        outputs = {*kept, *(buffer for buffer, _ in moved), *self.assigned}
         partition = Partition(self.program, outputs)
         kernels = [step for step in partition.steps if isinstance(step, Kernel)]
         for kernel in kernels:
@@ -167,22 +191,31 @@ class _Draft:
         made = natives(partition, self.device)
         forward = Forward(partition, dict(zip(kernels, made, strict=True)), in_place)
         forward.steps(outputs)
-        for buffer, target in moved.items():
+        for buffer, target in moved:
             if buffer not in in_place:
                 forward.lines.append(f"{target}.copy_({buffer.text})")
         forward.lines += [f"{target} = {buffer.text}" for buffer, target in self.assigned.items()]
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
-        text = structure_text(leaves, self.exported.graph.call_spec.out_spec)
-        lines = [*self.head, *self.checks, *self.made_contiguous, *forward.lines, *self.tail, f"return {text}"]
+        text, classes = structure_text(leaves, self.exported.graph.call_spec.out_spec)
+        before = [*self.opened, *self.head, *self.checks, *self._limits(), *self.made_contiguous]
+        lines = [*before, *forward.lines, *self.tail, f"return {text}"]
         products = [kernel.members[0].definition for kernel in kernels if kernel.layout in (TILE, PLANES)]
         tiles = ["halves" if product.tiling.halves else product.origin for product in products]
-        return Drafted(self._text(made, lines), made, self.rules, _libraries(partition), tiles)
+        return Drafted(self._text(made, lines, classes), made, self.rules, _libraries(partition), tiles)
 
     # ------------------------------------------------------------------------------------------ what comes in
 
     def _placeholders(self, graph: torch.fx.Graph) -> None:
         nodes = {node.name: node for node in graph.nodes if node.op == "placeholder"}
         user = [s for s in self.exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+        for text, length in self.exported.lengths.items():
+            self.opened.append(f"if len({text}) != {length}:")
+            self.opened.append(f'    raise ValueError("this draft takes {length} in {_quoted(text)}")')
+        for name, default in self.exported.left_out.items():
+            self.opened.append(
+                f"if {name} != {default}:" if default[0] not in "NTF" else f"if {name} is not {default}:"
+            )
+            self.opened.append(f'    raise ValueError("this draft is for {name} = {_quoted(default)}")')
         for place, spec in enumerate(user):
             node = nodes[spec.arg.name]
             self._input(place, node)
@@ -220,21 +253,28 @@ class _Draft:
             self.values[node] = self.program.whole(buffer, origin=node.name)
 
     def _input(self, place: int, node: torch.fx.Node) -> None:
-        name, value = self.names[place], node.meta.get("val")
-        if place in self.exported.floats:
-            self.values[node] = self.program.formula(
-                (), torch.float64, lambda position: make("scalar", _in_c(name), type="double"), name
-            )
-            return
+        name, value = self.exported.leaves[place].text, node.meta.get("val")
         if place in self.exported.fixed:
             constant = self.exported.fixed[place]
-            self.checks.append(f"if {name} != {constant!r}:")
-            self.checks.append(f'    raise ValueError("this draft is for {name} = {constant!r}")')
+            self.checks.append(f"if {name} is not None:" if constant is None else f"if {name} != {constant!r}:")
+            self.checks.append(f"    raise ValueError({f'this draft is for {name} = {constant!r}'!r})")
             return
-        buffer = Buffer(_in_c(name), shape_of(value), value.dtype, name)
+        if not name.isidentifier():
+            local = self.program.name(name)
+            self.opened.append(f"{local} = {name}")
+            name = local
+        inside = _in_c(name)
+        if place in self.exported.floats:
+            self.program.scalars[inside] = name
+            self.values[node] = self.program.formula(
+                (), torch.float64, lambda position: make("scalar", inside, type="double"), name
+            )
+            return
+        buffer = Buffer(inside, shape_of(value), value.dtype, name)
         self.program.buffers.append(buffer)
         if not any("device = " in line for line in self.head):
             self.head.insert(0, f"device = {name}.device")
+        self.inputs[node.name] = name
         known = {line.split(" = ")[0] for line in self.head}
         for axis, size in enumerate(buffer.shape):
             if size.is_Symbol and str(size) not in known:
@@ -257,6 +297,8 @@ class _Draft:
         text = parameter_text(self.exported.model, spec.target)
         buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
         buffer.text = f"{text}.to(device)" if spec.target in self.exported.attributes else text
+        if not value.is_contiguous():
+            buffer.text += ".contiguous()"
         if spec.kind == InputKind.PARAMETER:
             self.program.weights.add(buffer)
         return self.program.whole(buffer, origin=buffer.name)
@@ -265,7 +307,7 @@ class _Draft:
         """A tensor that forward makes of numbers in its text: one number is a constant, more are kept by the module."""
         if number is None or number.is_meta:
             raise NoDraft(f"forward makes the tensor {name} of numbers that the export does not show")
-        if number.dim() == 0:
+        if number.dim() == 0 and number.dtype in COMPUTED:
             value = constant(number.item(), COMPUTED[number.dtype])
             return self.program.formula((), number.dtype, lambda position: value, name)
         buffer = self.program.allocate(shape_of(number), number.dtype, name.replace(".", "_"))
@@ -276,11 +318,17 @@ class _Draft:
 
     # ------------------------------------------------------------------------------------------ what goes out
 
-    def _returned(self, graph: torch.fx.Graph) -> tuple[list[Value], dict[Buffer, str]]:
-        """The user's outputs, in memory; and buffers that replace what the module keeps, with its name."""
+    def _returned(self, graph: torch.fx.Graph) -> tuple[list[Value | str], list[tuple[Buffer, str]]]:
+        """The user's outputs, in memory or as text; and buffers that replace what the module keeps or was given, with its name."""
         (node,) = [n for n in graph.nodes if n.op == "output"]
         specs = self.exported.graph.graph_signature.output_specs
-        returned, moved, counted = [], {}, []
+        returned: list[Value | str] = []
+        moved, counted = [], []
+        for spec in specs:
+            if spec.kind == OutputKind.BUFFER_MUTATION and spec.target not in self.exported.attributes:
+                self.overwritten.add(parameter_text(self.exported.model, spec.target))
+            elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+                self.overwritten.add(self.inputs[spec.target])
         for spec, argument in zip(specs, node.args[0], strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 target = parameter_text(self.exported.model, spec.target)
@@ -289,16 +337,39 @@ class _Draft:
                 elif spec.target in self.exported.attributes:
                     self.assigned[self._own(self._value(argument))] = target
                 else:
-                    buffer = self.program.realise(self._value(argument))
-                    if buffer.text != target:  # else the library has changed it
-                        moved[buffer] = target
+                    value = self._value(argument)
+                    if value.buffer is None or value.buffer.text != target or not value.is_whole:  # else the library has changed it
+                        moved.append((self.program.realise(self._apart(value)), target))
+            elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+                name = self.inputs[spec.target]
+                if f"{name} = {name}.contiguous()" in self.made_contiguous:  # what changes is what was given
+                    given = self.program.name(f"{name}_given")
+                    self.opened.append(f"{given} = {name}")
+                    name = given
+                moved.append((self.program.realise(self._apart(self._value(argument))), name))
             elif spec.kind == OutputKind.USER_OUTPUT:
-                returned.append(self._output(self._value(argument)))
+                returned.append(self._user_output(spec, argument))
             else:
                 raise NoDraft(f"the module changes {spec.target} in place ({spec.kind.name.lower()})")
         if counted:
             self.tail.append(f"torch._foreach_add_([{', '.join(counted)}], 1)")
         return returned, moved
+
+    def _user_output(self, spec, argument) -> Value | str:
+        if not isinstance(argument, torch.fx.Node):
+            if isinstance(argument, (bool, int, float, str, type(None))):
+                return repr(argument)
+            raise NoDraft(f"the module returns a {type(argument).__name__}, which has no text in a candidate")
+        size = argument.meta.get("val")
+        if isinstance(size, torch.SymInt):
+            return index_text(size_of(size))
+        return self._output(self._apart(self._value(argument)))
+
+    def _apart(self, value: Value) -> Value:
+        """The value in memory of its own where it lies in what is overwritten before forward returns."""
+        if value.buffer is None or value.buffer.written_by is not None or value.buffer.text not in self.overwritten:
+            return value
+        return self.program.formula(value.shape, value.dtype, value.at, value.origin)
 
     def _value(self, argument) -> Value:
         if not isinstance(argument, torch.fx.Node) or not isinstance(self.values.get(argument), Value):
@@ -317,35 +388,46 @@ class _Draft:
         copied = self.program.formula(value.shape, value.dtype, value.at, value.origin)
         return self.program.realise(copied)
 
-    def _leaf(self, value: Value) -> str:
+    def _leaf(self, value: Value | str) -> str:
+        if isinstance(value, str):
+            return value
         text = tensor_text(self.program, value)
         return text if value.buffer.written_by else f"{text}.clone()"
 
-    def _in_place(self, partition: Partition, moved: dict[Buffer, str]) -> dict[Buffer, str]:
-        """Buffers that a kernel may write where the module keeps the old ones: nobody else reads those."""
+    def _in_place(self, partition: Partition, moved: list[tuple[Buffer, str]]) -> dict[Buffer, str]:
+        """Buffers that a kernel may write where the module keeps the old ones: nobody else reads those, and it reads before it writes."""
         found = {}
-        for buffer, target in moved.items():
+        made = Counter(buffer for buffer, _ in moved)
+        for buffer, target in moved:
             readers = [
                 step for step in partition.steps
                 for read in _reads(step) if read.text == target
             ]  # fmt: skip
             makers = [step for step in partition.steps if isinstance(step, Kernel) and buffer in step.made]
-            if readers == makers:
+            if readers == makers and made[buffer] == 1 and all(_reads_before(step, buffer, target) for step in makers):
                 found[buffer] = target
         return found
 
+    def _limits(self) -> list[str]:
+        """Where the module would go another way than the graph, it goes as it is written."""
+        if not self.exported.limits:
+            return []
+        return [f"if not ({' and '.join(self.exported.limits)}):", f"    return self.as_written({self.exported.call})"]
+
     # ------------------------------------------------------------------------------------------ text
 
-    def _text(self, made: list[Native], lines: list[str]) -> str:
-        before, model = constructors(self.problem, self.program.kept)
+    def _text(self, made: list[Native], lines: list[str], classes: set[str]) -> str:
+        as_written = any("self.as_written(" in line for line in lines)
+        before, model = constructors(self.problem, self.program.kept, classes, as_written)
         helpers = "".join(f"\n\n{text}" for text in self.program.helpers.values())
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)
         imports = ["import ctypes"] * scalars + ["import torch"] * ("import torch\n" not in before)
         forward = "\n".join("        " + line for line in lines)
-        arguments = self.signature
+        arguments = self.exported.signature
+        future, before = future_imports(before)
         return (
-            "".join(line + "\n" for line in imports)
+            "".join(line + "\n" for line in [*future, *imports])
             + before
             + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
             f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    @native.host\n    def forward({arguments}):\n{forward}\n"
@@ -362,9 +444,21 @@ def _has(model: torch.nn.Module, path: str) -> bool:
 
 
 def _reads(step) -> list[Buffer]:
-    from .expressions import loads_of
-
     return list({load.args[0]: None for load in loads_of(step.roots)}) if isinstance(step, Kernel) else step.reads
+
+
+def _reads_before(kernel: Kernel, buffer: Buffer, target: str) -> bool:
+    """Whether each of its threads reads of `target` only the element that it writes, and that before."""
+    writer = kernel.made[buffer]
+    for member in kernel.members[kernel.members.index(writer) + 1 :]:
+        if any(load.args[0].text == target for load in loads_of([member.value])):
+            return False
+    loads = [load for load in loads_of(kernel.roots) if load.args[0].text == target]
+    return all(load.op == "load" and joined(load.args[1] - writer.places[0]) == 0 for load in loads)
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', "'")
 
 
 def _is_count(node: torch.fx.Node) -> bool:
@@ -393,8 +487,8 @@ def _hints(exported: Exported) -> dict[sympy.Symbol, int]:
     hints: dict[sympy.Symbol, int] = {}
     nodes = [n for n in exported.graph.graph.nodes if n.op == "placeholder"]
     names = [s.arg.name for s in exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
-    for name, value in zip(names, exported.inputs, strict=True):
-        node = next(n for n in nodes if n.name == name)
+    for name, leaf in zip(names, exported.leaves, strict=True):
+        node, value = next(n for n in nodes if n.name == name), leaf.value
         if isinstance(value, torch.Tensor):
             for size, shipped in zip(node.meta["val"].shape, value.shape, strict=True):
                 if isinstance(size, torch.SymInt):

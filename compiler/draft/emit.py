@@ -368,21 +368,21 @@ class Emitter:
             return
         else:
             text = statements.text(expr)
-        scope.line(guard + self._fold_step(statements, definition, name, _bare(text)))
+        scope.line(guard + self._fold_step(statements, definition, name, text))
 
     def _fold_step(self, statements: Statements, definition: Definition, name: str, text: str) -> str:
         kind = definition.kind
         if kind in ("sum", "prod"):
-            return f"{name} {'+' if kind == 'sum' else '*'}= {text};"
+            return f"{name} {'+' if kind == 'sum' else '*'}= {_bare(text)};"
         if kind in ("max", "min"):
-            return f"{name} = {kind}imum({name}, {text});"
+            return f"{name} = {kind}imum({name}, {_bare(text)});"
         if kind in ("any", "all"):
             return f"{name} = {name} {'||' if kind == 'any' else '&&'} {text};"
         if kind in ("argmax", "argmin"):
             place = statements.index(self._folded_place())
             join = "larger" if kind == "argmax" else "smaller"
-            return f"{name} = {join}_behind({name}, {text}, {place});"
-        return f"{name} = with({name}, {cast_to(text, definition, self.device)});"
+            return f"{name} = {join}_behind({name}, {_bare(text)}, {place});"
+        return f"{name} = with({name}, {cast_to(_bare(text), definition, self.device)});"
 
     def _folded_place(self) -> Index:
         """The element's number among the folded ones."""

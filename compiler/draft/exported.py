@@ -6,7 +6,10 @@ This executes the problem's code: only ever call it in a process that is boxed f
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
+import dataclasses
+import random
 import sys
 import types
 import warnings
@@ -17,31 +20,62 @@ from unittest.mock import patch
 
 import sympy
 import torch
+from sympy.core.relational import Relational
+from torch import fx
 from torch._decomp import decomposition_table
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.printers import PythonPrinter
 
 from .lowering import LOWERINGS
-from .tensors import NoDraft
+from .tensors import NoDraft, Supposed
 
+MOST_ARGUMENTS = 256
+"""Of `*args`."""
+SOME = 60
+"""What a size that depends on values is when the module's code asks whether there are any."""
 KEPT = (
     "linear", "conv", "scaled_dot", "lstm", "gru", "rnn", "einsum", "matmul", "dropout", "cumsum", "cumprod", "pool", "norm",
-    "softmax", "loss", "diag",
+    "softmax", "loss", "diag", "cholesky", "linalg_solve", "linalg_inv",
 )  # fmt: skip
 """Operators with these in their names are not decomposed: they have a lowering or stay calls of a library."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor or number of what forward is called with: an argument, or what lies in one that is a list, a tuple or a dict."""
+
+    text: str
+    """What forward calls it: `x`, `state[0]`, `batch['mask']`."""
+    value: Any
+    """As shipped, a tensor without data."""
 
 
 @dataclass
 class Exported:
     graph: ExportedProgram
     model: torch.nn.Module
-    inputs: list[Any]
-    """As shipped, tensors without data."""
+    leaves: list[Leaf]
+    """In the order of the graph's own inputs."""
+    lengths: dict[str, int]
+    """Of the lists and tuples that come in."""
+    signature: str
+    arguments: list[str]
+    """Names in the signature."""
+    left_out: dict[str, str]
+    """Arguments that get_inputs leaves at their defaults, with these."""
+    call: str
+    """The arguments as they are handed on."""
     floats: set[int]
-    """Places of inputs that are numbers and stay open; other inputs that are no tensors are constants of the graph."""
+    """Leaves that are numbers and stay open; others that are no tensors are constants of the graph."""
     fixed: dict[int, Any]
     attributes: set[str]
     """Tensors of the model that are no buffers, where forward changes one; in the graph they are."""
+    supposed: list[Supposed]
+    limits: list[str]
+    """Conditions on the open sizes, in Python, without which forward does something else than the graph."""
 
 
 class _IntType(type):
@@ -78,6 +112,7 @@ def _whole(value: torch.SymFloat) -> torch.SymInt | None:
 
 def load(text: str) -> types.ModuleType:
     """The problem as a module. Its exceptions are its own."""
+    text = text.removeprefix("\ufeff")
     module = types.ModuleType("problem")
     module.__file__ = "problem.py"
     module.__dict__["int"] = _Int
@@ -115,22 +150,68 @@ def _inputs(module: types.ModuleType, dtype: torch.dtype | None) -> list[Any]:
             inputs = list(module.get_inputs())
     except Exception:  # noqa: BLE001 -- whatever the problem's code raises for tensors without data
         inputs = list(module.get_inputs())
-    cast = {} if dtype is None else {"dtype": dtype}
-    return [
-        value.to("meta", **(cast if value.is_floating_point() else {})) if isinstance(value, torch.Tensor) else value
-        for value in inputs
-    ]  # fmt: skip
+
+    def without_data(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to("meta", dtype=dtype if dtype and value.is_floating_point() else value.dtype)
+
+    return pytree.tree_map(without_data, inputs)
 
 
-def export(text: str, dtype: torch.dtype | None = None, shorter: tuple[int, int] | None = None) -> Exported:
-    """Raises NoDraft with the exporter's own words where the module cannot be exported. `shorter`: an input's place and another leading size."""
+def _register_classes(module: types.ModuleType) -> None:
+    """Dataclasses of the problem may carry tensors, in and out."""
+    for value in list(module.__dict__.values()):
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == "problem":
+            with contextlib.suppress(ValueError):  # it is registered already
+                torch.export.register_dataclass(value)
+
+
+def _leaves(inputs: list[Any], names: list[str]) -> list[Leaf]:
+    if len(names) < len(inputs):
+        raise NoDraft(f"get_inputs gives {len(inputs)} values and Model.forward takes {len(names)}")
+    found, _ = pytree.tree_flatten_with_path(tuple(inputs))
+    return [Leaf(names[path[0].idx] + pytree.keystr(path[1:]), value) for path, value in found]
+
+
+def _lengths(inputs: list[Any], names: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+
+    def look(text: str, value: Any) -> None:
+        if isinstance(value, (list, tuple)):
+            found[text] = len(value)
+            for place, part in enumerate(value):
+                look(f"{text}[{place}]", part)
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                look(f"{text}[{key!r}]", part)
+
+    for name, value in zip(names, inputs, strict=False):
+        look(name, value)
+    return found
+
+
+def export(
+    text: str,
+    dtype: torch.dtype | None = None,
+    shorter: tuple[int, int] | None = None,
+    device: str = "",
+    fixed: bool = False,
+) -> Exported:
+    """Raises NoDraft with the exporter's own words where the module cannot be exported. `shorter`: a leaf's place and another leading
+    size. `device`: what the draft is for; it matters where a module asks an input for its own. `fixed`: leading sizes are not left open."""
     warnings.filterwarnings("ignore")
     module = load(text)
+    _register_classes(module)
     inputs, model = _inputs(module, dtype), _model(module, dtype)
+    taken = forward_arguments(text, type(model))
+    names = taken.positional
+    leaves, spec = _leaves(inputs, names), pytree.tree_structure(tuple(inputs))
     if shorter is not None:
         place, size = shorter
-        inputs[place] = inputs[place].new_empty((size, *inputs[place].shape[1:]))
-    numbers = {place for place, value in enumerate(inputs) if type(value) is float}
+        value = leaves[place].value
+        leaves[place] = Leaf(leaves[place].text, value.new_empty((size, *value.shape[1:])))
+    numbers = {place for place, leaf in enumerate(leaves) if type(leaf.value) is float}
     failure: Exception | None = None
     for registers in (False, True):
         attributes: set[str] = set()
@@ -141,21 +222,132 @@ def export(text: str, dtype: torch.dtype | None = None, shorter: tuple[int, int]
                 break
         for floats in [numbers, set()] if numbers else [set()]:
             for doubled in (True, False):
-                arguments = [_argument(v, place in floats, doubled) for place, v in enumerate(inputs)]
+                given = [_argument(leaf.value, place in floats, doubled) for place, leaf in enumerate(leaves)]
+                before = _plain_attributes(model) if _assigns(text) else {}
                 try:
-                    graph = _graph(model, arguments)
-                    if _lost_numbers(graph, attributes):
-                        graph = _with_data(module, arguments, dtype)
+                    if "autocast" in text and device == "cpu":  # its casts are those of a device
+                        traced = _with_data(module, spec, given, dtype)
+                    else:
+                        traced = _graph(model, spec, given, fixed)
+                    if _lost_numbers(traced.program, attributes):
+                        traced = _with_data(module, spec, given, dtype)
                 except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
                     failure = error
                     continue
-                fixed = {
-                    place: value for place, value in enumerate(inputs)
-                    if not isinstance(value, torch.Tensor) and place not in floats
+                if before:
+                    _refuse_counters(model, pytree.tree_unflatten(given, spec), before)
+                constants = {
+                    place: leaf.value for place, leaf in enumerate(leaves)
+                    if not isinstance(leaf.value, torch.Tensor) and place not in floats
                 }  # fmt: skip
-                return Exported(graph, model, inputs, floats, fixed, attributes)
+                return Exported(
+                    traced.program, model, leaves, _lengths(inputs, names), ast.unparse(taken.arguments), taken.names,
+                    taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
+                    [Supposed(*condition, taken.call) for condition in traced.supposed], _limits(traced.program, text),
+                )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
+
+
+def _assigns(text: str) -> bool:
+    """Whether a method of the problem's, other than a constructor, assigns attributes or fills lists and dicts."""
+    for method in ast.walk(ast.parse(text)):
+        if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
+            continue
+        for node in ast.walk(method):
+            if isinstance(node, ast.Attribute) and (
+                isinstance(node.ctx, ast.Store)
+                or node.attr in ("append", "appendleft", "extend", "add", "update", "pop")
+            ):
+                return True
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                return True
+    return False
+
+
+def _plain_attributes(model: torch.nn.Module) -> dict[str, Any]:
+    """Numbers, words and choices that the model's parts keep in attributes, and how much their lists and dicts hold."""
+    found: dict[str, Any] = {}
+    for path, holder in model.named_modules():
+        for name, value in vars(holder).items():
+            if name.startswith("_") and name in vars(torch.nn.Module()):
+                continue
+            if type(value) in (bool, int, float, str):
+                found[f"{path}.{name}".removeprefix(".")] = value
+            elif type(value) in (list, dict, set, collections.deque):
+                found[f"{path}.{name}".removeprefix(".")] = len(value)
+    return found
+
+
+def _refuse_counters(model: torch.nn.Module, arguments: tuple, before: dict[str, Any]) -> None:
+    """What forward counts in an attribute is a constant of the graph. A cache, which a second call leaves alone, is none."""
+    found = [before]
+    with torch.no_grad(), contextlib.suppress(Exception):  # the problem's code, without data
+        for _ in range(2):
+            model(*arguments)
+            found.append(_plain_attributes(model))
+    changed = {name for name in before if any(later.get(name) != before[name] for later in found[1:])}
+    counted = {name for name in changed if found[-1].get(name) != found[1].get(name) or isinstance(before[name], bool)}
+    if counted:
+        raise NoDraft(f"forward changes {', '.join(sorted(counted))}, which a draft would take for a constant")
+
+
+def _limits(graph: ExportedProgram, text: str) -> list[str]:
+    """What the exporter took for granted about open sizes: the module went this way because of it."""
+    bounds, sizes = [], []
+    for symbol, ends in graph.range_constraints.items():
+        if not str(symbol).startswith("s"):
+            continue
+        sizes.append(str(symbol))
+        if ends.lower.is_Integer and (ends.lower > 2 or _looks_at_one(text)):
+            bounds.append(f"{symbol} >= {int(ends.lower)}")
+        if ends.upper.is_Integer and int(ends.upper) < sys.maxsize - 1:
+            bounds.append(f"{symbol} <= {int(ends.upper)}")
+    env = _shape_env(graph)
+    asked: list[str] = []
+    for guard in [] if env is None else env.guards:
+        names = {str(symbol) for symbol in guard.expr.free_symbols}
+        # that sizes are none of 0 and 1 is what the exporter supposes, not the module
+        if names and names <= set(sizes) and not isinstance(guard.expr, sympy.Ne) and 2 not in guard.expr.args:
+            asked.append(PythonPrinter().doprint(guard.expr))
+    asked.sort(key=lambda condition: "%" not in condition)
+    tried = random.Random(0)
+    draws = [{name: tried.randint(1, 4096 if at % 2 else 64) for name in sizes} for at in range(2000)]
+    draws = [draw for draw in draws if all(eval(bound, {}, draw) for bound in bounds)]
+    for condition in dict.fromkeys(asked):
+        with contextlib.suppress(
+            ArithmeticError, NameError
+        ):  # what Python alone cannot evaluate is no condition on a batch
+            left = [draw for draw in draws if eval(condition, {}, draw)]
+            if len(left) < len(draws):
+                bounds.append(condition)
+                draws = left
+    return bounds
+
+
+def _shape_env(graph: ExportedProgram) -> Any:
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
+
+
+def _looks_at_one(text: str) -> bool:
+    """Whether the module may do something else where a size is one, of which the exporter says nothing."""
+    for method in ast.walk(ast.parse(text)):
+        if not isinstance(method, ast.FunctionDef) or method.name in ("__init__", "get_inputs", "get_init_inputs"):
+            continue
+        for node in ast.walk(method):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "squeeze":
+                if not node.args or getattr(node.args[0], "value", None) == 0:
+                    return True
+            elif isinstance(node, ast.Compare) and any(
+                isinstance(side, ast.Constant) and side.value in (1, 2) for side in (node.left, *node.comparators)
+            ):
+                return True
+    return False
 
 
 def _registered(model: torch.nn.Module) -> set[str]:
@@ -169,15 +361,15 @@ def _registered(model: torch.nn.Module) -> set[str]:
     return found
 
 
-def _with_data(module: types.ModuleType, arguments: list[Any], dtype: torch.dtype | None) -> ExportedProgram:
+def _with_data(module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None) -> _Traced:
     """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
     model = _built(module)
     model = model if dtype is None else model.to(dtype)
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [
-            torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in arguments
+            torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in given
         ]
-    return _graph(model, inputs)
+    return _graph(model, spec, inputs)
 
 
 def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:
@@ -216,27 +408,114 @@ def _returned(x, states, weights, has_bias, layers, dropout, training, both, bat
     return x.new_empty((*x.shape[:2], features)), *(state.new_empty(state.shape) for state in states)
 
 
-def _graph(model: torch.nn.Module, arguments: list[Any]) -> ExportedProgram:
-    shapes = tuple({0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() else None for a in arguments)
-    with torch.no_grad(), _layers_at_once():
-        exported = torch.export.export(model, tuple(arguments), dynamic_shapes=shapes, strict=False)
+@dataclass(frozen=True)
+class _Traced:
+    program: ExportedProgram
+    supposed: list[tuple[frozenset[str], str]]
+    """Names and text of each condition on sizes that depend on values which the module's code asked for."""
+
+
+@contextlib.contextmanager
+def _sizes_are_some() -> Iterator[list[tuple[frozenset[str], str]]]:
+    """Where the module's code asks about a size that depends on values (whether there are any), it is told that there are some."""
+    supposed: dict[str, frozenset[str]] = {}
+    answer = ShapeEnv.evaluate_expr
+
+    def evaluate(env: ShapeEnv, expr: sympy.Basic, *arguments: Any, **named: Any) -> sympy.Basic:
+        try:
+            return answer(env, expr, *arguments, **named)
+        except GuardOnDataDependentSymNode:
+            symbols = expr.free_symbols
+            if not isinstance(expr, Relational) or not symbols or not symbols <= env.size_like:
+                raise
+            holds = expr.subs(dict.fromkeys(symbols, sympy.Integer(SOME)))
+            text = PythonPrinter().doprint(expr)
+            supposed[text if holds else f"not ({text})"] = frozenset(map(str, symbols))
+            return holds
+
+    found: list[tuple[frozenset[str], str]] = []
+    with patch.object(ShapeEnv, "evaluate_expr", evaluate):
+        yield found
+    found += [(names, text) for text, names in supposed.items()]
+
+
+def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
+    """Names of sizes that depend on values, call by call."""
+    bindings = [node.meta.get("unbacked_bindings") or {} for node in graph.nodes]
+    return [tuple(map(str, bound)) for bound in bindings if bound]
+
+
+def _graph(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> _Traced:
+    opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
+    arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
+    with torch.no_grad(), _layers_at_once(), torch.compiler.set_stance("force_eager"):
+        with _sizes_are_some() as supposed:
+            exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
+        named = _hidden(exported.graph)
         table = torch.export.default_decompositions()
         for operator in list(table):
             if str(operator) in LOWERINGS or any(word in str(operator) for word in KEPT):
                 table.pop(operator)
-        return exported.run_decompositions(table)
+        program = exported.run_decompositions(table)
+        if supposed and named != _hidden(program.graph):
+            raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
+        return _Traced(program, supposed)
 
 
-def forward_arguments(text: str) -> tuple[str, list[str]]:
-    """The signature of Model.forward as text, and its arguments' names without self."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ClassDef) and node.name == "Model":
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef) and method.name == "forward":
-                    if method.args.vararg or method.args.kwarg:
-                        raise NoDraft("Model.forward takes a variable number of arguments")
-                    names = [a.arg for a in [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]]
-                    for argument in [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]:
-                        argument.annotation = None
-                    return ast.unparse(method.args), names[1:]
-    raise NoDraft("the problem's Model has no forward of its own")
+@dataclass
+class Arguments:
+    """What forward takes, without annotations."""
+
+    arguments: ast.arguments
+
+    @property
+    def listed(self) -> list[str]:
+        return [argument.arg for argument in [*self.arguments.posonlyargs, *self.arguments.args]][1:]
+
+    @property
+    def names(self) -> list[str]:
+        more = [*self.arguments.kwonlyargs, self.arguments.vararg, self.arguments.kwarg]
+        return self.listed + [argument.arg for argument in more if argument is not None]
+
+    @property
+    def positional(self) -> list[str]:
+        """Those of `*args` as `args[0]` and so on."""
+        star = self.arguments.vararg
+        return self.listed + ([f"{star.arg}[{place}]" for place in range(MOST_ARGUMENTS)] if star is not None else [])
+
+    @property
+    def call(self) -> str:
+        star = [f"*{self.arguments.vararg.arg}"] if self.arguments.vararg is not None else []
+        named = [f"{argument.arg}={argument.arg}" for argument in self.arguments.kwonlyargs]
+        twice = [f"**{self.arguments.kwarg.arg}"] if self.arguments.kwarg is not None else []
+        return ", ".join([*self.listed, *star, *named, *twice])
+
+    def left_out(self, given: int) -> dict[str, str]:
+        """Arguments behind the first `given` ones whose defaults are constants, with these."""
+        defaults = self.arguments.defaults
+        pairs = list(zip(self.listed[len(self.listed) - len(defaults) :], defaults, strict=True)) if defaults else []
+        pairs = [pair for pair in pairs if pair[0] in self.listed[given:]]
+        pairs += [
+            (argument.arg, default)
+            for argument, default in zip(self.arguments.kwonlyargs, self.arguments.kw_defaults, strict=True)
+            if default is not None
+        ]
+        found = {name: ast.unparse(default) for name, default in pairs if isinstance(default, ast.Constant)}
+        return found | ({self.arguments.kwarg.arg: "{}"} if self.arguments.kwarg is not None else {})
+
+
+def forward_arguments(text: str, model: type) -> Arguments:
+    owner = next(part for part in model.__mro__ if "forward" in vars(part))
+    parsed = ast.parse(text.removeprefix("\ufeff")).body
+    found = [node for node in parsed if isinstance(node, ast.ClassDef) and node.name == owner.__name__]
+    methods = [part for part in found[-1].body if getattr(part, "name", "") == "forward"] if found else []
+    if owner.__module__ != "problem" or not methods or not isinstance(methods[-1], ast.FunctionDef):
+        raise NoDraft(
+            "the problem's Model has no forward of its own, nor has a class of the problem that it inherits from"
+        )
+    arguments = methods[-1].args
+    listed = [*arguments.posonlyargs, *arguments.args]
+    for argument in [*listed, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
+        if argument is not None:
+            argument.annotation = None
+    return Arguments(arguments)

@@ -13,11 +13,25 @@ import torch
 
 from .index import Index
 
-COMPUTED = {
+
+class NoDraft(Exception):
+    """There is no draft of this module; the text is one sentence that names the operator."""
+
+
+class SizeNeeded(NoDraft):
+    """There is none for open leading sizes."""
+
+
+class _Computed(dict):
+    def __missing__(self, dtype: torch.dtype) -> str:
+        raise NoDraft(f"a kernel would have to compute in {dtype}, which no kernel does")
+
+
+COMPUTED = _Computed({
     torch.float32: "float", torch.float64: "double", torch.float16: "float", torch.bfloat16: "float",
     torch.int64: "int64_t", torch.int32: "int32_t", torch.int16: "int32_t", torch.int8: "int32_t",
     torch.uint8: "int32_t", torch.bool: "bool", torch.float8_e4m3fn: "float",
-}  # fmt: skip
+})  # fmt: skip
 """The C type in which a value of a tensor's dtype is computed."""
 
 RANK = {"bool": 0, "int32_t": 1, "int64_t": 2, "float": 3, "double": 4}

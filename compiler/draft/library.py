@@ -24,8 +24,6 @@ def in_float32(call):
     finally:
         torch.backends.cudnn.allow_tf32 = allowed
 """
-REFUSED = ("aten.item", "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique")
-"""Operators whose result's size or value the host must wait for."""
 
 
 def call(low, arguments, keywords) -> Any:
@@ -33,7 +31,7 @@ def call(low, arguments, keywords) -> Any:
     name = str(low.node.target)
     if name == "draft.triangular_product":
         return _triangular(low, *arguments)
-    if name.startswith(REFUSED) or not name.startswith("aten."):
+    if not name.startswith("aten."):
         raise NoDraft(f"the module calls {name}, which no kernel and no captured call can stand for")
     if name in CONVOLUTIONS or name in TRANSPOSED:
         return _convolution(low, name, list(arguments))
@@ -171,6 +169,8 @@ def call_of(low, name: str, arguments, keywords):
         low.program.helpers["in_float32"] = IN_FLOAT32
         text = f"in_float32(lambda: {text})"
     reads = _tensors((arguments, keywords))
+    if any(value.dtype.is_complex for value in reads) and isinstance(low.meta, torch.Tensor):
+        text += ".resolve_conj()" if low.meta.is_complex() else ".resolve_neg()"
     if isinstance(low.meta, torch.Tensor):
         return _emitted(low, text, reads, low.meta)
     if not isinstance(low.meta, (tuple, list)) or not all(isinstance(m, torch.Tensor) or m is None for m in low.meta):
@@ -194,11 +194,19 @@ def _emitted(low, text: str, reads, meta) -> Value:
 
 def _record(low, text: str, reads, outs: list[Buffer | None], single: bool) -> None:
     buffers = [value.buffer for value in reads]
-    made = Library(low.program.next_order(), text, buffers, outs, low.name, single)
+    made = Library(low.program.next_order(), text, buffers, outs, low.name, single, node=low.node)
     for out in outs:
         if out is not None:
             out.written_by = made
     low.program.libraries.append(made)
+
+
+def read_number(program, value: Value, node) -> None:
+    """The host waits for a number; the line behind the call names it."""
+    if value.buffer is None or not value.is_whole:
+        program.realise(value)
+    made = Library(program.next_order(), f"{{{value.buffer.name}}}.item()", [value.buffer], [], "item", node=node)
+    program.libraries.append(made)
 
 
 def _tensors(arguments) -> list[Value]:
@@ -228,7 +236,7 @@ def _text(low, argument: Any, key: str = "") -> str:
         return index_text(argument)
     if isinstance(argument, float) and argument in (float("inf"), float("-inf")):
         return f'float("{argument}")'
-    if isinstance(argument, (bool, int, float, str, type(None), torch.dtype, torch.memory_format)):
+    if isinstance(argument, (bool, int, float, complex, str, type(None), torch.dtype, torch.memory_format)):
         return repr(argument)
     raise NoDraft(f"{low.node.target} takes a {type(argument).__name__}, which has no text in a candidate")
 

@@ -10,19 +10,29 @@ from .expressions import COMPUTED, Expr, binary, cast, compare, constant, make, 
 from .lowering import Lowering, lowers
 from .tensors import Value
 
+WRAPPING = (torch.int8, torch.uint8, torch.int16)
+"""Computed in more bits than they have, so that what an operator makes has to be cut."""
+
 
 def _apply(low: Lowering, function, *arguments, type: str | None = None) -> Value:
     """`function` of the arguments' elements, each cast to `type` (the result's where left out)."""
     type = type or COMPUTED[low.dtype]
     shape = low.shape
     readers = [low.as_value(argument, type) for argument in arguments]
-    result = COMPUTED[low.dtype]
-    return low.formula(lambda position: cast(function(*(read(position, shape) for read in readers)), result))
+
+    def formula(position):
+        made = cast(function(*(read(position, shape) for read in readers)), COMPUTED[low.dtype])
+        return _stored(made, low.dtype) if low.dtype in WRAPPING else made
+
+    return low.formula(formula)
 
 
 def _promoted(*arguments) -> str:
     """The type in which operands meet: tensors decide, numbers only where they are of a higher kind."""
-    tensors = [a.dtype for a in arguments if isinstance(a, Value)]
+    values = [a for a in arguments if isinstance(a, Value)]
+    tensors = [a.dtype for a in values if a.shape] or [a.dtype for a in values]
+    if any(a.dtype.is_floating_point for a in values) and not any(type.is_floating_point for type in tensors):
+        tensors.append(next(a.dtype for a in values if a.dtype.is_floating_point))
     type = tensors[0]
     for other in tensors[1:]:
         type = torch.promote_types(type, other)
@@ -144,9 +154,9 @@ def square(low: Lowering, a):
 @lowers("aten.sign.default", "aten.sgn.default")
 def sign(low: Lowering, a):
     def of(x):
-        zero = constant(0, x.type)
+        zero = constant(0, x.type)  # of NaN as well
         one, minus = constant(1, x.type), constant(-1, x.type)
-        return where(compare("gt", x, zero), one, where(compare("lt", x, zero), minus, binary("mul", x, zero)))
+        return where(compare("gt", x, zero), one, where(compare("lt", x, zero), minus, zero))
 
     return _apply(low, of, a)
 
@@ -244,6 +254,12 @@ def _softplus(x: Expr, beta: float, threshold: float) -> Expr:
     return where(compare("gt", scaled, constant(threshold, x.type)), x, curve)
 
 
+def _log_sigmoid(x: Expr) -> Expr:
+    """min(x, 0) - log(1 + exp(-|x|)), exact on both sides in any precision."""
+    falling = unary("log1p", unary("exp", unary("neg", unary("abs", x))))
+    return binary("sub", make("min", x, constant(0, x.type), type=x.type), falling)
+
+
 def _mish(x: Expr) -> Expr:
     """x tanh(log(1 + e)) with e = exp(x) is x / (1 + 2 / (e (e + 2))), which takes one function instead of three; above 20 that is x."""
     e, one, two = (
@@ -290,7 +306,7 @@ ACTIVATIONS = {
     "aten.selu.default": lambda x: _elu(x, _SELU_ALPHA, _SELU_SCALE, 1),
     "aten.celu.default": lambda x, alpha=1: _elu(x, alpha, 1, 1 / alpha),
     "aten.leaky_relu.default": lambda x, slope=0.01: _leaky(x, slope),
-    "aten.log_sigmoid.default": lambda x: unary("neg", _softplus(unary("neg", x), 1, 20)),
+    "aten.log_sigmoid.default": lambda x: _log_sigmoid(x),
     "aten.tanhshrink.default": lambda x: binary("sub", x, unary("tanh", x)),
     "aten.softsign.default": lambda x: binary("div", x, binary("add", constant(1, x.type), unary("abs", x))),
 }
@@ -343,7 +359,7 @@ def _stored(x: Expr, dtype: torch.dtype) -> Expr:
     """A cast rounds: to a half, or from a float to an integer."""
     if dtype in (torch.float16, torch.bfloat16, torch.float8_e4m3fn):
         return make("round_to", cast(x, "float"), str(dtype).removeprefix("torch."), type="float")
-    if dtype in (torch.int8, torch.uint8, torch.int16):
+    if dtype in WRAPPING:
         return make("round_to", x, str(dtype).removeprefix("torch."), type="int32_t")
     return cast(x, COMPUTED[dtype])
 

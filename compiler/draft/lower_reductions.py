@@ -381,8 +381,8 @@ def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEA
         column = where(inside, chosen, constant(0, "int64_t"))
         row = [position[0], sympy.Integer(0), *position[1:]]
         place = logits_at(low, logits, row, column)
-        lse = binary("add", highest.at(row), unary("log", exponentials.at(row)))
-        return masked(inside, binary("sub", lse, cast(place, type)), constant(0, type))
+        apart = binary("sub", cast(place, type), highest.at(row))  # first, so that nothing large is rounded
+        return masked(inside, binary("sub", unary("log", exponentials.at(row)), apart), constant(0, type))
 
     if reduction != MEAN:
         return _reduced(low, target.shape, lambda p: cast(element(p), COMPUTED[low.dtype]), reduction)

@@ -63,7 +63,7 @@ def narrow(low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
     if start.is_Integer and start < 0:
         start = a.shape[dim] + start
     if start.is_Integer and a.shape[dim].is_Integer:
-        start = min(start, a.shape[dim])
+        start = max(0, min(start, a.shape[dim]))
     return _moved(low, a, {dim: (start, number(step))})
 
 
@@ -142,14 +142,24 @@ def roll(low: Lowering, a: Value, shifts, dims=()):
         return None
     by = {dim % len(a.shape): shift for dim, shift in zip(dims, shifts, strict=True)}
     ranges = low.program.ranges
+    opened = [axis for axis in by if not a.shape[axis].is_Integer]
+    if opened and (len(by) > 1 or abs(by[opened[0]]) != 1):
+        return None  # a size that is smaller than the shift would turn more than once
 
     def place(axis, p):
         if axis not in by:
             return p
-        size = plain(a.shape[axis])
-        return modulo(p + (-by[axis]) % size, size, ranges)
+        return modulo(p + (-by[axis]) % plain(a.shape[axis]), plain(a.shape[axis]), ranges)
 
-    return low.formula(lambda position: a.at([place(x, p) for x, p in enumerate(position)]))
+    def by_one(position):
+        (axis,) = opened
+        size, shift = a.shape[axis], by[axis]
+        inside, around = list(position), list(position)
+        inside[axis], around[axis] = position[axis] - shift, position[axis] - shift + shift * size
+        wraps = compare("eq", index_value(position[axis]), index_value(sympy.Integer(0) if shift > 0 else size - 1))
+        return masked(wraps, a.at(around), a.at(inside))
+
+    return low.formula(by_one if opened else lambda position: a.at([place(x, p) for x, p in enumerate(position)]))
 
 
 @lowers("aten.cat.default")

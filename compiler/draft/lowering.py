@@ -16,10 +16,10 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from . import library
-from .expressions import Expr, cast, constant, index_value, loads_of
+from .expressions import COMPUTED, Expr, cast, constant, index_value, loads_of
 from .index import Index, Ranges, divide, number, size_symbol
 from .numerics import is_safe
-from .tensors import NoDraft, Position, Program, Value
+from .tensors import NoDraft, Position, Program, SizeNeeded, Value
 
 LOWERINGS: dict[str, Callable[..., Any]] = {}
 PRODUCTS: dict[str, Callable[..., Any]] = {}
@@ -29,6 +29,9 @@ CHECKS = ("aten._assert", "aten.sym_constrain", "<built-in function", "aten.sym_
 """Operators that look at sizes and types only, and that the forward's own checks stand for."""
 SAME_IN_LIBRARY = ("aten._native_batch_norm_legit_functional.default",)
 """Lowerings that call the library themselves where they are to have eager's bits."""
+ITEMS = ("aten._local_scalar_dense.default", "aten.item.default")
+MANY = 1024
+"""What a size that depends on values is taken for where it matters for speed."""
 COSTLY = 48
 """Instructions an element from which on a value with several readers is computed once and kept in memory."""
 MANY_LOADS = 6
@@ -66,7 +69,7 @@ def size_of(value: Any) -> Index:
     symbols = {symbol: known.get(symbol.name, size_symbol(symbol.name)) for symbol in expression.free_symbols}
     expression = sympy.expand(_divided(expression.xreplace(symbols)))
     if not expression.is_polynomial(*expression.free_symbols):
-        raise NoDraft(f"a size of this module is {expression}, which is no product or sum of its leading sizes")
+        raise SizeNeeded(f"a size of this module is {expression}, which is no product or sum of its leading sizes")
     return expression
 
 
@@ -147,36 +150,90 @@ def keep_dims(program: Program, value: Value, axes: list[int], rank: int, keepdi
 def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
     """Lowers every call of the graph; `values` holds the placeholders' Values and gets the others'."""
     for node in graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and free_unbacked_symbols(value):
-            raise NoDraft(f"the module calls {node.target}, and how much that returns depends on values")
-    for node in graph.nodes:
         if node.op != "call_function" or node in values:
+            continue
+        name, meta = str(node.target), node.meta.get("val")
+        if name.startswith(CHECKS) and not node.users:
+            continue
+        if name in ITEMS:
+            _item(program, node, values)
+            continue
+        if isinstance(meta, (torch.SymInt, int, torch.SymBool, bool)):
             continue
         arguments = fx.map_arg(node.args, lambda n: _argument(n, values))
         keywords = fx.map_arg(node.kwargs, lambda n: _argument(n, values))
-        name = str(node.target)
         if name == "<built-in function getitem>":
             values[node] = arguments[0][arguments[1]]
             continue
-        if name.startswith(CHECKS) and not node.users:
-            continue
-        if isinstance(node.meta.get("val"), (torch.SymInt, int, torch.SymBool, bool)):
-            continue
         lowering = Lowering(program, node, len(node.users))
         program.operator = lowering.name
-        found = LOWERINGS.get(name)
-        if lowering.is_exact and found and not is_safe(name, found) and name not in SAME_IN_LIBRARY:
-            found = None
-        result = found(lowering, *arguments, **keywords) if found else None
-        if result is None:
-            own = None if lowering.is_exact else PRODUCTS.get(name)
-            result = own(lowering, *arguments, **keywords) if own else None
-        if result is None:
-            result = library.call(lowering, arguments, keywords)
-        values[node] = result
+        values[node] = result = _lowered(lowering, name, arguments, keywords)
+        _name_sizes(program, node)
         if isinstance(result, Value) and lowering.uses > 1:
             lowering.settle(result, reads=lowering.uses)
+
+
+def _lowered(low: Lowering, name: str, arguments, keywords) -> Any:
+    if any(dtype not in COMPUTED or dtype in low.program.foreign for dtype in _dtypes((arguments, keywords, low.meta))):
+        return library.call_of(low, name, arguments, keywords)  # complex numbers, bytes of eight bits
+    found = LOWERINGS.get(name)
+    if low.is_exact and found and not is_safe(name, found) and name not in SAME_IN_LIBRARY:
+        found = None
+    result = found(low, *arguments, **keywords) if found else None
+    if result is None and has_hidden_sizes(low.meta):  # of which our products would have to know whether they are zero
+        return library.call_of(low, name, arguments, keywords)
+    if result is None:
+        own = None if low.is_exact else PRODUCTS.get(name)
+        result = own(low, *arguments, **keywords) if own else None
+    return library.call(low, arguments, keywords) if result is None else result
+
+
+def _dtypes(tree: Any) -> set[torch.dtype]:
+    """Of all tensors in it."""
+    if isinstance(tree, (Value, torch.Tensor)):
+        return {tree.dtype}
+    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    return set().union(*map(_dtypes, parts))
+
+
+def has_hidden_sizes(meta: Any) -> bool:
+    """Whether how much it is depends on values."""
+    parts = meta if isinstance(meta, (list, tuple)) else [meta]
+    return any(isinstance(part, torch.Tensor) and bool(free_unbacked_symbols(part)) for part in parts)
+
+
+def _item(program: Program, node: fx.Node, values: dict[fx.Node, Any]) -> None:
+    """A number that the host reads of a tensor: an integer may be a size, another number stays where it is, in a tensor without axes."""
+    (of,) = node.args
+    if not isinstance(values.get(of), Value):
+        raise NoDraft(f"the module calls {node.target} on what is no tensor")
+    if not isinstance(node.meta.get("val"), torch.SymInt):
+        values[node] = program.reshape(values[of], ())
+        return
+    library.read_number(program, values[of], node)
+    _name_sizes(program, node)
+
+
+def _name_sizes(program: Program, node: fx.Node) -> None:
+    """Sizes that depend on values have names from the call on that makes what they are sizes of."""
+    bindings = node.meta.get("unbacked_bindings") or {}
+    if not bindings:
+        return
+    call = program.libraries[-1] if program.libraries else None
+    if call is None or call.node is not node:
+        raise NoDraft(f"the module calls {node.target}, and how much that returns depends on values")
+    for symbol, path in bindings.items():
+        text = call.text_of(path)
+        if text is None:
+            raise NoDraft(f"the module calls {node.target}, and how that lies in memory depends on values")
+        program.hints[size_symbol(symbol.name)] = MANY
+        program.hidden.add(size_symbol(symbol.name))
+        call.after.append(f"{symbol} = {text}")
+    known = {str(symbol) for symbol in program.hidden}
+    ready = [supposed for supposed in program.supposed if supposed.names <= known]
+    for supposed in ready:
+        program.supposed.remove(supposed)
+        call.after += [f"if not ({supposed.text}):", f"    return self.as_written({supposed.call})"]
 
 
 def _argument(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
@@ -194,5 +251,5 @@ def plain(index: Index | int) -> int:
     """An Index that must be a number."""
     value = number(index)
     if not value.is_Integer:
-        raise NoDraft(f"the size {value} is needed as a number and depends on the call")
+        raise SizeNeeded(f"the size {value} is needed as a number and depends on the call")
     return int(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import symtable
 from typing import Any
@@ -14,7 +15,7 @@ from .index import Index
 from .library import index_text
 from .partition import Kernel, Partition
 from .sources import Native
-from .tensors import Buffer, Library
+from .tensors import Buffer, Library, NoDraft
 
 Step = Kernel | Library
 
@@ -53,6 +54,12 @@ class Forward:
 
     def _library(self, step: Library) -> None:
         text = resolved(step.text, self.partition.program.buffers)
+        self._call(step, text)
+        self.lines += [resolved(line, self.partition.program.buffers) for line in step.after]
+
+    def _call(self, step: Library, text: str) -> None:
+        if not step.outs:
+            return
         if step.single:
             (out,) = step.outs
             assert out is not None
@@ -73,7 +80,7 @@ class Forward:
         texts = {b.name: self.in_place.get(b, b.text) for b in self.partition.program.buffers}
         numbers = set(native.scalars)
         arguments = [
-            f"ctypes.c_double({name.removesuffix('_in')})" if name in numbers else texts.get(name, name)
+            f"ctypes.c_double({self.partition.program.scalars[name]})" if name in numbers else texts.get(name, name)
             for name in native.arguments
         ]
         self.lines.append(f"native.{native.name}({', '.join(arguments)})")
@@ -89,19 +96,40 @@ def resolved(text: str, buffers: list[Buffer]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: texts[match[1]], text)
 
 
-def structure_text(texts: list[str], spec: pytree.TreeSpec) -> str:
-    """The returned tuple, list or tensor with the leaves' texts."""
-    return _structure(pytree.tree_unflatten(texts, spec))
+def structure_text(texts: list[str], spec: pytree.TreeSpec) -> tuple[str, set[str]]:
+    """The returned tuple, list, dict, dataclass or tensor with the leaves' texts; and the problem's classes that this names."""
+    classes: set[str] = set()
+    return _structure(pytree.tree_unflatten(texts, spec), classes), classes
 
 
-def _structure(tree: Any) -> str:
+def _structure(tree: Any, classes: set[str]) -> str:
+    if isinstance(tree, str):
+        return tree
+    kind, name = type(tree), _class_text(type(tree), classes)
     if isinstance(tree, tuple):
-        return f"({', '.join(map(_structure, tree))}{',' if len(tree) == 1 else ''})"
-    if isinstance(tree, list):
-        return f"[{', '.join(map(_structure, tree))}]"
-    if isinstance(tree, dict):
-        return "{" + ", ".join(f"{key!r}: {_structure(value)}" for key, value in tree.items()) + "}"
-    return tree
+        parts = [_structure(part, classes) for part in tree]
+        if hasattr(kind, "_fields"):
+            return f"{name}({', '.join(parts)})"
+        text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    elif isinstance(tree, list):
+        text = f"[{', '.join(_structure(part, classes) for part in tree)}]"
+    elif isinstance(tree, dict):
+        text = "{" + ", ".join(f"{key!r}: {_structure(value, classes)}" for key, value in tree.items()) + "}"
+    elif dataclasses.is_dataclass(tree):
+        fields = [(field.name, getattr(tree, field.name)) for field in dataclasses.fields(tree)]
+        return f"{name}({', '.join(f'{key}={_structure(value, classes)}' for key, value in fields)})"
+    else:
+        raise NoDraft(f"the module returns a {kind.__name__}, which has no text in a candidate")
+    return text if kind in (tuple, list, dict) else f"{name}({text})"
+
+
+def _class_text(kind: type, classes: set[str]) -> str:
+    if kind.__module__ == "problem":
+        classes.add(kind.__name__)
+        return kind.__name__
+    if kind.__module__ == "torch.return_types":
+        return f"torch.return_types.{kind.__name__}"
+    return f"__import__('importlib').import_module({kind.__module__!r}).{kind.__qualname__}"
 
 
 def parameter_text(model: torch.nn.Module, path: str) -> str:
@@ -147,22 +175,25 @@ def _prepares(model: ast.ClassDef, kept: list[str]) -> None:
     model.body += [prepare, *ast.parse(LOADED).body]
 
 
-def constructors(text: str, kept: list[str]) -> tuple[str, str]:
+def constructors(text: str, kept: list[str], classes: set[str], as_written: bool) -> tuple[str, str]:
     """What ModelNew's constructor needs of the problem's text, and ModelNew's class without a forward.
 
     The submodules are built by the problem's own classes, in its order, so that equal seeds give equal weights; their `forward` is left
-    out: nothing calls it.
+    out where nothing calls it: `as_written` keeps all of them, Model's own under that name. `classes`: what else is needed.
     """
     tree = ast.parse(text)
-    model = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model")
-    model = _Renamed().visit(_without_forward(model))
+    cut = (lambda node: node) if as_written else _without_forward
+    model = _model_class(tree)
+    model = _Renamed().visit(cut(model))
     model.name = "ModelNew"
+    if as_written:
+        _rename_forward(model)
     _prepares(model, kept)
     others = [
-        _without_forward(n) if isinstance(n, ast.ClassDef) else n for n in tree.body
-        if not (isinstance(n, ast.ClassDef) and n.name == "Model")
+        cut(n) if isinstance(n, ast.ClassDef) else n for n in tree.body
+        if not _binds_model(n)
     ]  # fmt: skip
-    needed, kept_nodes = _names(model), set()
+    needed, kept_nodes = _names(model) | classes, set()
     while True:
         more = [n for n in others if n not in kept_nodes and _binds(n) & needed and not isinstance(n, ast.Expr)]
         if not more:
@@ -173,6 +204,38 @@ def constructors(text: str, kept: list[str]) -> tuple[str, str]:
     imports = [ast.unparse(n) for n in before if isinstance(n, (ast.Import, ast.ImportFrom))]
     others = ["\n\n" + ast.unparse(n) for n in before if not isinstance(n, (ast.Import, ast.ImportFrom))]
     return "\n".join([*imports, *others]), ast.unparse(model)
+
+
+def _binds_model(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.ClassDef, ast.Assign)) and "Model" in _binds(node)
+
+
+def _model_class(tree: ast.Module) -> ast.ClassDef:
+    """The class Model, or one that inherits from what the problem gives that name."""
+    found = [node for node in tree.body if _binds_model(node)]
+    if not found:
+        raise NoDraft("the problem gives the name Model to nothing at its top level")
+    if isinstance(found[-1], ast.ClassDef):
+        return found[-1]
+    bases = [found[-1].value]
+    return ast.ClassDef(name="Model", bases=bases, keywords=[], body=[ast.Pass()], decorator_list=[], type_params=[])
+
+
+def _rename_forward(model: ast.ClassDef) -> None:
+    own = [part for part in model.body if isinstance(part, ast.FunctionDef) and part.name == "forward"]
+    if own:
+        own[-1].name = "as_written"
+    else:
+        model.body += ast.parse(
+            "def as_written(self, *args, **kwargs):\n    return super().forward(*args, **kwargs)"
+        ).body
+
+
+def future_imports(before: str) -> tuple[list[str], str]:
+    """The lines that must be a file's first, and the others."""
+    lines = before.split("\n")
+    future = [line for line in lines if line.startswith("from __future__ ")]
+    return future, "\n".join(line for line in lines if line not in future)
 
 
 def _without_forward(node: ast.ClassDef) -> ast.ClassDef:

@@ -331,7 +331,9 @@ class Partition:
             ]
             for step, member in dead:
                 step.members.remove(member)
-            unread = [s for s in self.steps if isinstance(s, Library) and not wanted & set(s.outs) and not _random(s)]
+            unread = [
+                s for s in self.steps if isinstance(s, Library) and not wanted & set(s.outs) and not _random(s) and not s.after
+            ]  # fmt: skip
             self.steps = [
                 s for s in self.steps if s not in unread and not (isinstance(s, Kernel) and not s.members)
             ]  # fmt: skip

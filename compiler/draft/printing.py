@@ -221,7 +221,7 @@ class Statements:
             chosen = "" if type in ("float", "double") else f"<{type}>"
             return f"{op}imum{chosen}({_bare(parts[0])}, {_bare(parts[1])})"
         if op == "where":
-            return f"({_bare(parts[0])} ? {parts[1]} : {parts[2]})"
+            return f"({_condition(parts[0])} ? {parts[1]} : {parts[2]})"
         if op == "cast":
             return f"static_cast<{type}>({_bare(parts[0])})"
         if op == "round_to":
@@ -230,7 +230,7 @@ class Statements:
 
     def _choice(self, expr: Expr, scope: Scope) -> str:
         """`condition ? a : b` where both are short, an if where a branch needs lines of its own."""
-        condition = _bare(self.text(expr.args[0], scope))
+        condition = _condition(self.text(expr.args[0], scope))
         branches = []
         for arg in expr.args[1:]:
             inner = Scope(scope.indent + 1, scope)
@@ -264,8 +264,13 @@ def _negative(text: str) -> str:
     return f"-({text})" if text.startswith("-") else f"-{text}"
 
 
+def _condition(text: str) -> str:
+    """What may stand before `?`: a choice keeps its parentheses there."""
+    return text if "?" in text else _bare(text)
+
+
 def _bare(text: str) -> str:
-    """Without parentheses around the whole."""
+    """Without parentheses around the whole; never for an operand of an operator."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0

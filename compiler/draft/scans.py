@@ -68,7 +68,7 @@ class _Scan:
         top.line(f"for ({wide} step = 0; step < {index_text(self.end)}; ++step) {{")
         inner = Scope(top.indent + 1)
         inner.line(self._place("step"))
-        text = _bare(self._value(inner))
+        text = self._value(inner)
         carried = [f"carry = carry {self.plus} {text};", f"const {type} scanned = carry;"]
         for line in reversed(carried) if self.scan.exclusive else carried:
             inner.line(line)

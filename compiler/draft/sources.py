@@ -169,6 +169,8 @@ def _over_rows(kernel: Kernel, emitter: Emitter, rows: str) -> list[str]:
 def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: bool) -> list[str]:
     """The grid, and a launch of the variant that fits the call: packs where pointers are aligned, narrow indices where they suffice."""
     items, lines = emitter.items, [f"    const int64_t rows = {rows};"]
+    if kernel.rows.free_symbols & emitter.partition.program.hidden:
+        lines.append("    if (rows == 0) return;")
     if items > 1:
         addresses = " | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in emitter.packed_buffers())
         lines.append(f"    const bool aligned = (({addresses}) & {PACK_BYTES - 1}) == 0;")

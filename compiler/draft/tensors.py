@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from .expressions import COMPUTED, Expr, cast, make
+from .expressions import COMPUTED, Expr, NoDraft, SizeNeeded, cast, make
 from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten
 from .planes import Stages
 
+__all__ = ["NoDraft", "Program", "SizeNeeded", "Value"]
+
 Position = Sequence[Index]
-
-
-class NoDraft(Exception):
-    """There is no draft of this module; the text is one sentence that names the operator."""
 
 
 @dataclass(eq=False)
@@ -184,6 +182,29 @@ class Library:
     single: bool = True
     contiguous: list[bool] = field(default_factory=list)
     """For each out: whether torch is sure to return it contiguous."""
+    node: object = None
+    """The graph's, whose call it is."""
+    after: list[str] = field(default_factory=list)
+    """Lines behind the call: names of the sizes that depend on values, and what was taken for granted about them."""
+
+    def text_of(self, path: tuple) -> str | None:
+        """A size of what the call returns, where torch says it is found: (output's place,) `size`, axis. None elsewhere."""
+        if not path:
+            return self.text
+        (out, *rest) = (self.outs[0], *path) if self.single else (self.outs[path[0].idx], *path[1:])
+        if out is None or len(rest) != 2 or getattr(rest[0], "name", "") != "size":
+            return None
+        return f"{{{out.name}}}.shape[{rest[1].idx}]"
+
+
+@dataclass(frozen=True)
+class Supposed:
+    """What the exporter was told about sizes that depend on values; where it does not hold, the module runs as it is written."""
+
+    names: frozenset[str]
+    text: str
+    call: str
+    """The arguments as they are handed on."""
 
 
 @dataclass(frozen=True)
@@ -246,6 +267,13 @@ class Program:
         self.buffers: list[Buffer] = []
         self.helpers: dict[str, str] = {}
         """Python functions that calls of torch go through, by name."""
+        self.hidden: set[sympy.Symbol] = set()
+        """Sizes that depend on values; kernels are launched for none where they may be zero."""
+        self.supposed: list[Supposed] = []
+        self.foreign: set[torch.dtype] = set()
+        """Types that are computed with and that no draft stores."""
+        self.scalars: dict[str, str] = {}
+        """Numbers of the call: what forward calls them, by a kernel's name for them."""
         self.kept: list[str] = []
         """Lines at the end of the constructor."""
         self.weights: set[Buffer] = set()

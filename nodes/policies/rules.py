@@ -173,16 +173,12 @@ class RulesPolicy:
             if not request.origin:
                 return CoderAnswer(reason="a repair without the source that the plan starts from")
             start = request.origin
-            for _ in range(request.repair):
-                steps.remove(_suspect(steps, request.outcome))
-                if not steps:
-                    return CoderAnswer(reason="no step of the plan is left to drop")
-        text, applied = start, []
-        for step in steps:
-            changed = applied_step(step, text, facts)
-            if changed is not None:
-                text = changed
-                applied.append(step)
+            steps = _tried(steps, request, facts)
+            steps.remove(_blamed(steps, request, facts) or _suspect(steps, request.outcome))
+            if not steps:
+                return CoderAnswer(reason="no step of the plan is left to drop")
+        texts = _texts(steps, start, facts)
+        text, applied = [start, *texts.values()][-1], list(texts)
         if not applied:
             return CoderAnswer(reason=f"none of these applies to the source: {', '.join(steps)}")
         if request.repair and text == request.source:
@@ -248,6 +244,51 @@ def _two_forms(request: CoderRequest, version: Version) -> CoderAnswer:
     except Unsupported as reason:
         return CoderAnswer(reason=f"the two forms cannot stand in one file: {reason}")
     return CoderAnswer(source=text, reason=request.plan.title)
+
+
+def _texts(steps: list[str], start: str, facts: Facts) -> dict[str, str]:
+    """What each step that applies makes of the text."""
+    found: dict[str, str] = {}
+    for step in steps:
+        changed = applied_step(step, start, facts)
+        if changed is not None:
+            found[step] = start = changed
+    return found
+
+
+def _tried(steps: list[str], request: CoderRequest, facts: Facts) -> list[str]:
+    """The plan's steps without those that earlier repairs dropped: the source that failed is what the others make."""
+    for left in itertools.combinations(steps, len(steps) - request.repair + 1):
+        if [request.origin, *_texts(list(left), request.origin, facts).values()][-1] == request.source:
+            return list(left)
+    left = list(steps)
+    for _ in range(min(request.repair, len(steps)) - 1):
+        left.remove(_suspect(left, request.outcome))
+    return left
+
+
+_ERROR_LINE = re.compile(r"\((\d+)\)\s*:\s*(?:catastrophic |fatal )?error|:(\d+):(?:\d+:)?\s*(?:fatal )?error")
+
+
+def _blamed(steps: list[str], request: CoderRequest, facts: Facts) -> str | None:
+    """The step that wrote the first line that the compiler does not take; None where it names none of a step's."""
+    if request.outcome is not Outcome.COMPILE_ERROR:
+        return None
+    lines, texts = request.source.splitlines(), _texts(steps, request.origin, facts)
+    for found in _ERROR_LINE.finditer(request.failure):
+        number = int(found[1] or found[2])
+        line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        before, blamed = _stripped(request.origin), None
+        for step, text in texts.items():
+            blamed = step if line and line in _stripped(text) - before else blamed
+            before = _stripped(text)
+        if blamed is not None:
+            return blamed
+    return None
+
+
+def _stripped(text: str) -> set[str]:
+    return {line.strip() for line in text.splitlines()}
 
 
 def _suspect(steps: list[str], outcome: Outcome | None) -> str:

@@ -60,15 +60,21 @@ class Launch:
         return f"{function}<<<{', '.join(config)}>>>({', '.join(arguments)})"
 
     def all_template_arguments(self) -> list[str]:
-        """With those that the compiler deduces from what is passed. Raises Unsupported where that does not say them."""
+        """With those that the compiler deduces from what is passed or takes from defaults. Raises Unsupported where neither says them."""
         kernel = next(kernel for kernel in self.code.kernels if kernel.name == self.kernel_name)
         found = list(self.template_arguments)
-        for name in kernel.template_names[len(found) :]:
+        for name, declared in list(zip(kernel.template_names, kernel.template_parameters, strict=True))[len(found) :]:
             passed = zip(kernel.parameters, self.arguments, strict=False)
             typed = (("*" if p.pointer else "") + self.code.source.of(a) for p, a in passed if p.element == name)
-            if (value := next(typed, None)) is None:
+            default = field_of(declared, "default_value") or field_of(declared, "default_type")
+            if (value := next(typed, None)) is not None:
+                found.append(f"std::decay_t<decltype({value})>")
+            elif default is not None:
+                found.append(
+                    substituted(self.code.source.of(default), dict(zip(kernel.template_names, found, strict=False)))
+                )
+            else:
                 raise Unsupported(f"template argument {name} of {kernel.name} is deduced")
-            found.append(f"std::decay_t<decltype({value})>")
         return found
 
     def with_arguments(self, *added: str) -> str:

@@ -31,6 +31,7 @@ _SAME_TYPE_CALLS = {
 _VECTORS = {"float2", "float3", "float4"}
 _ARITHMETIC, _COMPARISONS = {"+", "-", "*", "/"}, {"<", ">", "<=", ">=", "==", "!="}
 _AROUND = {"parenthesized_expression", "unary_expression"}
+_SIZES = {"sizeof_expression", "alignof_expression", "offsetof_expression"}
 _INTEGER = r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*"
 
 
@@ -125,6 +126,8 @@ def _kind_of(code: Code, leaf: Node) -> str | None:
     if place is not None:
         base = code.pointer_base(place)
         return _named(code, code.element_of(base)) if base is not None else None
+    if leaf.type in _SIZES:  # whose type is what they are the size of
+        return "int"
     if leaf.type == "identifier":
         return _kind_of_name(code, leaf)
     if leaf.type == "field_expression":

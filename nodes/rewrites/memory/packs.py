@@ -164,12 +164,20 @@ class _Found:
         """Reads that each element asks for itself."""
         self.alone: set[str] = set()
         """Arrays of which elements move by themselves."""
+        self.many_alone = False
+        """Whether such are read in a loop: a thread's lanes would then read far apart, one after another, for a store that is wide."""
 
     def add(self, access: Access) -> None:
         try:
             self._add(access)
         except Unsupported:
             self.alone.add(access.root)
+            self.many_alone |= access.reads and self._moves_in_a_loop(access)
+
+    def _moves_in_a_loop(self, access: Access) -> bool:
+        """Whether a loop in the region's body goes through what each of its elements reads there."""
+        loop = enclosing(access.node, "for_statement", "while_statement", "do_statement")
+        return loop is not None and self.region.holds(loop) and self.region.symbol in access.offset.symbols
 
     def _add(self, access: Access) -> None:
         stride = Stride(self.region.symbol)
@@ -221,6 +229,8 @@ class _Found:
                 group.accesses.append(access)  # loaded in any case
             else:
                 self.alone.add(access.root)
+        if self.many_alone and not any(group.reads for group in self.groups.values()):
+            return []
         past = self.alone & self.common.stored
         kept = [group for group in self.groups.values() if group.first.root not in past]
         return [] if any(g.first.root in past and not g.writes for g in self.groups.values()) else kept

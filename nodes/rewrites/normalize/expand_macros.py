@@ -18,6 +18,7 @@ from nodes.rewrites.syntax.source import Edits, Source, Unsupported, one_by_one
 from nodes.rewrites.syntax.tree import children_of, enclosing, field_of
 
 CONDITIONALS = ("preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif")
+_REST = "__VA_ARGS__"
 LONGEST = 200_000
 """Characters: what expands to more is no source that a person would read."""
 _PIECE = re.compile(
@@ -32,13 +33,19 @@ class Macro:
     parameters: tuple[str, ...]
     body: str
     """Without the backslashes and what is behind `//`, its lines moved left as far as the leftmost one."""
+    is_variadic: bool = False
 
     def expanded(self, arguments: list[str]) -> str:
         """Raises Unsupported where the numbers of parameters and arguments differ, or an argument becomes a string."""
-        if len(self.parameters) != len(arguments) or "#" in pieces(self.body):
+        names, body = list(self.parameters), self.body
+        if self.is_variadic and len(arguments) >= len(names):
+            names, rest = [*names, _REST], ", ".join(arguments[len(names) :])
+            arguments = [*arguments[: len(names) - 1], rest]
+            body = re.sub(rf",\s*##\s*{_REST}", f", {_REST}" if rest else "", body)
+        if len(names) != len(arguments) or {"#", "__VA_OPT__"}.intersection(pieces(body)):
             raise Unsupported("another number of arguments, or an argument as a string")
-        values = {**dict(zip(self.parameters, arguments, strict=True)), "##": "\0"}
-        return re.sub(r"\s*\0\s*", "", "".join(values.get(piece, piece) for piece in pieces(self.body)))
+        values = {**dict(zip(names, arguments, strict=True)), "##": "\0"}
+        return re.sub(r"\s*\0\s*", "", "".join(values.get(piece, piece) for piece in pieces(body)))
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -84,11 +91,18 @@ def hiding(source: Source) -> dict[str, Macro]:
     found, unknown = dict[str, Macro](), set[str]()
     for node in source.walk(None, "preproc_function_def"):
         name, listed, value = source.of(node, "name"), field_of(node, "parameters"), source.of(node, "value")
-        if name in found or "..." in source.of(listed) or node.has_error or enclosing(node.parent, *CONDITIONALS):
+        variadic = re.search(r"(^\(|,)\s*\.\.\.\s*\)$", source.of(listed)) is not None
+        if (
+            name in found
+            or ("..." in source.of(listed) and not variadic)
+            or node.has_error
+            or enclosing(node.parent, *CONDITIONALS)
+        ):
             unknown.add(name)  # an error: the grammar ends a text at a comment within it
         first, _, rest = re.sub(r"[ \t]*\\?$", "", value, flags=re.MULTILINE).partition("\n")
         body = (piece for piece in pieces(f"{first}\n{textwrap.dedent(rest)}") if not piece.startswith("//"))
-        found[name] = Macro(tuple(map(source.of, children_of(listed))), "".join(body).strip())
+        parameters = tuple(text for text in map(source.of, children_of(listed)) if text != "...")
+        found[name] = Macro(parameters, "".join(body).strip(), variadic)
     words = {name: list(pieces(macro.body)) for name, macro in found.items()}
     chosen = {name for name, macro in found.items() if "<<<" in macro.body or words[name][:1] in (["for"], ["while"])}
     while more := {name for name in found.keys() - chosen if chosen.intersection(words[name])}:

@@ -11,6 +11,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.registry import Facts, rule
+from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
 from nodes.rewrites.syntax.tree import children_of, field_of
 
@@ -36,7 +37,11 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 def _write_out(edits: Edits, kernel: Kernel, parameters: list[Node], launches: list[tuple[Node, int]]) -> None:
     """Ends each launch's list of so many arguments, and takes the defaults from the parameters."""
     for listed, count in launches:
-        values = [_default(kernel, parameter) for parameter in parameters[count:]]
+        given = [kernel.source.of(argument) for argument in children_of(listed)]
+        of_template = listed.type == "template_argument_list"
+        for parameter in parameters[count:]:
+            given.append(_default(kernel, parameter, given if of_template else []))
+        values = given[count:]
         if values:
             edits.insert(listed.end_byte - 1, ", ".join(["", *values] if count else values))
     for parameter in parameters if launches else ():
@@ -46,11 +51,13 @@ def _write_out(edits: Edits, kernel: Kernel, parameters: list[Node], launches: l
             edits.changes.append((before.end_byte, value.end_byte, ""))
 
 
-def _default(kernel: Kernel, parameter: Node) -> str:
+def _default(kernel: Kernel, parameter: Node, given: list[str]) -> str:
+    """With the template arguments before it in place of their names."""
     source, value = kernel.source, field_of(parameter, "default_value") or field_of(parameter, "default_type")
-    own = {*kernel.template_names, *(p.name for p in kernel.parameters)}
+    known = dict(zip(kernel.template_names, given, strict=False))
+    own = {*kernel.template_names, *(p.name for p in kernel.parameters)} - known.keys()
     if value is None or own & {source.of(n) for n in source.walk(value, "identifier", "type_identifier")}:
         raise Unsupported(
             "an argument that is left out without a default, or with one that is made of another parameter"
         )
-    return source.of(value)
+    return substituted(source.of(value), known)

@@ -48,7 +48,12 @@ def _resolve(edits: Edits, code: Code, kernel: Kernel, at: int) -> None:
     source, name = code.source, kernel.template_names[at]
     taking = [n for n, p in enumerate(kernel.parameters) if p.element == name and _by_value(p.node)]
     explicit = all(len(launch.template_arguments) == len(kernel.template_names) for launch in kernel.launches)
-    if not taking or not explicit or kernel.template_parameters[at].type != "type_parameter_declaration":
+    if (
+        not kernel.launches
+        or not taking
+        or not explicit
+        or kernel.template_parameters[at].type != "type_parameter_declaration"
+    ):
         raise Unsupported("a template parameter for something else")
     kinds = [passed_type(code, launch.arguments[taking[0]]) for launch in kernel.launches]
     texts = {source.of(kind) for kind in kinds}

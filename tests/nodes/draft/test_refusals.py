@@ -16,9 +16,7 @@ REFUSED = {
     "a value that the host waits for": (
         problem("return x * 2 if x.sum() > 0 else x", "[torch.randn(3, 4)]"), "torch.export cannot follow the module",
     ),
-    "a size that depends on values": (problem("return x[x > 0]", "[torch.randn(3, 4)]"), "aten.index.* depends on values"),
     "no tensor": (problem("return torch.ones(3) * x", "[3]"), "takes no tensor"),
-    "an input that is changed": (problem("x.add_(1)\nreturn x * 2", "[torch.randn(3, 4)]"), "changes .* in place"),
     "no Model": (f"{HEADER}def get_inputs():\n    return []\n", "defines no Model"),
 }  # fmt: skip
 
@@ -40,7 +38,7 @@ def test_the_package_runs_by_itself(tmp_path):
     """As nodes/drafting.py calls it: a copy of the folder, isolated, two files."""
     shutil.copytree(PACKAGE, tmp_path / "draft", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "problem.py").write_text(problem("return torch.relu(x)", "[torch.randn(3, 4)]"))
-    (tmp_path / "none.py").write_text(problem("return x[x > 0]", "[torch.randn(3, 4)]"))
+    (tmp_path / "none.py").write_text(problem("return x * 2 if x.sum() > 0 else x", "[torch.randn(3, 4)]"))
     # As two commands, but in one process: most of what they take is `import torch`.
     commands = [[str(tmp_path / "draft"), f"{name}.py", "cuda", f"{name}.json"] for name in ("problem", "none")]
     code = "import runpy, sys\nfor sys.argv in %r: runpy.run_path(sys.argv[0], run_name='__main__')"

@@ -13,7 +13,7 @@ import pytest
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels import catalog as kernels
-from nodes.policies.rules import RulesPolicy, _Proposal, _Search, applied_step
+from nodes.policies.rules import RulesPolicy, _Proposal, _Search, _texts, applied_step
 from nodes.rewrites.registry import Facts
 from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest, Version
 
@@ -423,3 +423,26 @@ def test_a_defect_in_joining_two_forms_does_not_end_a_run(monkeypatch: pytest.Mo
     with pytest.warns(RuntimeWarning, match="multiversion failed"):
         plans = run.play(2, lambda plan, base: tuple(0.9 if _bytes(w) == largest else 2.0 for w in run.workloads))
     assert len(plans) == 2 and all(plan.version is None for plan in plans)
+
+
+def test_a_repair_drops_the_step_whose_line_the_compiler_does_not_take() -> None:
+    """The first of several steps, though nothing of it is risky; a second repair knows what the first one dropped."""
+    run = Run()
+    (plan,) = run.policy.planner(run.request())
+    failed = run.code(plan)
+    texts = _texts(list(plan.steps), BASELINE, Facts(spec=KERNEL.spec, device=H200))
+    step, text = next((step, text) for step, text in texts.items() if step == "fast_math")
+    before = next(text for name, text in texts.items() if name != step)
+    number = next(
+        at for at, line in enumerate(failed.splitlines(), 1)
+        if line in text.splitlines() and line not in before.splitlines() and "__" in line
+    )  # fmt: skip
+    for line in (f"candidate.cu({number}): error: identifier", f"candidate.cu:{number}:7: error: what is this"):
+        repair = CoderRequest(
+            spec=KERNEL.spec, device=H200, finding=LATENCY, plan=plan, source=failed, origin=BASELINE, failure=line,
+            outcome=Outcome.COMPILE_ERROR, repair=1,
+        )  # fmt: skip
+        answer = run.policy.coder(repair)
+        assert step not in answer.reason and "programmatic_dependent_launch" in answer.reason
+        again = run.policy.coder(repair.model_copy(update={"source": answer.source, "failure": "", "repair": 2}))
+        assert step not in again.reason and "programmatic_dependent_launch" not in again.reason and again.source

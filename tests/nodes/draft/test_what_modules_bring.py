@@ -1,0 +1,235 @@
+"""What users' modules bring along that a draft may get wrong: state, views, choices, odd names, what comes in and goes out."""
+
+import pytest
+import torch
+
+from compiler import draft
+from tests.nodes.draft.direct import HEADER, Pair, native_source, problem
+
+BATCH = "torch.randn(5, 37)"
+SHIFTED = "self.register_buffer('a', torch.arange(6.0)); self.register_buffer('b', torch.ones(6))"
+RIGHT = {
+    "any and all of choices": problem(
+        "return torch.all((x > 0) | (y > 0), 1), torch.where(z, x > 1, y > 1).any(1), ((x > 0) & (y > 0)).any(0)",
+        f"[{BATCH}, {BATCH}, torch.rand(5, 37) < 0.5]",
+    ),
+    "any of columns": problem("return torch.where(y, x > 1, x < -1).any(0)", "[torch.randn(300, 64), torch.rand(300, 64) < 0.5]"),
+    "scans of sums and choices": problem(
+        "return torch.cumprod(1 - x * 0.05, 1), torch.cumsum(torch.where(y, x, 0.0), 1)", f"[{BATCH}, torch.rand(5, 37) < 0.5]"
+    ),
+    "a choice that decides a choice": problem(
+        "m = torch.triu(torch.ones(7, 7, dtype=torch.bool, device=x.device), 1)\n"
+        "return x.masked_fill(m, float('-inf')).softmax(-1)", "[torch.randn(4, 7, 7)]",
+    ),
+    "more of the end than there is": problem("return x[:, -256:].tanh(), x[:, -40:-30] * 2", f"[{BATCH}]"),
+    "bytes that wrap": problem(
+        "return (x - y).float(), (x + y) > 100, -x, x * y, x.to(torch.int8) + 100",
+        "[torch.randint(0, 256, (5, 37), dtype=torch.uint8), torch.randint(0, 256, (5, 37), dtype=torch.uint8)]",
+    ),
+    "a number beside floats": problem("return x == y, torch.where(x > y, x, -x)", "[torch.randint(0, 10, (5, 37)).float() / 10, 0.3]"),
+    "log of a sigmoid, in double": problem("return F.logsigmoid(30 * x)", "[torch.randn(5, 37, dtype=torch.float64)]"),
+    "cross entropy of large logits": problem("return F.cross_entropy(x + 1e4, y)", f"[{BATCH}, torch.randint(0, 37, (5,))]"),
+    "old state comes out": problem(
+        "before = self.a.clone()\nself.a.copy_(x.mean(0))\nreturn x - before, before", "[torch.randn(5, 6)]", SHIFTED
+    ),
+    "state that is turned": problem("self.a.copy_(self.a.flip(0) + x.sum(0))\nreturn x * self.a", "[torch.randn(5, 6)]", SHIFTED),
+    "a ring of state": problem("self.a.copy_(self.a.roll(1))\nself.a[0] = x.mean()\nreturn x + self.a", "[torch.randn(5, 6)]", SHIFTED),
+    "states that change places": problem(
+        "t = self.a.clone()\nself.a.copy_(self.b)\nself.b.copy_(t)\nreturn x * self.a", "[torch.randn(5, 6)]", SHIFTED
+    ),
+    "an input that is changed": problem(
+        "y.add_(x)\nreturn y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6), y", f"[{BATCH}, {BATCH}]"
+    ),
+    "a weight that is no contiguous one": problem("return torch.relu(x * self.w)", f"[{BATCH}]", "self.w = nn.Parameter(torch.rand(37, 5).t())"),
+    "tensors in a list": problem("return [level.relu() * 2 for level in x]", "[[torch.randn(4, 8, 6), torch.randn(4, 3)]]"),
+    "tensors and numbers in a dict": problem(
+        "return {'out': x['x'] * x['mask'][..., None] * x['gain'], 'sum': (x['x'] ** 2).sum(-1) * z, 'mode': y}",
+        "[{'x': torch.randn(5, 7, 3), 'mask': torch.rand(5, 7) < 0.5, 'gain': 1.5}, 'mean', 2]",
+    ),
+    "a state in a tuple": problem("h, (c, n) = x\nreturn torch.tanh(h) * y, (c + h.sum(), n)", f"[({BATCH}, ({BATCH}, torch.randn(3))), {BATCH}]"),
+    "None and a number come out": problem("return torch.relu(x), None, 3, x.shape[1], 'done'", f"[{BATCH}]"),
+    "the batch comes out": problem("return torch.relu(x), x.shape[0] * 2", f"[{BATCH}]"),
+    "compiled in part": problem("return torch.tanh(self.part(x))", f"[{BATCH}]", "self.part = torch.compile(nn.Sequential(nn.Linear(37, 8), nn.GELU()))"),
+    "complex numbers": problem(
+        "z = torch.view_as_complex(x) * torch.polar(torch.ones_like(y), y) * 1j\n"
+        "return torch.view_as_real(z), z.abs() * 2, z.conj().real + z.conj().imag, torch.fft.ifft(torch.fft.fft(z) * z).real.tanh(), z",
+        "[torch.randn(5, 8, 2), torch.rand(8)]",
+    ),
+    "floats of eight bits": problem("return (x * 0.5).to(torch.float8_e4m3fn).float() * 2", f"[{BATCH}]"),
+    "a number that is read": problem("return x * x.mean().item() + y.max().item()", f"[{BATCH}, torch.randint(0, 9, (4,))]"),
+    "a decomposition": problem("return torch.linalg.cholesky(x @ x.mT + torch.eye(4)) * 2", "[torch.randn(6, 4, 4)]"),
+    "a roll of the batch": problem("return 0.7 * x + 0.3 * x.roll(1, 0), x.roll(-1, 0) * x.roll(3, 0)", f"[{BATCH}]"),
+    "every other row": problem("a, b = x[1::2].chunk(2, 0)\nreturn a * 2, b.exp()", "[torch.randn(8, 37)]"),
+    "casts of a device": problem(
+        "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n    y = self.layer(x)\nreturn y.float().softmax(-1)",
+        f"[{BATCH}]", "self.layer = nn.Linear(37, 8)",
+    ),
+    "a leading view for a library": problem("return self.layer(x[:, 3]).relu()", "[torch.randn(6, 8, 32)]", "self.layer = nn.Linear(32, 16)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_draft_agrees_with_eager(name, tmp_path):
+    pair = Pair(RIGHT[name], tmp_path)
+    for seed in (0, 1):
+        pair.check(seed, pair.inputs(seed))
+
+
+CLASSES = {
+    "a named tuple": "from typing import NamedTuple\n\n\nclass Out(NamedTuple):\n    logits: torch.Tensor\n    most: torch.Tensor\n",
+    "a dataclass": "import dataclasses\n\n\n@dataclasses.dataclass\nclass Out:\n    logits: torch.Tensor\n    most: torch.Tensor\n",
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_comes_out_is_of_the_problems_class(name, tmp_path):
+    text = problem("return Out(logits=torch.tanh(x), most=x.amax(1))", f"[{BATCH}]")
+    pair = Pair(HEADER + CLASSES[name] + text.removeprefix(HEADER), tmp_path)
+    x = pair.inputs(0)[0]
+    ours, theirs = pair.candidate.ModelNew()(x), pair.reference.Model()(x)
+    assert type(ours).__name__ == "Out"
+    torch.testing.assert_close(ours.logits, theirs.logits)
+    assert torch.equal(ours.most, theirs.most)
+
+
+def test_an_ordered_dict_comes_out_as_one(tmp_path):
+    text = problem("return collections.OrderedDict(b=torch.relu(x), a=x.sum())", f"[{BATCH}]")
+    pair = Pair("import collections\n" + text, tmp_path)
+    ours = pair.candidate.ModelNew()(*pair.inputs(0))
+    assert type(ours).__name__ == "OrderedDict" and list(ours) == ["b", "a"]
+
+
+def test_the_sign_of_nan_is_zero(tmp_path):
+    pair = Pair(problem("return torch.sign(x), torch.sgn(x) + 0", f"[{BATCH}]"), tmp_path)
+    (x,) = pair.inputs(0)
+    x[0, 0], x[1, 1] = float("nan"), -0.0
+    pair.check(0, [x])
+
+
+@pytest.mark.parametrize("view", ["x[:, ::2]", "x.t()", "x[:, 3]"])
+def test_an_input_may_lie_anywhere_in_memory(view, tmp_path):
+    pair = Pair(
+        problem("return self.layer(x[1:]).relu(), x.tanh()", "[torch.randn(8, 8)]", "self.layer = nn.Linear(8, 8)"),
+        tmp_path,
+    )
+    x = {
+        "x[:, ::2]": torch.randn(8, 16)[:, ::2],
+        "x.t()": torch.randn(8, 8).t(),
+        "x[:, 3]": torch.randn(8, 9, 8)[:, 3],
+    }[view]
+    pair.check(0, [x])
+
+
+def test_where_the_module_goes_another_way_the_draft_does_too(tmp_path):
+    forward = "if x.shape[0] > 4:\n    return torch.tanh(x) * 2\nreturn torch.sigmoid(x) * 3"
+    pair = Pair(problem(forward, f"[{BATCH}]"), tmp_path)
+    for rows in (3, 4, 5, 9):
+        pair.check(rows, pair.inputs(0, leading=rows))
+
+
+def test_a_module_that_asks_for_a_size_of_one_is_asked(tmp_path):
+    pair = Pair(problem("y = x * 2\nreturn y.squeeze(0)", f"[{BATCH}]"), tmp_path)
+    pair.check(0, pair.inputs(0))
+    pair.check(0, pair.inputs(0, leading=1))
+
+
+def test_what_a_mask_chooses_is_drafted_as_far_as_it_goes(tmp_path):
+    """How many there are is the call's matter, none at all included."""
+    pair = Pair(problem("y = x[x > 0]\nreturn y.exp() * 2, torch.masked_select(x, x < -1).sum()", f"[{BATCH}]"), tmp_path)
+    (x,) = pair.inputs(0)
+    for scale in (1.0, 0.0):
+        pair.check(0, [x * scale])
+    cuda = native_source(draft.draft(problem("return x[x > 0].exp()", f"[{BATCH}]"), "cuda"), "cuda")
+    assert "if (rows == 0) return;" in cuda.partition("own_exp(")[2]  # no grid is that small
+
+
+EXPERTS = problem(
+    "share, chosen = torch.topk(F.softmax(self.router(x), dim=-1), 2, dim=-1)\nout = torch.zeros_like(x)\n"
+    "for number, expert in enumerate(self.experts):\n    token, slot = torch.where(chosen == number)\n"
+    "    if token.numel() == 0:\n        continue\n"
+    "    out.index_add_(0, token, F.gelu(expert(x[token])) * share[token, slot, None])\nreturn out",
+    "[torch.randn(24, 8)]",
+    "self.router, self.experts = nn.Linear(8, 4), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))",
+)  # fmt: skip
+
+
+def test_experts_are_drafted_and_one_without_tokens_is_skipped(tmp_path):
+    pair = Pair(EXPERTS, tmp_path)
+    assert "gelu" in native_source(pair.source, "cpu")
+    pair.check(0, pair.inputs(0))
+    pair.check(0, pair.inputs(0, leading=1))
+
+
+COUNTS = {
+    "a counter": ("self.calls = 0", "self.calls += 1\nreturn x / self.calls"),
+    "a list": ("self.seen = []", "self.seen.append(1)\nreturn x * len(self.seen)"),
+    "a first time": ("self.first = True", "y = x * 2 if self.first else x\nself.first = False\nreturn y"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_forward_counts_is_no_constant(name):
+    constructor, forward = COUNTS[name]
+    with pytest.raises(draft.NoDraft, match="would take for a constant"):
+        draft.draft(problem(forward, f"[{BATCH}]", constructor), "cpu")
+
+
+ARGUMENTS = ["float", "this", "λ", "main", "M_PI", "uint8_t", "c_in", "NAN", "Model"]
+
+
+def test_arguments_may_have_any_name(tmp_path):
+    names = ", ".join(ARGUMENTS)
+    text = (
+        problem("return x", "[x]")
+        .replace("self, x", f"self, {names}")
+        .replace("return x", f"return {' + '.join(ARGUMENTS)}")
+    )
+    text = text.replace(
+        "return [x]",
+        f"return [torch.randn(5, 37) for _ in range({len(ARGUMENTS) - 3})] + [2.5] + [torch.randn(37)] * 2",
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0))
+
+
+FILES = {
+    "annotations from the future": "from __future__ import annotations\nimport math, torch\nfrom torch import nn\n\n\n",
+    "a byte order mark": "\ufeff" + HEADER,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_may_begin_oddly(name, tmp_path):
+    text = FILES[name] + problem("return torch.tanh(x * y)", f"[{BATCH}, 1.5]").removeprefix(HEADER)
+    pair = Pair(text.removeprefix("\ufeff"), tmp_path)
+    assert draft.draft(text, "cpu") == pair.source
+    pair.check(0, pair.inputs(0))
+
+
+GATE = "class Gate(nn.Module):\n    def forward(self, x):\n        return torch.sigmoid(x) * x\n\n\n"
+NAMED = {"another name": "Model = Gate\n", "inherited": "class Model(Gate):\n    pass\n"}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_model_may_be_another_class_or_inherit_its_forward(name, tmp_path):
+    text = (
+        HEADER
+        + GATE
+        + NAMED[name]
+        + f"\n\ndef get_inputs():\n    return [{BATCH}]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0))
+    assert "def forward(self, x)" in pair.source
+
+
+def test_what_is_left_out_stays_left_out(tmp_path):
+    text = problem("return x * 2 if y is None else x * y", f"[{BATCH}, None]").replace(
+        "self, x, y", "self, x, y=None, *more, z=1, **named"
+    )
+    pair = Pair(text, tmp_path)
+    (x, _), model = pair.inputs(0), pair.candidate.ModelNew()
+    assert torch.equal(model(x, None), x * 2)
+    for given in ({"y": x}, {"z": 2}, {"w": 1}):
+        with pytest.raises(ValueError, match="this draft is for"):
+            model(x, **given)
