@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from . import lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
 from .algebra import prepared
+from .cells import cells_as_layers
 from .exported import Exported, export
 from .expressions import COMPUTED, constant, loads_of, make
 from .index import joined
@@ -124,7 +125,8 @@ def drafted(problem: str, device: str, dtype: str | None = None, numerics: str =
 def _drafted(problem: str, device: str, exported: Exported, dtype: str | None, numerics: str) -> Drafted:
     graph = exported.graph.graph
     rounds = device == "cuda" and numerics == "eager"
-    rules = own_layers(graph, rounds=rounds) if device == "cuda" else []
+    rules = cells_as_layers(graph)
+    rules += own_layers(graph, rounds=rounds) if device == "cuda" else []
     rules += followed(problem, exported, getattr(torch, dtype) if dtype else None)
     exact = exact_nodes(graph) if rounds else set()
     try:
@@ -181,7 +183,7 @@ class _Draft:
         kernels = [step for step in partition.steps if isinstance(step, Kernel)]
         for kernel in kernels:
             kernel.name = self.program.name(_kernel_name(kernel))
-        if not kernels:
+        if not any(loads_of(kernel.roots) for kernel in kernels):  # to fill memory with zeros is no work
             raise NothingOwn(
                 f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}"
             )

@@ -389,7 +389,7 @@ def _argument(value: Any, is_open: bool, doubled: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _layers_at_once() -> Iterator[None]:
+def layers_at_once() -> Iterator[None]:
     """Recurrent layers tell the exporter what they return without taking their steps, of which there may be thousands."""
     with contextlib.ExitStack() as stack:
         for name in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
@@ -448,7 +448,7 @@ def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
 def _graph(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> _Traced:
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
     arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
-    with torch.no_grad(), _layers_at_once(), torch.compiler.set_stance("force_eager"):
+    with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"):
         with _sizes_are_some() as supposed:
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)

@@ -22,7 +22,7 @@ def _apply(low: Lowering, function, *arguments, type: str | None = None) -> Valu
 
     def formula(position):
         made = cast(function(*(read(position, shape) for read in readers)), COMPUTED[low.dtype])
-        return _stored(made, low.dtype) if low.dtype in WRAPPING else made
+        return _stored(made, low.dtype) if low.dtype in WRAPPING and made.op != "round_to" else made
 
     return low.formula(formula)
 
@@ -131,7 +131,7 @@ for _name in ("floor", "ceil", "trunc", "round"):
     lowers(f"aten.{_name}.default")(_rounded)
 
 
-@lowers("aten.neg.default")
+@lowers("aten.neg.default", "aten._neg_view.default")
 def neg(low: Lowering, a):
     return _apply(low, lambda x: unary("neg", x), a)
 

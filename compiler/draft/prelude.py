@@ -9,19 +9,25 @@ from . import halves, hopper, kept, planes, recurrences, tensor_cores
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
 CPP_INCLUDES = "#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
+CPP_OPTIONS = """\
+// No one looks at floating-point exceptions, and choices are vectorised only where none can be raised.
+#pragma GCC optimize("no-trapping-math")
+"""
 
 _PIECES = {
     "maximum": """\
 // NaN wins, as in torch.
 template <typename T>
 {device} T maximum(T a, T b) {{
-    return a > b || a != a ? a : b;
+    const T larger_one = a > b ? a : b;
+    return a != a ? a : larger_one;
 }}
 """,
     "minimum": """\
 template <typename T>
 {device} T minimum(T a, T b) {{
-    return a < b || a != a ? a : b;
+    const T smaller_one = a < b ? a : b;
+    return a != a ? a : smaller_one;
 }}
 """,
     "Pack": """\
@@ -342,4 +348,4 @@ def prelude(device: str, body: str) -> str:
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
     includes = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
-    return (includes + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES) + "".join("\n" + text for text in found)
+    return (includes + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES + "\n" + CPP_OPTIONS) + "".join("\n" + text for text in found)

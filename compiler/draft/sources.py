@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import sympy
+
 from .convolving import PlanesEmitter
 from .emit import SPLIT, Emitter
 from .half_tiles import HalvesEmitter
-from .index import index_is_divided
+from .index import FloorDiv, Modulo, index_is_divided
 from .packing import PACK_BYTES
 from .partition import PLANES, ROW, STEPS, TILE, Kernel, Partition
 from .prelude import prelude
@@ -87,17 +89,59 @@ def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
     )
 
 
+LINES = 64
+"""Fewer of them would keep threads idle."""
+LINE = 16
+"""Neighbours from which a loop of elements is two: a quotient and a remainder for each of them would keep it from being vectorised."""
+
+
+def _cpp_lines(kernel: Kernel, emitter: Emitter) -> list[str] | None:
+    """The body of a kernel of elements as a loop over lines and one over a line's elements; None where its indices divide by no line."""
+    row, last = kernel.row, kernel.ranges[-1] if kernel.ranges else sympy.S.One
+    if kernel.inner or kernel.scan is not None or kernel.layout == ROW or not last.is_Integer or last < LINE:
+        return None
+    atoms = {atom for index in emitter.indices() for atom in index.atoms(FloorDiv, Modulo) if atom.args[0] == row}
+    lines, estimate = kernel.rows / last, emitter.partition.program.estimate
+    if (
+        not atoms
+        or estimate(kernel.rows) // int(last) < LINES
+        or any(sympy.Mod(atom.args[1], last) != 0 for atom in atoms)
+    ):
+        return None
+    line, item = emitter.name("line"), emitter.name("item")
+    named = []
+    for atom in sorted(atoms, key=str):
+        if atom == Modulo(row, last):
+            emitter.row_names[atom] = item
+        elif isinstance(atom, FloorDiv):
+            name = emitter.name("i")
+            named.append(
+                f"        const int64_t {name} = {line}{f' / {index_text(d)}' if (d := atom.args[1] / last) != 1 else ''};"
+            )
+            emitter.row_names[atom] = name
+    return [
+        f"    for (int64_t {line} = 0; {line} < {index_text(sympy.expand(lines))}; ++{line}) {{",
+        *named,
+        f"        for (int64_t {item} = 0; {item} < {index_text(last)}; ++{item}) {{",
+        f"            const int64_t {kernel.row_name} = {line} * {index_text(last)} + {item};",
+        *emitter.body(3),
+        "        }",
+    ]
+
+
 def _cpp(kernel: Kernel, emitter: Emitter, summary: str) -> str:
-    body = emitter.body(2)
+    loops = _cpp_lines(kernel, emitter) or [
+        f"    for (int64_t {kernel.row_name} = 0; {kernel.row_name} < {index_text(kernel.rows)}; ++{kernel.row_name}) {{",
+        *emitter.body(2),
+    ]
     work = index_text(kernel.rows * kernel.length)
     return "\n".join(
         [
             f"// {summary}",
             f'extern "C" void {kernel.name}(',
-            f"    {', '.join(emitter.parameters())}) {{",
+            f"    {', '.join(emitter.parameters(restricted=True))}) {{",
             f"#pragma omp parallel for if (({work}) > 32768)",
-            f"    for (int64_t {kernel.row_name} = 0; {kernel.row_name} < {index_text(kernel.rows)}; ++{kernel.row_name}) {{",
-            *body,
+            *loops,
             "    }",
             "}",
             "",

@@ -249,3 +249,24 @@ def test_recurrences_are_right_on_a_gpu(text, tmp_path):
     pair = Pair(text, tmp_path, "cuda")
     for seed in (1, 2):
         pair.check(seed, pair.inputs(seed))
+
+
+CELLS = {
+    "GRU": ("h = x.new_zeros(x.shape[0], 12)\nouts = []\nfor t in range(x.shape[1]):\n    h = self.cell(x[:, t], h)\n    outs.append(h)\n"
+            "return torch.stack(outs, 1), h", "GRUCell(8, 12)"),
+    "LSTM": ("h, c = y, y * 2\nfor step in x.unbind(1):\n    h, c = self.cell(step, (h, c))\nreturn h, c", "LSTMCell(8, 12, bias=False)"),
+    "backwards": ("outs = []\nfor t in reversed(range(x.shape[1])):\n    y = self.cell(x[:, t], y)\n    outs.append(y.unsqueeze(1))\n"
+                  "return torch.cat(outs, 1).tanh()", "RNNCell(8, 12)"),
+    "what a cell holds is read": ("c, outs = y, []\nfor t in range(x.shape[1]):\n    y, c = self.cell(x[:, t], (y, c))\n    outs.append(c)\n"
+                                  "return torch.stack(outs, 1).relu()", "LSTMCell(8, 12)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_loop_over_a_cell_is_a_layer(name, tmp_path):
+    forward, cell = CELLS[name]
+    given = "[torch.randn(5, 9, 8)]" if name == "GRU" else "[torch.randn(5, 9, 8), torch.randn(5, 12)]"
+    pair = Pair(problem(forward, given, f"self.cell = nn.{cell}"), tmp_path)
+    assert ("_cell.default" in pair.source) == (name == "what a cell holds is read")
+    pair.check(0, pair.inputs(0))
+    pair.check(1, pair.inputs(1, leading=3))
