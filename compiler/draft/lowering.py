@@ -228,6 +228,7 @@ def _name_sizes(program: Program, node: fx.Node) -> None:
             raise NoDraft(f"the module calls {node.target}, and how that lies in memory depends on values")
         program.hints[size_symbol(symbol.name)] = MANY
         program.hidden.add(size_symbol(symbol.name))
+        call.names.append(size_symbol(symbol.name))
         call.after.append(f"{symbol} = {text}")
     known = {str(symbol) for symbol in program.hidden}
     ready = [supposed for supposed in program.supposed if supposed.names <= known]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from .expressions import Expr, loads_of
+from .expressions import Expr, loads_of, walk
 from .index import Index, flatten, joined, product, unflatten
 from .tensors import Buffer, Definition, Library, Program
 
@@ -93,6 +93,8 @@ class Partition:
         self.steps: list[Kernel | Library] = []
         self._position: dict[Buffer, int] = {}
         self._touched: dict[Buffer, set[int]] = {}
+        self._named: dict[sympy.Symbol, int] = {}
+        """Where the sizes that depend on values get their names."""
         everything = [*program.definitions, *program.libraries]
         for item in sorted(everything, key=lambda item: item.order):
             if isinstance(item, Library):
@@ -103,6 +105,8 @@ class Partition:
 
     def _append(self, step: Kernel | Library) -> None:
         self.steps.append(step)
+        if isinstance(step, Library):
+            self._named.update(dict.fromkeys(step.names, len(self.steps) - 1))
         outs = step.outs if isinstance(step, Library) else step.made
         for out in outs:
             if out is not None:
@@ -112,6 +116,7 @@ class Partition:
         """Into the earliest kernel that can take it and shares data with it, or into a new one."""
         reads = self._reads(definition)
         ready = max((self._position.get(b, -1) for b in reads), default=-1)
+        ready = max([ready, *(self._named[name] for name in self._sizes(definition))])
         sharing = {at for b in reads for at in self._touched.get(b, ()) if at >= ready}
         place = next((at for at in sorted(sharing) if self._join(self.steps[at], definition, at)), None)
         if place is None:
@@ -125,6 +130,14 @@ class Partition:
     def _reads(self, definition: Definition) -> set[Buffer]:
         probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
         return {load.args[0] for load in loads_of([definition.element(probe)])}
+
+    def _sizes(self, definition: Definition) -> set[sympy.Symbol]:
+        """Those of its sizes that depend on values."""
+        if not self._named:
+            return set()
+        probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
+        indices = [arg for expr in walk([definition.element(probe)]) for arg in expr.args if isinstance(arg, sympy.Expr)]
+        return set().union(*(index.free_symbols for index in (*indices, *definition.ranges))) & self._named.keys()
 
     # ------------------------------------------------------------------------------------------ a new kernel
 

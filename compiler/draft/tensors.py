@@ -184,6 +184,8 @@ class Library:
     """For each out: whether torch is sure to return it contiguous."""
     node: object = None
     """The graph's, whose call it is."""
+    names: list[sympy.Symbol] = field(default_factory=list)
+    """Sizes that have names from here on."""
     after: list[str] = field(default_factory=list)
     """Lines behind the call: names of the sizes that depend on values, and what was taken for granted about them."""
 
