@@ -344,15 +344,28 @@ def _looks_at_one(text: str) -> bool:
     for method in ast.walk(ast.parse(text)):
         if not isinstance(method, ast.FunctionDef) or method.name in ("__init__", "get_inputs", "get_init_inputs"):
             continue
+        sizes = {
+            name.id for node in ast.walk(method) if isinstance(node, ast.Assign) and _names_size(node.value, set())
+            for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)
+        }  # fmt: skip
         for node in ast.walk(method):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "squeeze":
                 if not node.args or getattr(node.args[0], "value", None) == 0:
                     return True
-            elif isinstance(node, ast.Compare) and any(
-                isinstance(side, ast.Constant) and side.value in (1, 2) for side in (node.left, *node.comparators)
-            ):
-                return True
+            elif isinstance(node, ast.Compare) and _names_size(node, sizes):
+                sides = (node.left, *node.comparators)
+                if any(isinstance(side, ast.Constant) and side.value in (1, 2) for side in sides):
+                    return True
     return False
+
+
+def _names_size(node: ast.AST, sizes: set[str]) -> bool:
+    """Whether it names a tensor's size or length."""
+    return any(
+        (isinstance(part, ast.Attribute) and part.attr in ("shape", "size", "numel"))
+        or (isinstance(part, ast.Name) and part.id in {"len", *sizes})
+        for part in ast.walk(node)
+    )
 
 
 def _registered(model: torch.nn.Module) -> set[str]:
