@@ -138,7 +138,6 @@ def test_what_a_mask_chooses_is_drafted_as_far_as_it_goes(tmp_path):
     pair = Pair(
         problem("y = x[x > 0]\nreturn y.exp() * 2, torch.masked_select(x, x < -1).sum()", f"[{BATCH}]"),
         tmp_path,
-        is_native=False,
     )
     (x,) = pair.inputs(0)
     for scale in (1.0, 0.0):
