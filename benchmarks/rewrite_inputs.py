@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler import draft
 from harness import problems
 from harness.backends import model_new
 from harness.records import DeviceFacts
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Spec
-from nodes import draft
 from nodes.roles import Finding, PlannerRequest
 
 ROOT = Path(__file__).resolve().parent.parent

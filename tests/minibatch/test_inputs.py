@@ -96,7 +96,6 @@ def test_the_gpu_route_trains_seeds_that_come_twice_on_their_own_labels(options)
         ("col", lambda graph: graph.col.long()),
         ("rowptr", lambda graph: graph.rowptr.int()),
     ],
-    ids=str,
 )
 def test_what_can_be_converted_is(name, values):
     graph = made()
