@@ -18,11 +18,11 @@ MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
 def crossings(spec: Spec, device: str, dtypes: tuple[str, ...]) -> tuple[Workload, ...]:
     """Untimed workloads: many rows, an odd number of them where there may be; each other axis beyond its largest size; the largest
     sizes in every dtype that lacks them. Empty where the sizes may depend on each other."""
-    listed = [workload for workload in spec.workloads if device in workload.devices]
+    listed = list(spec.suite(device))  # a reason would tell agents what sizes are held out
     if spec.problem or not listed or not _free(spec):
         return ()
     found: dict[str, Workload] = {}
-    known = {workload.label for workload in listed}
+    known = {workload.label for workload in spec.workloads}
     for workload in _wanted(spec, listed, device, dtypes):
         if workload.label not in known and _moved(spec, workload) <= MOST_BYTES[device]:
             found.setdefault(workload.label, workload)

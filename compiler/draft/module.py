@@ -183,16 +183,13 @@ def constructors(text: str, kept: list[str], classes: set[str], as_written: bool
     """
     tree = ast.parse(text)
     cut = (lambda node: node) if as_written else _without_forward
-    model = _model_class(tree)
+    model, rest = _model_class(tree), [node for node in tree.body if not _binds_model(node)]
     model = _Renamed().visit(cut(model))
     model.name = "ModelNew"
     if as_written:
         _rename_forward(model)
     _prepares(model, kept)
-    others = [
-        cut(n) if isinstance(n, ast.ClassDef) else n for n in tree.body
-        if not _binds_model(n)
-    ]  # fmt: skip
+    others = [cut(n) if isinstance(n, ast.ClassDef) else n for n in rest]
     needed, kept_nodes = _names(model) | classes, set()
     while True:
         more = [n for n in others if n not in kept_nodes and _binds(n) & needed and not isinstance(n, ast.Expr)]

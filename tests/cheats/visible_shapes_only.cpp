@@ -1,5 +1,5 @@
-// Right for the sizes that agents are shown, zeros for all others. Only the held-out suite can tell.
-// Must end in: PASSED
+// Right for the sizes that agents are shown, zeros for all others. Sizes that nobody listed tell, and the held-out suite.
+// Must end in: INCORRECT
 // Held out, it must end in: INCORRECT
 #include "honest.h"
 #include <initializer_list>
