@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness.backends import run_boxed
+from harness.backends import ENTROPY, run_boxed
 from harness.once import Once
 from harness.store import digest
 from harness.zygote import site_packages
@@ -35,8 +35,7 @@ def _drafted(problem: str, device: str, numerics: str) -> DraftAnswer:
         (scratch / "problem.py").write_text(problem)
         out = scratch / "out.json"
         command = [sys.executable, "-I", str(scratch / "draft"), str(scratch / "problem.py"), device, str(out), numerics]
-        # torch seeds its generators from there; compilers do not see it (harness/sandbox.py).
-        readable = [site_packages(), "/dev/urandom"]
+        readable = [site_packages(), ENTROPY]
         code, output = run_boxed(command, scratch, readable, DRAFT_S, memory_bytes=16 << 30)
         if code != 0 or not out.is_file() or out.is_symlink() or out.stat().st_size > MOST_BYTES:
             last = (output.strip().splitlines() or ["no reason given"])[-1]

@@ -83,6 +83,8 @@ def uses_torch(text: str) -> bool:
     return re.search(r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch|ATen|c10|pybind11)/", text, re.MULTILINE) is not None
 
 
+ENTROPY = "/dev/urandom"
+"""What torch opens as it is imported. Compilers do not see it: they would read it to its end."""
 COMPILER_BYTES = 4 << 30
 """Resident memory of a compiler and its children. torch's headers take g++ 1.3 GB."""
 FILE_BYTES, SCRATCH_BYTES = 128 << 20, 512 << 20

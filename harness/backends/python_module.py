@@ -16,7 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from harness.backends import Compiled, is_python, run_boxed
+from harness.backends import ENTROPY, Compiled, is_python, run_boxed
 from harness.backends.torch_extension import environment, why_no_torch
 from harness.records import DeviceFacts
 from harness.scratch import remove_tree
@@ -62,7 +62,7 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
         box.mkdir()
         command = [*environment(facts), sys.executable, "-I", str(FAR_SIDE)]
         command += ["build", str(shutil.copyfile(source, box / source.name)), str(box / "extensions"), site_packages()]
-        code, output = run_boxed(command, box, [site_packages(), str(FAR_SIDE.parent)], timeout_s)
+        code, output = run_boxed(command, box, [site_packages(), str(FAR_SIDE.parent), ENTROPY], timeout_s)
         if code != 0:
             return Compiled(False, output.replace(f"{box}/", ""))
     remove_tree(artefact)
