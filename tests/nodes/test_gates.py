@@ -506,9 +506,8 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
 
     def judged(candidate: str) -> Verdict:
         bad = any(mark in store.get(candidate) for mark in wrong)
-        return verdict(1.0).model_copy(
-            update={"candidate": candidate, **({"outcome": Outcome.INCORRECT} if bad else {})}
-        )
+        right = verdict(1.0).model_copy(update={"candidate": candidate})
+        return right.failed(Outcome.INCORRECT, "it is wrong") if bad else right
 
     evaluator = SimpleNamespace(
         store=store, spec=spec, device="cpu", say=said.append, build=lambda candidate: candidate, verify=judged,
