@@ -258,14 +258,18 @@ def _tried(rig: Rig, build: Build, workload: Workload) -> tuple[list[Check], Wor
     return made, None
 
 
+def _own_baseline(rig: Rig) -> Build | None:
+    """The kernel folder's own baseline, built or not; None where there is none, or no compiler for it."""
+    try:
+        return rig.build(rig.store.put(rig.kernel.baseline(rig.device)[1].read_text()))
+    except (KernelError, MissingTool, OSError):
+        return None
+
+
 def _baseline_can(rig: Rig, build: Build, workload: Workload) -> bool:
     """Whether the kernel folder's own baseline gets that size right; no, where it has none."""
-    try:
-        text = rig.kernel.baseline(rig.device)[1].read_text()
-        own = rig.build(rig.store.put(text))
-    except (KernelError, MissingTool, OSError):
-        return False
-    if not own.ok or own.candidate == build.candidate:
+    own = _own_baseline(rig)
+    if own is None or not own.ok or own.candidate == build.candidate:
         return False
     fault = _tried(rig, own, workload)[1]
     rig.pool.drop(own.candidate)
@@ -293,9 +297,8 @@ def _shift(rig: Rig) -> int:
 def _hands_on_nans(rig: Rig, build: Build, workload: Workload) -> bool:
     """Whether the kernel folder's own baseline hands NaNs on where its reference does. What ships without does not have to: it
     is said, and nobody is asked from then on."""
-    try:
-        own = rig.build(rig.store.put(rig.kernel.baseline(rig.device)[1].read_text()))
-    except (KernelError, MissingTool, OSError):
+    own = _own_baseline(rig)
+    if own is None:
         return True
     if own.ok and own.candidate != build.candidate:
         case = make_nans(rig.cases.get(workload, distributions(rig.spec, {})[0], {}), rig.kernel, rig.device)
