@@ -147,7 +147,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", required=True, type=Path, help="a checkout of KernelBench")
     parser.add_argument("--problems", default="3", help="LEVEL or LEVEL:NUMBER, ...")
-    parser.add_argument("--drafts", type=Path, help="a folder of drafts LEVEL_NUMBER.py: what is missing is drafted into it")
+    parser.add_argument(
+        "--drafts", type=Path, help="a folder of drafts LEVEL_NUMBER.py: what is missing is drafted into it"
+    )
     parser.add_argument("--prepare", action="store_true", help="draft and stop")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rounds", type=int, default=5)
@@ -190,7 +192,9 @@ def prepared(name: str, path: Path, folder: Path, options: argparse.Namespace) -
     text = standalone(file.read_text())
     (folder / f"{name}.native.py").write_text(text)
     (folder / f"{name}.python.py").write_text(text.replace(MARK, ""))
-    done = subprocess.run([sys.executable, "-c", BUILD, str(folder / f"{name}.native.py")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, str(folder / f"{name}.native.py")], capture_output=True, text=True
+    )
     return (done.stderr.strip().splitlines() or ["?"])[-1][:200] if done.returncode else ""
 
 
@@ -216,15 +220,24 @@ def show(records: list[dict[str, Any]]) -> None:
         if "native_host" not in record:
             table.add_row(f"{record['level']} {record['problem']}"[:34], record["why"] or "prepared")
             continue
-        numbers = [f"{record[key]:.0f}" if record.get(key := f"{arm}_{kind}") else "-" for kind in kinds for arm in ARMS]
+        numbers = [
+            f"{record[key]:.0f}" if record.get(key := f"{arm}_{kind}") else "-" for kind in kinds for arm in ARMS
+        ]
         share = record["native_host"] / record["eager_host"]
         halves += share <= 0.5
-        table.add_row(f"{record['level']} {record['problem']}"[:34], *numbers, f"{share:.2f}", ("same" if record["same_bits"] else "differ") + ("" if record["bound"] else ", not bound"))
+        table.add_row(
+            f"{record['level']} {record['problem']}"[:34],
+            *numbers,
+            f"{share:.2f}",
+            ("same" if record["same_bits"] else "differ") + ("" if record["bound"] else ", not bound"),
+        )
     console = Console(width=190)
     console.print(table)
     timed = [record for record in records if "native_host" in record]
     if timed:
-        console.print(f"host time at most half of eager's: {halves} of {len(timed)}; torch {timed[0]['torch']} on {timed[0]['gpu']}")
+        console.print(
+            f"host time at most half of eager's: {halves} of {len(timed)}; torch {timed[0]['torch']} on {timed[0]['gpu']}"
+        )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ from minibatch.resident import MARGIN, Sampler
 from minibatch.timeline import Span, Trace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WHAT = {name: rung.what for name, rung in rungs.RUNGS.items()} | {"gpu-host": "gpu-graph with features in host memory, hot rows on the device too"}
+WHAT = {name: rung.what for name, rung in rungs.RUNGS.items()} | {
+    "gpu-host": "gpu-graph with features in host memory, hot rows on the device too"
+}
 ON_GPU_ONLY = ("about", "pyg-hbm", "gpu-host", "gpu-graph", "gpu-layers")
 ORDER = (
     "about", "gpu-graph", "gpu-layers", "gpu-fused", "gpu", "gpu-plain", "gpu-host", "salient", "pyg", "pyg-hbm"

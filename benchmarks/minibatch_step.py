@@ -30,7 +30,12 @@ REPLAYS = 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graph", default="papers100M-like", choices=synthetic.RECIPES)
-    parser.add_argument("--rungs", nargs="+", default=["gpu-graph", "gpu-layers"], choices=[name for name, rung in rungs.RUNGS.items() if rung.captured])
+    parser.add_argument(
+        "--rungs",
+        nargs="+",
+        default=["gpu-graph", "gpu-layers"],
+        choices=[name for name, rung in rungs.RUNGS.items() if rung.captured],
+    )
     parser.add_argument("--epochs", type=int, default=2, help="timed, after one that is not")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "benchmarks")))
     asked = parser.parse_args()

@@ -54,7 +54,9 @@ class PatientSaver(SqliteSaver):
                 if time.monotonic() - began > PATIENCE_S:
                     raise held_too_long(self.path) from None
                 if not told:
-                    self.say("notice", f"another process holds the checkpoint database; waiting up to {PATIENCE_S:.0f} s")
+                    self.say(
+                        "notice", f"another process holds the checkpoint database; waiting up to {PATIENCE_S:.0f} s"
+                    )
                     told = True
 
     def get_tuple(self, *args: Any, **named: Any) -> Any:

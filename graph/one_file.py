@@ -77,7 +77,9 @@ def of_run(door: Door, asked: argparse.Namespace) -> Asked:
 
 
 def _check_protocol(asked: argparse.Namespace, kernel: Kernel) -> None:
-    if asked.protocol not in (None, "ours") and not (isinstance(kernel, Problem) and kernel.source and kernel.source.kernelbench):
+    if asked.protocol not in (None, "ours") and not (
+        isinstance(kernel, Problem) and kernel.source and kernel.source.kernelbench
+    ):
         kernel.close()
         raise RunError(
             f"--protocol {asked.protocol} is for a PyTorch module in KernelBench's form, and {kernel.spec.name} is none"

@@ -118,7 +118,9 @@ class Door:
         with run.lock(), self.saver(run, record) as saver, self.memory(record) as memory:
             if changes:
                 record = _changed(saver, run, record, changes(record.settings))
-            return Session(run, record, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(saver, answer)
+            return Session(run, record, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(
+                saver, answer
+            )
 
     def checkpoint_id(self, run_id: str, wanted: str) -> str:
         """The whole id of the checkpoint that a fork may begin at. Raises RunError where there is none."""

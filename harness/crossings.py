@@ -15,10 +15,13 @@ MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
 """That a call of one may move."""
 
 
-def crossings(spec: Spec, device: str, dtypes: tuple[str, ...]) -> tuple[Workload, ...]:
+def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: bool = False) -> tuple[Workload, ...]:
     """Untimed workloads: many rows, an odd number of them where there may be; each other axis beyond its largest size; the largest
-    sizes in every dtype that lacks them. Empty where the sizes may depend on each other."""
-    listed = list(spec.suite(device))  # a reason would tell agents what sizes are held out
+    sizes in every dtype that lacks them. Empty where the sizes may depend on each other.
+
+    Sizes of the visible suite only, since a reason would tell agents what is held out; `held_out`: all of the device's.
+    """
+    listed = [*spec.suite(device), *(spec.suite(device, held_out=True) if held_out else ())]
     if spec.problem or not listed or not _free(spec):
         return ()
     found: dict[str, Workload] = {}

@@ -102,8 +102,8 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
                 if drawn.draws is None or drawn.draws.equality != "bitwise":
                     reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
                     raise WorkerFailure(Outcome.INCORRECT, reason)
-            if workloads == rig.suite():
-                made += _cross(rig, build)
+            if workloads in (rig.suite(), rig.suite(held_out=True)):
+                made += _cross(rig, build, held_out=workloads != rig.suite())
             if rig.device == "cuda":
                 made += _stress(rig, build, workloads)
         warnings = (*worker.warnings, *holes(rig.spec, rig.cases.kept.values()))
@@ -227,10 +227,10 @@ def _in_a_row(rig: Rig, worker: Worker, workload: Workload, values: str) -> Iter
         left = {name: outputs[after].clone() for name in inputs if (after := f"{name}_after") in outputs}
 
 
-def _cross(rig: Rig, build: Build) -> list[Check]:
+def _cross(rig: Rig, build: Build, *, held_out: bool) -> list[Check]:
     """Checks of sizes that nobody listed (harness/crossings.py). Raises WorkerFailure for what the kernel's baseline gets right."""
     made: list[Check] = []
-    wanted = crossings(rig.spec, rig.device, rig.dtypes) if rig.kernel.properties is None else ()
+    wanted = crossings(rig.spec, rig.device, rig.dtypes, held_out=held_out) if rig.kernel.properties is None else ()
     for workload in wanted:
         try:
             rig.cases.get(workload, distributions(rig.spec, {})[0], {})
@@ -312,7 +312,10 @@ def _hands_on_nans(rig: Rig, build: Build, workload: Workload) -> bool:
         if right:
             return True
     rig.asks_nans = False
-    rig.notices = (*rig.notices, "the kernel's own baseline loses NaNs that its reference hands on, so nobody has to hand them on")
+    rig.notices = (
+        *rig.notices,
+        "the kernel's own baseline loses NaNs that its reference hands on, so nobody has to hand them on",
+    )
     return False
 
 

@@ -392,7 +392,9 @@ class Spec(Frozen):
             for value in tensor.values:
                 kind, _, axis = value.partition(":")
                 if kind == "distinct" and math.prod(shape) > workload.axes[axis]:
-                    raise ValueError(f"arguments: {tensor.name} draws more than {axis} distinct values at {workload.label}")
+                    raise ValueError(
+                        f"arguments: {tensor.name} draws more than {axis} distinct values at {workload.label}"
+                    )
             if min(shape) < 1:
                 raise ValueError(f"arguments: {tensor.name}.shape is empty at {workload.label}")
             if tensor.touched:

@@ -34,7 +34,15 @@ def _drafted(problem: str, device: str, numerics: str) -> DraftAnswer:
         shutil.copytree(PACKAGE, scratch / "draft", ignore=shutil.ignore_patterns("__pycache__"))
         (scratch / "problem.py").write_text(problem)
         out = scratch / "out.json"
-        command = [sys.executable, "-I", str(scratch / "draft"), str(scratch / "problem.py"), device, str(out), numerics]
+        command = [
+            sys.executable,
+            "-I",
+            str(scratch / "draft"),
+            str(scratch / "problem.py"),
+            device,
+            str(out),
+            numerics,
+        ]
         readable = [site_packages(), ENTROPY]
         code, output = run_boxed(command, scratch, readable, DRAFT_S, memory_bytes=16 << 30)
         if code != 0 or not out.is_file() or out.is_symlink() or out.stat().st_size > MOST_BYTES:

@@ -144,7 +144,14 @@ def _drafted(problem: str, device: str, exported: Exported, dtype: str | None, n
 
 class _Draft:
     def __init__(
-        self, problem: str, device: str, exported: Exported, rules, numerics: str, exact: set, own_products: bool = False
+        self,
+        problem: str,
+        device: str,
+        exported: Exported,
+        rules,
+        numerics: str,
+        exact: set,
+        own_products: bool = False,
     ) -> None:
         self.problem, self.device, self.exported = problem, device, exported
         self.program = Program(_hints(exported))
@@ -340,7 +347,9 @@ class _Draft:
                     self.assigned[self._own(self._value(argument))] = target
                 else:
                     value = self._value(argument)
-                    if value.buffer is None or value.buffer.text != target or not value.is_whole:  # else the library has changed it
+                    if (
+                        value.buffer is None or value.buffer.text != target or not value.is_whole
+                    ):  # else the library has changed it
                         moved.append((self.program.realise(self._apart(value)), target))
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
                 name = self.inputs[spec.target]

@@ -233,7 +233,9 @@ def export(
                         except RuntimeError as error:
                             if "expected device meta" not in str(error):
                                 raise
-                            traced = _with_data(module, spec, given, dtype)  # it makes tensors on the device of no input
+                            traced = _with_data(
+                                module, spec, given, dtype
+                            )  # it makes tensors on the device of no input
                     if _lost_numbers(traced.program, attributes):
                         traced = _with_data(module, spec, given, dtype)
                 except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported

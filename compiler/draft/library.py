@@ -35,7 +35,13 @@ def call(low, arguments, keywords) -> Any:
         raise NoDraft(f"the module calls {name}, which no kernel and no captured call can stand for")
     if name in CONVOLUTIONS or name in TRANSPOSED:
         return _convolution(low, name, list(arguments))
-    if name == "aten.linear.default" and not low.is_exact and len(arguments) > 2 and arguments[2] is not None and absorbed(low.node):
+    if (
+        name == "aten.linear.default"
+        and not low.is_exact
+        and len(arguments) > 2
+        and arguments[2] is not None
+        and absorbed(low.node)
+    ):
         return _with_bias(low, call_of(low, name, arguments[:2], {}), arguments[2], -1)
     if name == "aten.addmm.default" and not keywords and not low.is_exact and absorbed(low.node):
         return _with_bias(low, call_of(low, "aten.mm.default", arguments[1:], {}), arguments[0], -1)

@@ -192,7 +192,18 @@ def lower_rounded(low: Lowering, x: Value):
 
 @lowers("draft.recurrence")
 def lower_recurrence(
-    low: Lowering, given: Value, weights, from_below, bias, hidden, state, cell, layers, batch_first, first, rounds=(False, False)
+    low: Lowering,
+    given: Value,
+    weights,
+    from_below,
+    bias,
+    hidden,
+    state,
+    cell,
+    layers,
+    batch_first,
+    first,
+    rounds=(False, False),
 ):
     program, out_shape = low.program, low.meta[0].shape
     read = {

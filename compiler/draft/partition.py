@@ -136,7 +136,9 @@ class Partition:
         if not self._named:
             return set()
         probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
-        indices = [arg for expr in walk([definition.element(probe)]) for arg in expr.args if isinstance(arg, sympy.Expr)]
+        indices = [
+            arg for expr in walk([definition.element(probe)]) for arg in expr.args if isinstance(arg, sympy.Expr)
+        ]
         return set().union(*(index.free_symbols for index in (*indices, *definition.ranges))) & self._named.keys()
 
     # ------------------------------------------------------------------------------------------ a new kernel

@@ -348,4 +348,6 @@ def prelude(device: str, body: str) -> str:
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
     includes = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
-    return (includes + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES + "\n" + CPP_OPTIONS) + "".join("\n" + text for text in found)
+    return (includes + CUDA_INCLUDES if device == "cuda" else CPP_INCLUDES + "\n" + CPP_OPTIONS) + "".join(
+        "\n" + text for text in found
+    )

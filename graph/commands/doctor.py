@@ -88,7 +88,9 @@ def _packages() -> Iterator[Finding]:
     }  # fmt: skip
     lacks = [f"{extra} ({use})" for extra, (name, use) in extras.items() if not _installed(name)]
     if lacks:
-        yield Finding("extras", "note", f"not installed: {', '.join(lacks)}; pip install -e '.[NAME]' -c constraints.txt")
+        yield Finding(
+            "extras", "note", f"not installed: {', '.join(lacks)}; pip install -e '.[NAME]' -c constraints.txt"
+        )
 
 
 def _device() -> Iterator[Finding]:
@@ -96,7 +98,9 @@ def _device() -> Iterator[Finding]:
 
     on, why = device.choose("auto")
     if sys.platform != "linux":
-        yield Finding("device", "missing", f"candidates run in a box of Linux's; {sys.platform} has none: use a Linux machine")
+        yield Finding(
+            "device", "missing", f"candidates run in a box of Linux's; {sys.platform} has none: use a Linux machine"
+        )
         return
     facts = device.facts(on)
     yield Finding("device", "ok", f"{on}: {facts.name} ({facts.architecture}); {why}")
@@ -116,7 +120,9 @@ def _tools() -> Iterator[Finding]:
     nvcc = "" if why else _told(cuda._nvcc(), "--version").strip().split("\n")[-1]
     yield Finding("nvcc", "note" if why else "ok", f"{why}: CUDA sources cannot be built" if why else nvcc)
     profiler = ncu.find()
-    yield Finding("ncu", "ok" if profiler else "note", str(profiler or "not found: the profiler goes by the assembly alone"))
+    yield Finding(
+        "ncu", "ok" if profiler else "note", str(profiler or "not found: the profiler goes by the assembly alone")
+    )
     tool = sanitizer.find()
     said = str(tool or "not found: winners are not run under compute-sanitizer")
     yield Finding("sanitizer", "ok" if tool else "note", said)
@@ -137,7 +143,9 @@ def _sandbox() -> Finding:
         os.close(send)
         line = told.read()
     if done.returncode or not line:
-        return Finding("sandbox", "missing", f"nothing can be started in it: {(done.stderr or 'no reason given').strip()}")
+        return Finding(
+            "sandbox", "missing", f"nothing can be started in it: {(done.stderr or 'no reason given').strip()}"
+        )
     lacks = sandbox.missing(json.loads(line))
     return Finding("sandbox", "note" if lacks else "ok", "; ".join(lacks) or "every layer is active")
 
@@ -171,7 +179,9 @@ def _asked(address: str, proxied: bool) -> Finding:
         with openai.OpenAI(base_url=address, api_key=key, max_retries=0, http_client=http) as client:
             names = [model.id for model in client.models.list().data]
     except openai.OpenAIError as error:
-        said = type(error).__name__ if isinstance(error, openai.APIConnectionError) else str(error).replace(key, "[key]")
+        said = (
+            type(error).__name__ if isinstance(error, openai.APIConnectionError) else str(error).replace(key, "[key]")
+        )
         return Finding("model server", "missing", f"{shown} did not list its models: {said[:200]}")
     return Finding("model server", "ok", f"{shown} has {len(names)} models: {', '.join(names[:5])}")
 
@@ -182,7 +192,9 @@ def _disk(runs_dir: Path) -> Finding:
     if not os.access(there, os.W_OK):
         return Finding("disk", "missing", f"{there} cannot be written: give --runs-dir")
     short = free < LEAST_FREE_GIB
-    return Finding("disk", "note" if short else "ok", f"{free:.0f} GiB free in {there}{', which is little' if short else ''}")
+    return Finding(
+        "disk", "note" if short else "ok", f"{free:.0f} GiB free in {there}{', which is little' if short else ''}"
+    )
 
 
 def _others() -> Finding:

@@ -67,7 +67,13 @@ def go(asked: argparse.Namespace) -> int:
         draw.save(sweep.picture(swept, verdict, name, what.name), asked.plot)
     if asked.json:
         comparison = verdict.suite.comparison if verdict.suite else None
-        record = {"file": what.name, "baseline": name, "comparison": comparison, "notices": said.notices, "held_out": said.held_out}
+        record = {
+            "file": what.name,
+            "baseline": name,
+            "comparison": comparison,
+            "notices": said.notices,
+            "held_out": said.held_out,
+        }
         if said.kernelbench is not None:
             record["kernelbench"] = said.kernelbench.model_dump(mode="json")
         print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))

@@ -58,12 +58,16 @@ def go(asked: argparse.Namespace) -> int:
             print("warning: the source in this package is not the one that the evidence is of")
         if before is not None:
             where = found.evidence.get("device_name") or found.evidence.get("device")
-            print(f"when it was exported: {before['median']:.2f}x ({before['low']:.2f} - {before['high']:.2f}) on {where}")
+            print(
+                f"when it was exported: {before['median']:.2f}x ({before['low']:.2f} - {before['high']:.2f}) on {where}"
+            )
     return 0 if held else EXIT_SAME
 
 
 def _before(evidence: dict[str, Any]) -> dict[str, float] | None:
     """The speedup that was measured over the visible workloads: median, low, high."""
     interval = evidence.get("speedup")
-    known = isinstance(interval, dict) and all(isinstance(interval.get(key), float) for key in ("median", "low", "high"))
+    known = isinstance(interval, dict) and all(
+        isinstance(interval.get(key), float) for key in ("median", "low", "high")
+    )
     return interval if known else None

@@ -263,9 +263,7 @@ class Connection:
     def _once(self, asked: _Asked, rung: Rung) -> Reply:
         import openai
 
-        request = Request(
-            timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s, proxied=bool(self.proxy)
-        )
+        request = Request(timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s, proxied=bool(self.proxy))
         client = self._client(request, asked)
         bound: Any = client
         schema = asked.schema

@@ -1,5 +1,6 @@
-// Right up to the largest width that its suites name, zeros beyond.
-// Must end in: INCORRECT
+// Right up to the largest width that its suites name, held-out ones included, zeros beyond.
+// Must end in: PASSED
+// Held out, it must end in: INCORRECT
 #include "honest.h"
 template <typename T>
 static void kernel(const T* input, T* out, int64_t tokens, int64_t hidden) {

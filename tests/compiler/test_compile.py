@@ -44,12 +44,16 @@ def test_a_program_that_means_something_else_has_no_text(silu):
     program = Meaning(kernel.spec, reference).program("float16", 8)
     check(program, reference)
     with pytest.raises(NoProgram, match="disagrees with the reference about out"):
-        check(program, reference.replace("return {", "return {k: v + 1e-3 for k, v in {") .replace("}\n", "}.items()}\n"))
+        check(
+            program, reference.replace("return {", "return {k: v + 1e-3 for k, v in {").replace("}\n", "}.items()}\n")
+        )
 
 
 def test_an_operator_without_a_kernel_is_named(silu):
     kernel, _ = silu
-    sorting = "import torch\ndef reference(**given):\n    x = given['input']\n    return {'out': x.sort(-1).values[:, ::2]}\n"
+    sorting = (
+        "import torch\ndef reference(**given):\n    x = given['input']\n    return {'out': x.sort(-1).values[:, ::2]}\n"
+    )
     with pytest.raises(NoProgram, match="sort"):
         source(kernel.spec, sorting)
 
@@ -85,9 +89,7 @@ def test_the_rules_propose_it_first_and_once(silu):
     first, second = policy.planner(request)
     assert first.steps == (STEP,) and STEP not in second.steps
     answer = policy.coder(
-        CoderRequest(
-            spec=kernel.spec, device=H100, finding=FINDING, plan=first, source=baseline, reference=reference
-        )
+        CoderRequest(spec=kernel.spec, device=H100, finding=FINDING, plan=first, source=baseline, reference=reference)
     )
     assert "// tune:" in answer.source
     without = request.model_copy(update={"reference": ""})

@@ -124,7 +124,9 @@ def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):
         workloads='Workload(axes={"rows": 3, "cols": 8}, dtype="float32", devices=("cuda",)),',
     )  # fmt: skip
     (tmp_path / "spec.py").write_text(spec)
-    (tmp_path / "reference.py").write_text("def reference(x, w, places, codes, eps):\n    return {'x': x[places] + x}\n")
+    (tmp_path / "reference.py").write_text(
+        "def reference(x, w, places, codes, eps):\n    return {'x': x[places] + x}\n"
+    )
     kernel = catalog.load(str(tmp_path))
     with pytest.raises(NoProgram, match="in place"):
         Meaning(kernel.spec, (tmp_path / "reference.py").read_text()).program(kernel.spec.dtypes[0], 1)

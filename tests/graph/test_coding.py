@@ -499,7 +499,9 @@ def test_the_calls_of_an_answer_run_in_their_order_on_what_the_ones_before_made(
 ) -> None:
     server.script = [
         compiles("speed 1.1\n"),
-        calls(("compile", {"source": "speed 1.4\n"}), ("time", {}), ("submit", {}), ("compile", {"source": "speed 9\n"})),
+        calls(
+            ("compile", {"source": "speed 1.4\n"}), ("time", {}), ("submit", {}), ("compile", {"source": "speed 9\n"})
+        ),
     ]
     ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
     (attempt,) = ending.result.attempts

@@ -31,6 +31,15 @@ def test_what_listed_sizes_leave_open_is_crossed():
     assert all(not one.timed and spec.read_bytes(one) + spec.write_bytes(one) <= MOST_BYTES["cpu"] for one in found)
 
 
+def test_held_out_sizes_are_crossed_only_where_they_are_asked_for():
+    spec = catalog.load("silu_and_mul").spec
+    widest = {
+        held_out: max(one.axes["hidden"] for one in crossings(spec, "cpu", spec.dtypes, held_out=held_out))
+        for held_out in (False, True)
+    }
+    assert widest[False] < 6144 < widest[True], "6144 is held out"
+
+
 def test_sizes_that_may_depend_on_each_other_are_not_crossed():
     for name in ("relabel", "sample_neighbors", "gather_mean"):
         spec = catalog.load(name).spec

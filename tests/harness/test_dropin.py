@@ -186,7 +186,10 @@ def test_a_call_that_was_never_judged_is_refused_in_one_sentence(call: str, said
 def test_a_cache_that_cannot_be_written_is_said_and_done_without(tmp_path: Path) -> None:
     exported(catalog.load("silu_and_mul"), tmp_path / "package")
     (tmp_path / "file").write_text("")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "package"), "ASTROLABE_CACHE": str(tmp_path / "file" / "x")}
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path / "package"),
+        "ASTROLABE_CACHE": str(tmp_path / "file" / "x"),
+    }
     code = "import torch, astrolabe_silu_and_mul as a; print(a.silu_and_mul(torch.ones(1, 4)).shape)"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "torch.Size([1, 2])\n" and "set ASTROLABE_CACHE" in done.stderr

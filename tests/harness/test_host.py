@@ -81,7 +81,9 @@ class ModelNew(nn.Module):
 def made(tmp_path_factory) -> types.SimpleNamespace:
     """ModelNew as it is built, and the one whose forward is Python's."""
     folder = tmp_path_factory.mktemp("host")
-    return types.SimpleNamespace(native=model(CANDIDATE, folder), python=model(CANDIDATE.replace("    @native.host\n", ""), folder))
+    return types.SimpleNamespace(
+        native=model(CANDIDATE, folder), python=model(CANDIDATE.replace("    @native.host\n", ""), folder)
+    )
 
 
 def model(text: str, folder: Path):

@@ -454,7 +454,10 @@ def test_torch_compile_is_checked_where_it_is_timed_and_nowhere_else(opened, tmp
 
 def test_a_problem_that_is_open_twice_still_draws_when_one_is_closed() -> None:
     """Two samples of a campaign work on the same problem side by side."""
-    source, described = SimpleNamespace(module="open twice"), SimpleNamespace(inputs=[SimpleNamespace(values=("given",))] * 2, groups=())
+    source, described = (
+        SimpleNamespace(module="open twice"),
+        SimpleNamespace(inputs=[SimpleNamespace(values=("given",))] * 2, groups=()),
+    )
     before = set(GIVEN)
     spec = catalog.load("silu_and_mul").spec
     for first_closed in (0, 1):

@@ -119,7 +119,9 @@ class Native:
         return call
 
     def host(self, forward):
-        return native_forward(ctypes.PyDLL(self._loaded._name), forward) if hasattr(self._loaded, "host_bind") else forward
+        return (
+            native_forward(ctypes.PyDLL(self._loaded._name), forward) if hasattr(self._loaded, "host_bind") else forward
+        )
 
 
 class Emulated(Native):
@@ -188,7 +190,9 @@ class Pair:
             _close(mine, other, right)
         for given, changed in zip(*map(_leaves, (inputs, of_eager)), strict=True):
             if isinstance(given, torch.Tensor):
-                torch.testing.assert_close(given, changed, equal_nan=True, msg="an input is not what eager leaves of it")
+                torch.testing.assert_close(
+                    given, changed, equal_nan=True, msg="an input is not what eager leaves of it"
+                )
         mine = dict(new.named_buffers())
         for name, value in eager.named_buffers():
             torch.testing.assert_close(mine[name], value, rtol=1e-3, atol=1e-4, check_dtype=True)

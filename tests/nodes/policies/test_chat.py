@@ -107,7 +107,9 @@ def test_a_proxy_that_does_not_answer_is_named_and_its_password_is_not(
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     with pytest.raises(PolicyPaused, match=r"through the proxy HTTP_PROXY=http://127\.0\.0\.1:9, cannot be") as raised:
-        policy(server, tmp_path, base_url="http://models.invalid/v1", retries=Retries(attempts=1)).profiler(for_profiler())
+        policy(server, tmp_path, base_url="http://models.invalid/v1", retries=Retries(attempts=1)).profiler(
+            for_profiler()
+        )
     assert "secret" not in str(raised.value)
 
 
