@@ -373,6 +373,7 @@ def timing_of(rig: Rig, match: Match, case: Case, result: Result, **more: Any) -
         flops=expression(rig.spec.flops, workload.axes) or None,
         compute_us=roofs.compute_us(rig, workload, min(result.median_us[match.mine], result.median_us["baseline"])),
         samples=result.samples,
+        others=round(result.others, 3),
         **more,
     )
 

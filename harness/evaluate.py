@@ -104,12 +104,17 @@ class Evaluator(Rig):
     def _measured(self, verdict: Verdict, match: Match, *, held_out: bool, contests: int, again: bool) -> Verdict:
         return measured(self, match, verdict, held_out=held_out, contests=contests)
 
-    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = ()) -> quick.Quick:
-        """A short, unofficial contest (harness/quick.py) at those cases, or at two of the visible suite."""
-        return self._contended(Match(build, rivals), tuple(cases) or tuple(quick.spread(self)))
+    def contend(
+        self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = (), *, seconds: float = 0.0
+    ) -> quick.Quick:
+        """A short, unofficial comparison (harness/quick.py) at those cases, or at two of the visible suite.
 
-    def _contended(self, match: Match, cases: tuple[quick.Case, ...]) -> quick.Quick:
-        return quick.contest(self, match, cases)
+        One pass over them, or as many as `seconds` allow until every comparison says something.
+        """
+        return self._contended(Match(build, rivals), tuple(cases) or tuple(quick.spread(self)), seconds)
+
+    def _contended(self, match: Match, cases: tuple[quick.Case, ...], seconds: float) -> quick.Quick:
+        return quick.contest(self, match, cases, seconds)
 
     def admits(self, workload: Workload) -> bool:
         """Whether the operation has that size: rows of pairs have no odd one."""

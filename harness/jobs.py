@@ -401,7 +401,7 @@ ANSWERS: dict[Op, Callable[[Evaluator, Job], BaseModel]] = {
     "sanitize": lambda e, job: e._watched(_build_of(e, job)),
     "search": lambda e, job: e._searched(job.candidate, job.seconds),
     "roofs": lambda e, _job: roofs.measured(e),
-    "contend": lambda e, job: e._contended(Match(_build_of(e, job), _rivals(job)), job.cases),
+    "contend": lambda e, job: e._contended(Match(_build_of(e, job), _rivals(job)), job.cases, job.seconds),
 }
 
 

@@ -142,6 +142,8 @@ class Timing(Frozen):
     compute_us: float | None = None
     """What the highest measured roof of arithmetic in its dtype needs for them; None where they do not weigh (harness/roofs.py)."""
     samples: int = Field(gt=0)
+    others: float | None = None
+    """Share of this machine's CPU, 0 to 1, that other processes took meanwhile; None where nobody looked."""
     note: str = ""
 
     @property

@@ -220,13 +220,13 @@ class Remote(Evaluator):
             return verdict.failed(Outcome.RUNTIME_ERROR, str(fault))
         return measured.model_copy(update={"build": verdict.build})
 
-    def _contended(self, match: Match, cases: tuple[Case, ...]) -> Quick:
+    def _contended(self, match: Match, cases: tuple[Case, ...], seconds: float) -> Quick:
         candidate, rivals = match.build.candidate, match.rivals
         builds = [candidate, *rivals.values(), *self.beside()]
         try:
             return self._ask(
                 "contend", Quick, builds, candidate=candidate, baseline=rivals["baseline"],
-                incumbent=rivals.get("incumbent"), cases=cases,
+                incumbent=rivals.get("incumbent"), cases=cases, seconds=seconds,
             )  # fmt: skip
         except TookDown as fault:
             return Quick(outcome=Outcome.RUNTIME_ERROR, reason=str(fault))

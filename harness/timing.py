@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from harness import load
 from harness.comparison import CONFIDENCE, MARGIN, median_interval
 from harness.engines.process import WorkerFailure
 from harness.records import Check, Interval, Outcome
@@ -70,6 +71,8 @@ class Result:
     graph: dict[str, bool]
     raw: dict[str, list[float]]
     """side -> seconds per call with its neighbours, by block."""
+    others: float = 0.0
+    """Share of the CPU that other processes took meanwhile."""
 
     def speedup(self, name: str) -> Interval:
         return median_interval(self.ratios[name])
@@ -84,6 +87,7 @@ class Result:
             self.samples + other.samples,
             {name: graph and other.graph[name] for name, graph in self.graph.items()},
             {name: [*seconds, *other.raw[name]] for name, seconds in self.raw.items()},
+            max(self.others, other.others),
         )
 
 
@@ -104,7 +108,7 @@ def run(
     """
     protocol = contest.protocol
     least, most = blocks or protocol.blocks
-    rng = random.Random(secrets.randbits(64))
+    rng, others_at_work = random.Random(secrets.randbits(64)), load.Watch()
     everyone = [*sides, *([pair] if pair else [])]
 
     small = contest.kernel.spec.read_bytes(contest.workload) <= CHECKED_BYTES[contest.device]
@@ -149,6 +153,7 @@ def run(
         len(first.seconds),
         {side.name: side.graph for side in sides},
         {side.name: list(side.seconds) for side in everyone},
+        others_at_work.share(),
     )
 
 

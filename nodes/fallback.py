@@ -119,6 +119,7 @@ def _contended(evaluator: Evaluator, candidate: str, source: str, cases: list[Ca
         quick = evaluator.contend(evaluator.build(candidate), {"baseline": source}, cases)
     except RuntimeError as fault:
         raise Unsupported(str(fault)) from None
-    if quick.outcome is not None:
-        raise Unsupported(f"at rows that no workload has: {quick.outcome}, {quick.reason}")
+    if not quick.timings:
+        failed = f"{quick.outcome}, " if quick.outcome else ""
+        raise Unsupported(f"at rows that no workload has: {failed}{quick.reason}")
     return quick.timings

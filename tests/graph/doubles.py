@@ -215,7 +215,7 @@ class PaperEvaluator:
         suite = Suite(speedup=interval(mean), comparison=comparison(mean))
         return verdict.model_copy(update={"timings": timings, "suite": suite, "suite_incumbent": against})
 
-    def contend(self, build: Build, rivals: dict[str, str], cases=()) -> Quick:
+    def contend(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
         """Like the real one it keeps nothing: asked twice, it measures twice."""
         self._did("contend", build.candidate)
         speed = self._speed(self._read(build.candidate))

@@ -158,7 +158,7 @@ def test_what_is_checkpointed_is_small_and_the_transcript_holds_each_word_once(
 
 
 class DiesWhileItTimes(PaperEvaluator):
-    def contend(self, build: Build, rivals: dict[str, str], cases=()) -> Quick:
+    def contend(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
         super().contend(build, rivals, cases)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("killed")
@@ -383,7 +383,7 @@ def test_a_reviewer_reads_what_the_coders_tools_said(server: ModelServer, tmp_pa
 
 def test_a_kill_in_a_repair_is_resumed_in_its_conversation(server: ModelServer, tmp_path: Path) -> None:
     class Dies(FailsAtTheGate):
-        def contend(self, build: Build, rivals: dict[str, str], cases=()) -> Quick:
+        def contend(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError("killed")
 

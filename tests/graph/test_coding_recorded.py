@@ -49,7 +49,7 @@ def paper_times(monkeypatch: pytest.MonkeyPatch) -> None:
         suite = Suite(speedup=interval(factor), comparison=comparison(factor))
         return verdict.model_copy(update={"timings": timings, "suite": suite})
 
-    def contended(self: Evaluator, match: Match, cases: tuple) -> Quick:
+    def contended(self: Evaluator, match: Match, cases: tuple, seconds: float) -> Quick:
         factor = speed(self, match.build.candidate, match.rivals["baseline"])
         return Quick(timings=tuple(timing(workload, cache, factor, None) for workload, cache in cases))
 

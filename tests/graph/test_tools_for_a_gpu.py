@@ -83,7 +83,7 @@ class PaperGpu(Evaluator):
         suite = Suite(speedup=timings[0].speedup, comparison=timings[0].comparison)
         return verdict.model_copy(update={"timings": timings, "suite": suite, "suite_incumbent": suite})
 
-    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[Case] = ()) -> Quick:
+    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[Case] = (), **_: object) -> Quick:
         timed = [workload for workload in self.suite() if workload.timed]
         return Quick(
             timings=self.timings(

@@ -88,7 +88,7 @@ class Counting(Evaluator):
     def _searched(self, candidate: str, seconds: float) -> Tuned:
         return Tuned(candidate=candidate, values={"SIZE": 2}, tried=self._did("search", candidate, seconds))
 
-    def _contended(self, match: Match, cases: Any) -> Quick:
+    def _contended(self, match: Match, cases: Any, seconds: float) -> Quick:
         return Quick(seconds=self._did("contend", match.build, match.rivals, cases))
 
 
