@@ -756,8 +756,11 @@ class Bench:
         first, self.written = slot not in self.written, self.written | {slot}
         for tensor in self.spec.tensors:
             view = self.layout.view(self.arena, tensor)[slot]
-            if tensor.role != "output":
+            if tensor.role in ("input", "inout"):
                 view.copy_(inputs[tensor.name])
+            elif poison and tensor.role == "workspace":  # anything: NaNs, or what any other kernel left there
+                raw = self.layout.bytes_view(self.arena, tensor)[slot]
+                raw.fill_(0xFF) if first or random.random() < 0.5 else raw.copy_(self._poison(tensor))
             elif poison and (first or view.dtype.is_floating_point):
                 self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
             elif poison:

@@ -26,11 +26,17 @@ VERSION = "1.0"
 CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
 JUDGED = "evidence/kernel"
 """Of a package: the folder of its kernel as it was judged."""
+HEADERS = "headers"
+"""Of a package: what its source includes, as it lies in the kernel's folder."""
 TESTED_BYTES = 64 << 20
 """The package's own tests take workloads up to this traffic, so that they end in seconds."""
 # Compiler reports that only the harness reads.
 _REPORTS = {"cuda": {"-lineinfo", "-Xptxas", "-v"}, "cpu": {"-Wall", "-Wno-unknown-pragmas"}}
 _TAKEN = frozenset("torch ctypes build functools hashlib os shutil subprocess tempfile annotations".split())  # noqa: SIM905
+
+
+MADE = ("output", "workspace")
+"""Roles of tensors that a function makes where its caller does not."""
 
 
 class ExportError(Exception):
@@ -57,6 +63,9 @@ def export(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ExportError(f"{to} is there already and not empty; name another folder")
     context = describe(kernel.spec, device)
+    context["include"] = (
+        [HEADERS, *(f"{HEADERS}/{name}" for name in kernel.spec.build.include)] if kernel.headers else []
+    )
     package = context["package"]
     context["programmatic"] = device == "cuda" and PROGRAMMATIC in source
     context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
@@ -90,13 +99,17 @@ def export(
     }
     if context["adapted"]:
         files[f"{package}/serving.py"] = adapter
-    texts = {name: render.get_template(template).render(context) for name, template in files.items()}
+    texts: dict[str, str | bytes] = {
+        name: render.get_template(template).render(context) for name, template in files.items()
+    }
+    texts |= {f"{package}/{HEADERS}/{name}": text for name, text in kernel.headers.items()}
     texts[f"{package}/{context['source']}"] = source
     texts["tests/reference.py"] = (kernel.folder / "reference.py").read_text()
     texts["evidence/result.json"] = json.dumps(evidence, indent=1) + "\n"
     if baseline:
         judged = f"{JUDGED}/{kernel.spec.name}"
         texts |= {f"{judged}/{name}": (kernel.folder / name).read_text() for name in ("spec.py", "reference.py")}
+        texts |= {f"{judged}/{name}": text for name, text in kernel.headers.items()}
         texts[f"{judged}/baseline{Path(context['source']).suffix}"] = baseline
     for name, text in texts.items():
         write_atomically(to / name, text)
@@ -151,10 +164,10 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
     settings = [f"{scalar.name}: {_kind(scalar)} = {_number(scalar)}" for scalar in scalars]
     written = [tensor for tensor in tensors if tensor.role != "input"]
     outputs = [tensor for tensor in tensors if tensor.role == "output"]
-    flags = cuda.FLAGS if device == "cuda" else cpu.FLAGS
+    flags = backends.together(cuda.FLAGS if device == "cuda" else cpu.FLAGS, spec.build.flags_on(device))
     stream = ["torch._C._cuda_getCurrentRawStream(_index)"] if device == "cuda" else []
     returned = ", ".join(tensor.name for tensor in outputs)
-    kinds = {"input": "", "inout": " (changed in place)", "output": " (made where it is None)"}
+    kinds = {"input": "", "inout": " (changed in place)"} | dict.fromkeys(MADE, " (made where it is None)")
     return {
         "name": spec.name,
         "package": f"astrolabe_{spec.name}",
@@ -166,13 +179,14 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "leader": leader.name,
         "tensors": [_tensor(t, leader) for t in tensors],
         "outputs": [_tensor(t, leader) for t in spec.outputs],
+        "made": [_tensor(t, leader) for t in spec.poisoned],
         "inference": [f"{axis} = {code}" for axis, code in (found | late).items()],
-        "wrapper_inference": [f"{axis} = {code}" for axis, code in found.items()] if outputs else [],
+        "wrapper_inference": [f"{axis} = {code}" for axis, code in found.items()] if spec.poisoned else [],
         "parameters": [*typed, *settings],
         "wrapper_parameters": [
             *(f"{t.name}: torch.Tensor" for t in spec.inputs),
             *(f"{name}: int" for name in asked),
-            *(f"{t.name}: torch.Tensor | None = None" for t in outputs),
+            *(f"{t.name}: torch.Tensor | None = None" for t in spec.poisoned),
             *settings,
         ],
         "wrapper_returns": _returns(len(outputs)),

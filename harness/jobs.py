@@ -29,7 +29,7 @@ from harness.evaluate import Evaluator
 from harness.problems import Problem
 from harness.quick import Case
 from harness.records import Build, DeviceFacts, Verdict
-from harness.rig import MissingTool, compiled
+from harness.rig import Brought, MissingTool, compiled
 from harness.store import Store, digest, write_atomically
 from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description
@@ -107,6 +107,10 @@ class Job(Frozen):
     candidate: str = ""
     backend: str = ""
     entry: dict[str, str] = Field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    """Of a build: the kernel's own, its include folders, and its headers, path -> sha256."""
+    include: tuple[str, ...] = ()
+    headers: dict[str, str] = Field(default_factory=dict)
     probe: str = ""
     verdict: Verdict | None = None
     baseline: str = ""
@@ -128,7 +132,12 @@ class Job(Frozen):
     def hashes(self) -> set[str]:
         """Of all contents that it needs."""
         files = [*self.parcel.files.values(), self.parcel.problem] if self.parcel else []
-        return {*filter(None, files), *self.sources, *(name for built in self.builds for name in built.files.values())}
+        return {
+            *filter(None, files),
+            *self.headers.values(),
+            *self.sources,
+            *(name for built in self.builds for name in built.files.values()),
+        }
 
 
 @dataclass(frozen=True)
@@ -173,10 +182,11 @@ def parcel(kernel: Kernel) -> tuple[Parcel, dict[str, bytes]]:
         inside = path.relative_to(kernel.folder)
         if path.is_file() and not any(part in LEFT_OUT or part.startswith(".") for part in inside.parts):
             found[str(inside)] = path.read_bytes()
-            if sum(map(len, found.values())) > MOST_BYTES:
+            if str(inside) not in kernel.headers and sum(map(len, found.values())) > MOST_BYTES:
                 raise KernelError(
                     f"{kernel.folder} holds more than {MOST_BYTES >> 20} MiB: keep only the kernel's files"
                 )
+    found |= kernel.headers  # those behind links, too
     files = {name: digest(data) for name, data in found.items()}
     return Parcel(name=kernel.spec.name, files=files, spec=kernel.spec), {digest(d): d for d in found.values()}
 
@@ -287,9 +297,10 @@ class Bench:
         folder = Store(self.folder / "builders" / job.asker).build_folder(digest(job.model_dump_json()))
         try:
             say(f"building with {job.backend}")
+            brought = Brought(job.flags, job.include, {name: contents[held] for name, held in job.headers.items()})
             build = compiled(
-                job.candidate, contents[job.candidate].decode(), module, folder, job.facts, **job.entry
-            )  # fmt: skip
+                job.candidate, contents[job.candidate].decode(), module, folder, job.facts, brought, **job.entry
+            )
             if not build.ok and NO_SPACE in build.log:
                 raise OSError(errno.ENOSPC, NO_SPACE, str(folder))  # of this machine, not of the candidate
             files = _files(build) if build.ok else {}

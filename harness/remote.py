@@ -175,10 +175,16 @@ class Remote(Evaluator):
 
     def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
         backend = module.__name__.rpartition(".")[2]
-        text = self.store.get(candidate).encode()
-        job = self._job("build", candidate=candidate, backend=backend, entry=self._entry(module), sources=(candidate,))
+        brought = self.brought(candidate, module)
+        contents = {candidate: self.store.get(candidate).encode()}
+        contents |= {digest(text): text for text in brought.headers.values()}
+        job = self._job(
+            "build", candidate=candidate, backend=backend, entry=self._entry(module), sources=(candidate,),
+            flags=brought.flags, include=brought.include,
+            headers={name: digest(text) for name, text in brought.headers.items()},
+        )  # fmt: skip
         try:
-            answer = self._carried(job, {candidate: text})
+            answer = self._carried(job, contents)
         except TookDown as fault:
             return Build(candidate=candidate, backend=backend, ok=False, log=f"error: {fault}")
         build = Build.model_validate_json(answer.record)

@@ -6,8 +6,11 @@ verdict asks an Evaluator (evaluate.py), which is one.
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +28,7 @@ from harness.pool import Pool, is_python_side
 from harness.problems import Problem
 from harness.records import Build, Cache, Company, DeviceFacts
 from harness.sampling import PAIR, Contest, Side, SideFailure
+from harness.scratch import remove_tree
 from harness.store import Store, digest, digest_of
 from harness.timing import Result
 from harness.watchdog import folder_bytes
@@ -44,12 +48,50 @@ class MissingTool(Exception):
     """A compiler or device that the evaluation needs is not here; the message says what to install."""
 
 
-def compiled(candidate: str, text: str, module: ModuleType, folder: Path, facts: DeviceFacts, **entry: str) -> Build:
+@dataclass(frozen=True)
+class Brought:
+    """What a kernel brings for its compiler."""
+
+    flags: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    headers: dict[str, bytes] = field(default_factory=dict)
+    """By path below the kernel's folder."""
+
+    def digest(self) -> str:
+        """ "" where there is nothing."""
+        if not (self.flags or self.headers):
+            return ""
+        held = [f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in self.headers.items()]
+        return digest(*self.flags, "", *self.include, "", *held)
+
+    def put(self, folder: Path) -> tuple[str, ...]:
+        """Write the headers into a folder that is not there; the compiler's flags."""
+        for name, text in self.headers.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+        places = [folder, *(folder / name for name in self.include)] if self.headers else []
+        return (*(f"-I{place}" for place in places), *self.flags)
+
+
+HEADERS = "kernel"
+"""Of a build's folder: where the kernel's headers lie while it is compiled."""
+
+
+def compiled(
+    candidate: str, text: str, module: ModuleType, folder: Path, facts: DeviceFacts, brought: Brought = Brought(),
+    **entry: str,
+) -> Build:  # fmt: skip
     """That source built into `folder` by its backend for that device, or why it could not be."""
     source, artefact = folder / f"candidate{module.SUFFIX}", folder / getattr(module, "ARTEFACT", "candidate.so")
     source.write_text(text)
     start = time.perf_counter()
-    done = module.compile(source, artefact, facts, COMPILE_S, **entry)
+    remove_tree(folder / HEADERS)  # of a build that was killed
+    asked: dict[str, Any] = {**entry, "flags": brought.put(folder / HEADERS)} if brought.digest() else {**entry}
+    done = module.compile(source, artefact, facts, COMPILE_S, **asked)
+    remove_tree(folder / HEADERS)
+    if brought.headers:  # headers are called what the user calls them
+        done = replace(done, log=re.sub(rf"(?<![\w/.-]){HEADERS}/", "", done.log))
     size = folder_bytes(str(artefact), backends.ARTEFACT_BYTES) if artefact.is_dir() else _bytes(artefact)
     if done.ok and size > backends.ARTEFACT_BYTES:
         allowed = f"{backends.ARTEFACT_BYTES >> 20} MiB"
@@ -217,7 +259,16 @@ class Rig:
 
     def build_key(self, candidate: str, module: ModuleType) -> str:
         """Of the build of that source by that backend, in the store."""
-        return digest(candidate, module.__name__, self.toolchain(module)[1], *self._entry(module).values())
+        brought = self.brought(candidate, module).digest()
+        more = [brought] if brought else []
+        return digest(candidate, module.__name__, self.toolchain(module)[1], *self._entry(module).values(), *more)
+
+    def brought(self, candidate: str, module: ModuleType) -> Brought:
+        """The kernel's headers and flags, for its own sources: not for ours, nor for what is no text for a compiler of C++."""
+        if not hasattr(module, "FLAGS") or candidate in self._harness_sources:
+            return Brought()
+        settings = self.spec.build
+        return Brought(settings.flags_on(self.device), settings.include, self.kernel.headers)
 
     def _entry(self, module: ModuleType) -> dict[str, str]:
         """A toolchain that binds the entry itself must know its name; the others build the same for every kernel."""
@@ -232,13 +283,18 @@ class Rig:
         return machine.built(key, folder, make) if candidate in self._ours else make(folder)
 
     def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
-        return compiled(candidate, self.store.get(candidate), module, into, self.facts, **self._entry(module))
+        brought = self.brought(candidate, module)
+        return compiled(candidate, self.store.get(candidate), module, into, self.facts, brought, **self._entry(module))
 
     @cached_property
     def _ours(self) -> list[str]:
         """Hashes of the sources that every run builds: ours, and the baselines that the kernel came with."""
         baselines = [digest(path.read_text()) for path in self.kernel.folder.glob("baseline*") if path.is_file()]
-        return [*self.beside(), digest(roofs.source(self.device).read_text()), *baselines]
+        return [*self._harness_sources, *baselines]
+
+    @cached_property
+    def _harness_sources(self) -> list[str]:
+        return [*self.beside(), digest(roofs.source(self.device).read_text())]
 
     def is_ours(self, candidate: str) -> bool:
         """Whether what is found out about that source is this machine's to keep, for all runs."""

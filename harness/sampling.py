@@ -190,9 +190,8 @@ class Contest:
         rng = generator(self.device)
         self.bench = Bench(self.kernel.spec, arena, self.layout, rng)
         self.production.open(arena, rng)
-        for tensor in self.kernel.spec.tensors:
-            if tensor.role == "output":
-                self.layout.bytes_view(arena, tensor).fill_(0xFF)
+        for tensor in self.kernel.spec.poisoned:
+            self.layout.bytes_view(arena, tensor).fill_(0xFF)
         if self.device == "cpu":
             self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
         synchronize(self.device)

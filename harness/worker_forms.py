@@ -130,7 +130,7 @@ class Signature:
 
     def returning(self, function: Callable[..., Any], count: int | None) -> Form:
         """Takes the inputs in order, and the scalars behind them where it has room; returns the outputs."""
-        inputs = self.at(lambda kind, role: kind == "tensor" and role != "output")
+        inputs = self.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
         scalars = self.at(lambda kind, _role: kind == "scalar")
         room = len(inputs) + len(scalars)
         return Form(
@@ -150,7 +150,7 @@ class Signature:
         every = list(range(len(self.arguments)))
         tensors = self.at(lambda kind, _role: kind == "tensor")
         with_scalars = self.at(lambda kind, _role: kind != "size")
-        inputs = self.at(lambda kind, role: kind == "tensor" and role != "output")
+        inputs = self.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
         for picked in (every, with_scalars, tensors):
             if count in (None, len(picked)):
                 return Form(function, picked, None)

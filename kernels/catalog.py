@@ -11,6 +11,7 @@ import difflib
 import functools
 import hashlib
 import inspect
+import os
 import symtable
 import sys
 import traceback
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from kernels.spec import Device, Spec
+from kernels.spec import HEADER_SUFFIXES, SOURCE_SUFFIXES, Device, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).resolve().parent
 DEVICES_OF_SUFFIX: dict[str, tuple[Device, ...]] = {".cu": ("cuda",), ".cpp": ("cpu",), ".py": ("cuda", "cpu")}
 _SUFFIX_OF_DEVICE: dict[Device, str] = {"cuda": ".cu", "cpu": ".cpp"}
+
+
+HEADERS_BYTES, HEADERS_MOST = 32 << 20, 8000
+"""Of what a kernel brings for its compiler: CUTLASS whole is 1,400 files and 25 MiB."""
 
 
 class KernelError(Exception):
@@ -73,6 +78,32 @@ class Kernel:
         """The text of all that says what is right beside the spec, for keys and digests."""
         paths = (self.folder / name for name in ("reference.py", "properties.py"))
         return "\n".join(_read(path, "be readable") for path in paths if path.exists())
+
+    @functools.cached_property
+    def headers(self) -> dict[str, bytes]:
+        """What sources may include, by the path below the folder: headers beside the baseline and all of `build`'s include folders,
+        those behind links too. Raises KernelError for a folder that is not there, or one that is too large."""
+        if self.spec.problem:
+            return {}
+        paths = {path.name: path for path in sorted(self.folder.glob("*")) if path.suffix in HEADER_SUFFIXES}
+        for include in self.spec.build.include:
+            place = self.folder / include
+            if not place.is_dir():
+                raise KernelError(f"{self.folder / 'spec.py'}: Spec: field build.include: {place} is no folder")
+            for found, _folders, files in os.walk(place, followlinks=True):
+                below = Path(include) / Path(found).relative_to(place)
+                kinds = HEADER_SUFFIXES | SOURCE_SUFFIXES
+                paths |= {str(below / name): Path(found) / name for name in sorted(files) if Path(name).suffix in kinds}
+                if len(paths) > HEADERS_MOST:  # a link may lead in a circle
+                    raise KernelError(
+                        f"{place} holds more than {HEADERS_MOST:,} headers: name the folders that the source needs"
+                    )
+        held = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+        if sum(map(len, held.values())) > HEADERS_BYTES:
+            raise KernelError(
+                f"the headers of {self.folder} take more than {HEADERS_BYTES >> 20} MiB: name fewer include folders"
+            )
+        return held
 
     def reference(self, /, **arguments: Any) -> dict[str, Tensor]:
         """What is right: every output and inout tensor by name, in the dtype and on the device of the inputs.

@@ -154,12 +154,88 @@ def _named(field: str, text: str, axes: dict[str, int]) -> int:
         raise ValueError(f"{field}: {error}") from None
 
 
+_BOTH_FLAGS = r"-std=(c|gnu)\+\+(14|17|20|23)|-O[0-3]|-[DU][A-Za-z_]\w*|-D[A-Za-z_]\w*=[\w.:+-]*|-w|-g"
+_CUDA_FLAGS = (
+    r"--?(expt-relaxed-constexpr|(expt-)?extended-lambda|use_fast_math|lineinfo|generate-line-info|restrict|extra-device-vectorization)"
+    r"|--?(fmad|ftz|prec-div|prec-sqrt|maxrregcount|diag-suppress|default-stream|static-global-template-stub|split-compile)=[\w,-]+"
+    r"|(-Xptxas|--ptxas-options)=(-O[0-3]|-v|-dlcm=c[agsv]|--?warn-[\w-]+|--?allow-expensive-optimizations=true)"
+)
+_HOST_FLAGS = (
+    r"-ffp-contract=(off|on|fast)|-f(no-)?(fast-math|finite-math-only|math-errno|trapping-math|associative-math|signed-zeros"
+    r"|unroll-loops|unroll-all-loops|tree-vectorize|strict-aliasing|permissive|openmp|openmp-simd|exceptions|rtti|inline"
+    r"|omit-frame-pointer|rounding-math|unsafe-math-optimizations|reciprocal-math|prefetch-loop-arrays|wrapv)"
+    r"|-m(no-)?(sse|ssse|avx|fma|f16c|bmi|amx|popcnt|arch=|tune=|prefer-)[\w.=-]*|-pthread|-W(no-)?[a-z][\w+=-]*"
+)
+_TWO_PARTS = ("-Xcompiler", "-Xptxas", "--ptxas-options", "-maxrregcount", "-diag-suppress", "-D", "-U")
+"""Flags whose value may stand behind a blank, as engines write them."""
+HEADER_SUFFIXES = frozenset((".h", ".hh", ".hpp", ".hxx", ".cuh", ".inc", ".inl", ".ipp", ".def"))
+SOURCE_SUFFIXES = frozenset((".cu", ".cpp", ".cc", ".c"))
+
+
+def checked_flag(text: str) -> str:
+    """A compiler's flag that changes what code is made of a source and nothing else, in one word. Raises ValueError."""
+    first, _, rest = text.strip().partition(" ")
+    word = first
+    if rest and first in _TWO_PARTS:
+        word = f"{first}{'' if first in ('-D', '-U') else '='}{rest.strip()}"
+    host = word.removeprefix("-Xcompiler=")
+    if re.fullmatch(_HOST_FLAGS if host != word else f"{_BOTH_FLAGS}|{_CUDA_FLAGS}|{_HOST_FLAGS}", host):
+        return host
+    raise ValueError(
+        f"{text[:80]!r} is no flag that a kernel may bring: there are -D, -U, -std, -O, -w, nvcc's --expt-relaxed-constexpr, "
+        "--extended-lambda, -use_fast_math, -maxrregcount, -Xptxas and arithmetic ones, and g++'s -f, -m and -W; none that reads "
+        "other files, links, or runs programs (architectures are the device's)"
+    )
+
+
+def _inside(text: str) -> str:
+    """A folder's path below the kernel's."""
+    parts = text.split("/")
+    if text in ("", ".") or text.startswith("/") or ".." in parts or not re.fullmatch(r"[\w.+/ -]{1,200}", text):
+        raise ValueError(
+            f"{text[:80]!r} is not below the kernel's folder: name a folder in it, or make a link there (ln -s {text[:80]} include)"
+        )
+    return text.removesuffix("/")
+
+
+class BuildSettings(Frozen):
+    """How sources of this kernel are compiled besides the usual: part of each build's name, on every machine that builds.
+
+    Headers beside the baseline are found without an `include`.
+    """
+
+    include: tuple[Annotated[str, AfterValidator(_inside)], ...] = ()
+    """Folders below the kernel's own, or links there to folders elsewhere."""
+    flags: tuple[Annotated[str, AfterValidator(checked_flag)], ...] = ()
+    defines: dict[str, str | int] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _are_names(self) -> BuildSettings:
+        for name, value in self.defines.items():
+            if not re.fullmatch(r"[A-Za-z_]\w{0,127}", name) or not re.fullmatch(r"[\w.:+-]{0,200}", str(value)):
+                raise ValueError(f"defines: {name[:40]!r} = {str(value)[:40]!r} is no name and a number or a word")
+        return self
+
+    def flags_on(self, device: str) -> tuple[str, ...]:
+        """For nvcc on "cuda", for g++ on "cpu", which is not given nvcc's own."""
+        defines = [f"-D{name}={value}" if str(value) else f"-D{name}" for name, value in self.defines.items()]
+        found: list[str] = []
+        for flag in (*self.flags, *defines):
+            host = re.fullmatch(_HOST_FLAGS, flag) is not None
+            if device == "cuda":
+                found += ["-Xcompiler", flag] if host else [flag]
+            elif host or re.fullmatch(_BOTH_FLAGS, flag):
+                found.append(flag)
+        return tuple(found)
+
+
 class Tensor(Frozen):
     """A pointer argument. `dtype="T"` is the workload's dtype; `shape` holds integer expressions of the axes."""
 
     kind: Literal["tensor"] = "tensor"
     name: Name
-    role: Literal["input", "output", "inout"]
+    role: Literal["input", "output", "inout", "workspace"]
+    """A workspace is memory that the caller gives a call: it holds anything before, and nobody reads it afterwards."""
     shape: tuple[str, ...] = Field(min_length=1)
     dtype: Dtype | Literal["T"] = "T"
     values: tuple[Values, ...] = Field(default=ORDINARY_VALUES, min_length=1)
@@ -236,6 +312,7 @@ class Spec(Frozen):
     """Whether a value that is no number must come out as none where the reference hands it on; False: nobody cares."""
     problem: bool = False
     """A PyTorch module to be made faster: candidates are a ModelNew, the arguments those of its forward."""
+    build: BuildSettings = Field(default_factory=BuildSettings)
     library: str | None = None
     """What a user would call instead, as `package.function`, for the report."""
 
@@ -254,11 +331,20 @@ class Spec(Frozen):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(tensor for tensor in self.tensors if tensor.role != "output")
+        return tuple(tensor for tensor in self.tensors if tensor.role in ("input", "inout"))
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        return tuple(tensor for tensor in self.tensors if tensor.role != "input")
+        return tuple(tensor for tensor in self.tensors if tensor.role in ("output", "inout"))
+
+    @property
+    def workspaces(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.role == "workspace")
+
+    @property
+    def poisoned(self) -> tuple[Tensor, ...]:
+        """What holds nothing before a call."""
+        return tuple(tensor for tensor in self.tensors if tensor.role in ("output", "workspace"))
 
     def bound(self, tensor: Tensor) -> Tensor | None:
         """The input below whose values this one's lie, where its first distribution says so."""
@@ -315,6 +401,12 @@ class Spec(Frozen):
         for tensor in self.tensors:
             if tensor.constant and tensor.role != "input":
                 raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
+            if tensor.role == "workspace" and (
+                extra := tensor.model_fields_set & {"values", "touched", "used", "ulps"}
+            ):
+                raise ValueError(
+                    f"arguments: {tensor.name} is a workspace, which has no {sorted(extra)[0]}: nobody looks into it"
+                )
             dtypes = self.dtypes if tensor.dtype == "T" else (tensor.dtype,)
             for value in tensor.values:
                 self._check_fits(tensor.name, value, dtypes)

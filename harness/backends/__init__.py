@@ -8,6 +8,8 @@ Each file has
 - `identity(facts: DeviceFacts) -> str`: compiler version and flags, part of a build's key;
 - `compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) -> Compiled`.
 
+One that compiles a kernel's own text has `FLAGS`, and its `compile` takes a kernel's (`BuildSettings`) as `flags`.
+
 One whose candidates are called with torch tensors also has
 - `PYTHON_SIDE = True`: they run in harness/worker_python.py, and `compile` takes the entry's name as `entry`;
 - `ARTEFACT`: the name of what it makes, which may be a folder.
@@ -39,6 +41,12 @@ class Compiled:
     log: str
     """The compiler's own words, paths of the scratch folder removed."""
     resources: dict[str, str] = field(default_factory=dict)
+
+
+def together(ours: tuple[str, ...], flags: tuple[str, ...]) -> list[str]:
+    """Our flags without those that a kernel's settle otherwise, and then these."""
+    settled = {kind for kind in ("-std=", "-O") for flag in flags if flag.startswith(kind)}
+    return [*(flag for flag in ours if not any(flag.startswith(kind) for kind in settled)), *flags]
 
 
 def names() -> list[str]:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, is_python, run_boxed, uses_torch
+from harness.backends import Compiled, is_python, run_boxed, together, uses_torch
 from harness.records import DeviceFacts
 
 SUFFIX = ".cpp"
@@ -37,9 +37,11 @@ def identity(facts: DeviceFacts) -> str:
     return f"{version.splitlines()[0]} {' '.join(FLAGS)} {facts.name} {facts.architecture}"
 
 
-def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) -> Compiled:
+def compile(
+    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = ()
+) -> Compiled:
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.
-    command = [compiler(), *FLAGS, "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
+    command = [compiler(), *together(FLAGS, flags), "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
     code, output = run_boxed(command, source.parent, [], timeout_s)
     loops = re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+) byte vectors", output)
     log = "\n".join(line for line in output.splitlines() if ": optimized: " not in line)

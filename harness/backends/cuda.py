@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, is_python, run_boxed, uses_torch
+from harness.backends import Compiled, is_python, run_boxed, together, uses_torch
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -44,9 +44,11 @@ def identity(facts: DeviceFacts) -> str:
     return f"{version.splitlines()[-1]} {' '.join(FLAGS)} {architecture_flag(facts.architecture)}"
 
 
-def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float) -> Compiled:
-    flags = [*FLAGS, architecture_flag(facts.architecture)]
-    command = [_nvcc(), *flags, "-o", str(artefact), str(source)]
+def compile(
+    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = ()
+) -> Compiled:
+    chip = architecture_flag(facts.architecture)
+    command = [_nvcc(), *together(FLAGS, flags), chip, "-o", str(artefact), str(source)]
     code, output = run_boxed(command, source.parent, [str(cuda_home())], timeout_s)
     log = output.replace(f"{source.parent}/", "")
     return Compiled(

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from harness.backends import Compiled, cuda, is_python, run_boxed, uses_torch
+from harness.backends import Compiled, cuda, is_python, run_boxed, together, uses_torch
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -67,7 +67,9 @@ def environment(facts: DeviceFacts) -> list[str]:
     return ["env", *chip, *toolkit, f"PATH={Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"]
 
 
-def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str) -> Compiled:
+def compile(
+    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str, flags: tuple[str, ...] = ()
+) -> Compiled:
     import torch
     from torch.utils import cpp_extension
 
@@ -81,7 +83,14 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
     library = str(Path(torch.__file__).parent / "lib")
     python = sysconfig.get_paths()["include"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
-    common = [*FLAGS, abi, *(f"-I{folder}" for folder in [*folders, python]), "-o", str(artefact), f"-L{library}"]
+    common = [
+        *together(FLAGS, flags),
+        abi,
+        *(f"-I{folder}" for folder in [*folders, python]),
+        "-o",
+        str(artefact),
+        f"-L{library}",
+    ]
     links = ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
     readable = [*folders, python, library]
     if on_gpu:
