@@ -44,6 +44,8 @@ class Choice(Frozen):
     """Packs of elements a thread."""
     clusters: bool = True
     """Whether the device has clusters of blocks."""
+    pdl: bool = True
+    """Whether kernels may be set up early, where the device can."""
 
 
 def schedule(
@@ -112,13 +114,19 @@ def _plan(kernel: Kernel, width: int, longest: int | None, most_rows: int | None
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     if kernel.layout != ROW:
         if columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
-            return KernelPlan(members=members, sketch=_columns(width, longest, choice))
-        return KernelPlan(members=members, sketch=Elements(vector=width, items=choice.each, threads=choice.threads))
+            return KernelPlan(
+                members=members, pdl=choice.pdl and choice.clusters, sketch=_columns(width, longest, choice)
+            )
+        return KernelPlan(
+            members=members,
+            pdl=choice.pdl and choice.clusters,
+            sketch=Elements(vector=width, items=choice.each, threads=choice.threads),
+        )
     if longest is None and kernel.length.is_Integer:
         longest = _next_power(int(kernel.length) // kernel.width)
         longest = None if longest > 1024 * LONGEST_KEPT * (MOST_SPLIT if choice.clusters else 1) else longest
     if longest is None:
-        return KernelPlan(members=members, sketch=Rows(vector=width, threads=512))
+        return KernelPlan(members=members, pdl=choice.pdl and choice.clusters, sketch=Rows(vector=width, threads=512))
     few = most_rows is not None
     items = 1 if few else choice.items
     sketch = _rows(width, longest, items, choice.threads, few)
@@ -127,7 +135,7 @@ def _plan(kernel: Kernel, width: int, longest: int | None, most_rows: int | None
         wide = [one for one in shared if _fits(kernel, one) and (not few or longest // one.split <= SPLIT_PACKS // 2)]
         loop = Rows(vector=width, threads=512)
         sketch = next(iter(wide), next((one for one in reversed(shared) if _fits(kernel, one)), loop))
-    return KernelPlan(members=members, sketch=sketch)
+    return KernelPlan(members=members, pdl=choice.pdl and choice.clusters, sketch=sketch)
 
 
 def _fits(kernel: Kernel, sketch: Rows) -> bool:
@@ -169,6 +177,7 @@ def _columns(width: int, packs: int | None, choice: Choice) -> Columns:
 
 OPEN = {
     "ITEMS": (2, 1, 4, 8), "THREADS": (128, 256, 512), "EACH": (1, 2, 4), "LANES": (16, 4, 8, 32), "SPLIT": (8, 1, 2, 4),
+    "TRIGGER_WHEN": (1, 0, 2),
 }  # fmt: skip
 """What the tune gate searches, the default first."""
 SHARED_BYTES = 48 << 10
@@ -178,7 +187,7 @@ SHARED_BYTES = 48 << 10
 def open_numbers(program: Program, clusters: bool = True) -> dict[str, tuple[int, ...]]:
     """Name -> choices, the default first, of what the tune gate may search."""
     numbers = _open_numbers(program)
-    return numbers if clusters else {**numbers, "SPLIT": (1,)}
+    return numbers if clusters else {**numbers, "SPLIT": (1,), "TRIGGER_WHEN": (1,)}
 
 
 def _open_numbers(program: Program) -> dict[str, tuple[int, ...]]:

@@ -60,6 +60,8 @@ class KernelPlan(Frozen):
     members: tuple[str, ...]
     """Names of the definitions that it computes."""
     sketch: Sketch
+    pdl: bool = False
+    """Programmatic dependent launch, from sm_90 on: it may be set up while the kernel before it drains, and waits before memory."""
 
 
 class Version(Frozen):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from compiler.codegen.kernels import Function, _packed, accumulators, indented, open_text, signature
+from compiler.codegen.kernels import Function, _packed, accumulators, indented, open_text, signature, wait
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.index import index_is_divided
@@ -20,7 +20,7 @@ def takes(kernel: Kernel) -> bool:
     return one_loop and all(m.stage == 0 for m in folds) and not index_is_divided([kernel.rows])
 
 
-def columns_function(program: Program, kernel: Kernel, name: str, narrow: bool) -> Function:
+def columns_function(program: Program, kernel: Kernel, name: str, narrow: bool, pdl: bool) -> Function:
     """`template <int Lanes, int Deep, int Split, int Unroll>`: blockIdx.x / Split is the tile, the rest the part of the rows."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
@@ -32,6 +32,7 @@ def columns_function(program: Program, kernel: Kernel, name: str, narrow: bool) 
     top = Scope(1)
     top.line("const int across = threadIdx.x % Lanes, down = threadIdx.x / Lanes, part = blockIdx.x % Split;")
     top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / Split) * Lanes + across;")
+    wait(top, pdl, "Split")
     hoist(text, [text.value(m) for m in folds], 0, top, {})
     top.lines += indented(accumulators(text, folds, True), 1)
     body = Scope(2, top)

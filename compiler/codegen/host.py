@@ -38,28 +38,31 @@ class File:
         self.functions: dict[tuple, Function] = {}
         self.texts: list[str] = []
         self.entries: list[str] = []
+        self.clusters = False
 
     def function(self, program: Program, at: int, plan: KernelPlan, narrow: bool) -> Function:
         kernel, sketch = program.kernels[at], plan.sketch
         resident = isinstance(sketch, Rows) and sketch.items > 0
-        key = (program.dtype, program.vector, at, sketch.sketch, resident, narrow)
+        key = (program.dtype, program.vector, at, sketch.sketch, resident, narrow, plan.pdl)
         if key not in self.functions:
-            made = self._made(program, kernel, sketch, narrow, resident, self._name(key, plan))
+            made = self._made(program, kernel, plan, narrow, resident, self._name(key, plan))
             same = next((f for f in self.functions.values() if _body(f) == _body(made)), None)
             if same is None:
                 self.texts.append(made.text)
             self.functions[key] = same or made
         return self.functions[key]
 
-    def _made(self, program: Program, kernel: Kernel, sketch, narrow: bool, resident: bool, name: str) -> Function:
-        if isinstance(sketch, Rows):
-            return rows_function(program, kernel, name, narrow, resident)
-        if isinstance(sketch, Columns):
-            return columns_function(program, kernel, name, narrow)
+    def _made(
+        self, program: Program, kernel: Kernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
+    ) -> Function:
+        if isinstance(plan.sketch, Rows):
+            return rows_function(program, kernel, name, narrow, resident, plan.pdl)
+        if isinstance(plan.sketch, Columns):
+            return columns_function(program, kernel, name, narrow, plan.pdl)
         return elements_function(program, kernel, name, narrow)
 
     def _name(self, key: tuple, plan: KernelPlan) -> str:
-        _, vector, at, sketch, resident, narrow = key
+        _, vector, at, sketch, resident, narrow, _ = key
         word = re.sub(r"\W", "_", f"{self.spec.name}_{plan.members[-1]}")[:60]
         number = f"_{at + 1}" if at else ""
         how = f"{sketch}{'_kept' if resident else ''}{'' if narrow else '_wide'}"
@@ -95,7 +98,7 @@ class File:
         functions = [self.function(program, at, plan, version.narrow) for at, plan in enumerate(version.kernels)]
         guards = self._guards(program, version, functions)
         calls: list[str] = []
-        plans = list(zip(functions, (plan.sketch for plan in version.kernels), strict=True))
+        plans = list(zip(functions, version.kernels, strict=True))
         while plans:
             together = [plans.pop(0)]
             while plans and _independent(together, plans[0]):
@@ -131,25 +134,25 @@ class File:
         return [g for g in guards if not _always(g)]
 
     def _launch(self, program: Program, together, narrow: bool) -> list[str]:
-        function, sketch = together[0]
-        kernel = function.kernel
-        arguments = ", ".join(function.arguments)
+        function, plan = together[0]
+        kernel, sketch = function.kernel, plan.sketch
         if isinstance(sketch, Rows):
-            return self._launch_rows(program, function, sketch)
+            return self._launch_rows(program, function, plan)
         packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
         if isinstance(sketch, Columns):
             lanes, deep, split, lines = str(sketch.lanes), str(sketch.deep), str(sketch.split), []
             if self.open:
                 lines = [f"constexpr int kLanes = LANES < {sketch.most_lanes} ? LANES : {sketch.most_lanes};"]
-                lanes, deep, split = "kLanes", "THREADS / kLanes", "SPLIT"
+                lanes, deep = "kLanes", "THREADS / kLanes"
+                split = "SPLIT" if len(self.open["SPLIT"]) > 1 else "1"
             grid = f"static_cast<unsigned>(({packs} + {lanes} - 1) / {lanes}) * {split}"
             call = f"{function.name}<{lanes}, {deep}, {split}, {sketch.unroll}>"
-            where = f"{grid}, {split}, {lanes} * ({deep}), stream"
-            return [*lines, f"launch_clusters({call}, {where}, {arguments});"]
+            return [*lines, self._launched(call, grid, f"{lanes} * ({deep})", function.arguments, plan.pdl, split)]
         return self._launch_elements(program, together)
 
-    def _launch_rows(self, program: Program, function: Function, sketch: Rows) -> list[str]:
-        kernel = function.kernel
+    def _launch_rows(self, program: Program, function: Function, plan: KernelPlan) -> list[str]:
+        kernel, sketch = function.kernel, plan.sketch
+        assert isinstance(sketch, Rows)
         rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
         lines, numbers, threads = [], [sketch.threads, sketch.team, sketch.split], str(sketch.threads)
         each = str(sketch.threads // sketch.team if sketch.team else 1)
@@ -171,8 +174,8 @@ class File:
                 f"const int threads = static_cast<int>(({packs} + kStep - 1) / kStep) * 32;",
             ]
             call = f"{function.name}<kThreads, 0, kSplit, kItems>"
-            where = f"static_cast<unsigned>({rows}) * kSplit, kSplit, threads, stream"
-            return [*lines, f"launch_clusters({call}, {where}, {', '.join(function.arguments)});"]
+            grid = f"static_cast<unsigned>({rows}) * kSplit"
+            return [*lines, self._launched(call, grid, "threads", function.arguments, plan.pdl, "kSplit")]
         elif sketch.items:
             numbers.append(sketch.items)
             if not sketch.team:
@@ -184,18 +187,18 @@ class File:
             if each != "1"
             else f"static_cast<unsigned>({rows})"
         )
-        call, arguments = f"{function.name}<{', '.join(map(str, numbers))}>", ", ".join(function.arguments)
-        if sketch.split > 1:
-            where = f"{grid} * {sketch.split}, {sketch.split}, {threads}, stream"
-            return [*lines, f"launch_clusters({call}, {where}, {arguments});"]
-        return [*lines, f"{call}<<<{grid}, {threads}, 0, stream>>>({arguments});"]
+        call = f"{function.name}<{', '.join(map(str, numbers))}>"
+        grid += f" * {sketch.split}" if sketch.split > 1 else ""
+        return [*lines, self._launched(call, grid, threads, function.arguments, plan.pdl, str(sketch.split))]
 
     def _launch_elements(self, program: Program, together) -> list[str]:
         """Independent kernels of elements share a launch: their blocks stand side by side."""
         name = "launch_" + "_and_".join(function.name for function, _ in together)
         names: dict[str, str] = {}
-        arguments, parameters, counts, lines, body = [], [], [], [], []
-        sketch: Elements = together[0][1]
+        arguments, parameters, counts, lines = [], [], [], []
+        body = ["    wait_for_predecessor<1>();"] if together[0][1].pdl else []
+        sketch, pdl = together[0][1].sketch, together[0][1].pdl
+        assert isinstance(sketch, Elements)
         threads, items = (str(sketch.threads), str(sketch.items)) if not self.open else ("THREADS", "EACH")
         each = f"({threads} * {items})"
         for number, (function, _) in enumerate(together):
@@ -232,17 +235,26 @@ class File:
         if text not in self.texts:
             self.texts.append(text)
         call = f"{name}<{threads}, {items}>"
-        lines.append(
-            f"{call}<<<{' + '.join(counts)}, {threads}, 0, stream>>>({', '.join([*arguments, *counts[:-1]])});"
-        )
+        lines.append(self._launched(call, " + ".join(counts), threads, [*arguments, *counts[:-1]], pdl))
         return lines
+
+    def _launched(self, call: str, grid: str, threads: str, arguments, pdl: bool, cluster: str = "1") -> str:
+        """The statement that launches a kernel; attributes of a launch need the longer form."""
+        given = ", ".join(arguments)
+        if cluster == "1" and not pdl:
+            return f"{call}<<<{grid}, {threads}, 0, stream>>>({given});"
+        self.clusters |= cluster != "1"
+        return f"launch_with<{str(pdl).lower()}>({call}, {grid}, {cluster}, {threads}, stream, {given});"
 
     def text(self, schedule: Schedule) -> str:
         body = "\n".join([*self.texts, *self.entries])
         without = [] if "__nv_fp8" in body else ["#define WITHOUT_FP8"]
-        without += [] if "launch_clusters" in body else ["#define WITHOUT_CLUSTERS"]
+        without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
+        without += [] if "launch_with<" in body else ["#define WITHOUT_ATTRIBUTES"]
+        without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
+        without += ["#define TRIGGER_WHEN 1"] if "wait_for_predecessor" in body and not self.open else []
         for name, numbers in self.open.items():
-            if re.search(rf"\b{name}\b", body):
+            if re.search(rf"\b{name}\b", body) or (name == "TRIGGER_WHEN" and "wait_for_predecessor" in body):
                 choices = " ".join(map(str, sorted(numbers)))
                 without.append(f"#define {name} {numbers[0]}  // tune: {choices}")
         return "\n".join(
@@ -271,10 +283,10 @@ def _gathered(program: Program, buffer: Buffer) -> bool:
 
 def _independent(together, following) -> bool:
     """Whether a kernel of elements may run beside those before it."""
-    function, sketch = following
-    if not isinstance(sketch, Elements) or not all(isinstance(s, Elements) for _, s in together):
+    function, plan = following
+    if not all(isinstance(p.sketch, Elements) for _, p in [*together, following]):
         return False
-    if any((s.threads, s.items) != (sketch.threads, sketch.items) for _, s in together):
+    if any((p.sketch, p.pdl) != (plan.sketch, plan.pdl) for _, p in together):
         return False
     writes = {
         p.split()[-1].lstrip("*") for f, _ in together for p in f.parameters if "*" in p and not p.startswith("const")

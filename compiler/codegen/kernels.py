@@ -105,11 +105,17 @@ def accumulators(text: Text, folds: list[Member], array: bool) -> list[str]:
     return lines
 
 
+def wait(top: Scope, pdl: bool, split: str) -> None:
+    """Of a kernel that may be set up early: nothing before it may touch memory, and every thread comes here."""
+    if pdl:
+        top.line(f"wait_for_predecessor<{split}>();")
+
+
 def indented(lines: list[str], by: int) -> list[str]:
     return ["    " * by + line for line in lines]
 
 
-def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, resident: bool) -> Function:
+def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, resident: bool, pdl: bool) -> Function:
     """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split` blocks."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
@@ -131,6 +137,7 @@ def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, res
     )
     top.line(f"const bool live = team < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = live ? team : 0;")
+    wait(top, pdl, "Split")
     loaded: dict[Window, str] = {}
     if resident:
         loaded = _resident(text, top, roots, pack, end)

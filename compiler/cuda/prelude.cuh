@@ -11,6 +11,13 @@
 #include <math.h>
 #include <stdint.h>
 
+#if !defined(WITHOUT_PDL)
+// Whether kernels are set up while their predecessors drain: the caller's choice, and worth it where all its kernels are.
+extern "C" {
+int enable_pdl = 0;
+}
+#endif
+
 namespace {
 
 // Neighbouring elements, moved by loads and stores of at most 16 bytes.
@@ -132,7 +139,6 @@ __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
     return value;
 }
 
-#if !defined(WITHOUT_CLUSTERS)
 // The first row of threads of a cluster's first block gets, for each of a thread's `Width` columns, the reduction over the `Deep`
 // threads of a column in a block and the cluster's `Split` blocks.
 template <int Lanes, int Deep, int Split, int Width, typename T, typename Join>
@@ -152,6 +158,7 @@ __device__ __forceinline__ void column_reduce(T (&values)[Width], Join join) {
         }
         partial[column] = value;
     }
+#if !defined(WITHOUT_CLUSTERS)
     if constexpr (Split > 1) {
         const auto cluster = cooperative_groups::this_cluster();
         cluster.sync();
@@ -166,6 +173,7 @@ __device__ __forceinline__ void column_reduce(T (&values)[Width], Join join) {
             }
         }
     }
+#endif
     __syncthreads();
 #pragma unroll
     for (int one = 0; one < Width; ++one) {
@@ -173,18 +181,46 @@ __device__ __forceinline__ void column_reduce(T (&values)[Width], Join join) {
     }
 }
 
-template <typename... Parameters, typename... Arguments>
-void launch_clusters(void (*kernel)(Parameters...), unsigned blocks, int cluster, int threads, cudaStream_t stream, Arguments... arguments) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = cluster;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+#if !defined(WITHOUT_PDL)
+// Waits for the grid in front of this one and lets the one behind it be set up: before it waits (TRIGGER_WHEN 0, never in clusters,
+// which would take the places of those that they wait for), after that (1), or after that in the grid's last blocks alone (2).
+template <int Split>
+__device__ __forceinline__ void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (TRIGGER_WHEN == 0 && Split == 1) {
+        cudaTriggerProgrammaticLaunchCompletion();
+    }
+    cudaGridDependencySynchronize();
+    if (TRIGGER_WHEN == 1 || (TRIGGER_WHEN == 0 && Split > 1) || (TRIGGER_WHEN == 2 && gridDim.x - blockIdx.x <= 512)) {
+        cudaTriggerProgrammaticLaunchCompletion();
+    }
+#endif
+}
+#endif
+
+#if !defined(WITHOUT_ATTRIBUTES)
+// A launch in clusters of `cluster` blocks; `Dependent`: of a kernel that waits for its predecessor itself.
+template <bool Dependent, typename... Parameters, typename... Arguments>
+void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, int threads, cudaStream_t stream, Arguments... arguments) {
+    cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(threads);
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = cluster > 1 ? 1 : 0;
+    config.attrs = attributes;
+    if (cluster > 1) {
+        cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = cluster;
+        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    }
+#if !defined(WITHOUT_PDL)
+    if (Dependent) {
+        cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = enable_pdl;
+    }
+#endif
     cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 #endif

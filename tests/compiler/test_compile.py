@@ -36,7 +36,17 @@ def test_a_text_begins_with_its_schedule_and_ends_in_a_version_without_guards(si
         assert versions[-1].vector == 1 and not versions[-1].narrow
         entry = text[text.index(f"void {kernel.spec.entry_name}_{dtype}(") :]
         last = entry[: entry.index("\n}\n")].splitlines()[-1]
-        assert re.match(r"    \w+<.*>>>\(.*\);$", last), "the last version stands outside of every condition"
+        assert re.match(r"    launch_with<true>\(.*\);$", last), "the last version stands outside of every condition"
+
+
+def test_kernels_wait_before_they_touch_memory_where_they_may_be_set_up_early(silu):
+    kernel, reference = silu
+    text = source(kernel.spec, reference)
+    bodies = [part.split("\n}\n")[0] for part in text[text.index("  // tune:") :].split("__global__ ")[1:]]
+    assert bodies and all(body.splitlines()[1].strip().startswith("wait_for_predecessor") for body in bodies)
+    assert "int enable_pdl = 0;" in text and "launch_with<false>" not in text
+    older = source(kernel.spec, reference, "sm_80")
+    assert "wait_for_predecessor<1>();" not in older and "launch_with<true>" not in older
 
 
 def test_a_program_that_means_something_else_has_no_text(silu):
