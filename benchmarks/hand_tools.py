@@ -32,8 +32,8 @@ from benchmarks.hand_answered import Misfit, Player, Prepared, Said, commands, c
 
 BUILT = re.compile(r"^\[([0-9a-f]{12})\] compiles\b")
 RIGHT = re.compile(r"^\[[0-9a-f]{12}\] PASSED\b")
-TIMED = re.compile(r"^\[[0-9a-f]{12}\] a short contest\b")
-SPEEDUP = re.compile(r"\| ([\d.]+) \[[\d.]+, [\d.]+\] \| ")
+TIMED = re.compile(r"^\[[0-9a-f]{12}\] a short (?:contest|comparison)\b")
+SPEEDUP = re.compile(r"\| ([\d.]+) \[[\d.]+, [\d.]+\](?: [A-Z]+)? \| ")
 """Of a timing's line: over the baseline, its interval behind it."""
 
 

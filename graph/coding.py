@@ -32,7 +32,6 @@ from nodes.coder import announce, answered, asked, conversation, refused, writte
 from nodes.coder import coder as oneshot
 from nodes.context import Context
 from nodes.policies.connection import MOST_CALLS
-from nodes.policies.render import SHORT
 from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnRequest, TurnsEnded
 from nodes.roles import ToolCall as Call
 from nodes.state import Draft, State
@@ -299,7 +298,7 @@ def ended(state: Writing, began: float, desk: Desk) -> Draft:
         now = Asking(request=asked(state["draft"], desk.state, context), turns=tuple(past))
         said = Conversation(askings=(*conversation(state["draft"], context).askings, now))
         draft = draft.model_copy(update={"conversation": desk.kept(said.model_dump_json())})
-    draft = draft.model_copy(update={"remarks": (*draft.remarks, *tried(facts))})
+    draft = draft.model_copy(update={"trials": tuple(dict.fromkeys((*draft.trials, *tried(facts))))})
     submitted = next((fact for fact in facts if fact["submitted"]), None)
     if submitted is None:
         why, candidate = state["ending"], best(state)
@@ -314,14 +313,8 @@ def ended(state: Writing, began: float, desk: Desk) -> Draft:
 
 
 def tried(facts: Iterable[dict[str, Any]]) -> list[str]:
-    """A line a source that was checked or timed on the way: its name, how it ended, its unofficial gain."""
-    lines: dict[str, str] = {}
-    for fact in facts:
-        if fact["checked"] and fact["candidate"]:
-            gain = f", {fact['gain']:.3f}x the best so far (unofficial)" if fact["gain"] is not None else ""
-            if gain or fact["candidate"] not in lines:
-                lines[fact["candidate"]] = f"tried [{fact['candidate'][:SHORT]}]: {fact['outcome']}{gain}"
-    return list(lines.values())
+    """Hashes of the sources that were made, in order."""
+    return list(dict.fromkeys(fact["candidate"] for fact in facts if fact["candidate"] and fact["tool"] == "compile"))
 
 
 def desks() -> CompiledStateGraph:

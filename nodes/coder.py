@@ -6,6 +6,7 @@ import time
 
 from langgraph.runtime import Runtime
 
+from nodes import ledger
 from nodes.context import Context
 from nodes.memory import recalled
 from nodes.roles import CoderAnswer, CoderRequest, Conversation
@@ -63,6 +64,7 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
         reference=context.reference(),
         timings=state["incumbent"].timings,
         attempts=tuple(state.get("attempts", ())),
+        ledger=ledger.read(context.store, (attempt.trials for attempt in state.get("attempts", ()))),
         stale_rounds=state["stale_rounds"],
     )
 

@@ -1,8 +1,12 @@
 """Gate: UNCLEAR is a question. The best of a run's UNCLEAR candidates are contested again, and whether the run goes on is
-said after that: so before the next round plans, and before the run ends. What the round came to is remembered then.
+said after that: so before the next round plans, and before the run ends. What stays UNCLEAR is contested again at later
+visits, with the samples that a decision needs, and before the run ends until nothing is left that more samples could decide.
+What the round came to is remembered then.
 """
 
 from __future__ import annotations
+
+import math
 
 from langgraph.runtime import Runtime
 
@@ -16,19 +20,25 @@ from nodes.select import attempt_of, unfit
 from nodes.state import Draft, Incumbent, State, Stop
 from nodes.stops import next_stop
 
-MOST = 2
-"""Candidates a visit."""
+MOST, MOST_AT_THE_END = 2, 6
+"""Contests a visit; the last one's before a run ends."""
 CONTESTS = 3
 """In fresh processes each, so with three times the samples. They alone decide: those of before are what the candidate was
 picked by, and the largest of several noisy medians is too large."""
+MOST_CONTESTS = 12
+"""What needs more than that stays UNCLEAR."""
 
 
 def contest(state: State, runtime: Runtime[Context]) -> dict:
-    now = state
-    for _ in range(MOST):
-        attempt = most_promising(now)
-        if attempt is None or _ended(now):
+    now, tried = state, set[tuple[int, str]]()
+    for turn in range(MOST_AT_THE_END):
+        ends = now.get("stop") is not None or next_stop(now) is not None
+        if _ended(now) or (turn >= MOST and not ends):
             break
+        attempt = most_promising(now, without=frozenset(tried)) or (most_promising(now) if ends else None)
+        if attempt is None:
+            break
+        tried.add((attempt.round, attempt.plan.id))
         now = {**now, **_again(attempt, now, runtime.context)}  # type: ignore[typeddict-item]
     update = {key: now[key] for key in ("attempts", "incumbent", "stale_rounds") if now.get(key) is not state.get(key)}
     new = [one for one in now.get("attempts", []) if one.round == state["round"] or one not in state["attempts"]]
@@ -50,8 +60,26 @@ def promise(attempt: Attempt, incumbent: Incumbent) -> float:
     return (attempt.speedup or 0.0) / suite.speedup.median if suite else 0.0
 
 
-def most_promising(state: State) -> Attempt | None:
-    """The UNCLEAR attempt whose median is beyond the margin, the farthest; each meets an incumbent again only once."""
+def contests_for(attempt: Attempt, incumbent: Incumbent, margin: float) -> int:
+    """How many contests decide over the attempt, by the width of its interval; 0 where those would be too many.
+
+    An interval narrows with the root of the number of samples. Those of a contest that is repeated are new ones, twice as many
+    at least.
+    """
+    if attempt.contested != incumbent.candidate:
+        return CONTESTS
+    if not attempt.gain or not attempt.gain_low:
+        return 0
+    width, room = math.log(attempt.gain / attempt.gain_low), math.log(attempt.gain / (1 + margin))
+    wanted = max(2 * attempt.contests, math.ceil(attempt.contests * (width / room) ** 2))
+    return wanted if wanted <= MOST_CONTESTS else 0
+
+
+def most_promising(state: State, without: frozenset[tuple[int, str]] = frozenset()) -> Attempt | None:
+    """The UNCLEAR attempt whose median is beyond the margin, the farthest, of those over which more samples can decide.
+
+    `without` those of these rounds and plans.
+    """
     incumbent, margin = state["incumbent"], MARGIN[state["settings"].device]
     open_ = [
         attempt
@@ -59,8 +87,9 @@ def most_promising(state: State) -> Attempt | None:
         if attempt.outcome is Outcome.PASSED
         and attempt.against_incumbent == Comparison.UNCLEAR
         and attempt.candidate != incumbent.candidate
-        and attempt.contested != incumbent.candidate
+        and (attempt.round, attempt.plan.id) not in without
         and promise(attempt, incumbent) > 1 + margin
+        and contests_for(attempt, incumbent, margin)
     ]
     return max(open_, key=lambda attempt: promise(attempt, incumbent), default=None)
 
@@ -68,22 +97,31 @@ def most_promising(state: State) -> Attempt | None:
 def _again(attempt: Attempt, state: State, context: Context) -> dict:
     """What one more contest changes: that attempt, and the incumbent where it was FASTER."""
     evaluator, source, incumbent = context.evaluator, state["settings"].source, state["incumbent"]
-    said = f"{attempt.plan.title}: {promise(attempt, incumbent):.3f}x and UNCLEAR, so with {CONTESTS} times the samples"
+    contests = contests_for(attempt, incumbent, MARGIN[state["settings"].device])
+    said = f"{attempt.plan.title}: {promise(attempt, incumbent):.3f}x and UNCLEAR, so with {contests} times the samples"
     context.say("contest", said)
     verdict = evaluator.measure(
         evaluator.verify(evaluator.build(attempt.candidate)),
         baseline=source,
         incumbent=None if incumbent.candidate == source else incumbent.candidate,
-        contests=CONTESTS,
+        contests=contests,
     )
     draft = Draft(
         plan=attempt.plan, candidate=attempt.candidate, verdict=verdict, tuned=attempt.tuned, repairs=attempt.repairs,
-        tuning=attempt.tuning, seconds=attempt.seconds, spec_doubt=attempt.spec_doubt,
+        tuning=attempt.tuning, seconds=attempt.seconds, spec_doubt=attempt.spec_doubt, remarks=attempt.remarks,
     )  # fmt: skip
     reason = unfit(draft, incumbent)
     after = attempt_of(draft, attempt.round, None if reason else draft, incumbent)
-    words = f"{reason}, with {CONTESTS} times the samples" if reason else f"FASTER with {CONTESTS} times the samples"
-    after = after.model_copy(update={"contested": incumbent.candidate, "reason": words, "evidence": attempt.evidence})
+    words = f"{reason or 'FASTER'}{',' if reason else ''} with {contests} times the samples"
+    after = after.model_copy(
+        update={
+            "contested": incumbent.candidate,
+            "contests": contests,
+            "reason": words,
+            "evidence": attempt.evidence,
+            "trials": attempt.trials,
+        }
+    )
     context.say("contest", f"{attempt.plan.title}: {words}")
     attempts = [after if one is attempt else one for one in state["attempts"]]
     if reason:

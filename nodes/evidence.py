@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from harness import comparison
 from harness.evaluate import Evaluator
 from harness.records import Interval, Timing
+from harness.store import Store
 from kernels.spec import Device
+from nodes import ledger
 from nodes.state import Draft, Incumbent, Settings
 
 MOST_READINGS, MOST_CHARS = 24, 60
@@ -20,8 +22,7 @@ def evidence(draft: Draft, settings: Settings, evaluator: Evaluator) -> dict[str
     A spill, or loads that stayed narrow, is why a right candidate is no faster; the next plan should know. The rules read none
     of it, and on a GPU it takes seconds, so it is for models only.
     """
-    rules_only = all(settings.policy[role] == "rules" for role in ("planner", "coder"))
-    if rules_only or draft.build is None or not draft.build.ok:
+    if rules_only(settings) or draft.build is None or not draft.build.ok:
         return {}
     found = evaluator.probes(draft.build, calls=draft.verdict is not None and bool(draft.verdict.timings))
     return {
@@ -29,6 +30,19 @@ def evidence(draft: Draft, settings: Settings, evaluator: Evaluator) -> dict[str
         for name, readings in found.items()
         if "unavailable" not in readings
     }
+
+
+def rules_only(settings: Settings) -> bool:
+    return all(settings.policy[role] == "rules" for role in ("planner", "coder"))
+
+
+def trials(draft: Draft, settings: Settings, store: Store) -> str:
+    """The name of what the ledger knows now of the draft's sources, its verdict's times among it; "" for rules, who read none."""
+    if rules_only(settings) and not draft.trials:
+        return ""
+    if draft.verdict is not None and draft.candidate not in ("", settings.source):
+        ledger.judged(store, draft.verdict)
+    return ledger.snapshot(store, (*draft.trials, draft.candidate))
 
 
 def seen_again(drafts: Sequence[Draft], incumbent: Incumbent, settings: Settings) -> tuple[Timing, ...]:

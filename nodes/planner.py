@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from nodes import ledger
 from nodes.context import Context
 from nodes.memory import recalled
 from nodes.reviewer import refused
@@ -34,6 +35,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             round=state["round"],
             memory=recalled(state.get("memory", ""), context.store),
             reference="" if settings.exact else context.reference(),  # it sums in an order of its own
+            ledger=ledger.read(context.store, (attempt.trials for attempt in attempts)),
             objections=tuple(Objection(plan=draft.plan, reason=draft.objection) for draft in objected),
         )
     )

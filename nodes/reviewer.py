@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from nodes import ledger
 from nodes.coder import conversation
 from nodes.context import Context
 from nodes.roles import Review, ReviewRequest
@@ -86,6 +87,7 @@ def _asked(draft: Draft, state: State, context: Context) -> Review:
             source=context.store.get(draft.candidate) if draft.candidate else "",
             tools=_tools(draft, context) if draft.candidate else (),
             attempts=tuple(state.get("attempts", ())),
+            ledger=ledger.read(context.store, (attempt.trials for attempt in state.get("attempts", ()))),
             round=state["round"],
         )
     )

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from harness.records import Bound, DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
+from nodes.ledger import Trial
 from nodes.lesson import Lesson
 from nodes.rewrites.specialize.version import Version
 
@@ -122,12 +123,17 @@ class Attempt(Frozen):
     against_incumbent: str = "UNCLEAR"
     gain: float | None = None
     """Median speedup over the incumbent of that moment."""
+    gain_low: float | None = None
+    gain_high: float | None = None
+    """Of its interval."""
     over: str = ""
     """Hash of the incumbent of that moment, which it was measured beside."""
     gains: tuple[Interval, ...] = ()
     """Over that source, one a timing, in the order of every verdict's timings."""
     contested: str = ""
     """Hash of the incumbent beside which it was contested again, because it had been UNCLEAR (nodes/contest.py)."""
+    contests: int = 0
+    """Of how many contests that was."""
     tuned: dict[str, int] = Field(default_factory=dict)
     tuning: str = ""
     """What the search of the open integers said: how many of the variants it tried, and whether one was clearly faster."""
@@ -136,7 +142,9 @@ class Attempt(Frozen):
     spec_doubt: str = ""
     """As in Finding: the coder's."""
     remarks: tuple[str, ...] = ()
-    """What coder and reviewer said of it, oldest first, sources that were timed on the way among it."""
+    """What coder and reviewer said of it, oldest first."""
+    trials: str = ""
+    """Name in the store of what was known then of this source and of those that were tried on the way (nodes/ledger.py)."""
     repairs: int = 0
     seconds: float = 0.0
     turns: int = 0
@@ -221,6 +229,8 @@ class PlannerRequest(Frozen):
     """What earlier runs learned of this family on such a device, the most telling first."""
     reference: str = ""
     """The text of the kernel's reference.py; "" where there is none, or where a module says what is right."""
+    ledger: tuple[Trial, ...] = ()
+    """Every source that the run has tried."""
     objections: tuple[Objection, ...] = ()
     """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 
@@ -249,6 +259,7 @@ class CoderRequest(Frozen):
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()
+    ledger: tuple[Trial, ...] = ()
     stale_rounds: int = 0
     """Rounds since the incumbent last changed."""
 
@@ -332,6 +343,7 @@ class ReviewRequest(Frozen):
     tools: tuple[str, ...] = ()
     """What the coder's tools said of its sources, oldest first, where it worked with tools."""
     attempts: tuple[Attempt, ...] = ()
+    ledger: tuple[Trial, ...] = ()
     round: int = 1
 
 

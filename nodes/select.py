@@ -6,7 +6,7 @@ from langgraph.runtime import Runtime
 
 from harness.records import Comparison, Interval, Suite, Verdict
 from nodes.context import Context
-from nodes.evidence import evidence, seen_again
+from nodes.evidence import evidence, seen_again, trials
 from nodes.roles import Attempt
 from nodes.state import Draft, Incumbent, State
 
@@ -18,7 +18,10 @@ def select(state: State, runtime: Runtime[Context]) -> dict:
     update: dict = {
         "attempts": [
             attempt_of(draft, round_, winner, state["incumbent"]).model_copy(
-                update={"evidence": evidence(draft, state["settings"], runtime.context.evaluator)}
+                update={
+                    "evidence": evidence(draft, state["settings"], runtime.context.evaluator),
+                    "trials": trials(draft, state["settings"], runtime.context.store),
+                }
             )
             for draft in drafts
         ],
@@ -104,6 +107,8 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
             "comparison": verdict.suite.comparison,
             "against_incumbent": gain_of(draft).comparison,
             "gain": gain_of(draft).speedup.median,
+            "gain_low": gain_of(draft).speedup.low,
+            "gain_high": gain_of(draft).speedup.high,
             "over": incumbent.candidate,
             "gains": _gains(verdict),
             "tuned": draft.tuned,

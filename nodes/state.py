@@ -141,6 +141,8 @@ class Draft(Frozen):
     """Hash of the candidate that the reviewer agreed to, or the plan's id."""
     remarks: tuple[str, ...] = ()
     """What coder and reviewer said of it, oldest first; the planner reads them with the attempt."""
+    trials: tuple[str, ...] = ()
+    """Hashes of the sources that its coder tried with tools."""
     revisions: int = 0
     """Plans before this one in its place that the reviewer did not agree to."""
     notes: tuple[str, ...] = ()

@@ -270,7 +270,7 @@ class ModelPolicy(ABC):
             )
         return self._render(
             "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), **_history(request.attempts), **_failed(request),
+            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), ledger=request.ledger, **_history(request.attempts), **_failed(request),
         )  # fmt: skip
 
     def _written_in(self, request: CoderRequest) -> Exchange | None:
@@ -295,7 +295,7 @@ class ModelPolicy(ABC):
         prompt = self._render(
             "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
             stage="code", incumbent_source=coded.incumbent_source, timings=coded.timings,
-            memory=_fitting(coded), **_history(coded.attempts), **_failed(coded), **turns.limits(request),
+            memory=_fitting(coded), ledger=coded.ledger, **_history(coded.attempts), **_failed(coded), **turns.limits(request),
         )  # fmt: skip
         told = self._told(request)
         before, new = turns.said(prompt, told)
@@ -344,7 +344,7 @@ class ModelPolicy(ABC):
         }
         prompt = self._render(
             "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
-            source=request.source, tools=request.tools, attempts=request.attempts[-MOST_ATTEMPTS:],
+            source=request.source, tools=request.tools, attempts=request.attempts[-MOST_ATTEMPTS:], ledger=request.ledger,
         )  # fmt: skip
         try:
             return self._converse("reviewer", prompt, facts, answers.review, answers.ReviewDraft)
@@ -439,6 +439,7 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
         **_history(request.attempts),
         "memory": _fitting(request),
         "objections": request.objections,
+        "ledger": request.ledger,
     }
 
 

@@ -17,11 +17,14 @@ from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
+from nodes import ledger
 from nodes.knowledge import known
+from nodes.ledger import Trial
 from nodes.lesson import Lesson
 from nodes.policies.transcript import Message
 from nodes.policies.trim import printable, trimmed
 from nodes.rewrites import catalog
+from nodes.roles import Attempt
 
 PROMPTS = Path(__file__).parent.parent / "prompts"
 SHORT = 12
@@ -29,6 +32,8 @@ SHORT = 12
 SOURCE_CHARS = 60_000
 DIFF_LINES = 60
 LESSON_GAINS = 6
+LEDGER_SOURCES = 40
+"""Those that were tried last; a tool reads all."""
 READINGS_CHARS = 600
 """Of one probe."""
 HEADERS = (
@@ -168,6 +173,10 @@ def explained(step: str) -> str:
     return f"{step}: {rewrite.expected}" if rewrite else step
 
 
+def ledger_rows(trials: Sequence[Trial], attempts: Sequence[Attempt]) -> list[str]:
+    return ledger.rows(trials, attempts, LEDGER_SOURCES)
+
+
 def lessons(found: Iterable[Lesson]) -> str:
     """What earlier runs learned, one change a paragraph."""
     said = []
@@ -208,7 +217,7 @@ def _environment() -> Environment:
         device_lines=device_lines,
         roof_lines=roof_lines,
     )
-    environment.globals |= {"difference": difference, "known": known}
+    environment.globals |= {"difference": difference, "known": known, "ledger_rows": ledger_rows}
     return environment
 
 

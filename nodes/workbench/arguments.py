@@ -29,6 +29,7 @@ class CompileArguments(Frozen):
         description="what to edit: `baseline`, `incumbent` or the name of a source; empty: the one compiled last",
     )  # fmt: skip
     edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
+    note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
     then: tuple[Literal["check", "time"], ...] = Field(
         default=(), max_length=2, description="what to do with it at once where it builds, in this order"
     )
@@ -41,12 +42,21 @@ class CheckArguments(Frozen):
 
 
 class TimeArguments(Frozen):
-    """A short contest beside the baseline and the incumbent: unofficial, seconds. Checks first what was not checked."""
+    """A short comparison beside the baseline and the best so far: unofficial, seconds. Checks first what was not checked. Samples
+    of the same two sources add up over calls."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
-    workloads: tuple[str, ...] = Field(
-        default=(), max_length=4, description="labels of the operation's workloads; none: the smallest and the largest"
+    against: str = Field(
+        default="", max_length=64, description="another source by its name, in the place of the best so far"
     )
+    seconds: float = Field(
+        default=0.0, ge=0, le=120,
+        description="goes on for at most so long, until each comparison says something; 0: one pass of 5 to 7 samples",
+    )  # fmt: skip
+    workloads: tuple[str, ...] = Field(
+        default=(), max_length=16,
+        description="labels of the operation's workloads, or `all`; none: the smallest and the largest",
+    )  # fmt: skip
     caches: tuple[Cache, ...] = Field(default=(), max_length=2, description="cold, hot; none: both")
 
 
@@ -61,9 +71,9 @@ class ProfileArguments(Frozen):
 
 
 class ReadArguments(Frozen):
-    """Sources, differences, what was tried, what is known of such kernels."""
+    """Sources, differences, attempts, the ledger of every source that was tried, what is known of such kernels."""
 
-    what: Literal["source", "difference", "attempts", "knowledge"]
+    what: Literal["source", "difference", "attempts", "ledger", "knowledge"]
     name: str = Field(
         default="",
         max_length=64,

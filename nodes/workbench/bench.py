@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +13,11 @@ from harness.evaluate import Evaluator
 from harness.listing import functions
 from harness.probes.sass import ToolFailed
 from harness.quick import Case
-from harness.records import Cache, Outcome
+from harness.records import Cache, Outcome, Verdict
 from harness.store import Store
 from harness.tunables import tunables
 from kernels.spec import Frozen, Spec, expression
+from nodes import ledger
 from nodes.policies.render import SHORT, data, difference, knowledge
 from nodes.policies.replies import Unfit, edited
 from nodes.roles import Attempt
@@ -47,7 +49,7 @@ class Found(Frozen):
     checked: bool = False
     """Whether the outcome is that of a check, and not of the compiler alone."""
     gain: float | None = None
-    """Of time: the geometric mean of the medians over the incumbent, or over the baseline where that is it."""
+    """Of time: the geometric mean of the medians over the baseline."""
     submitted: bool = False
     """Of submit: the end."""
     none: str = ""
@@ -98,7 +100,7 @@ class Workbench:
             if not last:
                 raise Refused("nothing was compiled yet: give a name")
             return last
-        if name in ("baseline", "incumbent"):
+        if name in ("baseline", "incumbent", "best"):
             return self.baseline if name == "baseline" else self.incumbent
         found = self.store.named(name)
         if len(found) != 1:
@@ -129,6 +131,7 @@ class Workbench:
             build = self.evaluator.build(candidate)
         except ValueError as error:  # lone surrogates, a tunable that is none, a language that no backend takes
             return Found(text=f"compile: the source cannot be taken\n{data(str(error), 'why')}")
+        ledger.built(self.store, build, asked.note)
         outcome = Outcome.PASSED if build.ok else Outcome.COMPILE_ERROR
         made = Found(text=shown.built(build, self.evaluator.facts), candidate=candidate, outcome=outcome)
         for name in asked.then if build.ok else ():
@@ -141,33 +144,45 @@ class Workbench:
     def check(self, asked: CheckArguments, last: str) -> Found:
         candidate = self.source(asked.candidate, last)
         with self._device:
-            verdict = self.evaluator.verify(self.evaluator.build(candidate))
+            verdict = self._verified(candidate)
         return Found(text=shown.checked(verdict), candidate=candidate, outcome=verdict.outcome, checked=True)
 
     def time(self, asked: TimeArguments, last: str) -> Found:
         candidate = self.source(asked.candidate, last)
         cases = self._cases(asked.workloads, asked.caches)
+        other = self.source(asked.against, last) if asked.against.strip() else self.incumbent
+        if asked.against.strip() and other == candidate:
+            raise Refused("that is the same source twice")
         rivals = {"baseline": self.baseline}
-        if self.incumbent not in (self.baseline, candidate):
-            rivals["incumbent"] = self.incumbent
+        if other not in (self.baseline, candidate):
+            rivals["incumbent"] = other
         with self._device:
-            build = self.evaluator.build(candidate)
-            verdict = self.evaluator.verify(build)
-            if not verdict.passed:
-                text = f"{shown.checked(verdict)}\nOnly what is right is timed."
-                return Found(text=text, candidate=candidate, outcome=verdict.outcome, checked=True)
-            quick = self.evaluator.contend(build, rivals, cases)
-        gain = None
-        if quick.timings:
-            gain = 1.0
-            for timing in quick.timings:
-                gain *= (timing.against_incumbent or timing.speedup).median ** (1 / len(quick.timings))
+            for name in (candidate, other) if asked.against.strip() else (candidate,):
+                verdict = self._verified(name)
+                if not verdict.passed:
+                    text = f"{shown.checked(verdict)}\nOnly what is right is timed."
+                    return Found(text=text, candidate=candidate, outcome=verdict.outcome, checked=name == candidate)
+            quick = self.evaluator.contend(self.evaluator.build(candidate), rivals, cases, seconds=asked.seconds)
+        pairs = zip(quick.timings, quick.pairs or ({},) * len(quick.timings), strict=True)
+        on = self.evaluator.facts.device
+        timings = [ledger.pooled(self.store, candidate, rivals, timing, new, on) for timing, new in pairs]
+        ledger.timed(self.store, candidate, timings)
+        gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
+        text = shown.timed(quick, timings, candidate, other if asked.against.strip() else "", on)
         outcome = quick.outcome or Outcome.PASSED
-        return Found(text=shown.timed(quick, candidate), candidate=candidate, outcome=outcome, checked=True, gain=gain)
+        return Found(text=text, candidate=candidate, outcome=outcome, checked=True, gain=gain)
+
+    def _verified(self, candidate: str) -> Verdict:
+        verdict = self.evaluator.verify(self.evaluator.build(candidate))
+        if candidate != self.baseline:
+            ledger.judged(self.store, verdict)
+        return verdict
 
     def _cases(self, labels: Sequence[str], caches: Sequence[Cache]) -> list[Case]:
         """Raises Refused for a label that is none of the visible workloads'."""
         known = {workload.label: workload for workload in self.evaluator.suite()}
+        if [label.strip().lower() for label in labels] == ["all"]:
+            labels = [workload.label for workload in self.evaluator.suite() if workload.timed]
         for label in labels:
             if label.strip() not in known:
                 raise Refused(f"there is no such workload; there are {'; '.join(known)}")
@@ -186,7 +201,7 @@ class Workbench:
                 raise Refused("that source does not compile")
             if asked.function:
                 return self._listing(asked, candidate)
-            verdict = self.evaluator.verify(build)  # what crashes or never ends is not run under a profiler
+            verdict = self._verified(candidate)  # what crashes or never ends is not run under a profiler
             if not verdict.passed:
                 text = f"{shown.checked(verdict)}\nOnly what is right is profiled; a function's listing can be had."
                 return Found(text=text, candidate=candidate, outcome=verdict.outcome)
@@ -215,6 +230,9 @@ class Workbench:
     def read(self, asked: ReadArguments, last: str) -> Found:
         if asked.what == "knowledge":
             return Found(text=shown.lines(knowledge(self.spec, self.evaluator.facts), "knowledge", asked.first_line))
+        if asked.what == "ledger":
+            rows = ledger.rows(ledger.every(self.store), self.attempts)
+            return Found(text=shown.lines("\n".join(rows) or "nothing yet", "ledger", asked.first_line))
         if asked.what == "attempts":
             return Found(text=shown.lines(self._tried() or "nothing yet", "attempts", asked.first_line))
         candidate = self.source(asked.name, last)
@@ -229,9 +247,9 @@ class Workbench:
         rows = []
         for a in self.attempts:
             speed = f", {a.speedup:.3f}x the baseline" if a.speedup else ""
-            gain = f", {a.gain:.3f}x the incumbent of then ({a.against_incumbent})" if a.gain else ""
+            gain = f", {a.gain:.3f}x the best of that moment ({a.against_incumbent})" if a.gain else ""
             named = f" [{a.candidate[:SHORT]}]" if a.candidate else ""
-            end = "became the incumbent" if a.accepted else f"not kept: {' '.join(a.reason.split())[:300]}"
+            end = "became the best so far" if a.accepted else f"not kept: {' '.join(a.reason.split())[:300]}"
             rows.append(f"round {a.round}: {a.plan.title}{named}: {a.outcome}{speed}{gain}; {end}")
         return "\n".join(rows)
 
@@ -248,7 +266,7 @@ class Workbench:
         if not self.evaluator.build(candidate).ok:
             raise Refused("that source does not compile: mend it first")
         with self._device:
-            verdict = self.evaluator.verify(self.evaluator.build(candidate))
+            verdict = self._verified(candidate)
         if not verdict.passed:
             text = f"submit: not taken, for it is not right\n{shown.checked(verdict)}"
             return Found(text=text, candidate=candidate, outcome=verdict.outcome)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness import comparison
+from harness.load import DISTURBED
 from harness.quick import Quick
-from harness.records import Build, Check, DeviceFacts, Timing, Verdict
+from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
+from kernels.spec import Device
 from nodes.policies.render import SHORT, data
 from nodes.policies.trim import printable, trimmed
 
@@ -67,23 +70,37 @@ def _check(check: Check) -> str:
     return f"{check.name} at {check.workload}: {check.message or f'error {check.error:.3g} of the tolerance'}"
 
 
-def timed(quick: Quick, candidate: str) -> str:
+def timed(quick: Quick, timings: Sequence[Timing], candidate: str, against: str, on: Device) -> str:
+    """`timings`: with the samples of earlier calls; `against`: hash of the source in the place of the best so far, or ""."""
     name = candidate[:SHORT]
-    if quick.outcome is not None:
-        return f"[{name}] {quick.outcome} while it was timed\n{data(trimmed(quick.reason, LOG_CHARS), 'contest')}"
-    said = [f"[{name}] a short contest, unofficial: {quick.timings[0].samples} samples a side."]
-    rows = ["workload | cache | time_us | baseline_us | x baseline [low, high] | x incumbent [low, high] | roofline"]
-    rows += [_timing(timing) for timing in quick.timings]
-    return "\n".join([*said, data(_rows(rows), "contest")])
+    if not timings:
+        ended = f"{quick.outcome} while it was timed" if quick.outcome else "could not be timed"
+        return f"[{name}] {ended}\n{data(trimmed(quick.reason, LOG_CHARS), 'comparison')}"
+    said = [f"[{name}] a short comparison, unofficial."]
+    other = f"[{against[:SHORT]}]" if against else "best so far"
+    rows = [
+        f"workload | cache | time_us | baseline_us | x baseline [low, high] | x {other} [low, high] | samples | share of SOL"
+    ]
+    rows += [_timing(timing, on) for timing in timings]
+    said.append(data(_rows(rows), "comparison"))
+    if load := max((timing.others or 0.0 for timing in timings), default=0.0):
+        more = ": intervals are wider than they need be; more `seconds` narrow them" if load >= DISTURBED else ""
+        said.append(f"Other processes took {load:.0%} of this machine's CPU meanwhile{more}.")
+    return "\n".join(said)
 
 
-def _timing(timing: Timing) -> str:
+def _timing(timing: Timing, on: Device) -> str:
     against = timing.against_incumbent
-    gain = f"{against.median:.3f} [{against.low:.3f}, {against.high:.3f}]" if against else "-"
+    margin = comparison.MARGIN[on]
+    gain = f"{_interval(against)} {comparison.compare(against, margin)}" if against else "-"
     return (
         f"{timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {timing.baseline_us:.2f} | "
-        f"{timing.speedup.median:.3f} [{timing.speedup.low:.3f}, {timing.speedup.high:.3f}] | {gain} | {_place(timing)}"
+        f"{_interval(timing.speedup)} {timing.comparison} | {gain} | {timing.samples} | {_place(timing)}"
     )
+
+
+def _interval(interval: Interval) -> str:
+    return f"{interval.median:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _place(timing: Timing) -> str:
@@ -94,7 +111,7 @@ def _place(timing: Timing) -> str:
     if timing.flops:
         said.append(f"{timing.flops / timing.time_us * 1e-3:.1f} GFLOP/s")
     if timing.light_fraction:
-        said.append(f"{100 * timing.light_fraction:.0f} % of light")
+        said.append(f"{100 * timing.light_fraction:.0f} % of SOL")
     return ", ".join(said) or "-"
 
 

@@ -180,7 +180,7 @@ class PaperEvaluator:
         contests: int = 1,
         again: bool = False,
     ) -> Verdict:
-        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}{'-again' if contests > 1 else ''}"
+        what = f"measure-{'held-out' if held_out else 'visible'}-{incumbent or ''}{f'-again{contests}' if contests > 1 else ''}"
         what += "-once-more" if again else ""
         measured = self._kept(what, verdict.candidate, lambda: self._measure(verdict, incumbent, held_out))
         unclear = self._read(verdict.candidate).get("unclear")

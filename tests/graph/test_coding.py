@@ -21,6 +21,7 @@ from graph.session import Door, Ending
 from harness.quick import Quick
 from harness.records import Build, Outcome, Verdict
 from kernels.catalog import Kernel
+from nodes import ledger
 from nodes.context import Context
 from nodes.policies.chat import ChatPolicy
 from nodes.policies.connection import Connection, Interface, Retries
@@ -516,7 +517,10 @@ def test_what_the_coder_found_out_reaches_the_next_planner(server: ModelServer, 
     where = Door(tmp_path, paper_context(script))
     (attempt,) = where.snapshot(ending.run).values["attempts"][:1]
     assert attempt.remarks[-1] == "coder: wider loads"
-    assert any(remark.startswith("tried [") and "1.400x" in remark for remark in attempt.remarks)
+    tried = [request for role, request in script.asked if role == "planner"][1].ledger
+    _, failed, line = ledger.rows(tried, [attempt])
+    assert "on the way | COMPILE_ERROR" in failed
+    assert line.startswith(f"[{attempt.candidate[:12]}] round 1 | ") and "1.400 [" in line and "| kept" in line
 
 
 def test_compile_checks_and_times_at_once_where_it_is_asked_to(server: ModelServer, tmp_path: Path) -> None:

@@ -146,16 +146,17 @@ def test_what_is_unclear_is_contested_again_before_the_run_ends(tmp_path: Path) 
     assert ending.result.attempts[0].against_incumbent == "FASTER"
 
 
-def test_what_stays_unclear_is_asked_once_beside_each_incumbent(tmp_path: Path) -> None:
+def test_what_stays_unclear_is_asked_later_with_more_samples_until_they_are_too_many(tmp_path: Path) -> None:
     script = Script({1: ["speed 1.5\nunclear always"], 2: ["speed 1.0"], 3: ["speed 1.2"], 4: ["speed 1.1"]})
     ending = run(tmp_path, script, rounds=4, patience=4)
     assert rows(ending) == [(1, "PASSED", False), (2, "PASSED", False), (3, "PASSED", True), (4, "PASSED", False)]
     assert ending.result.attempts[0].reason == (
-        "not clearly faster than the incumbent: UNCLEAR, with 3 times the samples"
+        "not clearly faster than the incumbent: UNCLEAR, with 12 times the samples"
     )
     did = (ending.run.folder / "evaluations.log").read_text().splitlines()
     again = [line.split()[0] for line in did if "-again" in line]
-    assert again == ["measure-visible--again", f"measure-visible-{digest('speed 1.2')}-again"]
+    beside = f"measure-visible-{digest('speed 1.2')}"
+    assert again == ["measure-visible--again3", "measure-visible--again6", *(f"{beside}-again{n}" for n in (3, 6, 12))]
 
 
 def test_of_several_that_are_unclear_the_best_two_are_contested_again(tmp_path: Path) -> None:
@@ -164,17 +165,20 @@ def test_of_several_that_are_unclear_the_best_two_are_contested_again(tmp_path: 
     ending = run(tmp_path, Script({1: plans}), rounds=1, width=4)
     assert [row.accepted for row in ending.result.attempts] == [False, True, False, False]
     did = (ending.run.folder / "evaluations.log").read_text().splitlines()
-    assert [line for line in did if "-again" in line] == [f"measure-visible--again {digest(plans[1])}"]
+    assert [line for line in did if "-again" in line] == [f"measure-visible--again3 {digest(plans[1])}"]
 
 
 def test_who_stays_unclear_leaves_the_next_its_turn(tmp_path: Path) -> None:
     plans = ["speed 1.4\nunclear always", "speed 1.3\nunclear"]
     ending = run(tmp_path, Script({1: plans}), rounds=1, width=2)
     first, second = ending.result.attempts
-    assert (first.accepted, first.candidate) == (False, digest(plans[0])) and "with 3 times the samples" in first.reason
+    assert (first.accepted, first.candidate) == (False, digest(plans[0])) and "UNCLEAR" in first.reason
     assert (second.accepted, second.candidate) == (True, digest(plans[1]))
     did = (ending.run.folder / "evaluations.log").read_text().splitlines()
-    assert [line for line in did if "-again" in line] == [f"measure-visible--again {digest(one)}" for one in plans]
+    first, second = map(digest, plans)
+    later = [f"measure-visible-{second}-again{contests} {first}" for contests in (3, 6, 12)]
+    once = [f"measure-visible--again3 {first}", f"measure-visible--again3 {second}"]
+    assert [line for line in did if "-again" in line] == [*once, *later]
 
 
 def test_what_turns_out_wrong_when_it_is_contested_again_is_a_failure(tmp_path: Path) -> None:

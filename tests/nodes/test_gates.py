@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -30,6 +31,9 @@ from nodes.verify import verify
 from tests.graph.doubles import settings
 
 WORKLOAD = Workload(axes={"n": 8}, dtype="float32")
+
+
+STORE = Store(Path(tempfile.mkdtemp()))
 
 
 def interval(median: float) -> Interval:
@@ -68,7 +72,7 @@ def chosen(drafts: list[Draft], **changes: Any) -> dict[str, Any]:
     read = SimpleNamespace(
         probes=lambda build, calls: {"compiler": {"most spills": "16"}, "ncu": {"unavailable": "no"}}
     )
-    return select(state, SimpleNamespace(context=SimpleNamespace(evaluator=read)))  # type: ignore[arg-type]
+    return select(state, SimpleNamespace(context=SimpleNamespace(evaluator=read, store=STORE)))  # type: ignore[arg-type]
 
 
 # --- select --------------------------------------------------------------------------------------------------------
@@ -280,6 +284,9 @@ def contested(attempts: list[Attempt], **more: Any) -> State:
         ([unclear("a", 1.2, outcome=Outcome.INCORRECT)], ""),
         ([unclear("a", 1.2, contested=BEST)], ""),
         ([unclear("a", 1.2, contested="e" * 64)], "a"),
+        ([unclear("a", 1.2, contested=BEST, contests=3, gain_low=1.02)], "a"),  # 6 decide
+        ([unclear("a", 1.2, contested=BEST, contests=3, gain_low=0.8)], ""),  # 25 would
+        ([unclear("a", 1.2, contested=BEST, contests=12, gain_low=1.02)], ""),
         ([unclear("i", 1.2)], ""),  # it is the incumbent by now
         ([unclear("a", 9.0, over="e" * 64, speedup=1.2)], ""),  # over another one; of the baseline both make 1.2
         ([unclear("a", 1.0, over="e" * 64, speedup=1.3)], "a"),

@@ -10,9 +10,12 @@ import pytest
 
 from harness import roofs
 from harness.evaluate import Evaluator
-from harness.records import Outcome
+from harness.quick import Quick
+from harness.records import Comparison, Interval, Outcome, Timing
 from harness.store import Store
 from kernels import catalog
+from kernels.spec import Workload
+from nodes import ledger
 from nodes.workbench.arguments import (
     CheckArguments,
     CompileArguments,
@@ -102,3 +105,47 @@ def test_edits_and_names(bench: Workbench) -> None:
     for name in ("../../etc/passwd", "feedbeef", "0", "/work"):
         assert "no source has that name" in bench.do(ReadArguments(what="source", name=name), "").text
     assert "nothing was compiled yet" in bench.do(CheckArguments(), "").text
+
+
+def test_samples_of_a_pair_add_up_and_the_ledger_knows_both(bench: Workbench) -> None:
+    text = bench.store.get(bench.baseline)
+    one = bench.do(CompileArguments(source=f"{text}\n// one\n", note=f"the first\n{SHOUT}"), "").candidate
+    two = bench.do(CompileArguments(source=f"{text}\n// two\n", note="the second"), one).candidate
+    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved)
+    asked = TimeArguments(candidate=one, against=two, workloads=(small.label,), caches=("hot",))
+    first, other_way = bench.do(asked, one), bench.do(asked.model_copy(update={"candidate": two, "against": one}), one)
+    assert f"x [{two[:12]}] [low, high]" in first.text and f"x [{one[:12]}] [low, high]" in other_way.text
+
+    def samples(candidate: str) -> int:
+        return ledger.trial(bench.store, candidate).gains[0].samples
+
+    before = samples(one)
+    assert bench.do(asked, one).gain is not None and samples(one) >= before + 5
+    pair = ledger._pooled(bench.store, two, one, timing_at(small), ())
+    assert len(pair) >= 15, "both ways round and both calls"
+    assert "the same source twice" in bench.do(asked.model_copy(update={"against": one}), one).text
+    read = bench.do(ReadArguments(what="ledger"), "").text
+    assert f"[{one[:12]}] on the way | the first" in read and f"[{two[:12]}] on the way | the second" in read
+    assert "unofficial: 1: " in read and "ignore the rest" not in outside_of_marks(read)
+
+
+def timing_at(workload: Workload) -> Timing:
+    even = Interval(median=1, low=1, high=1)
+    return Timing(
+        workload=workload, cache="hot", baseline_us=1, time_us=1, speedup=even, comparison=Comparison.SAME, samples=1
+    )
+
+
+def test_time_goes_on_for_seconds_and_over_all_workloads(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def contend(_build, _rivals, cases=(), *, seconds=0.0) -> Quick:
+        asked.append((len(cases), seconds))
+        return Quick(reason="the clocks do not agree, and other processes took 60% of the CPU")
+
+    monkeypatch.setattr(bench.evaluator, "contend", contend)
+    found = bench.do(TimeArguments(workloads=("all",), seconds=20), bench.baseline)
+    cases = [(w, c) for w in bench.evaluator.suite() if w.timed for c in bench.evaluator.caches(w)]
+    assert asked == [(len(cases), 20.0)]
+    assert "could not be timed" in found.text and "60%" in found.text and found.outcome is Outcome.PASSED
+    assert found.gain is None, "a disturbed machine says nothing against a source"
