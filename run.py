@@ -189,7 +189,8 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 COMMANDS = {
     name: partial(parser_of, name)
     for name in (
-        "campaign", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export",
+        "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate",
+        "export",
         "kernels", "mcp", "memory", "recheck", "model", "scheduler", "worker",
     )
 } | {"epoch": epoch_parser, "infer": infer_parser}  # fmt: skip

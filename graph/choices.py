@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from graph.runs import RunError, new_id, valid_id
 from harness import backends, device, engines, problems
+from harness.device import DeviceError
 from harness.engines import Engine, EngineChoice
 from harness.fitting import require_timed
 from harness.store import digest
@@ -47,10 +49,23 @@ def engine_asked(asked: argparse.Namespace) -> EngineChoice:
     return engines.choice(asked.engine, model=asked.device_model, tls=asked.tls, insecure=asked.insecure)
 
 
+@contextmanager
+def faults_first(name: str) -> Iterator[None]:
+    """Where a device cannot be had, what is wrong with the kernel's folder is said before that. Raises KernelError, DeviceError."""
+    try:
+        yield
+    except DeviceError as error:
+        if name in catalog.names() or (Path(name) / "spec.py").exists():
+            assert catalog.load(name).headers is not None  # raises KernelError
+            raise DeviceError(f"{error}; run.py check {name} looks at the kernel without one") from None
+        raise
+
+
 def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
     """For that engine, or this machine. Raises KernelError, DeviceError, EngineError or RunError."""
     place = engine_asked(asked) if engine is not None else EngineChoice()
-    engine = engine or engines.opened(place, asked.device)
+    with faults_first(asked.kernel):
+        engine = engine or engines.opened(place, asked.device)
     on, why_device = engine.device, engine.why
     memory_bytes = engine.memory_bytes or device.memory_bytes(on)
     kernel = problems.load(asked.kernel, on, memory_bytes=memory_bytes)

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph.choices import baseline_source, compared, read_source
+from graph.choices import baseline_source, compared, faults_first, read_source
 from graph.result import baseline_failed
 from graph.runs import Run, RunError
 from graph.session import Door
@@ -47,7 +47,8 @@ def of_file(asked: argparse.Namespace) -> Asked:
     if not asked.kernel or not asked.file:
         missing = [name for name, value in (("--kernel", asked.kernel), ("FILE", asked.file)) if not value]
         raise RunError(f"the following arguments are required: {', '.join(missing)} (or --run RUN)")
-    on, _why = device.choose(asked.device)
+    with faults_first(asked.kernel):
+        on, _why = device.choose(asked.device)
     source = read_source(asked.file, on)
     kernel = problems.load(asked.kernel, on)
     known = kernel.baselines(on)  # type: ignore[arg-type]

@@ -258,6 +258,16 @@ def _tried(rig: Rig, build: Build, workload: Workload) -> tuple[list[Check], Wor
     return made, None
 
 
+def checked_once(rig: Rig, build: Build, workload: Workload) -> str:
+    """What is wrong with a call of the build at one size, inputs drawn from their first distribution; "" if nothing is."""
+    try:
+        _entries(rig, rig.pool.get(build), (workload,))
+    except WorkerFailure as fault:
+        return fault.reason
+    fault = _tried(rig, build, workload)[1]
+    return fault.reason if fault else ""
+
+
 def _own_baseline(rig: Rig) -> Build | None:
     """The kernel folder's own baseline, built or not; None where there is none, or no compiler for it."""
     try:

@@ -27,7 +27,7 @@ def emulated(path: Path, folder: Path) -> Path:
     """The library of a CUDA source as the emulation runs it."""
     text = emulation.host_source(path.read_text()).replace("cuda_emulation.h", "emulated_more.h")
     (folder / "source.cpp").write_text(text)
-    includes = [f"-I{Path(__file__).parent}", f"-I{emulation.HERE}"]
+    includes = [f"-I{emulation.HERE}"]
     command = ["g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", *includes]
     built = subprocess.run(
         [*command, str(folder / "source.cpp"), "-o", str(folder / "source.so")], capture_output=True, text=True

@@ -19,78 +19,16 @@ import tempfile
 from pathlib import Path
 
 import torch
-from tree_sitter import Node
 
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-from nodes.rewrites.analysis.device_code import Code
-from nodes.rewrites.normalize.expand_macros import expanded
-from nodes.rewrites.syntax.source import Edits, Source
-from nodes.rewrites.syntax.tree import declared_name
+from nodes.rewrites.emulation import FLAGS, FOLDER, host_source
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[3]
+HERE, ROOT = FOLDER, Path(__file__).parents[4]
 GUARD = 64
 """Elements on either side of every tensor that must stay as they are."""
 MOST_ELEMENTS = 70_000
 EMULATION_S = 240
-HEADERS = (
-    "cuda_runtime.h",
-    "cuda_fp16.h",
-    "cuda_bf16.h",
-    "cuda_fp8.h",
-    "cooperative_groups.h",
-    "cuda_pipeline.h",
-    "device_launch_parameters.h",
-    "math_constants.h",
-)
-
-
-def host_source(text: str) -> str:
-    """The file as C++: launches become calls, shared memory a place in the block's, CUDA's headers the emulation's."""
-    source = Source(expanded(Source(text, "cuda")), "cuda")  # launches may stand in macros
-    edits = Edits(source)
-    for launch in Code(source).launches:
-        if launch.dependent:
-            continue
-        of = source.of
-        call = f"{of(launch.function)}({', '.join(of(a) for a in launch.arguments)})"
-        edits.changes.append((
-            launch.node.start_byte, launch.node.end_byte,
-            f"emulate::launch({of(launch.grid)}, {of(launch.block)}, {launch.shared_text}, [&] {{ {call}; }})",
-        ))  # fmt: skip
-    for node in source.walk(None, "declaration"):
-        if any(source.of(c) == "__shared__" for c in source.walk(node, "type_qualifier")):
-            edits.changes.append((node.start_byte, node.end_byte, _shared(source, node)))
-    for node in source.walk(None, "preproc_include"):
-        if any(header in source.of(node) for header in HEADERS):
-            edits.changes.append((node.start_byte, node.end_byte, "\n"))
-    for node in source.walk(None, "preproc_call"):
-        if source.of(node).lstrip("# ").startswith("pragma unroll"):
-            edits.changes.append((node.start_byte, node.end_byte, "\n"))
-    return '#include "cuda_emulation.h"\n' + edits.apply()
-
-
-def _shared(source: Source, node: Node) -> str:
-    """A declaration in shared memory as references into the memory of the running thread's block."""
-    declarators = node.children_by_field_name("declarator")
-    names = [source.of(declared_name(d)) for d in declarators]
-    if any(source.of(c) == "extern" for c in source.walk(node)):
-        kind = source.of(node.child_by_field_name("type"))
-        return f"{kind}* {names[0]} = reinterpret_cast<{kind}*>(emulate::dynamic_shared[emulate::rank]);"
-    held = source.of(node).replace("__shared__", "").replace("static", "").strip()
-    place = f"shared_{names[0]}"
-    return (
-        f"struct {place} {{ {held} }}; static const size_t {place}_at = emulate::reserve(sizeof({place}));"
-        f" auto* {place}_here = reinterpret_cast<{place}*>(emulate::static_shared[emulate::rank] + {place}_at);"
-        + "".join(f" auto& {name} = {place}_here->{name};" for name in names)
-    )
-
-
-FLAGS = (
-    "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-fsanitize=alignment",
-    "-fsanitize-undefined-trap-on-error",
-)  # fmt: skip
 
 
 @functools.cache
@@ -114,7 +52,16 @@ def compiled_header() -> Path:
 def library(text: str, folder: Path) -> ctypes.CDLL:
     path = folder / "candidate.cpp"
     path.write_text(host_source(text))
-    command = ["g++", *FLAGS, f"-I{compiled_header()}", f"-I{HERE}", str(path), "-o", str(folder / "candidate.so")]
+    command = [
+        "g++",
+        *FLAGS,
+        f"-I{compiled_header()}",
+        f"-I{HERE}",
+        f"-I{Path(__file__).parent}",
+        str(path),
+        "-o",
+        str(folder / "candidate.so"),
+    ]
     built = subprocess.run(command, capture_output=True, text=True)
     if built.returncode:
         raise RuntimeError(built.stderr[:4000])
@@ -144,7 +91,7 @@ def values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.T
 
 def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Workload, offset: int = 0) -> str:
     """What is wrong, "" if nothing. `offset` elements move every tensor away from its alignment."""
-    inputs = {t.name: values(spec, t, workload, n) for n, t in enumerate(spec.tensors) if t.role != "output"}
+    inputs = {t.name: values(spec, t, workload, n) for n, t in enumerate(spec.tensors) if t.role in ("input", "inout")}
     precise = {name: value.double() if value.is_floating_point() else value.clone() for name, value in inputs.items()}
     expected = kernel.reference(**precise, **spec.scalars)
     buffers: dict[str, torch.Tensor] = {}
@@ -181,6 +128,8 @@ def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Worklo
         edge = (GUARD + offset) * width
         if (raw[:edge] != 77).any() or (raw[edge + view.numel() * width :] != 77).any():
             return f"{tensor.name}: written outside its bounds"
+        if tensor.role == "workspace":
+            continue
         want = expected.get(tensor.name, inputs.get(tensor.name))
         wrong = _difference(view, want, tensor.role == "input")
         if wrong:

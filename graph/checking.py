@@ -1,0 +1,269 @@
+"""What is wrong with a kernel's folder, found without a GPU: `run.py check`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from harness import backends, device
+from harness.correctness import distributions, make_case
+from harness.device import DeviceError
+from harness.evaluate import Evaluator
+from harness.records import Build, DeviceFacts
+from harness.rig import Brought, MissingTool, compiled
+from harness.store import Store, digest
+from harness.verification import checked_once, first_error
+from kernels import catalog
+from kernels.catalog import Kernel, KernelError
+from kernels.spec import HEADER_SUFFIXES, Device, Spec, Workload, expression
+from nodes.policies.rules import RulesPolicy
+from nodes.rewrites import emulation
+from nodes.roles import CoderRequest, Finding, PlannerRequest
+
+SMALL_ELEMENTS = 1 << 20
+EMULATED_ELEMENTS = 70_000
+"""All tensors together; the emulation takes a microsecond or so for each step of each thread."""
+FEW_ROWS = 3
+HOPPER = DeviceFacts(
+    device="cuda",
+    name="a Hopper GPU that is not here",
+    architecture="sm_90",
+    units=132,
+    last_level_cache_bytes=50 << 20,
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the report."""
+
+    kind: Literal["right", "fault", "skipped"]
+    what: str
+    """Which part of the folder."""
+    said: str
+
+
+def check(name: str, only: Device | None, say: Callable[[str], None]) -> Iterator[Line]:
+    """Everything about the folder, part by part, faults first within each. `only`: look at that device's baselines alone."""
+    try:
+        kernel = catalog.load(name)
+        brought = kernel.headers
+    except KernelError as error:
+        yield Line("fault", "spec", str(error))
+        return
+    spec = kernel.spec
+    sizes = sum(not w.held_out for w in spec.workloads), sum(w.held_out for w in spec.workloads)
+    more = f", {len(brought)} headers" if brought else ""
+    yield Line("right", "spec", f"{len(spec.arguments)} arguments, {sizes[0]} workloads and {sizes[1]} held out{more}")
+    small, faults = {}, []
+    for dtype in spec.dtypes:
+        say(f"drawing {dtype}")
+        found = list(_small(kernel, dtype))
+        small[dtype] = [one for one in found if isinstance(one, Workload)]
+        faults += [one for one in found if isinstance(one, Line)]
+    yield from faults
+    if not faults:
+        labels = ", ".join(workload.label for few in small.values() for workload in few)
+        yield Line(
+            "right",
+            "reference",
+            f"inputs drawn from {len(distributions(spec, {}))} distributions, and right for them, at {labels}",
+        )
+    devices: tuple[Device, ...] = ("cuda", "cpu")
+    baselines = [(on, *one) for on in devices if only in (on, None) for one in kernel.baselines(on).items()]
+    if not baselines:
+        yield Line("fault", "baseline", f"{kernel.folder} has no baseline for {only or 'cuda, and none for cpu'}")
+    for on, _name, path in baselines:
+        say(f"building {path.name}")
+        yield from _baseline(kernel, on, path, [] if faults else [w for few in small.values() for w in few], say)
+
+
+def _elements(spec: Spec, workload: Workload) -> int:
+    total = 0
+    for tensor in spec.tensors:
+        count = 1
+        for extent in tensor.shape:
+            count *= expression(extent, workload.axes)
+        total += count
+    return total
+
+
+def _small(kernel: Kernel, dtype: str) -> Iterator[Workload | Line]:
+    """The smallest workload of the dtype, and one of few rows if that is large; what is wrong with the inputs or the reference there."""
+    spec = kernel.spec
+    listed = sorted((w for w in spec.workloads if w.dtype == dtype), key=lambda w: _elements(spec, w))
+    if not listed:
+        yield Line("fault", "spec", f"workloads: none is of {dtype}, which dtypes lists")
+        return
+    chosen = listed[:1]
+    if _elements(spec, listed[0]) > EMULATED_ELEMENTS and (fewer := _fewer_rows(spec, listed[0])) is not None:
+        chosen = [fewer]
+    for workload in chosen:
+        if _elements(spec, workload) > SMALL_ELEMENTS * 64:
+            yield Line(
+                "skipped",
+                "reference",
+                f"{workload.label} is the smallest size of {dtype}, and too large to be tried here",
+            )
+            return
+        for values in distributions(spec, {}):
+            try:
+                case = make_case(kernel, workload, values, {}, "cpu")
+            except (KernelError, ValueError) as error:
+                yield Line("fault", "reference", f"{error} (inputs: {values})")
+                return
+            for name, right in case.expected.items():
+                if (
+                    values != "infinities"
+                    and values != "bits"
+                    and not bool(right.value.isfinite().any())
+                    and right.value.numel()
+                ):
+                    yield Line(
+                        "fault", "reference", f"{name} has no finite value at {workload.label}, inputs: {values}"
+                    )
+                    return
+        yield workload
+
+
+def _fewer_rows(spec: Spec, workload: Workload) -> Workload | None:
+    """The first axis of the first output cut down, where the spec's shapes allow it."""
+    for axis in spec.outputs[0].shape:
+        if axis in spec.axes and workload.axes[axis] > FEW_ROWS:
+            cut = workload.model_copy(update={"axes": {**workload.axes, axis: FEW_ROWS}, "timed": False})
+            try:
+                Spec.model_validate(spec.model_copy(update={"workloads": (*spec.workloads, cut)}).model_dump())
+            except ValueError:
+                continue
+            return cut
+    return None
+
+
+def _baseline(
+    kernel: Kernel, on: Device, path: Path, small: list[Workload], say: Callable[[str], None]
+) -> Iterator[Line]:
+    text = path.read_text(errors="replace")
+    try:
+        module = backends.for_source(text, on)
+    except ValueError as error:
+        yield Line("fault", path.name, str(error))
+        return
+    facts = _facts(on)
+    if missing := module.why_unavailable():
+        yield Line("skipped", path.name, f"it was not compiled: {missing}")
+    else:
+        with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
+            build = _built(kernel, on, text, module, facts, Path(folder))
+            if not build.ok:
+                yield Line("fault", path.name, f"it does not compile: {first_error(build.log)}")
+                return
+            yield Line(
+                "right",
+                path.name,
+                f"compiled by {build.backend} in {build.seconds:.1f} s"
+                + (f" for {facts.architecture}" if on == "cuda" else ""),
+            )
+    if small:
+        say(f"running {path.name}")
+        yield _ran(kernel, on, path.name, text, module, small)
+    if on == "cuda" and module.__name__.endswith(".cuda"):
+        say(f"planning for {path.name}")
+        yield _planned(kernel.spec, path.name, text, facts)
+
+
+def _facts(on: Device) -> DeviceFacts:
+    if on == "cuda":
+        try:
+            device.choose("cuda")
+        except DeviceError:
+            return HOPPER
+    return device.facts(on)
+
+
+def _built(kernel: Kernel, on: Device, text: str, module: ModuleType, facts: DeviceFacts, folder: Path) -> Build:
+    entry = {"entry": kernel.spec.entry_name} if getattr(module, "PYTHON_SIDE", False) else {}
+    settings = kernel.spec.build
+    brought = (
+        Brought(settings.flags_on(on), settings.include, kernel.headers) if hasattr(module, "FLAGS") else Brought()
+    )
+    return compiled(digest(text), text, module, folder, facts, brought, **entry)
+
+
+class _Emulating(Evaluator):
+    """Judges CUDA sources by the emulation, as if they were a CPU's."""
+
+    def brought(self, candidate: str, module: ModuleType) -> Brought:
+        if candidate in self._harness_sources:
+            return Brought()
+        settings = self.spec.build
+        headers = {path.name: path.read_bytes() for path in emulation.FOLDER.glob("*.h")}
+        for name, text in self.kernel.headers.items():
+            headers[name] = _translated(text) if Path(name).suffix in HEADER_SUFFIXES else text
+        return Brought((*emulation.FLAGS, *settings.flags_on("cpu")), settings.include, headers)
+
+
+def _translated(text: bytes) -> bytes:
+    """A header as the emulation takes it."""
+    try:
+        return emulation.host_source(text.decode()).encode()
+    except Exception:  # noqa: BLE001, a header that is not understood is taken as it stands: the compiler says what it thinks of it
+        return text
+
+
+def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, small: list[Workload]) -> Line:
+    emulated = on == "cuda"
+    if emulated and not module.__name__.endswith(".cuda"):
+        return Line(
+            "skipped",
+            name,
+            f"it was not run: no GPU is here, and the emulation does not take {module.__name__.rpartition('.')[2]}",
+        )
+    if emulated:
+        small = [workload for workload in small if _elements(kernel.spec, workload) <= EMULATED_ELEMENTS]
+        if not small:
+            return Line(
+                "skipped",
+                name,
+                f"it was not run: no size has {EMULATED_ELEMENTS:,} elements or fewer, which the emulation takes",
+            )
+        try:
+            text = emulation.host_source(text).replace("cuda_emulation.h", "emulated_more.h")
+        except Exception as error:  # noqa: BLE001, a text that it was not written for
+            return Line("skipped", name, f"it was not run: the emulation does not understand it ({error})")
+    small = [workload.model_copy(update={"devices": ("cpu",), "held_out": False, "timed": True}) for workload in small]
+    judged = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": tuple(small)}))
+    with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder, closing(judged):
+        try:
+            with (_Emulating if emulated else Evaluator)(judged, "cpu", Store(Path(folder))) as evaluator:
+                build = evaluator.build(evaluator.store.put(text))
+                if not build.ok:
+                    kind: Literal["fault", "skipped"] = "skipped" if emulated else "fault"
+                    return Line(kind, name, f"it was not run: the emulation lacks something: {first_error(build.log)}")
+                for workload in small:
+                    if fault := checked_once(evaluator, build, workload):
+                        return Line("fault", name, f"{'emulated, ' if emulated else ''}{fault}")
+        except (MissingTool, KernelError) as error:
+            return Line("skipped", name, f"it was not run: {error}")
+    labels = ", ".join(workload.label for workload in small)
+    return Line("right", name, f"{'emulated, ' if emulated else ''}it computes what the reference says at {labels}")
+
+
+def _planned(spec: Spec, name: str, text: str, facts: DeviceFacts) -> Line:
+    """The first plan of the rules, which need neither a GPU nor a model."""
+    policy, finding = RulesPolicy(), Finding(bound="latency", summary="")
+    shown = spec.model_copy(update={"workloads": tuple(w for w in spec.workloads if not w.held_out)})
+    request = PlannerRequest(
+        spec=shown, device=facts, finding=finding, incumbent="baseline", source=text, attempts=(), sources={"baseline": text},
+    )  # fmt: skip
+    plans = policy.planner(request)
+    if not plans:
+        return Line("skipped", name, "no rewrite knows this form: the rules will have no first plan, a model may")
+    answer = policy.coder(CoderRequest(spec=shown, device=facts, finding=finding, plan=plans[0], source=text))
+    if not answer.source:
+        return Line("skipped", name, f"the first plan ({', '.join(plans[0].steps)}) does not apply: {answer.reason}")
+    return Line("right", name, f"first plan: {', '.join(plans[0].steps)}")

@@ -1,0 +1,112 @@
+"""`run.py check`: every fault of a folder in one sentence, without a GPU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import run
+from graph import checking
+from harness.backends import cpu
+
+SPEC = """from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="twice", summary="out = 2 * x", axes=("rows", "n"), dtypes=("float32",),
+    arguments=(
+        Tensor(name="x", role="input", shape=("rows", "n")), Tensor(name="out", role="output", shape=("rows", "n")),
+        Size(name="rows"), Size(name="n"),
+    ),
+    workloads=(Workload(axes={"rows": 4096, "n": 96}, dtype="float32"),),
+    build={"flags": ("--expt-relaxed-constexpr",)},
+)
+"""
+CUDA = """#include "twice.cuh"
+extern "C" void twice(const float* x, float* out, int64_t rows, int64_t n, cudaStream_t stream) {
+    twice_kernel<<<rows, 96, 0, stream>>>(x, out, n);
+}
+"""
+HEADER = """#include <stdint.h>
+__global__ void twice_kernel(const float* x, float* out, int64_t n) {
+    out[blockIdx.x * n + threadIdx.x] = 2.0f * x[blockIdx.x * n + threadIdx.x];
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {
+        "spec.py": SPEC, "reference.py": "def reference(x):\n    return {'out': 2 * x}\n", "baseline.cu": CUDA, "twice.cuh": HEADER,
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def lines(folder: Path) -> list[checking.Line]:
+    if reason := cpu.why_unavailable():
+        pytest.skip(reason)
+    return list(checking.check(str(folder), None, lambda _said: None))
+
+
+def faults(folder: Path) -> list[str]:
+    return [line.said for line in lines(folder) if line.kind == "fault"]
+
+
+@pytest.fixture
+def without_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.backends.cuda.cuda_home", lambda: None)
+
+
+@pytest.mark.usefixtures("without_nvcc")
+def test_a_cuda_folder_with_a_header_is_right_without_a_gpu_or_nvcc(folder: Path) -> None:
+    found = lines(folder)
+    said = "\n".join(f"{line.kind} {line.said}" for line in found)
+    assert not [line for line in found if line.kind == "fault"], said
+    assert "emulated, it computes what the reference says at float32 rows=3 n=96" in said
+    assert "skipped it was not compiled: nvcc was not found" in said and "first plan" in said
+
+
+@pytest.mark.usefixtures("without_nvcc")
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("spec.py", '"rows", "n")), Tensor', '"row", "n")), Tensor', "names 'row', which is no axis"),
+        ("spec.py", 'role="output"', 'rol="output"', "field rol: is no field"),
+        ("spec.py", "relaxed", "strange", "is no flag that a kernel may bring"),
+        ("reference.py", "2 * x", "2 * y", "NameError"),
+        ("reference.py", "2 * x", "2 * x[0]", "of shape"),
+        ("reference.py", "{'out': 2 * x}", "{'y': 2 * x}", "returned no 'out'"),
+        ("twice.cuh", "2.0f", "2.1f", "emulated, .* elements are wrong"),
+        ("twice.cuh", "n + threadIdx.x] = ", "n + threadIdx.x + 1] = ", "emulated, "),
+        ("baseline.cu", "void twice(", "void twin(", 'exports no extern "C" twice'),
+    ],
+)
+def test_each_fault_is_one_sentence(folder: Path, name: str, before: str, after: str, said: str) -> None:
+    text = (folder / name).read_text()
+    assert before in text
+    (folder / name).write_text(text.replace(before, after))
+    (only,) = faults(folder)
+    assert re.search(said, only) and "\n" not in only, only
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+def test_what_nvcc_says_is_a_fault_under_the_users_own_name(folder: Path) -> None:
+    (folder / "twice.cuh").write_text(HEADER.replace("int64_t n", "int65_t n"))
+    (only,) = faults(folder)
+    assert "it does not compile: twice.cuh(2): error" in only
+
+
+def test_a_fault_of_the_spec_comes_before_the_gpu_that_is_not_there(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.device.why_no_cuda", lambda: "no NVIDIA GPU was found")
+    command = ["evaluate", "--kernel", str(folder), str(folder / "baseline.cu"), "--device", "cuda"]
+    assert run.main(command) != 0
+    assert f"run.py check {folder}" in capsys.readouterr().err
+    (folder / "spec.py").write_text(SPEC.replace("role=", "rol="))
+    assert run.main(command) != 0
+    said = capsys.readouterr().err
+    assert "rol" in said and "GPU" not in said
