@@ -7,12 +7,17 @@
 PyTorch: one that the environment already has is kept. Otherwise a machine with an NVIDIA driver gets PyPI's wheel,
 which carries CUDA; one without gets the CPU build, from where pip is set up to look or else from PyTorch's own index,
 because PyPI's wheel would bring several gigabytes of CUDA with it.
+
+uv installs, since it takes a fifth of pip's processor time; where uv cannot be had or fails, pip does.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,10 +25,15 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+CONSTRAINTS = HERE / "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-EVERY_S = 4.0
-"""pip's own words are hundreds of lines, and without them the longest step is silent for minutes."""
-DOING = re.compile(r"\s*(Collecting|Downloading|Building|Preparing|Installing)")
+EVERY_S = 1.0
+"""How often the line is written anew. Where it is no terminal, it is written when the step changes, and every half minute."""
+STEP = re.compile(r"\s*(Collecting|Downloading|Downloaded|Building|Built|Prepar|Install|Resolved|Using Python)")
+MODULES = (
+    "torch, rich.live, langchain_openai, langgraph.checkpoint.sqlite, tree_sitter_cuda, optuna, graph.workflow, run"
+)
+"""A run's longest imports. Importing them once compiles the modules that are used, and shows that the installation works."""
 
 
 def main() -> int:
@@ -33,55 +43,104 @@ def main() -> int:
     options = parser.parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036 - this file is what an older Python is told by
         return fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}; run a newer python3")
+    began = time.monotonic()
     python = options.venv / "bin" / "python"
     if not python.exists():
-        say(f"making {options.venv}")
-        made = subprocess.run([sys.executable, "-m", "venv", options.venv], capture_output=True, text=True)
+        made = watch("making " + display(options.venv), [sys.executable, "-m", "venv", options.venv])
         if made.returncode:
             return fail(f"python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv\n{made.stdout}")
-    if not install_torch(python):
-        return fail("PyTorch could not be installed; see pip's words above")
-    wanted = ".[test]" if options.tests else "."
-    say(f"installing {wanted}")
-    if pip(python, "-e", wanted, cwd=HERE).returncode:
-        return fail("the installation failed; see pip's words above")
-    say(f"ready: {display(python)} run.py --kernel silu_and_mul")
+    wanted = requirements(extras=("test",) if options.tests else ())
+    has_torch = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    more: list[str] = []
+    if subprocess.run([python, "-c", has_torch], capture_output=True).returncode:
+        version = re.search(r"^torch==(\S+)$", CONSTRAINTS.read_text(), re.MULTILINE)[1]
+        if Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists():
+            wanted.append(f"torch=={version}")
+        else:
+            wanted.append(f"torch=={version}+cpu")
+            more = ["--extra-index-url", CPU_INDEX]
+    if not install(python, wanted, more):
+        return fail("the installation failed; see the installer's words above")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = watch("compiling the modules of a run", [python, "-c", f"import {MODULES}"], cwd=HERE, env=environment)
+    if done.returncode:
+        return fail(f"what was installed cannot be imported:\n{done.stdout[-2000:]}")
+    say(f"ready after {time.monotonic() - began:.0f} s: {display(python)} run.py --kernel silu_and_mul")
     return 0
 
 
-def install_torch(python: Path) -> bool:
-    """Make sure that some PyTorch is there; False where none could be installed."""
-    if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
-        return True
-    pins = (HERE / "constraints.txt").read_text()
-    version = re.search(r"^torch==(\S+)$", pins, re.MULTILINE)[1]
-    if Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists():
-        say(f"installing torch {version} with CUDA")
-        return pip(python, f"torch=={version}").returncode == 0
-    say(f"no NVIDIA driver here: installing the CPU build of torch {version}")
-    if pip(python, f"torch=={version}+cpu", quiet=True).returncode == 0:
-        return True
-    return pip(python, f"torch=={version}+cpu", "--extra-index-url", CPU_INDEX).returncode == 0
+def requirements(extras: tuple[str, ...] = ()) -> list[str]:
+    """What pyproject.toml asks for, with the named extras. Installing the project itself would only build an empty package."""
+    import tomllib
+
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    found = list(project["dependencies"])
+    for extra in extras:
+        for line in project["optional-dependencies"][extra]:
+            own = re.fullmatch(project["name"] + r"\[(.*)\]", line)
+            found += requirements(tuple(own[1].split(","))) if own else [line]
+    return sorted(set(found))
 
 
-def pip(python: Path, *arguments: str, quiet: bool = False, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    """Runs pip install, saying every few seconds what pip is at; its own words where it fails, unless `quiet`."""
-    options = ["install", "--disable-pip-version-check", "--progress-bar", "off", "-c", HERE / "constraints.txt"]
-    command = [python, "-m", "pip", *options, *arguments]
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def install(python: Path, wanted: list[str], more: list[str]) -> bool:
+    """Install with uv, then with pip, each first from where pip is set up to look, and then from the indices in `more` too."""
+    count = f"installing {len(wanted)} packages and what they need"
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
+    uv = shutil.which("uv") or python.parent / "uv"
+    if not Path(uv).exists():
+        watch("fetching uv", [*pip, "uv"])
+    tries: list[list] = []
+    if Path(uv).exists():
+        indices = uv_options(python)
+        tries += [[uv, "pip", "install", "--python", python, *indices, *also] for also in ([], more)]
+    # What the first import compiles is a tenth of what pip would compile.
+    tries += [[*pip, "--no-compile", *also] for also in ([], more)]
+    tries = [command for index, command in enumerate(tries) if command not in tries[:index]]
+    for command in tries:
+        by = Path(command[0]).name.replace("python", "pip")
+        done = watch(f"{count}, by {by}", [*command, "-c", CONSTRAINTS, *wanted], cwd=HERE)
+        if done.returncode == 0:
+            return True
+    sys.stderr.write("\n".join(done.stdout.splitlines()[-40:]) + "\n")
+    return False
+
+
+def uv_options(python: Path) -> list[str]:
+    """Where pip is set up to look, in uv's words; uv does not read pip's files and variables."""
+    names = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+    found = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    options = ["--index-strategy", "unsafe-best-match"]  # pip's: the best of all indices; versions are pinned
+    for key, value in re.findall(r"^\S*?\.([a-z-]+)=(.*)$", found, re.MULTILINE):
+        words = ast.literal_eval(value).split()
+        if key in names:
+            options += [part for word in words for part in (names[key], word)]
+        elif key == "no-index" and words[0].lower() in ("1", "true", "yes", "on"):
+            options.append("--no-index")
+    return options
+
+
+def watch(step: str, command: list, **more) -> subprocess.CompletedProcess:
+    """Run a command; one line, which stays, says for how long and what it is at. Its output is the result's `stdout`."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
     words: list[str] = []
     reader = threading.Thread(target=lambda: [words.append(line) for line in process.stdout], daemon=True)
     reader.start()
-    began = time.monotonic()
+    began = last = time.monotonic()
+    terminal = sys.stdout.isatty()
+    if not terminal:
+        say(step)
     while reader.is_alive():
         reader.join(EVERY_S)
-        if reader.is_alive():
-            at = next((line.strip() for line in reversed(words) if DOING.match(line)), "")
-            say(f"{time.monotonic() - began:4.0f} s  {at[:100]}")
-    process.wait()
-    if process.returncode and not quiet:
-        sys.stderr.writelines(words[-40:])
-    return subprocess.CompletedProcess(command, process.returncode)
+        now = time.monotonic()
+        if terminal or (reader.is_alive() and now - last >= 30 * EVERY_S):
+            at = next((line.strip() for line in reversed(words) if STEP.match(line)), "") if reader.is_alive() else ""
+            line = f"bootstrap: {now - began:4.0f} s  {step}" + (f": {at}" if at else "")
+            width = shutil.get_terminal_size().columns - 1 if terminal else 160
+            print("\r\x1b[K" * terminal + line[:width], end="" if terminal else "\n", flush=True)
+            last = now
+    if terminal:
+        print()
+    return subprocess.CompletedProcess(command, process.wait(), "".join(words))
 
 
 def display(path: Path) -> str:

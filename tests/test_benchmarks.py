@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import cluster, comparison, draft_correctness, kernelbench_agreement, library, parts
+from benchmarks import cluster, comparison, draft_correctness, kernelbench_agreement, library
 from harness import backends
 from kernels import catalog
 from kernels.spec import Workload
@@ -33,18 +33,6 @@ def small(monkeypatch):
 def run(module, monkeypatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", [module.__name__, *arguments])
     module.main()
-
-
-@pytest.mark.slow
-def test_the_parts_of_a_verdict_are_all_there(small, monkeypatch, capsys):
-    before = {(owner, name): getattr(owner, name) for owner, names in parts.PARTS.items() for name in names}
-    try:
-        run(parts, monkeypatch, "--device", "cpu", "--verdicts", "1")
-    finally:
-        for (owner, name), function in before.items():
-            setattr(owner, name, function)
-    said = capsys.readouterr().out
-    assert "PASSED" in said and "sampling.timed_request" in said and "Contest.sample" in said
 
 
 def test_a_kernel_beside_itself_and_beside_a_slower_one(small, monkeypatch, capsys):
