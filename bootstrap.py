@@ -88,7 +88,7 @@ def install(python: Path, wanted: list[str], more: list[str]) -> bool:
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
     uv = shutil.which("uv") or python.parent / "uv"
     if not Path(uv).exists():
-        watch("fetching uv", [*pip, "uv"])
+        watch("fetching uv", [*pip, "-c", CONSTRAINTS, "uv"])
     tries: list[list] = []
     if Path(uv).exists():
         indices = uv_options(python)

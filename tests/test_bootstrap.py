@@ -1,4 +1,4 @@
-"""bootstrap.py's own words, with a stand-in for pip: what is slow says what it is at, what fails says why."""
+"""bootstrap.py's own words, with a stand-in for the installers: what is slow says what it is at, what fails says why."""
 
 from __future__ import annotations
 
@@ -9,31 +9,63 @@ import pytest
 
 import bootstrap
 
-PIP = """#!{python}
-import sys, time
-print("Collecting torch")
-print("  Downloading torch-2.13.0-cp311.whl (180.0 MB)", flush=True)
-time.sleep(0.5)
+PROGRAM = """#!{python}
+import pathlib, sys, time
+if "config" in sys.argv:
+    print("global.find-links='/wheels'\\nglobal.extra-index-url='file:///one\\\\nfile:///two'")
+    sys.exit()
+with pathlib.Path(__file__).with_name("asked").open("a") as asked:
+    print(pathlib.Path(__file__).name, *sys.argv[1:], file=asked)
+print("Downloading torch-2.13.0-cp311.whl (180.0 MB)", flush=True)
+time.sleep(0.4)
 print("ERROR: no space left", file=sys.stderr)
 sys.exit({code})
 """
 
 
-def stand_in(folder: Path, code: int) -> Path:
-    path = folder / "python"
-    path.write_text(PIP.format(python=sys.executable, code=code))
-    path.chmod(0o755)
-    return path
+def stand_in(folder: Path, **codes: int) -> Path:
+    for name, code in codes.items():
+        (folder / name).write_text(PROGRAM.format(python=sys.executable, code=code))
+        (folder / name).chmod(0o755)
+    return folder / "python"
 
 
-def test_a_long_installation_says_what_it_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(bootstrap, "EVERY_S", 0.2)
-    assert bootstrap.pip(stand_in(tmp_path, 0), "torch").returncode == 0
+@pytest.fixture(autouse=True)
+def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda _: None)
+
+
+def asked(folder: Path) -> list[str]:
+    return (folder / "asked").read_text().splitlines()
+
+
+def test_a_long_installation_says_what_it_is_at_in_a_line_that_stays(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(bootstrap, "EVERY_S", 0.01)
+    assert bootstrap.install(stand_in(tmp_path, python=0, uv=0), ["torch"], [])
     said = capsys.readouterr()
-    assert "Downloading torch-2.13.0-cp311.whl (180.0 MB)" in said.out and said.err == ""
+    assert "by uv: Downloading torch-2.13.0-cp311.whl (180.0 MB)" in said.out and said.err == ""
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_a_failed_installation_shows_pips_words(tmp_path: Path, capsys, quiet: bool) -> None:
-    assert bootstrap.pip(stand_in(tmp_path, 3), "torch", quiet=quiet).returncode == 3
-    assert ("ERROR: no space left" in capsys.readouterr().err) is not quiet
+def test_uv_looks_where_pip_is_set_up_to_look(tmp_path: Path) -> None:
+    assert bootstrap.install(stand_in(tmp_path, python=0, uv=0), ["torch"], ["--index", "https://more"])
+    (line,) = asked(tmp_path)
+    assert "--find-links /wheels --index file:///one --index file:///two" in line and "https://more" not in line
+
+
+@pytest.mark.parametrize("uv", [{}, {"uv": 3}])
+def test_where_uv_cannot_be_had_or_fails_pip_installs(tmp_path: Path, uv: dict[str, int], capsys) -> None:
+    assert bootstrap.install(stand_in(tmp_path, python=0, **uv), ["torch"], [])
+    assert asked(tmp_path)[-1].startswith("python -m pip install") and capsys.readouterr().err == ""
+
+
+def test_what_fails_everywhere_shows_the_installers_words(tmp_path: Path, capsys) -> None:
+    assert not bootstrap.install(stand_in(tmp_path, python=3, uv=3), ["torch"], ["--extra-index-url", "https://more"])
+    assert "ERROR: no space left" in capsys.readouterr().err
+    assert ["https://more" in line for line in asked(tmp_path)] == [False, True, False, True]
+
+
+def test_an_extra_brings_the_extras_that_it_names() -> None:
+    with_tests = bootstrap.requirements(extras=("test",))
+    assert set(bootstrap.requirements()) < set(with_tests)
+    names = {line.split(">")[0].split("<")[0] for line in with_tests}
+    assert {"torch", "pytest", "distributed", "psycopg[binary]"} <= names and not any("astrolabe" in n for n in names)
