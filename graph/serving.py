@@ -26,10 +26,12 @@ from harness.rig import MissingTool
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Frozen
+from nodes import ledger
 from nodes.context import Context
 from nodes.policies.client import ClientPolicy
-from nodes.policies.render import data, described
+from nodes.policies.render import data, described, timing_table
 from nodes.state import State
+from nodes.stops import standing
 from nodes.workbench.arguments import TOOLS as BENCH
 from nodes.workbench.arguments import Arguments, CompileArguments, SubmitArguments
 from nodes.workbench.bench import Found, Workbench
@@ -71,6 +73,13 @@ TOOLS: dict[str, type[Frozen]] = {
     "state": StateArguments,
     "finish": FinishArguments,
 }
+
+
+MOST_TRIALS = 40
+
+
+def _of(median: float, low: float | None, high: float | None) -> str:
+    return f"{median:.3f}" if low is None or high is None else f"{median:.3f} [{low:.3f}, {high:.3f}]"
 
 
 class Wrong(ValueError):
@@ -296,18 +305,38 @@ class Service:
         said = [f"run {self.run.id}: {self._ending.state}, round {state.get('round', 0)} of {settings.stop.rounds}"]
         attempts = state.get("attempts", [])
         for attempt in attempts if round_ is None else [a for a in attempts if a.round == round_]:
-            speed = f", {attempt.speedup:.3f}x the baseline" if attempt.speedup else ""
-            gain = f", {attempt.gain:.3f}x the incumbent ({attempt.against_incumbent})" if attempt.gain else ""
-            end = "it is the incumbent now" if attempt.accepted else "not kept"
+            speed = (
+                f", {_of(attempt.speedup, attempt.speedup_low, attempt.speedup_high)}x the baseline"
+                if attempt.speedup
+                else ""
+            )
+            gain = (
+                f", {_of(attempt.gain, attempt.gain_low, attempt.gain_high)}x the best so far ({attempt.against_incumbent})"
+                if attempt.gain
+                else ""
+            )
+            end = "it is the best so far now" if attempt.accepted else "not kept"
             reason = (
                 f"\n{data(attempt.reason, 'why')}" if attempt.reason and attempt.outcome is not Outcome.PASSED else ""
             )
             why = f": {attempt.reason}" if attempt.reason and attempt.outcome is Outcome.PASSED else ""
             said.append(f"round {attempt.round}: {attempt.outcome}{speed}{gain}; {end}{why}{reason}")
+            if round_ is not None and attempt.trials:
+                tried = [
+                    one for one in ledger.read(self.run.store, [attempt.trials]) if one.candidate == attempt.candidate
+                ]
+                said.append(data("\n".join(ledger.rows(tried, [])), "by workload"))
         if "incumbent" in state:
             suite = state["incumbent"].verdict.suite
             speed = f", {suite.speedup.median:.3f}x the baseline" if suite else ""
-            said.append(f"incumbent: {state['incumbent'].candidate[:12]} of round {state['incumbent'].round}{speed}")
+            best = state["incumbent"]
+            said.append(f"the best so far (`best`): {best.candidate[:12]} of round {best.round}{speed}")
+            said.append(data(timing_table(best.timings), "its times"))
+            stands = standing(state)
+            said.append(stands.sentences(state.get("round", 0)))
+            said += ["Tolerances: " + "; ".join(stands.tolerances)] if stands.tolerances else []
+        if round_ is None and (rows := ledger.rows(ledger.every(self.run.store), attempts, MOST_TRIALS)):
+            said.append(data("\n".join(rows), "ledger: every source that was tried"))
         if "held_out" in state:
             verdict = state["held_out"]
             suite = verdict.suite

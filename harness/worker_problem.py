@@ -283,6 +283,11 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
             shapes = [{"shape": [[0, n] for n in shape], "dtype": dtype} for shape, dtype in trial.shapes(small)]
             entries = trial.state(small, other)
     facts = trial.facts(small, other)
+    if sizes and not all(facts["matters"]):  # of one row nothing is left where the batch's mean is subtracted
+        size = sorted(sizes)[1] if len(sizes) > 1 else whole[leading[0]][0][0]
+        drawn = [trial.cut(inputs(namespace, seed)[0], leading, size) for seed in (2, 3)]
+        more = trial.facts(*drawn)["matters"]
+        facts["matters"] = [one or two for one, two in zip(facts["matters"], more, strict=True)]
     choices = trial.alternatives(small, kinds, facts["fp64"])
     return {
         "arguments": form,

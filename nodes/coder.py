@@ -12,6 +12,7 @@ from nodes.memory import recalled
 from nodes.roles import CoderAnswer, CoderRequest, Conversation
 from nodes.side_by_side import each
 from nodes.state import Draft, State
+from nodes.stops import standing
 
 FAILURE_CHARACTERS = 6000
 """Of a compiler's log: the first errors are what matters, and nvcc repeats a template's whole life in the rest."""
@@ -65,6 +66,7 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
         timings=state["incumbent"].timings,
         attempts=tuple(state.get("attempts", ())),
         ledger=ledger.read(context.store, (attempt.trials for attempt in state.get("attempts", ()))),
+        standing=standing(state),
         stale_rounds=state["stale_rounds"],
     )
 

@@ -10,6 +10,7 @@ from nodes.memory import recalled
 from nodes.reviewer import refused
 from nodes.roles import Objection, PlannerRequest
 from nodes.state import Draft, State, Stop
+from nodes.stops import standing
 
 
 def planner(state: State, runtime: Runtime[Context]) -> dict:
@@ -36,6 +37,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             memory=recalled(state.get("memory", ""), context.store),
             reference="" if settings.exact else context.reference(),  # it sums in an order of its own
             ledger=ledger.read(context.store, (attempt.trials for attempt in attempts)),
+            standing=standing(state),
             objections=tuple(Objection(plan=draft.plan, reason=draft.objection) for draft in objected),
         )
     )

@@ -153,6 +153,32 @@ class Attempt(Frozen):
     """How often it called each."""
 
 
+class Standing(Frozen):
+    """Where a run stands when a round is planned: what is left of it, and how right was defined."""
+
+    rounds: int
+    stale_rounds: int = 0
+    """Without a gain, up to now."""
+    patience: int
+    """So many end the run."""
+    seconds_left: float | None = None
+    tokens_left: int | None = None
+    money_usd_left: float | None = None
+    tolerances: tuple[str, ...] = ()
+    """Of an output at a workload, in the checker's words: relative part and absolute part."""
+    worst_error: float | None = None
+    """The baseline's, in units of the tolerance."""
+
+    def sentences(self, round_: int) -> str:
+        said = [f"This is round {round_} of {self.rounds}."]
+        left = [f"{self.seconds_left:.0f} s"] if self.seconds_left is not None else []
+        left += [f"{self.tokens_left:,} tokens"] if self.tokens_left is not None else []
+        left += [f"${self.money_usd_left:.2f}"] if self.money_usd_left is not None else []
+        said += [f"Left of the run's budget: {', '.join(left)}."] if left else []
+        said.append(f"{self.patience} rounds without a gain end the run; so far there were {self.stale_rounds}.")
+        return " ".join(said)
+
+
 class TesterRequest(Frozen):
     __test__: ClassVar[bool] = False  # pytest collects what begins with Test
 
@@ -231,6 +257,7 @@ class PlannerRequest(Frozen):
     """The text of the kernel's reference.py; "" where there is none, or where a module says what is right."""
     ledger: tuple[Trial, ...] = ()
     """Every source that the run has tried."""
+    standing: Standing | None = None
     objections: tuple[Objection, ...] = ()
     """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 
@@ -260,6 +287,7 @@ class CoderRequest(Frozen):
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()
     ledger: tuple[Trial, ...] = ()
+    standing: Standing | None = None
     stale_rounds: int = 0
     """Rounds since the incumbent last changed."""
 

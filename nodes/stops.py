@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harness.records import Verdict, light_by_cache
-from nodes.state import State, Stop
+from nodes.roles import Standing
+from nodes.state import Spent, State, Stop, StopRule
 
 
 def light_fraction(verdict: Verdict) -> float | None:
@@ -40,7 +41,34 @@ def next_stop(state: State) -> Stop | None:
         return Stop.LIGHT
     if state["round"] >= rule.rounds:
         return Stop.ROUNDS
-    patience = max(3, rule.rounds // 2) if rule.patience is None else rule.patience
-    if state["stale_rounds"] >= patience:
+    if state["stale_rounds"] >= _patience(rule):
         return Stop.PLATEAU
     return budget_stop(state)
+
+
+def _patience(rule: StopRule) -> int:
+    return max(3, rule.rounds // 2) if rule.patience is None else rule.patience
+
+
+MOST_TOLERANCES = 4
+
+
+def standing(state: State) -> Standing:
+    """What agents are told of the run's limits and of what right means; the same as long as no node ends."""
+    settings, spent, baseline = state["settings"], state.get("spent", Spent()), state.get("baseline")
+    budget, total = settings.budget, spent.total
+    checks = [check for check in baseline.checks if check.tolerance] if baseline is not None else []
+    timed = {timing.workload.label for timing in baseline.timings} if baseline is not None else set()
+    said = {f"{check.workload}: {check.tolerance}" for check in checks if check.workload in timed}
+    return Standing(
+        rounds=settings.stop.rounds,
+        stale_rounds=state.get("stale_rounds", 0),
+        patience=_patience(settings.stop),
+        seconds_left=None if budget.seconds is None else round(max(0.0, budget.seconds - spent.seconds)),
+        tokens_left=None if budget.tokens is None else max(0, budget.tokens - total.tokens_in - total.tokens_out),
+        money_usd_left=None
+        if budget.money_usd is None or total.money_usd is None
+        else max(0.0, budget.money_usd - total.money_usd),
+        tolerances=tuple(sorted(said)[:MOST_TOLERANCES]),
+        worst_error=max((check.error for check in checks), default=None),
+    )

@@ -270,7 +270,7 @@ class ModelPolicy(ABC):
             )
         return self._render(
             "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), ledger=request.ledger, **_history(request.attempts), **_failed(request),
+            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), ledger=request.ledger, standing=request.standing, round=request.round, **_history(request.attempts), **_failed(request),
         )  # fmt: skip
 
     def _written_in(self, request: CoderRequest) -> Exchange | None:
@@ -295,7 +295,7 @@ class ModelPolicy(ABC):
         prompt = self._render(
             "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
             stage="code", incumbent_source=coded.incumbent_source, timings=coded.timings,
-            memory=_fitting(coded), ledger=coded.ledger, **_history(coded.attempts), **_failed(coded), **turns.limits(request),
+            memory=_fitting(coded), ledger=coded.ledger, standing=coded.standing, round=coded.round, **_history(coded.attempts), **_failed(coded), **turns.limits(request),
         )  # fmt: skip
         told = self._told(request)
         before, new = turns.said(prompt, told)
@@ -440,6 +440,7 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
         "memory": _fitting(request),
         "objections": request.objections,
         "ledger": request.ledger,
+        "standing": request.standing,
     }
 
 

@@ -90,7 +90,7 @@ def data(text: str, name: str, language: str = "") -> str:
 
 def difference(old: str, new: str) -> str:
     """What another candidate has that the incumbent lacks, as a unified diff of at most DIFF_LINES lines."""
-    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "incumbent", "other", lineterm="", n=1))
+    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "one", "other", lineterm="", n=1))
     more = [f"({len(lines) - DIFF_LINES} more lines)"] if len(lines) > DIFF_LINES else []
     return "\n".join(lines[:DIFF_LINES] + more)
 
@@ -98,9 +98,9 @@ def difference(old: str, new: str) -> str:
 def timing_table(timings: Sequence[Timing]) -> str:
     """One line a timing, by number; the rates are of the bytes and operations that the spec counts."""
     computes = any(timing.flops for timing in timings)
-    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "bound"] if computes else [])]
+    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "the roof that counts"] if computes else [])]
     rows = [
-        "number | workload | cache | time_us | light_us | percent of light | x baseline [low, high] | comparison | "
+        "number | workload | cache | time_us | sol_us | share of SOL | x baseline [low, high] | comparison | "
         + " | ".join(rates)
     ]
     for number, timing in enumerate(timings, start=1):
@@ -117,6 +117,8 @@ def timing_table(timings: Sequence[Timing]) -> str:
             f"{number} | {timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {light} | {share} | "
             f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison} | {' | '.join(rate)}"
         )
+    if load := max((timing.others or 0.0 for timing in timings), default=0.0):
+        rows.append(f"(other processes took up to {load:.0%} of this machine's CPU while they were timed)")
     return "\n".join(rows)
 
 
@@ -181,7 +183,7 @@ def lessons(found: Iterable[Lesson]) -> str:
     """What earlier runs learned, one change a paragraph."""
     said = []
     for one in found:
-        came = f"{one.gain:.3f}x the source of then" if one.gain else str(one.outcome)
+        came = f"{one.gain:.3f}x the source that it was made from" if one.gain else str(one.outcome)
         came += f", {one.speedup:.3f}x the baseline" if one.speedup else ""
         words = [f"- {one.kernel} ({one.family}) on {one.device_name}, {one.architecture}, bound: {one.bound}"]
         words.append(f"  change: {one.title}: {'; '.join(one.steps)}")
@@ -237,6 +239,7 @@ def _variables(spec: Spec, device: DeviceFacts) -> dict[str, Any]:
         "margin": comparison.MARGIN[device.device],
         "confidence": comparison.CONFIDENCE,
         "agents": "four",
+        "standing": None,
     }
 
 

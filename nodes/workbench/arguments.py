@@ -26,7 +26,7 @@ class CompileArguments(Frozen):
     source: str = Field(default="", max_length=SOURCE_CHARS, description="the whole file; or leave it empty and edit")
     base: str = Field(
         default="", max_length=64,
-        description="what to edit: `baseline`, `incumbent` or the name of a source; empty: the one compiled last",
+        description="what to edit: `baseline`, `best` (so far) or the name of a source; empty: the one compiled last",
     )  # fmt: skip
     edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
@@ -77,14 +77,14 @@ class ReadArguments(Frozen):
     name: str = Field(
         default="",
         max_length=64,
-        description="`baseline`, `incumbent` or a source's name; empty: the one compiled last",
+        description="`baseline`, `best` (so far) or a source's name; empty: the one compiled last",
     )
-    to: str = Field(default="incumbent", max_length=64, description="of a difference: what it is compared with")
+    to: str = Field(default="best", max_length=64, description="of a difference: what it is compared with")
     first_line: int = Field(default=1, ge=1, le=1_000_000)
 
 
 class SubmitArguments(Frozen):
-    """The end: this source goes to the gates (build, check, tune, contest). Or none, and why."""
+    """The end: this source is built, checked and timed officially. Or none, and why."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
     notes: str = Field(default="", max_length=2000, description="what you changed and why it should be faster")

@@ -270,7 +270,7 @@ class Workbench:
         if not verdict.passed:
             text = f"submit: not taken, for it is not right\n{shown.checked(verdict)}"
             return Found(text=text, candidate=candidate, outcome=verdict.outcome)
-        text = f"[{candidate[:SHORT]}] goes to the gates"
+        text = f"[{candidate[:SHORT]}] is built, checked and timed officially now"
         return Found(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True)
 
 

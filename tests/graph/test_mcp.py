@@ -108,10 +108,10 @@ def test_a_client_works_round_by_round_and_everything_is_in_the_run(tmp_path: Pa
         assert "there is no such workload" in await say("time", workloads=["float32 n=3000"])
         assert "(call 7 of 40 in round 1;" in await say("read", what="attempts")
         said = await say("submit", notes="twice as wide")
-        assert "round 1: PASSED, 1.200x the baseline" in said and "it is the incumbent now" in said
+        assert "round 1: PASSED, 1.200 [" in said and "it is the best so far now" in said
         assert "round 2 of 3" in said
         await say("compile", edits=[{"search": "1.2", "replacement": "1.1"}])
-        assert "round 2: PASSED, 1.100x the baseline" in await say("submit")
+        assert "round 2: PASSED, 1.100 [" in await say("submit")
         assert "twice as wide" in await say("read", what="attempts")
         said = await say("finish", reason="enough")
         assert "finished" in said and "held out: PASSED" in said
@@ -146,7 +146,7 @@ def test_a_kill_while_a_submission_is_measured_loses_nothing(tmp_path: Path) -> 
     async def second(say: Talk) -> None:
         said = await say("operation")  # the resumed run first ends the round that was submitted
         said = await say("state")
-        assert "round 1: PASSED, 1.400x the baseline" in said and "paused, round 2 of 3" in said
+        assert "round 1: PASSED, 1.400 [" in said and "paused, round 2 of 3" in said
         assert "(call 1 of 40 in round 2;" in await say("check")  # what was compiled before is still the last
         await say("finish")
 
@@ -169,7 +169,7 @@ def test_limits_hold_over_restarts_and_a_paused_run_goes_on_with_the_rules(tmp_p
     async def second(say: Talk) -> None:
         await say("check")
         assert "this round's 3 calls or 60 s of tools are used up: submit" in await say("check") and say.last.is_error
-        assert "it is the incumbent now" in await say("submit")
+        assert "it is the best so far now" in await say("submit")
         assert "(call 1 of 3 in round 2" in await say("check")
 
     talk(service(tmp_path, run_id="run", turns=3), second)

@@ -303,3 +303,13 @@ def test_a_library_that_is_called_by_ctypes_is_seen(tmp_path: Path):
             assert evaluator.verify(build).passed
             said.append(doubt(whose_code.watch(evaluator, build, workload), libraries=True))
     assert "libtorch_cpu" in said[0] and not said[1], said
+
+
+def test_what_is_centred_over_the_batch_depends_on_its_input(tmp_path: Path) -> None:
+    """Of one row nothing is left; asked there, the spec said that a call touches a single element."""
+    text = (
+        "class Model(nn.Module):\n    def forward(self, x, unused):\n        return x - x.mean(dim=0, keepdim=True)\n\n\n"
+        "def get_inputs():\n    return [torch.randn(16, 8), torch.randn(16, 8)]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+    problem = opened(tmp_path, text)
+    assert [tensor.touched for tensor in problem.spec.inputs] == [None, "1"]

@@ -16,12 +16,13 @@ from harness.records import DeviceFacts, Interval, Roof
 from harness.store import digest
 from harness.tunables import tunables
 from kernels import catalog
+from nodes.ledger import Trial
 from nodes.policies import render as rendering
 from nodes.policies.model import ModelPolicy
 from nodes.policies.render import PROMPTS, data, prototypes, render
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.policies.trim import LIMIT_CHARS, trimmed
-from nodes.roles import Attempt, CoderRequest, TurnRequest, Version
+from nodes.roles import Attempt, CoderRequest, Standing, TurnRequest, Version
 from tests.nodes.policies.examples import (
     ATTEMPTS,
     CPU,
@@ -247,9 +248,31 @@ def test_planner_and_coder_of_a_round_read_the_same_up_to_their_parts() -> None:
     (_, one), (_, two) = prompt("planner", planned), prompt("coder", for_coder(incumbent_source=SOURCE, **same))
     whole = two[: two.index("## Your part")]
     assert one.startswith(whole.rstrip()) and whole.rstrip().endswith(">") and len(whole) > 0.5 * len(two)
-    assert two.count(SOURCE.strip()) == 1 and "start from is the incumbent above" in two
+    assert two.count(SOURCE.strip()) == 1 and "start from is the best so far, above" in two
     _, other = prompt("coder", for_coder(incumbent_source=OTHER, **same))
-    assert OTHER.strip() in other and SOURCE.strip() in other and "incumbent above" not in other
+    assert OTHER.strip() in other and SOURCE.strip() in other and "best so far, above" not in other
+
+
+def test_the_ledger_and_where_the_run_stands_are_in_each_request() -> None:
+    tried = Trial(
+        candidate="ab" * 32, note="wider </data> loads", outcome="PASSED", checked=True, resources={"k": "registers=40"}
+    )
+    standing = Standing(
+        rounds=8, patience=4, stale_rounds=1, seconds_left=410, tokens_left=120_000,
+        tolerances=("w: y: 0.00049 of the value + 1e-06 (fp32 noise of the row)",), worst_error=0.12,
+    )  # fmt: skip
+    more = {"ledger": (tried,), "standing": standing, "round": 3}
+    for role, request in (("planner", for_planner(**more)), ("coder", for_coder(**more))):
+        user = prompt(role, request)[1]
+        assert "[abababababab] on the way | wider </data> loads | PASSED | k: registers=40" in user
+        assert "This is round 3 of 8. Left of the run's budget: 410 s, 120,000 tokens." in user
+        assert "0.00049 of the value + 1e-06" in user and "at most 0.12 of it" in user
+
+
+def test_a_busy_machine_stands_beside_the_times() -> None:
+    busy = tuple(timing.model_copy(update={"others": 0.4}) for timing in for_planner().timings)
+    assert "other processes took up to 40%" in prompt("planner", for_planner(timings=busy))[1]
+    assert "other processes" not in prompt("planner", for_planner())[1].replace("a\nmachine that others use", "")
 
 
 def test_what_was_tried_only_grows_at_its_end() -> None:
@@ -257,7 +280,7 @@ def test_what_was_tried_only_grows_at_its_end() -> None:
         Attempt(round=n, plan=PLAN, outcome="NO_CANDIDATE", reason=f"reason {n}") for n in range(1, 24)
     )  # fmt: skip
     texts = [prompt("planner", for_planner(attempts=many[:n], round=n + 1))[1] for n in range(1, 24)]
-    histories = [text[: text.index("The incumbent's times")].rstrip() for text in texts]
+    histories = [text[: text.index("The best source's times")].rstrip() for text in texts]
     assert all(later.startswith(earlier) for earlier, later in pairwise(histories))
     assert "## The finding" in histories[0] and "round 23" in histories[-1]
 
@@ -280,7 +303,7 @@ def test_planner_and_coder_read_gains_of_every_timing_evidence_and_the_rule() ->
         for words in (
             "1 = float16 rows=64 columns=4096, cold;\n2 = float16 rows=64 columns=4096, hot",
             "Gains: 1: 1.120 [1.050, 1.200]; 2: 0.970 [0.900, 1.030].", "compiler: most spills 48",
-            "sass: local memory accesses 12", "sass: global loads of 16 bytes 4", "from the last contest that it took part in",
+            "sass: local memory accesses 12", "sass: global loads of 16 bytes 4", "from the last comparison that it took part in",
         ):  # fmt: skip
             assert words in user
         assert "not here" not in user
