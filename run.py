@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import difflib
 import errno
@@ -11,12 +10,15 @@ import io
 import os
 import sys
 import threading
-from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graph.commands.opened import door
-from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, Parser, number, usage_error
+from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, STARTED, Command, usage_error
+from harness.options import Options, Parser, parser_for, read
 from harness.report.inert import inert_streams
+
+if TYPE_CHECKING:
+    from minibatch.request import EpochRequest, InferRequest
 
 STARTING_S = 4.0
 """What is not shown by then says that it is still starting."""
@@ -38,118 +40,16 @@ USER_ERRORS = {
 }
 
 
-def whole(least: int, most: int):
-    """A whole number in a range."""
-
-    def parse(text: str) -> int:
-        value = number(int, least)(text)
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{text!r} is more than {most:,}")
-        return value
-
-    return parse
-
-
-def model(text: str) -> str:
-    if text not in MODELS and ".py:" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MODELS)} and no FILE.py:CLASS")
-    return text
-
-
-MODELS = ("sage", "gat", "gin", "sage-ri")
-
-
-def on_graph(parser: argparse.ArgumentParser, fanout: str) -> None:
-    parser.add_argument(
-        "--graph", default="small", metavar="NAME|FOLDER", help="synthetic, of OGB, or a graph's folder (small)"
-    )
-    parser.add_argument(
-        "--data", type=Path, default=Path("dataset"), metavar="DIR", help="where OGB's data sets are or go (dataset)"
-    )
-    parser.add_argument(
-        "--fanout", type=int, nargs="+", metavar="N", help=f"neighbours of each hop, the seeds' first ({fanout})",
-    )  # fmt: skip
-    parser.add_argument("--batch", type=whole(1, (1 << 31) - 1), metavar="N", help="seeds a batch and process (1024)")
-    parser.add_argument(
-        "--model", type=model, metavar="NAME|FILE.py:CLASS",
-        help=f"{', '.join(MODELS)}, or a class of your own that PyTorch Geometric's models could be (sage)",
-    )  # fmt: skip
-    parser.add_argument("--hidden", type=whole(8, 1 << 20), metavar="N", help="hidden width (256; 64 on a CPU)")
-    parser.add_argument("--seed", type=whole(0, (1 << 63) - 1), metavar="N", help="(0)")
-    parser.add_argument(
-        "--threads", type=whole(0, 1024), default=0, metavar="N", help="that prepare batches (all cores)"
-    )
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="(minibatch/<graph>-<model>.pt in the runs' folder)"
-    )
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="the record as JSON on standard output, nothing else there")
-
-
-def epoch_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="run.py epoch", allow_abbrev=False, description="Train a graph neural network on sampled mini-batches."
-    )
-    on_graph(parser, "15 10 5")
-    parser.add_argument("--epochs", type=number(int, 1), default=5, metavar="N", help="(5)")
-    parser.add_argument("--lr", type=number(float, 0, above=True), metavar="X", help="Adam's learning rate (0.003)")
-    parser.add_argument("--schedule", choices=("constant", "cosine", "plateau"), help="of the learning rate (constant)")
-    parser.add_argument(
-        "--patience", type=whole(1, 1 << 30), metavar="N", help="end after N epochs without a better validation"
-    )
-    parser.add_argument(
-        "--loss", choices=("classes", "multi-label", "regression"), help="what labels are (what they look like)"
-    )
-    parser.add_argument("--gpus", type=number(int, 0), default=0, metavar="N", help="train on so many GPUs")
-    parser.add_argument("--ranks", type=number(int, 1), default=1, metavar="N", help="processes on the CPU, over gloo")
-    parser.add_argument(
-        "--features",
-        choices=("hbm", "host"),
-        help="where features are kept (on the device where they fit, else in host memory)",
-    )
-    parser.add_argument(
-        "--cache-gib",
-        type=number(float, 0),
-        metavar="N",
-        help="of hot rows on the device, with --features host (what is free)",
-    )
-    parser.add_argument(
-        "--rung",
-        choices=(
-            "pyg",
-            "pyg-hbm",
-            "salient",
-            "gpu-plain",
-            "gpu",
-            "gpu-fused",
-            "gpu-graph",
-            "gpu-layers",
-        ),
-        help="how batches are made and trained",
-    )
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    parser.add_argument(
-        "--report", type=Path, metavar="FILE.html", help="of the last epoch: what each stage took and what ran when"
-    )
-    parser.add_argument(
-        "--with", dest="swapped", action="append", default=[], metavar="RUN",
-        help="say whether epochs become faster with the best of this run in its kernel's place; repeatable, trains nothing",
-    )  # fmt: skip
-    parser.set_defaults(go=epoch)
-    return parser
-
-
-def epoch(asked: argparse.Namespace) -> int:
+def epoch(request: EpochRequest) -> int:
     from minibatch import commands
 
-    if not asked.swapped:
-        return commands.epoch(asked)
+    if not request.swapped:
+        return commands.epoch(request)
     from graph.runs import Run, RunError
 
-    asked.checkpointer, found, sources = "", [], {}
-    opened = door(asked)
-    for name in asked.swapped:
-        of = Run.find(asked.runs_dir, name)
+    found, sources, opened = [], {}, door(request.runs_dir)
+    for name in request.swapped:
+        of = Run.find(request.runs_dir, name)
         result = opened.result(of)
         if not result.best:
             raise RunError(f"run {of.id} has no result yet; `run.py resume {of.id}` goes on with it")
@@ -157,60 +57,46 @@ def epoch(asked: argparse.Namespace) -> int:
             raise RunError(f"two of these runs are of {of.record.kernel}; name one")
         found.append(of)
         sources[of.record.kernel] = (result.device, of.store.get(result.best))
-    gain = commands.with_sources(asked, sources)
+    gain = commands.with_sources(request, sources)
     if len(found) == 1:  # a run's report says what the epoch sees of it alone
         opened.add(found[0], epoch=gain)
     return 0
 
 
-def infer_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="run.py infer", allow_abbrev=False,
-        description="Test accuracy of a model that `epoch` trained, from sampled and from all neighbours.",
-    )  # fmt: skip
-    on_graph(parser, "20 a layer")
-    parser.add_argument("--on", choices=("train", "valid", "test", "all"), default="test", help="ids to infer (test)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the predictions: FILE.npz or FILE.csv")
-    parser.set_defaults(go=infer)
-    return parser
-
-
-def infer(asked: argparse.Namespace) -> int:
+def infer(request: InferRequest) -> int:
     from minibatch import commands
 
-    return commands.infer(asked)
+    return commands.infer(request)
 
 
-def parser_of(name: str) -> argparse.ArgumentParser:
+COMMANDS = (
+    "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export", "kernels", "mcp",
+    "memory", "recheck", "model", "scheduler", "worker", "epoch", "infer",
+)  # fmt: skip
+
+
+def record_of(name: str) -> type[Options]:
     """Only the module of the command that was asked for is imported."""
-    return importlib.import_module(f"graph.commands.{name}").parser()
+    if name in ("epoch", "infer"):
+        return getattr(importlib.import_module("minibatch.request"), f"{name.title()}Request")
+    return getattr(importlib.import_module(f"graph.commands.{name}"), f"{name.title()}Command")
 
 
-COMMANDS = {
-    name: partial(parser_of, name)
-    for name in (
-        "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate",
-        "export",
-        "kernels", "mcp", "memory", "recheck", "model", "scheduler", "worker",
-    )
-} | {"epoch": epoch_parser, "infer": infer_parser}  # fmt: skip
+def parser_of(name: str) -> Parser:
+    return parser_for(record_of(name), "run.py" if name == "run" else f"run.py {name}")
 
 
-def parse(words: list[str]) -> argparse.Namespace:
+def parse(words: list[str]) -> Options:
     for word in words:
         if not word.isascii() and any("\udc80" <= letter <= "\udcff" for letter in word):
             shown = word.encode(errors="surrogateescape").decode(errors="replace")
             raise SystemExit(usage_error(f"{shown!r} is no UTF-8, which file names must be: rename it"))
-    if words and not words[0].startswith("-"):
-        if words[0] not in COMMANDS:
-            near = difflib.get_close_matches(words[0], COMMANDS, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(COMMANDS)}"
-            raise SystemExit(usage_error(f"there is no command {words[0]!r}; {hint}"))
-        asked = COMMANDS[words[0]]().parse_args(words[1:])
-    else:
-        asked = parser_of("run").parse_args(words)
-    asked.words = words
-    return asked
+    name = words[0] if words and not words[0].startswith("-") else ""
+    if name and name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(COMMANDS)}"
+        raise SystemExit(usage_error(f"there is no command {name!r}; {hint}"))
+    return read(record_of(name or "run"), parser_of(name or "run"), words[1:] if name else words)
 
 
 _PLAIN = {"×": "x", "–": "-", "—": "-", "µ": "u", "·": "-", "…": "...", "─": "-", "²": "2"}
@@ -233,12 +119,15 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _go(words: list[str]) -> int:
-    asked = parse(words)
-    asked.starting = threading.Timer(STARTING_S, _say_starting)
-    asked.starting.daemon = True
-    asked.starting.start()
+    STARTED.clear()
+    starting = threading.Timer(STARTING_S, _say_starting)
+    starting.daemon = True
     try:
-        return asked.go(asked)
+        command = parse(words)
+        starting.start()
+        if isinstance(command, Command):
+            return command.go()
+        return epoch(command) if words[0] == "epoch" else infer(command)
     except KeyboardInterrupt:
         print("run.py: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -260,12 +149,13 @@ def _go(words: list[str]) -> int:
             return usage_error(f"the disk is full ({error.filename or 'no file named'}): free some space and try again")
         raise
     finally:
-        asked.starting.cancel()
+        STARTED.set()
+        starting.cancel()
 
 
 def _say_starting() -> None:
     """To a person only: a script may count on one sentence on standard error."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not STARTED.is_set():
         print("run.py: still starting: loading takes a while on a cold or a busy machine", file=sys.stderr, flush=True)
 
 

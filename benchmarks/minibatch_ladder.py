@@ -28,6 +28,7 @@ from minibatch.batches import SEEDS_A_BATCH, Loader, padded_to
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
+from minibatch.request import EpochRequest
 from minibatch.resident import MARGIN, Sampler
 from minibatch.timeline import Span, Trace
 
@@ -122,10 +123,8 @@ def page(found: dict[str, Any]) -> str:
     return report.render(report.Page(found["graph"], found["device"], lines, rows(found)))
 
 
-def _asked(rung: str) -> argparse.Namespace:
-    return argparse.Namespace(
-        model="sage", rung=rung, fanout=FANOUTS, batch=BATCH, lr=0.003, seed=0, threads=0, hidden=None
-    )
+def _asked(rung: str) -> EpochRequest:
+    return EpochRequest(model="sage", rung=rung, fanout=FANOUTS, batch=BATCH, lr=0.003, seed=0)
 
 
 def one(rung: str, name: str, epochs: int, small_epochs: int) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from pydantic import Field, ValidationError
 from graph.ahead import Ahead
 from graph.choices import Choice
 from graph.one_file import by_their_protocol
+from graph.request import EachRequest
 from graph.result import commit
 from graph.runs import RunError, now, valid_id
 from graph.session import Ask, Door, Ending, Front, new_record
@@ -40,6 +41,7 @@ from harness.alone import standalone
 from harness.device import DeviceError
 from harness.engines import EngineError
 from harness.evaluate import Evaluator
+from harness.options import from_words
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
 from harness.records import Interval, Outcome
 from harness.report import campaign_page
@@ -167,7 +169,12 @@ class Campaign:
             "samples": "--samples",
         }
         for field, words in asked_words.items():
-            if getattr(there, field) != getattr(asked, field):
+            theirs, ours = getattr(there, field), getattr(asked, field)
+            if (
+                (from_words(EachRequest, theirs) != from_words(EachRequest, ours))
+                if field == "words"
+                else theirs != ours
+            ):
                 raise RunError(
                     f"there is a campaign {asked.name!r} already with other {words}; take another --name, or give the "
                     "same command again to go on with it"

@@ -5,15 +5,14 @@ Everything that can be wrong is said here, in one sentence, before a run exists.
 
 from __future__ import annotations
 
-import argparse
 import os
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from graph.request import RunRequest
 from graph.runs import RunError, new_id, valid_id
 from harness import backends, device, engines, problems
 from harness.device import DeviceError
@@ -22,8 +21,8 @@ from harness.fitting import require_timed
 from harness.store import digest
 from kernels import catalog
 from kernels.catalog import Kernel
-from nodes.roles import ROLES, Chat, Limits, Role
-from nodes.state import Settings, StopRule
+from nodes.options import ROLES, Role, RunOptions
+from nodes.state import Settings
 
 Missing = Callable[[ModuleType], str]
 """Of a backend: why its sources cannot be built, or ""."""
@@ -44,11 +43,6 @@ class Choice:
     """Of a problem: the first candidate's text where the person gave one."""
 
 
-def engine_asked(asked: argparse.Namespace) -> EngineChoice:
-    """Raises EngineError."""
-    return engines.choice(asked.engine, model=asked.device_model, tls=asked.tls, insecure=asked.insecure)
-
-
 @contextmanager
 def faults_first(name: str) -> Iterator[None]:
     """Where a device cannot be had, what is wrong with the kernel's folder is said before that. Raises KernelError, DeviceError."""
@@ -61,78 +55,47 @@ def faults_first(name: str) -> Iterator[None]:
         raise
 
 
-def choose(asked: argparse.Namespace, engine: Engine | None = None) -> Choice:
+def choose(request: RunRequest, engine: Engine | None = None, command: str = "") -> Choice:
     """For that engine, or this machine. Raises KernelError, DeviceError, EngineError or RunError."""
-    place = engine_asked(asked) if engine is not None else EngineChoice()
-    with faults_first(asked.kernel):
-        engine = engine or engines.opened(place, asked.device)
+    place = request.place.choice() if engine is not None else EngineChoice()
+    with faults_first(request.kernel):
+        engine = engine or engines.opened(place, request.device)
     on, why_device = engine.device, engine.why
     memory_bytes = engine.memory_bytes or device.memory_bytes(on)
-    kernel = problems.load(asked.kernel, on, memory_bytes=memory_bytes)
+    kernel = problems.load(request.kernel, on, memory_bytes=memory_bytes)
     kernel.close()  # what it is like is known now; its processes are the run's to start
-    if asked.source is not None and kernel.spec.problem:
+    if request.source is not None and kernel.spec.problem:
         raise RunError(
             "a problem's baseline is its own Model: --source does not apply; --draft FILE gives a first candidate"
         )
-    draft = _draft(asked, kernel, engine)
-    baseline, source = baseline_source(kernel, on, name=asked.baseline, file=asked.source, missing=engine.missing)
-    for dtype in asked.dtype:
+    draft = _draft(request, kernel, engine)
+    baseline, source = baseline_source(kernel, on, name=request.baseline, file=request.source, missing=engine.missing)
+    for dtype in request.dtypes:
         if dtype not in kernel.spec.dtypes:
             raise RunError(f"{kernel.spec.name} has no dtype {dtype} (it has {', '.join(kernel.spec.dtypes)})")
-    require_timed(kernel.spec, on, tuple(asked.dtype) or kernel.spec.dtypes, memory_bytes)
-    policy, why_policy = policies(asked)
-    known = asked.kernel in catalog.names()
+    require_timed(kernel.spec, on, request.dtypes or kernel.spec.dtypes, memory_bytes)
+    policy, why_policy = policies(request)
+    known = request.kernel in catalog.names()
     settings = Settings(
-        run_id=valid_id(asked.run_id) if asked.run_id else new_id(kernel.spec.name),
-        kernel=asked.kernel if known else str(kernel.folder),
+        **{name: getattr(request, name) for name in RunOptions.model_fields},
+        run_id=valid_id(request.run_id) if request.run_id else new_id(kernel.spec.name),
+        kernel=request.kernel if known else str(kernel.folder),
         device=on,
         policy=policy,
         baseline=baseline,
         source=digest(source),
-        dtypes=tuple(asked.dtype),
-        stop=StopRule(rounds=asked.rounds, patience=asked.patience, light_fraction=asked.light),
-        budget=Limits(
-            seconds=asked.seconds,
-            tokens=asked.tokens,
-            money_usd=asked.money,
-            role_tokens={r: n for r in ROLES if (n := getattr(asked, f"tokens_{r}")) is not None},
-            role_money_usd={r: n for r in ROLES if (n := getattr(asked, f"money_{r}")) is not None},
-            fallback="none" if asked.when_spent == "pause" else "rules",
-        ),
-        chat=Chat(
-            models={r: m for r in ROLES if (m := getattr(asked, f"model_{r}") or asked.model)},
-            interface=asked.interface,
-            answer_tokens={r: n for r in ROLES if (n := getattr(asked, f"answer_tokens_{r}") or asked.answer_tokens)},
-            effort={r: e for r in ROLES if (e := getattr(asked, f"effort_{r}") or asked.effort)},
-            idle_seconds=asked.idle_seconds,
-            answer_seconds=asked.answer_seconds,
-            prices=str(Path(asked.prices).resolve()) if asked.prices else "",
-        ),
-        width=asked.width,
-        repairs=asked.repairs,
-        tune_seconds=TUNE_S[on] if asked.tune_seconds is None else asked.tune_seconds,
-        sandbox=asked.sandbox,
-        exact=asked.exact,
-        approve=asked.approve or "none",
-        agents=asked.agents,
-        coder=asked.coder,
-        turns=asked.turns,
-        tool_seconds=TOOL_S[on] if asked.tool_seconds is None else asked.tool_seconds,
-        review=reviewed(asked),
-        transcript=str(Path(asked.transcript).resolve()) if asked.transcript else "",
-        memory=asked.memory,
+        tune_seconds=TUNE_S[on] if request.tune_seconds is None else request.tune_seconds,
+        tool_seconds=TOOL_S[on] if request.tool_seconds is None else request.tool_seconds,
         why=(f"device {on}: {why_device}", f"policy {why_policy}"),
-        command=command(asked.words),
+        command=command,
         draft=digest(draft) if draft else "",
-        own_kernels=asked.own_kernels,
-        numerics=asked.numerics,
-        compare=compared(asked.compare, kernel, on),
+        compare=compared(request.compare, kernel, on),
         engine=place,
     )
     return Choice(kernel, settings, source, draft)
 
 
-def compared(asked: list[str], kernel: Kernel, on: str) -> tuple[str, ...]:
+def compared(asked: Sequence[str], kernel: Kernel, on: str) -> tuple[str, ...]:
     """Modes of torch.compile to time a problem's winner against; on a GPU both unless something else is asked for."""
     if not kernel.spec.problem:
         if asked:
@@ -142,13 +105,13 @@ def compared(asked: list[str], kernel: Kernel, on: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mode for mode in chosen if mode != "none"))
 
 
-def _draft(asked: argparse.Namespace, kernel: Kernel, engine: Engine) -> str:
+def _draft(request: RunRequest, kernel: Kernel, engine: Engine) -> str:
     """The text of a problem's first candidate where the person gave one, else ""."""
-    if asked.draft is None:
+    if request.draft is None:
         return ""
     if not kernel.spec.problem:
         raise RunError(f"{kernel.spec.name} is no PyTorch module: --draft does not apply; --source gives a baseline")
-    return read_source(asked.draft, engine.device, engine.missing)
+    return read_source(request.draft, engine.device, engine.missing)
 
 
 def _missing_here(backend: ModuleType) -> str:
@@ -201,55 +164,36 @@ def _wanted(on: str) -> str:
     return f"it takes {' or '.join(suffixes)}"
 
 
-def reviewed(asked: argparse.Namespace) -> bool:
-    return bool(asked.review or asked.model_reviewer or asked.policy_reviewer)
-
-
-def policies(asked: argparse.Namespace) -> tuple[dict[Role, str], str]:
+def policies(request: RunRequest) -> tuple[dict[Role, str], str]:
     """(policy of each role, what was taken and why)."""
-    key = bool(os.environ.get("OPENAI_API_KEY"))
-    named = asked.model or any(getattr(asked, f"model_{role}") for role in ROLES)
-    chosen = asked.policy
+    key, models = bool(os.environ.get("OPENAI_API_KEY")), request.chat.models
+    chosen: str = request.policy
     if chosen != "auto":
         why = "asked for"
-    elif asked.transcript:
+    elif request.transcript:
         chosen, why = "replay", "a transcript is given"
-    elif key and named:
+    elif key and models:
         chosen, why = "chat", "a key and a model are given"
     elif key:
         chosen, why = "rules", "no model is named (--model NAME asks one with the key in OPENAI_API_KEY)"
     else:
         chosen, why = "rules", "the offline policy, since OPENAI_API_KEY is not set"
-    policy: dict[Role, str] = {role: getattr(asked, f"policy_{role}") or chosen for role in ROLES}
+    policy: dict[Role, str] = dict.fromkeys(ROLES, chosen) | request.role_policy
     used = set(policy.values())
     if "chat" in used and not key:
         raise RunError("--policy chat needs a key in OPENAI_API_KEY (any text for a server that asks for none)")
     for role in ROLES:
-        if role == "reviewer" and not reviewed(asked):
+        if role == "reviewer" and not request.review:
             continue
-        if "," in (getattr(asked, f"model_{role}") or asked.model or "") and role != "coder":
+        if "," in models.get(role, "") and role != "coder":
             raise RunError(f"several models take turns as --model-coder only: the {role} has one")
-        if policy[role] == "chat" and not (asked.model or getattr(asked, f"model_{role}")):
+        if policy[role] == "chat" and not models.get(role):
             raise RunError(f"--policy chat needs a model: give --model NAME, or --model-{role} NAME")
-    if "replay" in used and not asked.transcript:
+    if "replay" in used and not request.transcript:
         raise RunError("--policy replay needs --transcript FILE")
-    if asked.transcript and not Path(asked.transcript).is_file():
-        raise RunError(f"there is no transcript {asked.transcript}")
-    if asked.prices and not Path(asked.prices).is_file():
-        raise RunError(f"there is no price table {asked.prices}")
+    if request.transcript and not Path(request.transcript).is_file():
+        raise RunError(f"there is no transcript {request.transcript}")
+    if request.chat.prices and not Path(request.chat.prices).is_file():
+        raise RunError(f"there is no price table {request.chat.prices}")
     said = chosen if used == {chosen} else ", ".join(f"{role}={name}" for role, name in policy.items())
     return policy, f"{said}: {why}"
-
-
-def command(words: list[str]) -> str:
-    """The command line that does the same again, without the address of a database, which may hold a password."""
-    kept: list[str] = []
-    skip = False
-    for word in words:
-        if skip or word.startswith(("--checkpointer=", "--run-id=")):
-            skip = False
-            continue
-        skip = word in ("--checkpointer", "--run-id")
-        if not skip:
-            kept.append(word)
-    return shlex.join(["python", "run.py", *kept])

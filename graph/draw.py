@@ -19,7 +19,7 @@ from typing import Any
 from harness.report.inert import one_line
 from harness.report.words import duration
 from harness.store import write_atomically
-from nodes.roles import ROLES
+from nodes.options import ROLES
 from nodes.state import Spent
 
 START, END = "__start__", "__end__"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graph.choices import baseline_source, compared, faults_first, read_source
+from graph.request import RunRequest
 from graph.result import baseline_failed
 from graph.runs import Run, RunError
 from graph.session import Door
@@ -42,48 +42,46 @@ class Asked:
     """Modes of torch.compile that a problem's candidate is timed against, too."""
 
 
-def of_file(asked: argparse.Namespace) -> Asked:
-    """From `evaluate`'s options. Raises KernelError, DeviceError or RunError."""
-    if not asked.kernel or not asked.file:
-        missing = [name for name, value in (("--kernel", asked.kernel), ("FILE", asked.file)) if not value]
+def of_file(file: str, request: RunRequest, protocol: str | None) -> Asked:
+    """Raises KernelError, DeviceError or RunError."""
+    if not request.kernel or not file:
+        missing = [name for name, value in (("--kernel", request.kernel), ("FILE", file)) if not value]
         raise RunError(f"the following arguments are required: {', '.join(missing)} (or --run RUN)")
-    with faults_first(asked.kernel):
-        on, _why = device.choose(asked.device)
-    source = read_source(asked.file, on)
-    kernel = problems.load(asked.kernel, on)
-    known = kernel.baselines(on)  # type: ignore[arg-type]
-    as_file = asked.baseline is not None and asked.baseline not in known and Path(asked.baseline).is_file()
-    baseline = baseline_source(
-        kernel, on, name=None if as_file else asked.baseline, file=asked.baseline if as_file else None
-    )
-    _check_protocol(asked, kernel)
-    rule, compare = asked.own_kernels or "some", compared(asked.compare, kernel, on)
-    return Asked(kernel, on, asked.file, source, baseline, tuple(asked.dtype), rule, compare)  # type: ignore[arg-type]
+    with faults_first(request.kernel):
+        on, _why = device.choose(request.device)
+    source = read_source(file, on)
+    kernel = problems.load(request.kernel, on)
+    name = request.baseline
+    as_file = name is not None and name not in kernel.baselines(on) and Path(name).is_file()  # type: ignore[arg-type]
+    baseline = baseline_source(kernel, on, name=None if as_file else name, file=name if as_file else None)
+    _check_protocol(protocol, kernel)
+    compare = compared(request.compare, kernel, on)
+    return Asked(kernel, on, file, source, baseline, request.dtypes, request.own_kernels, compare)  # type: ignore[arg-type]
 
 
-def of_run(door: Door, asked: argparse.Namespace) -> Asked:
-    """A run's best file, or `asked.file`, against that run's baseline. Raises KernelError, DeviceError or RunError."""
-    if asked.kernel or asked.baseline:
+def of_run(door: Door, run_id: str, file: str, request: RunRequest, protocol: str | None) -> Asked:
+    """A run's best file, or `file`, against that run's baseline. Raises KernelError, DeviceError or RunError."""
+    if request.kernel or request.baseline:
         raise RunError("--run brings its kernel and baseline: leave --kernel and --baseline away")
-    run = Run.find(asked.runs_dir, asked.run)
+    run = Run.find(door.runs_dir, run_id)
     settings = run.record.settings
     on, _why = device.choose(settings.device)
-    name = asked.file or f"best of {run.id}"
-    source = read_source(asked.file, on) if asked.file else run.source(door.result(run).best)
+    source = read_source(file, on) if file else run.source(door.result(run).best)
     baseline = (settings.baseline, run.source(settings.source))
     kernel = problems.load(settings.kernel, settings.device)
-    _check_protocol(asked, kernel)
-    rule, compare = asked.own_kernels or settings.own_kernels, compared(asked.compare, kernel, on)
-    return Asked(kernel, settings.device, name, source, baseline, tuple(asked.dtype) or settings.dtypes, rule, compare)
+    _check_protocol(protocol, kernel)
+    rule = (request if "own_kernels" in request.model_fields_set else settings).own_kernels
+    compare, dtypes = compared(request.compare, kernel, on), request.dtypes or settings.dtypes
+    return Asked(kernel, settings.device, file or f"best of {run.id}", source, baseline, dtypes, rule, compare)
 
 
-def _check_protocol(asked: argparse.Namespace, kernel: Kernel) -> None:
-    if asked.protocol not in (None, "ours") and not (
+def _check_protocol(protocol: str | None, kernel: Kernel) -> None:
+    if protocol not in (None, "ours") and not (
         isinstance(kernel, Problem) and kernel.source and kernel.source.kernelbench
     ):
         kernel.close()
         raise RunError(
-            f"--protocol {asked.protocol} is for a PyTorch module in KernelBench's form, and {kernel.spec.name} is none"
+            f"--protocol {protocol} is for a PyTorch module in KernelBench's form, and {kernel.spec.name} is none"
         )
 
 

@@ -14,7 +14,8 @@ from harness.engines import Engine, EngineChoice
 from harness.store import Store
 from kernels import catalog
 from nodes.context import Context
-from nodes.roles import ROLES, Policy, Role, Usage
+from nodes.options import ROLES, Role
+from nodes.roles import Policy, Usage
 from nodes.state import Settings, Spent, State, is_problem
 
 Say = Callable[[str, str], None]

@@ -7,7 +7,6 @@ before is found by content in one store for all of Studio's runs.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import threading
 from collections.abc import Callable
@@ -17,11 +16,12 @@ from typing import Any, Literal, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from graph.choices import choose
 from graph.opening import opened
+from graph.request import OpenRequest
 from graph.runs import RunError
 from graph.workflow import build
 from harness.device import DeviceError
@@ -29,7 +29,6 @@ from harness.rig import MissingTool
 from harness.store import Store
 from kernels.catalog import KernelError
 from nodes.context import Context
-from nodes.roles import ROLES
 from nodes.state import STATE_VERSION, Settings, State
 
 FOLDER = Path("runs") / "studio"
@@ -39,35 +38,13 @@ _ONE_AT_A_TIME = threading.Lock()
 """The server works on several threads' runs at once; what is timed beside each other is not timed at all."""
 
 
-class Asked(BaseModel):
+class Asked(OpenRequest):
     """What `run.py`'s options say elsewhere. Read once, by the first node; from then on the state's `settings` hold."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
     kernel: str = "silu_and_mul"
-    """A kernel of the catalog, the path of a folder, or that of a PyTorch module in KernelBench's form."""
     device: Literal["auto", "cuda", "cpu"] = "cpu"
-    baseline: str | None = None
-    """The kernel's baseline that 1.0x is; None: its default."""
-    dtype: list[str] = Field(default_factory=list)
-    """Only these of the spec; none: all."""
-    rounds: int = Field(default=5, ge=0)
-    width: int = Field(default=1, ge=1)
-    """Different plans a round."""
-    repairs: int = Field(default=2, ge=0)
-    patience: int | None = Field(default=None, ge=1)
-    tune_seconds: float | None = Field(default=None, ge=0)
-    """Search of open integers, each."""
-    seconds: float | None = Field(default=None, gt=0)
-    tokens: int | None = Field(default=None, ge=0)
-    money: float | None = Field(default=None, ge=0)
-    exact: bool = False
-    """Only candidates whose outputs are the baseline's in every bit."""
-    approve: Literal["plans", "candidates"] | None = None
-    """Interrupts, which Studio shows and answers: "yes", "no: why", or {"edit": text}."""
-    policy: Literal["auto", "rules", "chat"] = "rules"
-    model: str | None = None
-    """Language model of the policy chat (key: OPENAI_API_KEY)."""
+    policy: Literal["auto", "rules", "chat", "replay"] = "rules"
+    memory: Literal["on", "off"] = "off"
 
 
 class Nothing(TypedDict, total=False):
@@ -127,24 +104,12 @@ def typed(state: State) -> State:
         raise ValueError(f"the state was edited so that it does not fit: {where}: {first['msg']}") from None
 
 
-BY_ROLE = ("policy", "model", "tokens", "money", "answer_tokens", "effort")
-"""Options of run.py that each role has, too."""
-
-
 def store() -> Store:
     return Store((FOLDER / "store").resolve())
 
 
 def begin(asked: Asked, thread: str) -> dict[str, Any]:
     """The first facts of a run. Raises what `choose` does: KernelError, DeviceError or RunError."""
-    roles = {f"{what}_{role}": None for what in BY_ROLE for role in ROLES}
-    choice = choose(
-        argparse.Namespace(
-            **asked.model_dump(), **roles, source=None, run_id=f"studio-{thread}", light=0.97, sandbox="auto",
-            agents="four", coder="tools", turns=16, tool_seconds=None, interface="chat", when_spent="rules", prices=None,
-            transcript=None, words=[], draft=None, own_kernels="some", numerics="eager", compare=[], memory="off", review=False,
-            answer_tokens=None, effort=None, idle_seconds=None, answer_seconds=None,
-        )
-    )  # fmt: skip
+    choice = choose(asked.with_(run_id=f"studio-{thread}"))
     store().put(choice.source)
-    return {"version": STATE_VERSION, "settings": choice.settings.model_copy(update={"command": ""})}
+    return {"version": STATE_VERSION, "settings": choice.settings}

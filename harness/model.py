@@ -18,6 +18,7 @@ from pydantic import Field
 
 from harness.comparison import MARGIN, compare, median_interval
 from harness.device import cuda_home, cuda_library
+from harness.options import Options
 from harness.records import Build, Comparison, Interval
 from harness.toolbox import Toolbox
 from kernels.spec import Device, Frozen, Spec
@@ -32,18 +33,22 @@ class ModelError(Exception):
     """The step cannot be run; one sentence says why."""
 
 
-class Shape(Frozen):
+class Shape(Options):
     """A transformer's sizes, those of one rank where it is split over several GPUs."""
 
     layers: int = Field(default=8, ge=1)
     hidden: int = Field(default=4096, ge=1)
+    """Width of the residual stream."""
     ffn: int = Field(default=14336, ge=1)
+    """Width of the MLP."""
     heads: int = Field(default=32, ge=1)
+    """Attention heads."""
     head_dim: int = Field(default=128, ge=1)
+    """Width of a head."""
     batch: int = Field(default=32, ge=1)
-    """Sequences; a decode step has one new token of each."""
+    """Sequences of the decode step, which has one new token of each."""
     context: int = Field(default=1024, ge=2)
-    """Tokens in the cache of each sequence."""
+    """Tokens in the cache of each one of them."""
     prefill: int = Field(default=2048, ge=0)
     """New tokens of the prefill step, of one sequence; 0: none."""
 

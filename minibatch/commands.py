@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import io
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from harness.options import words
 from harness.records import EpochGain
 from harness.report.console import Console
 from harness.report.words import epoch_gain
@@ -43,24 +43,25 @@ from minibatch import (
 from minibatch.batches import batch_seed, require_fanouts
 from minibatch.graphs import Graph, GraphError
 from minibatch.placing import Placed
+from minibatch.request import EpochRequest, GraphRequest, InferRequest
 from minibatch.resident import Trainer
 from minibatch.rungs import trainer_of
 from minibatch.timeline import Span, Trace
 
 
-def epoch(asked: argparse.Namespace) -> int:
+def epoch(asked: EpochRequest) -> int:
     """Train for --epochs epochs; prints each one's metric, writes a checkpoint after each, and keeps the best beside it."""
     ranks.end_with_parent()
     if asked.report and not asked.report.parent.is_dir():
         raise GraphError(f"--report {asked.report}: there is no folder {asked.report.parent}")
     path = _checkpoint_path(asked)
     state = training.load_checkpoint(path) if asked.resume else None
-    options.resolve(asked, state)
+    asked = options.resolve(asked, state)
     require_fanouts(asked.fanout)
     device, rung = rungs.device_and_rung(asked)
     count = asked.gpus or asked.ranks
     if count > 1 and not ranks.started():
-        return ranks.start([str(Path(sys.argv[0]).resolve()), *asked.words], count, path)
+        return ranks.start([str(Path(sys.argv[0]).resolve()), "epoch", *words(asked)], count, path)
     if ranks.started():
         ranks.join(device)
     well = False
@@ -84,9 +85,9 @@ def epoch(asked: argparse.Namespace) -> int:
     return code
 
 
-def _train(asked: argparse.Namespace, device: str, rung: str, path: Path, state: dict[str, Any] | None) -> int:
+def _train(asked: EpochRequest, device: str, rung: str, path: Path, state: dict[str, Any] | None) -> int:
     first = ranks.rank() == 0
-    console = Console(highlight=False, quiet=not first or asked.json, stderr=True)
+    console = Console(highlight=False, quiet=not first or asked.as_json, stderr=True)
     placed = _placed(asked, device, console, resident=rungs.RUNGS[rung].resident)
     graph = placed.graph
     _require_its_graph(state, placed, asked.graph, path)
@@ -168,7 +169,7 @@ def _train(asked: argparse.Namespace, device: str, rung: str, path: Path, state:
         console.print(
             f"checkpoint: {path}" + (f"; the best of valid ids: {best_path(path)}" if best is not None else "")
         )
-        if asked.json:
+        if asked.as_json:
             found = {"graph": asked.graph, "rung": rung, "device": device, "epochs": records}
             print(json.dumps(found, indent=1, allow_nan=False))
     return 0
@@ -179,7 +180,7 @@ def best_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.best{path.suffix}")
 
 
-def _seed_epoch(asked: argparse.Namespace, number: int) -> None:
+def _seed_epoch(asked: EpochRequest, number: int) -> None:
     """Every epoch's random numbers begin from its own seed, so that a resumed run draws what the whole one does; each rank its own."""
     torch.manual_seed(batch_seed(asked.seed, number * ranks.ranks() + ranks.rank()) % (1 << 63))
 
@@ -199,7 +200,7 @@ def _require_labelled(graph: Graph) -> None:
 
 
 def _report(
-    asked: argparse.Namespace,
+    asked: EpochRequest,
     placed: Placed,
     device: str,
     rung: str,
@@ -236,9 +237,9 @@ def _where_features_are(placed: Placed) -> str:
     return f"; features in host memory, {min(rows, nodes):,} of {nodes:,} rows on the device too"
 
 
-def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]]) -> EpochGain:
+def with_sources(asked: EpochRequest, sources: dict[str, tuple[str, str]]) -> EpochGain:
     """Whether epochs become faster with other kernels; sources: kernel -> (device that it is for, text). Raises GraphError."""
-    options.resolve(asked, None)
+    asked = options.resolve(asked, None)
     require_fanouts(asked.fanout)
     device, rung = rungs.device_and_rung(asked)
     if asked.gpus > 1 or asked.ranks > 1:
@@ -253,7 +254,7 @@ def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]])
             raise GraphError(f"an epoch has no kernel {kernel}; it has {', '.join(ops.NAMES)}")
         if made_for != device:
             raise GraphError(f"the run's {kernel} is for device {made_for}, and this epoch runs on {device}")
-    console = Console(highlight=False, quiet=asked.json, stderr=True)
+    console = Console(highlight=False, quiet=asked.as_json, stderr=True)
     placed = _placed(asked, device, console, resident=True)
 
     def make(swapped: Mapping[str, str]) -> Trainer:
@@ -265,20 +266,20 @@ def with_sources(asked: argparse.Namespace, sources: dict[str, tuple[str, str]])
         found = trial.run(make, {kernel: text for kernel, (_, text) in sources.items()}, asked.seed, say=say)
     found = found.model_copy(update={"graph": asked.graph, "rung": rung})
     console.print(f"with {', '.join(found.kernels)} epochs are {epoch_gain(found)}")
-    if asked.json:
+    if asked.as_json:
         print(found.model_dump_json(indent=1))
     return found
 
 
-def infer(asked: argparse.Namespace) -> int:
+def infer(asked: InferRequest) -> int:
     """The metric on ids of the checkpoint's model, from sampled and from all neighbours; --out writes what it predicts."""
     if asked.out and (asked.out.suffix not in (".npz", ".csv") or not asked.out.parent.is_dir()):
         raise GraphError(f"--out {asked.out}: name an .npz or .csv file in a folder that is there")
     path = _checkpoint_path(asked)
     state = training.load_checkpoint(path)
-    options.resolve_inference(asked, state)
+    asked = options.resolve_inference(asked, state)
     require_fanouts(asked.fanout)
-    console = Console(highlight=False, quiet=asked.json, stderr=True)
+    console = Console(highlight=False, quiet=asked.as_json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rung = rungs.inferring(asked.model, device)
     resident = rungs.RUNGS[rung].resident
@@ -318,7 +319,7 @@ def infer(asked: argparse.Namespace) -> int:
     if asked.out:
         _write(asked.out, ids.cpu(), torch.cat(predicted))
         console.print(f"predictions: {asked.out}")
-    if asked.json:
+    if asked.as_json:
         print(json.dumps(found, indent=1, allow_nan=False))
     return 0
 
@@ -354,7 +355,7 @@ def _write(path: Path, ids: torch.Tensor, predicted: torch.Tensor) -> None:
 
 
 def _sampled(
-    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, rung: str,
+    asked: InferRequest, placed: Placed, model: torch.nn.Module, device: str, rung: str,
     objective: objectives.Objective, ids: torch.Tensor, say: training.Say,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
     """(logits, labels) of batches of ids from sampled neighbours, on the device where the graph is."""
@@ -366,12 +367,12 @@ def _sampled(
         yield from training.sampled_outputs(model, loader, ids, device, say)
 
 
-def _placed(asked: argparse.Namespace, device: str, console: Console, *, resident: bool) -> Placed:
+def _placed(asked: GraphRequest, device: str, console: Console, *, resident: bool) -> Placed:
     chosen = {name: getattr(asked, name, None) for name in ("features", "cache_gib")}
     return placing.place(placing.Wanted(asked.graph, device, resident, data=asked.data, **chosen), console)
 
 
-def _checkpoint_path(asked: argparse.Namespace) -> Path:
+def _checkpoint_path(asked: GraphRequest) -> Path:
     """Named by graph and model; two folders of one name are told apart by where they lie."""
     if asked.checkpoint:
         return asked.checkpoint

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import Any, TypeVar
 
 from minibatch import models
 from minibatch.graphs import GraphError
+from minibatch.request import EpochRequest, GraphRequest, InferRequest
+
+Request = TypeVar("Request", bound=GraphRequest)
 
 DEFAULTS: dict[str, Any] = {
     "model": "sage", "fanout": [15, 10, 5], "batch": 1024, "hidden": None, "lr": 0.003, "seed": 0, "schedule": "constant",
@@ -18,32 +20,38 @@ FIXED = ("model", "hidden", "loss")
 FANOUT_OF_INFERENCE = 20
 
 
-def resolve(asked: argparse.Namespace, state: dict[str, Any] | None) -> None:
-    """Fill in the options that were left out. Raises GraphError where a given one does not fit the checkpoint's state."""
+def resolve(request: Request, state: dict[str, Any] | None) -> Request:
+    """With the options that were left out. Raises GraphError where a given one does not fit the checkpoint's state."""
     held = state["options"] if state else {}
+    missing = {}
     for name, default in DEFAULTS.items():
-        given = getattr(asked, name, None)
+        given = getattr(request, name, None)
         if given is not None and state is not None and name in FIXED and held.get(name) not in (None, given):
             raise GraphError(
                 f"the checkpoint's --{name} is {held[name]}, and {given} was given: leave --{name} out, or train anew"
             )
-        if given is None:
-            setattr(asked, name, held.get(name, default))
-    if state is not None and len(held.get("fanout", asked.fanout)) != len(asked.fanout):
-        raise GraphError(f"the model has {len(held['fanout'])} layers, and --fanout names {len(asked.fanout)}")
+        if given is None and name in type(request).model_fields:
+            missing[name] = held.get(name, default)
+    request = request.with_(**missing)
+    if state is not None and len(held.get("fanout", request.fanout)) != len(request.fanout):
+        raise GraphError(f"the model has {len(held['fanout'])} layers, and --fanout names {len(request.fanout)}")
+    return request
 
 
-def resolve_inference(asked: argparse.Namespace, state: dict[str, Any]) -> None:
+def resolve_inference(request: InferRequest, state: dict[str, Any]) -> InferRequest:
     """The same for inference, which has a fanout and a batch of its own."""
     layers = len(state["options"].get("fanout", DEFAULTS["fanout"]))
-    asked.fanout = asked.fanout or [FANOUT_OF_INFERENCE] * layers
-    asked.batch, asked.seed = asked.batch or DEFAULTS["batch"], asked.seed or 0
-    resolve(asked, state)
+    own = {
+        "fanout": request.fanout or [FANOUT_OF_INFERENCE] * layers,
+        "batch": request.batch or DEFAULTS["batch"],
+        "seed": request.seed or 0,
+    }
+    return resolve(request.with_(**own), state)
 
 
-def held(asked: argparse.Namespace, hidden: int) -> dict[str, Any]:
+def held(request: EpochRequest, hidden: int) -> dict[str, Any]:
     """What of the options a checkpoint holds."""
-    return {name: getattr(asked, name) for name in DEFAULTS} | {"hidden": hidden}
+    return {name: getattr(request, name) for name in DEFAULTS} | {"fanout": list(request.fanout), "hidden": hidden}
 
 
 def model_name(model: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from minibatch.graphs import GraphError
 from minibatch.objectives import Objective
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
+from minibatch.request import EpochRequest, GraphRequest
 from minibatch.resident import Trainer
 from minibatch.timeline import Trace
 
@@ -103,7 +103,7 @@ class Route:
         return self.objective.metric_of(self.outputs(ids, say))
 
 
-def device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
+def device_and_rung(asked: EpochRequest) -> tuple[str, str]:
     """Raises GraphError where options do not go together, or there are fewer GPUs than asked for."""
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked.gpus > there:
@@ -132,11 +132,11 @@ def device_and_rung(asked: argparse.Namespace) -> tuple[str, str]:
     return device, name
 
 
-def hidden_of(asked: argparse.Namespace, device: str) -> int:
+def hidden_of(asked: GraphRequest, device: str) -> int:
     return asked.hidden or (HIDDEN if device == "cuda" else HIDDEN_ON_CPU)
 
 
-def model_of(asked: argparse.Namespace, placed: Placed, state: dict | None, device: str) -> torch.nn.Module:
+def model_of(asked: GraphRequest, placed: Placed, state: dict | None, device: str) -> torch.nn.Module:
     """The model on the device, with the weights of the checkpoint's state where there is one. Raises GraphError."""
     graph = placed.graph
     sizes = (graph.features.shape[1], hidden_of(asked, device), graph.classes, len(asked.fanout))
@@ -159,14 +159,14 @@ def inferring(model: str, device: str) -> str:
     return "gpu-layers" if device == "cuda" and model == "sage" else "salient"
 
 
-def threads_of(asked: argparse.Namespace) -> int:
+def threads_of(asked: GraphRequest) -> int:
     """Threads or processes that prepare batches: those asked for, else this rank's share of the machine's cores."""
     return asked.threads or max(1, len(os.sched_getaffinity(0)) // ranks.here())
 
 
 @contextlib.contextmanager
 def route(
-    asked: argparse.Namespace, placed: Placed, model: torch.nn.Module, device: str, name: str, state: dict | None,
+    asked: EpochRequest, placed: Placed, model: torch.nn.Module, device: str, name: str, state: dict | None,
     console: Console,
 ) -> Iterator[Route]:  # fmt: skip
     """The rung's route, ready to run; closed at the end."""
@@ -224,7 +224,7 @@ def route(
         )
 
 
-def loader_of(asked: argparse.Namespace, placed: Placed, device: str) -> Loader:
+def loader_of(asked: GraphRequest, placed: Placed, device: str) -> Loader:
     """The native loader, whose slots are used again; a user's own model sees each node's neighbours once."""
     options = {"threads": threads_of(asked), "seed": asked.seed, "pin": device == "cuda"}
     return Loader(
@@ -232,7 +232,7 @@ def loader_of(asked: argparse.Namespace, placed: Placed, device: str) -> Loader:
     )
 
 
-def _resident(trainer: Trainer, asked: argparse.Namespace) -> Route:
+def _resident(trainer: Trainer, asked: GraphRequest) -> Route:
     def run(ids: torch.Tensor, number: int, say: training.Say, trace: Trace | None) -> Any:
         record = trainer.epoch(ids.to(trainer.device), number, trace)
         say(record.batches, record.batches)

@@ -9,7 +9,8 @@ from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels.catalog import Kernel
 from kernels.spec import Spec
-from nodes.roles import Policy, Role, Usage
+from nodes.options import Role
+from nodes.roles import Policy, Usage
 from nodes.state import State
 
 

@@ -13,10 +13,8 @@ from harness.records import Bound, DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
 from nodes.ledger import Trial
 from nodes.lesson import Lesson
+from nodes.options import Role
 from nodes.rewrites.specialize.version import Version
-
-Role = Literal["tester", "drafter", "profiler", "planner", "coder", "reviewer"]
-ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
 
 
 class Usage(Frozen):
@@ -35,35 +33,6 @@ class Usage(Frozen):
             tokens_out=self.tokens_out + other.tokens_out,
             money_usd=money,
         )
-
-
-class Limits(Frozen):
-    """What a run may use; None is no limit."""
-
-    seconds: float | None = None
-    tokens: int | None = None
-    money_usd: float | None = None
-    role_tokens: dict[Role, int] = Field(default_factory=dict)
-    role_money_usd: dict[Role, float] = Field(default_factory=dict)
-    fallback: Literal["rules", "none"] = "rules"
-    """Who answers for a chat model once its tokens or money are spent; with "none" the run stops there."""
-
-
-class Chat(Frozen):
-    """Which models answer, and how their server is asked."""
-
-    models: dict[Role, str] = Field(default_factory=dict)
-    interface: Literal["chat", "responses"] = "chat"
-    """Which of OpenAI's two interfaces the server speaks."""
-    answer_tokens: dict[Role, int] = Field(default_factory=dict)
-    """Most tokens of one answer, reasoning included; a role that is not named has nodes/policies/chat.py's."""
-    effort: dict[Role, str] = Field(default_factory=dict)
-    """How long a reasoning model is to think, in its server's words; the server's own choice where a role is not named."""
-    idle_seconds: float | None = Field(default=None, gt=0)
-    answer_seconds: float | None = Field(default=None, gt=0)
-    """Of a server's silence, and of one whole answer, at most; None: connection.py's."""
-    prices: str = ""
-    """Path of the user's own price table."""
 
 
 class Finding(Frozen):

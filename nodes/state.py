@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import TypedDict  # pydantic makes a schema of typing's only from Python 3.12 on
 
 from harness.engines import EngineChoice
+from harness.options import Option
 from harness.records import Build, DeviceFacts, Timing, Verdict
 from kernels import importers
 from kernels.spec import Device, Frozen
-from nodes.roles import Attempt, Chat, Finding, Limits, Plan, Role, TesterAnswer, Usage
+from nodes.options import Role, RunOptions
+from nodes.roles import Attempt, Finding, Plan, TesterAnswer, Usage
 
 STATE_VERSION = 1
 """Raised when a field changes meaning; a resume under another version is refused by name."""
@@ -34,18 +36,8 @@ class Stop(Enum):
     BASELINE = "baseline failed"
 
 
-class StopRule(Frozen):
-    """When a run has tried enough; what it may use is in its Limits."""
-
-    rounds: int = Field(default=5, ge=0)
-    patience: int | None = Field(default=None, ge=1)
-    """Rounds without a new incumbent before the run stops on a plateau; None: half of `rounds`, at least 3."""
-    light_fraction: float = Field(default=0.97, gt=0, le=1.5)
-    """Stop once the incumbent reaches this share of the speed of light over the suite."""
-
-
-class Settings(Frozen):
-    """What the user asked for. Fixed for the whole run; a resume reads it from the checkpoint."""
+class Settings(RunOptions):
+    """What the user asked for, decided. Fixed for the whole run; a resume reads it from the checkpoint."""
 
     run_id: str
     kernel: str
@@ -56,57 +48,20 @@ class Settings(Frozen):
     """Name of the baseline that 1.0x is measured against, or the path that --source gave."""
     source: str
     """Hash of the baseline's source."""
-    dtypes: tuple[str, ...] = ()
-    """Restricts the suite; empty means every dtype of the spec."""
-    stop: StopRule = StopRule()
-    budget: Limits = Limits()
-    chat: Chat = Chat()
-    width: int = Field(default=1, ge=1)
-    repairs: int = Field(default=2, ge=0)
     tune_seconds: float = Field(default=4.0, ge=0)
     """Upper bound on one search of a candidate's open integers; less where the run's budget is nearly spent."""
-    sandbox: Literal["auto", "require"] = "auto"
-    exact: bool = False
-    """A candidate must have the baseline's outputs in every bit."""
-    approve: Literal["none", "plans", "candidates"] = "none"
-    agents: Literal["four", "single"] = "four"
-    coder: Literal["tools", "oneshot"] = "oneshot"
-    """Whether a coder that can works with tools, in turns (graph/coding.py); new runs of run.py say so."""
-    turns: int = Field(default=16, ge=1)
-    """Answers that such a coder has for one draft."""
     tool_seconds: float = Field(default=120.0, gt=0)
-    """Of its tools, for one draft."""
-    review: bool = False
-    """Whether a reviewer must agree before a plan is coded and before a candidate is built (nodes/reviewer.py)."""
-    transcript: str = ""
-    """Path of the recording that `replay` plays back."""
-    memory: Literal["on", "off"] = "off"
-    """Whether the run is shown what earlier ones learned, and leaves what it learns."""
+    """Of a coder's tools, for one draft."""
     why: tuple[str, ...] = ()
     """Why this device and this policy, as said at the start."""
     draft: str = ""
     """Hash of the first candidate that the person gave for a problem; the drafter is not asked then."""
-    own_kernels: Literal["all", "some"] = "some"
-    """Of a problem's candidates: whether libraries may do a part of the work."""
-    numerics: Literal["eager", "fp32"] = "eager"
-    """Where the rules' draft of a problem rounds: where eager torch does, or nowhere."""
-    engine: EngineChoice = EngineChoice()
+    engine: Annotated[EngineChoice, Option(absent=True)] = EngineChoice()
     """Where candidates are built, checked and timed."""
     compare: tuple[str, ...] = ()
     """Modes of torch.compile that a problem's winner is timed against, beside eager (harness/problems.py)."""
     command: str = ""
     """The command line that does the same again."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _grouped(cls, values: Any) -> Any:
-        """A group's fields may stand beside the others: so they do in checkpoints from before there were groups."""
-        if isinstance(values, dict):
-            values = dict(values)
-            for group, record in (("stop", StopRule), ("budget", Limits), ("chat", Chat)):
-                if apart := {name: values.pop(name) for name in record.model_fields if name in values}:
-                    values[group] = dict(values.get(group, ())) | apart
-        return values
 
     def changed(self, **fields: Any) -> Settings:
         """With other values of those fields; one of a group is named without it."""

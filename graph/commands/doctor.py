@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from graph.commands.options import EXIT_FAILURE, Parser
+from graph.commands.options import EXIT_FAILURE, AsJson, Command, RunsDir
 
 LEAST_FREE_GIB = 5
 """Of the disk: a long run keeps builds and samples of some hundred MB."""
@@ -32,29 +31,23 @@ class Finding(NamedTuple):
     said: str
 
 
-def parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="run.py doctor", allow_abbrev=False,
-        description="Say what this machine has, and what does not work without what it lacks. Nothing is changed.",
-    )  # fmt: skip
-    made.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (runs)")
-    made.add_argument("--json", action="store_true", help="as JSON")
-    made.set_defaults(go=go)
-    return made
+class DoctorCommand(AsJson, RunsDir, Command):
+    """Say what this machine has, and what does not work without what it lacks. Nothing is changed."""
 
+    def go(self) -> int:
+        findings = list(look(self.runs_dir))
+        if self.as_json:
+            print(json.dumps([finding._asdict() for finding in findings], indent=1))
+        else:
+            from harness.report.inert import one_line
 
-def go(asked: argparse.Namespace) -> int:
-    findings = list(look(asked.runs_dir))
-    if asked.json:
-        print(json.dumps([finding._asdict() for finding in findings], indent=1))
-    else:
-        from harness.report.inert import one_line
-
-        for what, state, said in findings:
-            print(f"{state:<8} {what:<14} {one_line(said, 400)}".rstrip())
-    found = {finding.what: finding for finding in findings}
-    tunes = found["device"].state == "ok" and (found["g++"].state == "ok" or found["device"].said.startswith("cuda"))
-    return 0 if tunes else EXIT_FAILURE
+            for what, state, said in findings:
+                print(f"{state:<8} {what:<14} {one_line(said, 400)}".rstrip())
+        found = {finding.what: finding for finding in findings}
+        tunes = found["device"].state == "ok" and (
+            found["g++"].state == "ok" or found["device"].said.startswith("cuda")
+        )
+        return 0 if tunes else EXIT_FAILURE
 
 
 def look(runs_dir: Path) -> Iterator[Finding]:

@@ -2,88 +2,80 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from graph.commands.opened import door
-from graph.commands.options import (
-    BOTH,
-    EXIT_SAME,
-    Parser,
-    common,
-    lock_clocks,
-    of_problems,
-    on_device,
-    protocol,
-    usage_error,
-)
+from graph.commands.options import BOTH, EXIT_SAME, STARTED, ByProtocol, Clocks, Command, OfRuns, usage_error
+from graph.request import OpenRequest
+from harness.options import Option
 
 
-def parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="run.py evaluate", allow_abbrev=False,
-        description="The verdict on one file, without any agent. Exit code 0 where it PASSED, 3 where it did not.",
-    )  # fmt: skip
-    on_device(made, required=False)
-    of_problems(made, rule=None)
-    protocol(made)
-    made.add_argument("file", metavar="FILE", nargs="?", help="the source; without, --run's best")
-    made.add_argument("--run", metavar="RUN", help="kernel, device, baseline and best file of that run")
-    made.add_argument(
-        "--axis", action="append", default=[], metavar="NAME=SIZES",
-        help="sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=64:512:64 or tokens=1,7,33; repeatable "
-        "for the sizes of others",
-    )  # fmt: skip
-    made.add_argument("--plot", type=Path, metavar="FILE", help="with --axis: time, bandwidth, speedup; .svg or .png")
-    common(made)
-    lock_clocks(made)
-    made.set_defaults(go=go)
-    return made
+class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
+    """The verdict on one file, without any agent. Exit code 0 where it PASSED, 3 where it did not."""
 
+    file: Annotated[str, Option("FILE", positional=True)] = ""
+    """The source; without, --run's best."""
+    request: Annotated[
+        OpenRequest,
+        Option(only=("kernel", "baseline", "device", "dtypes", "sandbox", "own_kernels", "compare")),
+    ] = OpenRequest()
+    run: Annotated[str, Option("RUN")] = ""
+    """Kernel, device, baseline and best file of that run."""
+    axis: Annotated[tuple[str, ...], Option("NAME=SIZES")] = ()
+    """Sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=64:512:64 or tokens=1,7,33; repeatable for the
+    sizes of others."""
+    plot: Path | None = None
+    """With --axis: time, bandwidth, speedup; .svg or .png."""
 
-def go(asked: argparse.Namespace) -> int:
-    from graph import draw, one_file, sweep
-    from graph.live import Display, PlainDisplay
-    from harness.clocks import locked
+    def go(self) -> int:
+        from graph import draw, one_file, sweep
+        from graph.live import Display, PlainDisplay
+        from harness.clocks import locked
 
-    if asked.plot and not asked.axis:
-        return usage_error("--plot draws a sweep: give --axis too")
-    what = one_file.of_run(door(asked), asked) if asked.run else one_file.of_file(asked)
-    swept = sweep.sweep(what.kernel, what.device, asked.axis, asked.dtype) if asked.axis else None
-    asked.starting.cancel()
-    silent = asked.json and not sys.stderr.isatty()
-    shows = Display() if silent else PlainDisplay(sys.stderr)
-    with locked(asked.lock_clocks, what.device), shows as shown:
-        said = one_file.evaluate(
-            swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
-            dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=asked.sandbox,
-            own_kernels=what.own_kernels, compare=what.compare, protocol=asked.protocol in BOTH,
-            say=lambda line: shown.say("harness", line),
-        )  # fmt: skip
-    verdict, name = said.verdict, what.baseline[0]
-    if asked.plot:
-        draw.save(sweep.picture(swept, verdict, name, what.name), asked.plot)
-    if asked.json:
-        comparison = verdict.suite.comparison if verdict.suite else None
-        record = {
-            "file": what.name,
-            "baseline": name,
-            "comparison": comparison,
-            "notices": said.notices,
-            "held_out": said.held_out,
-        }
-        if said.kernelbench is not None:
-            record["kernelbench"] = said.kernelbench.model_dump(mode="json")
-        print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
-    else:
-        print_verdict(verdict, name, said.notices)
-        if said.kernelbench is not None:
-            print_kernelbench(said.kernelbench, verdict)
-        if asked.plot:
-            print(asked.plot)
-    return 0 if verdict.passed else EXIT_SAME
+        if self.plot and not self.axis:
+            return usage_error("--plot draws a sweep: give --axis too")
+        if self.run:
+            what = one_file.of_run(
+                door(self.runs_dir, self.checkpointer), self.run, self.file, self.request, self.protocol
+            )
+        else:
+            what = one_file.of_file(self.file, self.request, self.protocol)
+        swept = sweep.sweep(what.kernel, what.device, self.axis, self.request.dtypes) if self.axis else None
+        STARTED.set()
+        silent = self.as_json and not sys.stderr.isatty()
+        shows = Display() if silent else PlainDisplay(sys.stderr)
+        with locked(self.lock_clocks, what.device), shows as shown:
+            said = one_file.evaluate(
+                swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
+                dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=self.request.sandbox,
+                own_kernels=what.own_kernels, compare=what.compare, protocol=self.protocol in BOTH,
+                say=lambda line: shown.say("harness", line),
+            )  # fmt: skip
+        verdict, name = said.verdict, what.baseline[0]
+        if self.plot:
+            draw.save(sweep.picture(swept, verdict, name, what.name), self.plot)
+        if self.as_json:
+            comparison = verdict.suite.comparison if verdict.suite else None
+            record = {
+                "file": what.name,
+                "baseline": name,
+                "comparison": comparison,
+                "notices": said.notices,
+                "held_out": said.held_out,
+            }
+            if said.kernelbench is not None:
+                record["kernelbench"] = said.kernelbench.model_dump(mode="json")
+            print(json.dumps(record | verdict.model_dump(mode="json"), indent=1))
+        else:
+            print_verdict(verdict, name, said.notices)
+            if said.kernelbench is not None:
+                print_kernelbench(said.kernelbench, verdict)
+            if self.plot:
+                print(self.plot)
+        return 0 if verdict.passed else EXIT_SAME
 
 
 def print_kernelbench(found, verdict) -> None:

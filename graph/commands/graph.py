@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
 from graph.commands.opened import door, found
-from graph.commands.options import Parser, common
+from graph.commands.options import Command, Database
+from harness.options import Option
 
 
-def parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="run.py graph", allow_abbrev=False, description="Draw the graph; with RUN, the path that it took."
-    )
-    made.add_argument("run", metavar="RUN", nargs="?")
-    made.add_argument(
-        "--output", type=Path, metavar="FILE", help=".svg, .png or .mmd (without: Mermaid on the terminal)"
-    )
-    common(made, json_too=False)
-    made.set_defaults(go=go)
-    return made
+class GraphCommand(Database, Command):
+    """Draw the graph; with RUN, the path that it took."""
 
+    run: Annotated[str, Option("RUN", positional=True)] = ""
+    output: Path | None = None
+    """.svg, .png or .mmd (without: Mermaid on the terminal)."""
 
-def go(asked: argparse.Namespace) -> int:
-    from graph import draw
-    from graph.workflow import build
+    def go(self) -> int:
+        from graph import draw
+        from graph.workflow import build
 
-    compiled = build()
-    counts = taken = None
-    if asked.run:
-        counts, taken = draw_facts(asked)
-    if asked.output is None:
-        print(draw.mermaid(compiled), end="")
+        compiled = build()
+        counts = taken = None
+        if self.run:
+            counts, taken = draw_facts(self)
+        if self.output is None:
+            print(draw.mermaid(compiled), end="")
+            return 0
+        draw.write(compiled, self.output, counts, taken)
+        print(self.output)
         return 0
-    draw.write(compiled, asked.output, counts, taken)
-    print(asked.output)
-    return 0
 
 
-def draw_facts(asked: argparse.Namespace):
+def draw_facts(command: GraphCommand):
     from graph import draw
 
-    snapshots = door(asked).history(found(asked))
+    snapshots = door(command.runs_dir, command.checkpointer).history(found(command.runs_dir, command.run))
     visits = snapshots[0].values["spent"].nodes if snapshots and "spent" in snapshots[0].values else {}
     counts = {name: (visit.count, visit.seconds) for name, visit in visits.items()}
     return counts, draw.taken_edges(draw.path_of(snapshots))

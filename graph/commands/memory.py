@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from graph.commands.options import EXIT_USAGE, Parser, common
+from graph.commands.options import EXIT_USAGE, Command, OfRuns, Pattern
+from harness.options import Option, Options, given
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from graph.memory import Entry
 
-FIELDS = ("kernel", "family", "device", "architecture", "bound", "outcome", "run")
+
+class Wanted(Options):
+    """Which of it."""
+
+    kernel: Pattern = None
+    family: Pattern = None
+    device: Pattern = None
+    architecture: Pattern = None
+    bound: Pattern = None
+    outcome: Pattern = None
+    run: Pattern = None
 
 
-def parser() -> argparse.ArgumentParser:
-    made = Parser(prog="run.py memory", allow_abbrev=False, description="What runs learned, and later ones are shown.")
-    made.add_argument("what", choices=("list", "export", "forget"), nargs="?", default="list", help="(list)")
-    made.add_argument("--all", action="store_true", help="forget: all of it")
-    for name in FIELDS:
-        made.add_argument(f"--{name}", metavar="PATTERN", help="only these; * and ? stand for letters")
-    common(made)
-    made.set_defaults(go=go)
-    return made
+class MemoryCommand(OfRuns, Command):
+    """What runs learned, and later ones are shown."""
 
+    what: Annotated[Literal["list", "export", "forget"], Option(positional=True)] = "list"
+    all: bool = False
+    """Forget: all of it."""
+    wanted: Wanted = Wanted()
 
-def go(asked: argparse.Namespace) -> int:
-    from graph import checkpoints, memory
+    def go(self) -> int:
+        from graph import checkpoints, memory
 
-    wanted = {name: pattern for name in FIELDS if (pattern := getattr(asked, name)) is not None}
-    if asked.what == "forget" and not wanted and not asked.all:
-        print("run.py memory forget: say which, such as --run RUN or --kernel NAME, or --all", file=sys.stderr)
-        return EXIT_USAGE
-    if asked.checkpointer:
-        checkpoints.check_url(asked.checkpointer)
-    elif not (asked.runs_dir / memory.FILE).exists():
-        print(json.dumps([]) if asked.json else f"{asked.runs_dir} holds no memory", file=sys.stdout)
-        return 0
-    with memory.store(asked.runs_dir, asked.checkpointer) as store:
-        found = [entry for entry in memory.entries(store) if _wanted(entry, wanted)]
-        if asked.what == "forget":
-            return _forget(store, found, asked)
-    if asked.what == "export":
-        for entry in found:
-            print(json.dumps(entry.value, ensure_ascii=True))
-        return 0
-    return _list(found, asked)
+        wanted = given(self.wanted)
+        if self.what == "forget" and not wanted and not self.all:
+            print("run.py memory forget: say which, such as --run RUN or --kernel NAME, or --all", file=sys.stderr)
+            return EXIT_USAGE
+        if self.checkpointer:
+            checkpoints.check_url(self.checkpointer)
+        elif not (self.runs_dir / memory.FILE).exists():
+            print(json.dumps([]) if self.as_json else f"{self.runs_dir} holds no memory", file=sys.stdout)
+            return 0
+        with memory.store(self.runs_dir, self.checkpointer) as store:
+            found = [entry for entry in memory.entries(store) if _wanted(entry, wanted)]
+            if self.what == "forget":
+                return _forget(store, found, self.as_json)
+        if self.what == "export":
+            for entry in found:
+                print(json.dumps(entry.value, ensure_ascii=True))
+            return 0
+        return _list(found, self.as_json)
 
 
 def _wanted(entry: Entry, wanted: dict[str, str]) -> bool:
@@ -57,17 +64,17 @@ def _wanted(entry: Entry, wanted: dict[str, str]) -> bool:
     return all(fnmatch.fnmatchcase(str(said.get(name, "")), pattern) for name, pattern in wanted.items())
 
 
-def _forget(store: BaseStore, found: list[Entry], asked: argparse.Namespace) -> int:
+def _forget(store: BaseStore, found: list[Entry], as_json: bool) -> int:
     from graph import memory
 
     memory.forget(store, found)
-    print(json.dumps({"forgotten": len(found)}) if asked.json else f"{len(found)} forgotten")
+    print(json.dumps({"forgotten": len(found)}) if as_json else f"{len(found)} forgotten")
     return 0
 
 
-def _list(found: list[Entry], asked: argparse.Namespace) -> int:
+def _list(found: list[Entry], as_json: bool) -> int:
     """Plain lines, whose last column may be long."""
-    if asked.json:
+    if as_json:
         print(json.dumps([entry.value for entry in found], indent=1))
         return 0
     from harness.report.inert import one_line

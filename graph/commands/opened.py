@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
@@ -12,37 +11,38 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graph.commands.options import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_SAME, EXIT_USAGE
+from graph.commands.options import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_SAME, EXIT_USAGE, STARTED, Working
 
 if TYPE_CHECKING:
+    from graph.request import Place
     from graph.runs import Run
     from graph.session import Door, Ending
     from harness.engines import Engine
 
 
 @contextmanager
-def told(asked: argparse.Namespace, run: Run) -> Iterator[None]:
+def told(on_end: str, run: Run) -> Iterator[None]:
     """Tells --on-end of a failure, too."""
     from graph import hooks
 
-    if asked.on_end:
-        hooks.checked(asked.on_end)
+    if on_end:
+        hooks.checked(on_end)
     try:
         yield
     except Exception as error:
-        if asked.on_end and (failed := hooks.tell(asked.on_end, run, "failed", " ".join(str(error).split()))):
+        if on_end and (failed := hooks.tell(on_end, run, "failed", " ".join(str(error).split()))):
             print(failed, file=sys.stderr)
         raise
 
 
-def front(asked: argparse.Namespace, why: tuple[str, ...], engine: Engine | None = None):
+def front(command: Working, why: tuple[str, ...], engine: Engine | None = None):
     from graph import live
 
-    asked.starting.cancel()
-    if asked.no_live:
-        shown = live.PlainDisplay(sys.stderr if asked.json else sys.stdout, why)
+    STARTED.set()
+    if command.no_live:
+        shown = live.PlainDisplay(sys.stderr if command.as_json else sys.stdout, why)
     else:
-        shown = live.display(json=asked.json, why=why)
+        shown = live.display(json=command.as_json, why=why)
     if engine is not None:
         shown.workers, engine.say = engine.lines, lambda text: shown.say("cluster", text)
     return shown
@@ -55,49 +55,43 @@ def asker():
 
 
 def door(
-    asked: argparse.Namespace,
-    runs_dir: Path | None = None,
-    engine: Engine | None = None,
-    stop: threading.Event | None = None,
+    runs_dir: Path, checkpointer: str = "", *, engine: Engine | None = None, stop: threading.Event | None = None
 ) -> Door:
     """`engine`: one that is open already; without, each run opens its own. `stop` ends sessions, as Ctrl-C does."""
     from graph.opening import open_context
     from graph.session import Door
 
     opening = partial(open_context, engine=engine) if engine is not None else open_context
-    return Door(runs_dir or asked.runs_dir, opening, getattr(asked, "checkpointer", ""), stop)
+    return Door(runs_dir, opening, checkpointer, stop)
 
 
 @contextmanager
-def engine(asked: argparse.Namespace, *, every: bool = False) -> Iterator[Engine]:
+def engine(place: Place, device: str, *, every: bool = False) -> Iterator[Engine]:
     """The engine that was asked for, with the device; `every` kind of device may be used (Engine.kinds)."""
-    from graph.choices import engine_asked
     from harness import engines
 
-    with closing(
-        engines.opened(engine_asked(asked), asked.device, lambda text: print(text, file=sys.stderr), every)
-    ) as made:
+    with closing(engines.opened(place.choice(), device, lambda text: print(text, file=sys.stderr), every)) as made:
         yield made
 
 
-def found(asked: argparse.Namespace) -> Run:
+def found(runs_dir: Path, name: str) -> Run:
     from graph.runs import Run
 
-    return Run.find(asked.runs_dir, asked.run)
+    return Run.find(runs_dir, name)
 
 
-def close(ending: Ending, asked: argparse.Namespace) -> int:
+def close(ending: Ending, command: Working) -> int:
     """Print how the run was left; the exit code."""
     result, run = ending.result, ending.run
-    out = sys.stderr if asked.json else sys.stdout
+    out = sys.stderr if command.as_json else sys.stdout
     again = run.command("resume")
-    if asked.on_end:
+    if command.on_end:
         from graph import hooks
 
         record = result.model_dump(mode="json")
-        if failed := hooks.tell(asked.on_end, run, ending.state, ending.message, record):
+        if failed := hooks.tell(command.on_end, run, ending.state, ending.message, record):
             print(failed, file=sys.stderr)
-    if asked.json:
+    if command.as_json:
         print(result.model_dump_json(indent=1, ensure_ascii=True))
     if ending.state == "finished" and result.status == "failed":
         print(result.error, file=sys.stderr)

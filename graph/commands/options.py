@@ -1,147 +1,89 @@
-"""Options that several commands share, and the exit codes."""
+"""What commands have alike: the base of their records, options that several share, and the exit codes."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+import threading
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Literal
 
-EXIT_FAILURE, EXIT_USAGE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 2, 3, 75, 130
-ROLES = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
-"""As nodes.roles has them, which takes a second to import."""
+from pydantic import Field
 
+from harness.options import EXIT_USAGE as EXIT_USAGE
+from harness.options import Option, Options
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+EXIT_FAILURE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 3, 75, 130
+STARTED = threading.Event()
+"""Set once there is something to see, or nothing to wait for."""
 
 
-def number(kind: type, least: float, *, above: bool = False):
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not (value > least if above else value >= least):
-            what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {'above' if above else 'of at least'} {least:g}")
-        return value
+class Command(Options):
+    """A command of run.py: its fields are its options, its docstring is what its help says of it."""
 
-    return parse
+    @abstractmethod
+    def go(self) -> int:
+        """Do it; the exit code."""
 
 
-def common(parser: argparse.ArgumentParser, *, json_too: bool = True) -> None:
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where runs are kept (runs)")
-    parser.add_argument(
-        "--checkpointer",
-        metavar="URL",
-        default=os.environ.get("ASTROLABE_CHECKPOINTER", ""),
-        help="postgresql://user:password@host/database instead of SQLite in the run's folder; never written down, so a "
-        "resume needs it again, here or in ASTROLABE_CHECKPOINTER",
+class RunsDir(Options):
+    runs_dir: Annotated[Path, Option("DIR")] = Path("runs")
+    """Where runs are kept."""
+
+
+class Clocks(Options):
+    lock_clocks: Annotated[int | None, Option("MHZ", const=0)] = Field(default=None, ge=0)
+    """Hold the GPU's clocks meanwhile, where you may (root); without MHZ at its default application clock."""
+
+
+class AsJson(Options):
+    as_json: Annotated[bool, Option(name="json")] = False
+    """The record as JSON on standard output, nothing else there."""
+
+
+class Database(RunsDir):
+    checkpointer: Annotated[str, Option("URL")] = Field(
+        default_factory=lambda: os.environ.get("ASTROLABE_CHECKPOINTER", "")
     )
-    if json_too:
-        parser.add_argument(
-            "--json", action="store_true", help="the record as JSON on standard output, nothing else there"
-        )
+    """postgresql://user:password@host/database instead of SQLite in the run's folder; never written down, so a resume needs it
+    again, here or in ASTROLABE_CHECKPOINTER."""
 
 
-def on_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument(
-        "--kernel", required=required, metavar="NAME|FOLDER|FILE",
-        help="a kernel of the catalog, a folder, a PyTorch module in KernelBench's form (.py), or a definition of "
-        "flashinfer-bench or SOL-ExecBench (.json)",
-    )  # fmt: skip
-    parser.add_argument("--baseline", metavar="NAME", help="the kernel's baseline that 1.0x is")
-    parser.add_argument(
-        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="(auto: cuda where it is there)"
+class OfRuns(AsJson, Database):
+    """Of a command about runs."""
+
+
+class Working(Clocks, OfRuns):
+    """Of a command that works on a run."""
+
+    no_live: bool = False
+    """Plain lines instead of the live display."""
+    on_end: Annotated[str, Option("COMMAND|URL")] = Field(
+        default_factory=lambda: os.environ.get("ASTROLABE_ON_END", "")
     )
-    parser.add_argument(
-        "--dtype", action="append", default=[], metavar="DTYPE", help="only these of the spec; repeatable"
-    )
-    parser.add_argument(
-        "--sandbox", choices=("auto", "require"), default="auto", help="require: refuse where a layer is missing"
-    )
+    """Tell this once the run has ended, paused or failed: a command gets the record as JSON on its standard input, a URL by POST;
+    also ASTROLABE_ON_END."""
 
 
-def on_engine(parser: argparse._ActionsContainer, *, given: str | None = "process") -> None:
-    parser.add_argument(
-        "--engine", metavar="NAME", default=given,
-        help="where candidates are built, checked and timed: process (here), dask (a worker for each GPU of this machine), "
-        "dask:N, dask:ADDRESS of a scheduler (docs/cluster.md)",
-    )  # fmt: skip
-    parser.add_argument("--device-model", metavar="NAME", default="", help="of a cluster's kinds of devices this one")
-    parser.add_argument("--tls", metavar="DIR", default="", help="certificate and key of the cluster at ADDRESS")
-    parser.add_argument("--insecure", action="store_true", help="no TLS although ADDRESS is beyond this machine")
-
-
-def of_problems(parser: argparse._ActionsContainer, *, rule: str | None = "some") -> None:
-    parser.add_argument(
-        "--own-kernels", choices=("some", "all"), default=rule,
-        help="of a PyTorch module's candidates: some of the work is their own (KernelBench's rule), or all of it",
-    )  # fmt: skip
-    parser.add_argument(
-        "--compare", action="append", default=[], choices=("compile", "max-autotune", "none"),
-        help="time a PyTorch module's winner against torch.compile too; repeatable (cuda: both, cpu: none)",
-    )  # fmt: skip
-
-
-def numerics(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--numerics", choices=("eager", "fp32"), default="eager",
-        help="of a PyTorch module's draft by rules on a GPU: rounded where eager torch rounds, TF32 in convolutions, or without TF32 (eager)",
-    )  # fmt: skip
-
+Pattern = Annotated[str | None, Option("PATTERN"), Field(description="Only what fits; * and ? stand for letters.")]
 
 BOTH = ("both", "kernelbench")
 """`--protocol` that asks for KernelBench's own verdict, too."""
 
 
-def protocol(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--protocol", choices=("both", "ours", "kernelbench"),
-        help="of a PyTorch module: KernelBench's own verdict and times beside ours (both; kernelbench says the same), or ours alone "
-        "(a campaign on a GPU of this machine: both, else ours)",
-    )  # fmt: skip
+class ByProtocol(Options):
+    protocol: Literal["both", "ours", "kernelbench"] | None = None
+    """Of a PyTorch module: KernelBench's own verdict and times beside ours (both; kernelbench says the same), or ours alone
+    (a campaign on a GPU of this machine: both, else ours)."""
 
 
-def budget(parser: argparse._ActionsContainer, rounds: str = "as before", width: str = "as before") -> None:
-    parser.add_argument(
-        "--rounds",
-        type=number(int, 0),
-        metavar="N",
-        help=f"at most so many rounds of plan, code, check, time ({rounds})",
-    )
-    parser.add_argument("--width", type=number(int, 1), metavar="N", help=f"different plans a round ({width})")
-    parser.add_argument("--seconds", type=number(float, 0, above=True), metavar="S", help="stop after so much work")
-    parser.add_argument("--tokens", type=number(int, 0), metavar="N", help="tokens that models may use")
-    parser.add_argument("--money", type=number(float, 0), metavar="USD", help="money that models may cost")
+CHANGES = ("rounds", "width", "seconds", "tokens", "money_usd")
+"""What of a run's options may change while it goes on."""
 
 
-def limits(asked: argparse.Namespace) -> dict[str, Any]:
-    """Of `budget`'s options those that were given, by their names in Settings."""
-    given = {"rounds": asked.rounds, "width": asked.width, "seconds": asked.seconds, "tokens": asked.tokens,
-             "money_usd": asked.money}  # fmt: skip
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def lock_clocks(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--lock-clocks", nargs="?", const=0, type=number(int, 1), metavar="MHZ",
-        help="hold the GPU's clocks meanwhile, where you may (root); without MHZ at its default application clock",
-    )  # fmt: skip
-
-
-def on_end(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-live", action="store_true", help="plain lines instead of the live display")
-    parser.add_argument(
-        "--on-end", metavar="COMMAND|URL", default=os.environ.get("ASTROLABE_ON_END", ""),
-        help="tell this once the run has ended, paused or failed: a command gets the record as JSON on its standard input, "
-        "a URL by POST; also ASTROLABE_ON_END",
-    )  # fmt: skip
+UNSAID = ("checkpointer", "run_id")
+"""Of a command line that is written down: a database's address may hold a password."""
 
 
 def usage_error(sentence: str) -> int:

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
 from pathlib import Path
+from typing import Annotated
 
-from graph.commands.options import Parser, number
+from pydantic import Field
 
-
-def parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="run.py scheduler", allow_abbrev=False,
-        description="The scheduler of a cluster (docs/cluster.md). It listens on this machine only, unless --host says more.",
-    )  # fmt: skip
-    made.add_argument("--host", default="127.0.0.1", metavar="HOST", help="an address of this machine (127.0.0.1)")
-    made.add_argument("--port", type=number(int, 0), default=8786, metavar="N", help="(8786; 0 takes a free one)")
-    made.add_argument(
-        "--tls", type=Path, metavar="DIR", help="certificate and key of the cluster, made there where DIR holds none"
-    )
-    made.add_argument(
-        "--insecure", action="store_true", help="without TLS beyond this machine: anybody may run code on it"
-    )
-    made.add_argument("--dashboard", default="", metavar="ADDRESS", help="Dask's own pages, such as 127.0.0.1:8787")
-    made.add_argument("--with-parent", action="store_true", help=argparse.SUPPRESS)
-    made.set_defaults(go=go)
-    return made
+from graph.commands.options import STARTED, Command
+from harness.options import Option
 
 
-def go(asked: argparse.Namespace) -> int:
-    from harness.cluster import scheduler, security
+class SchedulerCommand(Command):
+    """The scheduler of a cluster (docs/cluster.md). It listens on this machine only, unless --host says more."""
 
-    security.demanded(asked.host, asked.tls, insecure=asked.insecure)
-    folder = security.made(asked.tls) if asked.tls else None
-    if asked.with_parent:
-        threading.Thread(target=_until_the_parent_ends, daemon=True).start()
-    asked.starting.cancel()
-    scheduler.serve(
-        asked.host, asked.port, security.of(folder), asked.dashboard, lambda address: print(address, flush=True)
-    )
-    return 0
+    host: Annotated[str, Option("HOST")] = "127.0.0.1"
+    """An address of this machine."""
+    port: Annotated[int, Option(usual="8786; 0 takes a free one")] = Field(default=8786, ge=0)
+    tls: Annotated[Path | None, Option("DIR")] = None
+    """Certificate and key of the cluster, made there where DIR holds none."""
+    insecure: bool = False
+    """Without TLS beyond this machine: anybody may run code on it."""
+    dashboard: Annotated[str, Option("ADDRESS")] = ""
+    """The pages of Dask itself, such as 127.0.0.1:8787."""
+    with_parent: Annotated[bool, Option(hidden=True)] = False
+
+    def go(self) -> int:
+        from harness.cluster import scheduler, security
+
+        security.demanded(self.host, self.tls, insecure=self.insecure)
+        folder = security.made(self.tls) if self.tls else None
+        if self.with_parent:
+            threading.Thread(target=_until_the_parent_ends, daemon=True).start()
+        STARTED.set()
+        scheduler.serve(
+            self.host, self.port, security.of(folder), self.dashboard, lambda address: print(address, flush=True)
+        )
+        return 0
 
 
 def _until_the_parent_ends() -> None:

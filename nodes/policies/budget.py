@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from nodes.options import Limits, Role
 from nodes.policies.prices import Price
-from nodes.roles import Limits, Role, Usage
+from nodes.roles import Usage
 
 WARN_SHARE = 0.8
 

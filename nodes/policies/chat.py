@@ -13,25 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nodes.options import ROLES, Chat, Limits, Role
 from nodes.policies import answers
 from nodes.policies.budget import Budget, BudgetEnded
 from nodes.policies.connection import Connection, Tools, estimated_tokens
 from nodes.policies.model import Agents, Answer, ModelPolicy, Say, silent
 from nodes.policies.prices import Prices
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
-from nodes.roles import (
-    ROLES,
-    Chat,
-    CoderRequest,
-    Limits,
-    Policy,
-    PolicyPaused,
-    Role,
-    Turn,
-    TurnRequest,
-    TurnsEnded,
-    Usage,
-)
+from nodes.roles import CoderRequest, Policy, PolicyPaused, Turn, TurnRequest, TurnsEnded, Usage
 
 ANSWER_TOKENS: dict[Role, int] = dict.fromkeys(ROLES, 6_000) | {"drafter": 16_000, "planner": 10_000, "coder": 16_000}
 """Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from harness.store import digest
+from nodes.options import Role
 from nodes.policies.model import silent
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import (
@@ -23,7 +24,6 @@ from nodes.roles import (
     PlannerRequest,
     PolicyPaused,
     ProfilerRequest,
-    Role,
     TesterAnswer,
     TesterRequest,
     Usage,

@@ -24,10 +24,11 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr
 
 from kernels.spec import Frozen
+from nodes.options import Chat
 from nodes.policies.transcript import Finish, Message, Reply, Rung
 from nodes.policies.trim import printable
 from nodes.policies.wire import Expired, NotStreamed, Page, Request, proxy_of
-from nodes.roles import Chat, PolicyPaused, ToolCall
+from nodes.roles import PolicyPaused, ToolCall
 from nodes.spans import span
 
 if TYPE_CHECKING:

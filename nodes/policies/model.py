@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from harness.records import Outcome
 from harness.store import digest
 from nodes.lesson import Lesson, fitting
+from nodes.options import Role
 from nodes.policies import answers, turns
 from nodes.policies.connection import NoTools, Tools, in_words
 from nodes.policies.render import render
@@ -31,7 +32,6 @@ from nodes.roles import (
     ProfilerRequest,
     Review,
     ReviewRequest,
-    Role,
     TesterAnswer,
     TesterRequest,
     Turn,

@@ -22,13 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nodes.options import Role
 from nodes.policies import answers
 from nodes.policies.answers import measured_finding
 from nodes.policies.connection import Tools
 from nodes.policies.model import ModelPolicy, silent
 from nodes.policies.replies import as_file
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript, TranscriptDamaged
-from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Role, Turn, TurnRequest, Usage
+from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Turn, TurnRequest, Usage
 
 PLACE = ("kernel", "device", "step", "plan", "round", "turn")
 """Facts that must agree wherever both sides have them, however the answer was found."""

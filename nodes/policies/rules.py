@@ -24,6 +24,7 @@ from harness.tunables import structure
 from kernels.spec import Device, Spec, Workload, expression
 from nodes import compiling, drafting
 from nodes.lesson import Lesson
+from nodes.options import Role
 from nodes.policies import versions
 from nodes.rewrites import Facts, Rewrite, catalog, ordered
 from nodes.rewrites.specialize.multiversion import multiversion
@@ -40,7 +41,6 @@ from nodes.roles import (
     ProfilerRequest,
     Review,
     ReviewRequest,
-    Role,
     TesterAnswer,
     TesterRequest,
     Usage,

@@ -18,7 +18,8 @@ from pydantic import Field, ValidationError
 
 from harness.store import digest
 from kernels.spec import Frozen
-from nodes.roles import ROLES, Role, ToolCall, Usage
+from nodes.options import ROLES, Role
+from nodes.roles import ToolCall, Usage
 
 Finish = Literal["stop", "length", "refused", "filtered"]
 """How an answer ended: whole, cut off at its token limit, refused by the model, withheld by the server's filter."""

@@ -45,18 +45,8 @@ from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes import roles
 from nodes.context import Context
-from nodes.roles import (
-    ROLES,
-    CoderAnswer,
-    CoderRequest,
-    Finding,
-    Plan,
-    PlannerRequest,
-    Review,
-    ReviewRequest,
-    Role,
-    Usage,
-)
+from nodes.options import ROLES, Role
+from nodes.roles import CoderAnswer, CoderRequest, Finding, Plan, PlannerRequest, Review, ReviewRequest, Usage
 from nodes.state import Settings
 
 BASELINE = "speed 1.0\n"

@@ -23,13 +23,14 @@ from harness.records import Build, Outcome, Verdict
 from kernels.catalog import Kernel
 from nodes import ledger
 from nodes.context import Context
+from nodes.options import ROLES, Chat, Limits, StopRule
 from nodes.policies.chat import ChatPolicy
 from nodes.policies.connection import Connection, Interface, Retries
 from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.policies.turns import TOOLS
-from nodes.roles import ROLES, Chat, Limits, Policy, Review, ReviewRequest
-from nodes.state import Settings, StopRule
+from nodes.roles import Policy, Review, ReviewRequest
+from nodes.state import Settings
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 from tests.nodes.policies.server import Fails, ModelServer, Says, model_server
 

@@ -19,8 +19,8 @@ from harness.quick import Quick
 from harness.records import Interval, Suite, Timing, Verdict
 from harness.store import digest
 from kernels import catalog
+from nodes.options import ROLES
 from nodes.policies.transcript import Transcript
-from nodes.roles import ROLES
 from nodes.state import Settings
 from tests.graph.doubles import Silent, comparison, interval, nobody
 

@@ -24,9 +24,9 @@ from graph.serving import TOOLS, Begun, Service, StartArguments
 from graph.session import Door
 from kernels.catalog import Kernel
 from nodes.context import Context
+from nodes.options import ROLES
 from nodes.policies.client import ClientPolicy
 from nodes.policies.transcript import Transcript
-from nodes.roles import ROLES
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, record, settings
 from tests.graph.test_coding import Hostile, outside_of_marks
 

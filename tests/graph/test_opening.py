@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from graph.choices import choose
-from graph.commands.run import parser
 from graph.opening import answering, open_context
+from graph.request import RunRequest
 from graph.runs import Run, RunError
 from graph.session import kernel_digest, new_record
+from harness.options import from_words
 from kernels import catalog
+from nodes.options import ROLES, Chat
 from nodes.policies.connection import Retries
 from nodes.policies.transcript import Exchange, Question, Reply, Transcript
-from nodes.roles import ROLES, Chat, Usage
+from nodes.roles import Usage
 from nodes.state import Spent, State
 from tests.graph.doubles import record, settings
 from tests.nodes.policies.examples import for_coder, for_profiler
@@ -80,9 +82,7 @@ def test_what_was_asked_of_models_reaches_their_server(tmp_path: Path, monkeypat
             "900",
         ]
         words += ["--answer-tokens-coder", "5000", "--effort", "low", "--effort-coder", "high"]
-        asked = parser().parse_args([*words, "--idle-seconds", "7", "--answer-seconds", "70"])
-        asked.words = words
-        made = choose(asked).settings
+        made = choose(from_words(RunRequest, [*words, "--idle-seconds", "7", "--answer-seconds", "70"])).settings
         waits = Retries.of(made.chat)
         assert (waits.timeout_s, waits.answer_s) == (7, 70) and Retries.of(Chat()) == Retries()
         server.script = [Says(json.dumps(FINDING)), Says(EDIT)]

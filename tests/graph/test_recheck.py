@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
 
-from graph.commands import recheck
+from graph.commands.recheck import RecheckCommand
 from harness import dropin
 from harness.dropin import ExportError
 from harness.store import digest
@@ -31,9 +30,7 @@ def package(tmp_path: Path, speedup: float) -> Path:
 
 
 def rechecked(to: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict]:
-    asked = recheck.parser().parse_args([str(to), "--json"])
-    asked.starting = threading.Timer(60, print)
-    code = asked.go(asked)
+    code = RecheckCommand(package=to, as_json=True).go()
     return code, json.loads(capsys.readouterr().out)
 
 

@@ -15,7 +15,7 @@ from harness.problems import open_problem
 from harness.store import digest
 from kernels import suites
 from nodes.context import Context
-from nodes.roles import ROLES
+from nodes.options import ROLES
 from nodes.state import Settings
 from tests.graph.doubles import Silent, nobody
 from tests.graph.test_recorded_runs import RECORDED, PaperClock

@@ -24,9 +24,9 @@ from harness.store import digest
 from kernels import catalog
 from kernels.spec import Device
 from nodes.context import Context
+from nodes.options import ROLES
 from nodes.policies.prefix import cacheable
 from nodes.policies.transcript import Transcript
-from nodes.roles import ROLES
 from nodes.state import Settings
 from tests.graph.doubles import Silent, nobody
 

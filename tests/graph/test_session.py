@@ -20,8 +20,8 @@ from graph.session import Door, Ending, kernel_digest, new_record
 from graph.workflow import signature
 from harness.records import Comparison, EpochGain, Interval
 from harness.store import Store
-from nodes.roles import Chat, Limits, PolicyPaused
-from nodes.state import StopRule
+from nodes.options import Chat, Limits, StopRule
+from nodes.roles import PolicyPaused
 from tests import forked
 from tests.graph.doubles import BASELINE, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 

@@ -26,8 +26,8 @@ from harness.search import Tuned
 from harness.store import digest
 from kernels import catalog
 from nodes.context import Context
+from nodes.options import ROLES
 from nodes.policies.transcript import Transcript
-from nodes.roles import ROLES
 from nodes.state import Settings
 from tests.graph.doubles import Silent, comparison, interval, nobody
 from tests.nodes.policies.examples import GPU

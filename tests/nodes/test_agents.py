@@ -16,9 +16,10 @@ from nodes import roles
 from nodes.baseline import baseline as node_baseline
 from nodes.coder import FAILURE_CHARACTERS, coder
 from nodes.context import Context
+from nodes.options import ROLES
 from nodes.planner import planner
 from nodes.profiler import profiler
-from nodes.roles import ROLES, Attempt, Finding, Plan
+from nodes.roles import Attempt, Finding, Plan
 from nodes.state import Draft, Incumbent, Spent, State, Stop
 from nodes.tester import tester as node_tester
 from tests.graph.doubles import BASELINE, FACTS, SPEC, PaperEvaluator, Script, settings

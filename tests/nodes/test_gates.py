@@ -22,7 +22,8 @@ from nodes.approve import edited_plan
 from nodes.compile import compile
 from nodes.contest import contest, most_promising
 from nodes.measure import measure
-from nodes.roles import ROLES, Attempt, Plan, Usage
+from nodes.options import ROLES
+from nodes.roles import Attempt, Plan, Usage
 from nodes.select import select, unfit
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop

@@ -16,12 +16,13 @@ import pytest
 from pydantic import SecretStr
 
 from harness.store import digest
+from nodes.options import Chat, Limits
 from nodes.policies import transcript, wire
 from nodes.policies.chat import ChatPolicy
 from nodes.policies.connection import Connection, Retries
 from nodes.policies.model import silent
 from nodes.policies.transcript import Exchange, Transcript, TranscriptDamaged
-from nodes.roles import Chat, CoderAnswer, Limits, Plan, PolicyPaused, Usage
+from nodes.roles import CoderAnswer, Plan, PolicyPaused, Usage
 from tests.nodes.policies.examples import (
     HIDDEN,
     OTHER,

@@ -1,0 +1,85 @@
+"""What a run is asked for: the one record behind run.py's options, Studio's configuration, a campaign and MCP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from harness import engines
+from harness.engines import EngineChoice
+from harness.options import Option, Options
+from nodes.options import AGENTS, Role, RunOptions
+
+
+class KernelRequest(Options):
+    """What is to be made faster, or judged."""
+
+    kernel: Annotated[str, Option("NAME|FOLDER|FILE")]
+    """A kernel of the catalog, a folder, a PyTorch module in KernelBench's form (.py), or a definition of flashinfer-bench or
+    SOL-ExecBench (.json)."""
+    baseline: str | None = None
+    """The kernel's baseline that 1.0x is."""
+    device: Annotated[Literal["auto", "cuda", "cpu"], Option(usual="auto: cuda where it is there")] = "auto"
+
+
+class Place(Options):
+    """Where candidates are built, checked and timed."""
+
+    engine: Annotated[str, Option("NAME")] = "process"
+    """Where candidates are built, checked and timed: process (here), dask (a worker for each GPU of this machine), dask:N,
+    dask:ADDRESS of a scheduler (docs/cluster.md)."""
+    device_model: Annotated[str, Option("NAME")] = ""
+    """Of a cluster's kinds of devices this one."""
+    tls: Annotated[str, Option("DIR")] = ""
+    """Certificate and key of the cluster at ADDRESS."""
+    insecure: bool = False
+    """No TLS although ADDRESS is beyond this machine."""
+
+    def choice(self) -> EngineChoice:
+        """Raises EngineError."""
+        return engines.choice(self.engine, model=self.device_model, tls=self.tls, insecure=self.insecure)
+
+
+class RunRequest(KernelRequest, RunOptions):
+    place: Place = Place()
+    source: Annotated[str | None, Option("FILE")] = None
+    """Start from your own file for that kernel's spec."""
+    draft: Annotated[str | None, Option("FILE")] = None
+    """Of a PyTorch module: your own first candidate (ModelNew)."""
+    compare: tuple[Literal["compile", "max-autotune", "none"], ...] = ()
+    """Time a PyTorch module's winner against torch.compile too; repeatable (cuda: both, cpu: none)."""
+    run_id: Annotated[str, Option("NAME")] = ""
+    """Name the run."""
+    tune_seconds: Annotated[float | None, Option(usual="cuda 8, cpu 4")] = Field(default=None, ge=0)
+    """Search of open integers, each."""
+    memory: Literal["on", "off"] = "on"
+    policy: Annotated[Literal["auto", "rules", "chat", "replay"], Option(group=AGENTS)] = "auto"
+    """Who answers for the agents; auto: chat where there are a key and a --model, else rules."""
+    role_policy: Annotated[dict[Role, Literal["rules", "chat", "replay"]], Option(name="policy", group=AGENTS)] = Field(
+        default_factory=dict
+    )
+    coder: Literal["tools", "oneshot"] = "tools"
+    tool_seconds: Annotated[float | None, Option(group=AGENTS, usual="cuda 240, cpu 120")] = Field(default=None, gt=0)
+    """Its tools may take so long, for one plan."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reviewed(cls, values: Any) -> Any:
+        """Who says who reviews wants a review."""
+        if isinstance(values, dict) and {"policy_reviewer", "model_reviewer"} & set(values):
+            return values | {"review": True}
+        return values
+
+
+class OpenRequest(RunRequest):
+    """One whose kernel is said later."""
+
+    kernel: Annotated[str, Option("NAME|FOLDER|FILE")] = ""
+
+
+class EachRequest(OpenRequest):
+    """What every problem's run is asked for."""
+
+    memory: Literal["on", "off"] = "off"
+    """Let problems learn from those before them."""

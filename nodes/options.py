@@ -1,0 +1,109 @@
+"""What a run is asked for and keeps as it is: each field is an option of run.py, its docstring the help (harness/options.py).
+
+Light: `run.py --help` imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from harness.options import Option, Options, whole_path
+
+Role = Literal["tester", "drafter", "profiler", "planner", "coder", "reviewer"]
+ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
+AGENTS = (
+    "agents\n--policy, --model, --tokens, --money, --answer-tokens and --effort also for one role: "
+    f"--model-coder ... ({', '.join(ROLES)}); --model-coder A,B: on a plateau the next one writes"
+)
+
+
+class StopRule(Options):
+    """When a run has tried enough; what it may use is in its Limits."""
+
+    rounds: int = Field(default=5, ge=0)
+    """At most so many rounds of plan, code, check, time."""
+    patience: Annotated[int | None, Option(usual="half of --rounds, at least 3")] = Field(default=None, ge=1)
+    """Rounds without gain to stop at."""
+    light_fraction: Annotated[float, Option("SHARE", "light")] = Field(default=0.97, gt=0, le=1.5)
+    """Stop at this share of the speed of light."""
+
+
+class Limits(Options):
+    """What a run may use; None is no limit."""
+
+    seconds: float | None = Field(default=None, gt=0)
+    """Stop after so much work."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Tokens that models may use."""
+    money_usd: Annotated[float | None, Option("USD", "money")] = Field(default=None, ge=0)
+    """Money that models may cost."""
+    role_tokens: Annotated[dict[Role, Annotated[int, Field(ge=0)]], Option(name="tokens")] = Field(default_factory=dict)
+    role_money_usd: Annotated[dict[Role, Annotated[float, Field(ge=0)]], Option(name="money")] = Field(
+        default_factory=dict
+    )
+    fallback: Annotated[
+        Literal["rules", "pause"],
+        BeforeValidator(lambda word: "pause" if word == "none" else word),  # as runs before 0.3 have it
+        Option(name="when-spent", group=AGENTS),
+    ] = "rules"
+    """Once tokens or money are spent: rules answer from then on, or the run pauses."""
+
+
+class Chat(Options):
+    """Which models answer, and how their server is asked."""
+
+    models: Annotated[dict[Role, str], Option("NAME", "model", every=True)] = Field(default_factory=dict)
+    """Language model of --policy chat (key: OPENAI_API_KEY)."""
+    interface: Literal["chat", "responses"] = "chat"
+    """Of the model's server."""
+    answer_tokens: Annotated[dict[Role, Annotated[int, Field(ge=1)]], Option("N", every=True)] = Field(
+        default_factory=dict
+    )
+    """Most tokens of one answer, reasoning included (6,000 to 16,000 by role); doubled where one is cut off."""
+    effort: Annotated[dict[Role, str], Option("LEVEL", every=True)] = Field(default_factory=dict)
+    """Of a reasoning model, in its server's words: low, high, ..."""
+    idle_seconds: Annotated[float | None, Option(usual="600")] = Field(default=None, gt=0)
+    """Of a model server's silence at most."""
+    answer_seconds: Annotated[float | None, Option(usual="3600")] = Field(default=None, gt=0)
+    """Of one answer at most."""
+    prices: Annotated[str, whole_path(), Option("FILE")] = ""
+    """Your own table of what models cost."""
+
+
+class RunOptions(Options):
+    """What a request and the run's Settings have alike."""
+
+    dtypes: Annotated[tuple[str, ...], Option("DTYPE", "dtype")] = ()
+    """Only these of the spec; repeatable."""
+    sandbox: Literal["auto", "require"] = "auto"
+    """Require: refuse where a layer is missing."""
+    own_kernels: Literal["some", "all"] = "some"
+    """Of a PyTorch module's candidates: some of the work is their own (KernelBench's rule), or all of it."""
+    numerics: Literal["eager", "fp32"] = "eager"
+    """Of a PyTorch module's draft by rules on a GPU: rounded where eager torch rounds, TF32 in convolutions, or without TF32."""
+    stop: StopRule = StopRule()
+    width: int = Field(default=1, ge=1)
+    """Different plans a round."""
+    budget: Limits = Limits()
+    repairs: int = Field(default=2, ge=0)
+    """Tries to repair a candidate."""
+    exact: bool = False
+    """Only candidates whose outputs are the baseline's in every bit."""
+    memory: Literal["on", "off"] = "off"
+    """Off: learn nothing from earlier runs and leave nothing to later ones, for clean experiments."""
+    approve: Literal["none", "plans", "candidates"] = "none"
+    """Ask a person before going on."""
+    chat: Annotated[Chat, Option(group=AGENTS)] = Chat()
+    review: Annotated[bool, Option(group=AGENTS)] = False
+    """A reviewer must agree before a plan is coded and before a candidate is built; --model-reviewer asks for it too."""
+    agents: Annotated[Literal["four", "single"], Option(group=AGENTS)] = "four"
+    """Single: one prompt for all roles."""
+    coder: Annotated[Literal["tools", "oneshot"], Option(group=AGENTS)] = "oneshot"
+    """Of a model: it compiles, checks, times and profiles in turns, where its server knows tools (tools); or it answers once
+    with the whole source."""
+    turns: Annotated[int, Option(group=AGENTS)] = Field(default=16, ge=1)
+    """Answers of a coder with tools, for one plan."""
+    transcript: Annotated[str, whole_path(), Option("FILE", group=AGENTS)] = ""
+    """Recorded answers for --policy replay."""
