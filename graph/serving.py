@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from pydantic import Field, ValidationError
 
+from graph.request import KernelRequest
 from graph.runs import Run, RunError, RunRecord
 from graph.session import Door, Ending
 from harness.device import DeviceError
@@ -44,11 +45,11 @@ class KernelsArguments(Frozen):
     """The kernels of the catalog, with one line each."""
 
 
-class StartArguments(Frozen):
+class StartArguments(KernelRequest):
     """Begin a run on a kernel of the catalog; then compile, check, time, profile, and submit, round by round."""
 
-    kernel: str = Field(max_length=100, description="a name that `kernels` lists")
-    device: str = Field(default="auto", pattern="^(auto|cuda|cpu)$", description="auto, cuda or cpu")
+    kernel: str = Field(max_length=100)
+    """A name that `kernels` lists."""
 
 
 class OperationArguments(Frozen):

@@ -105,7 +105,11 @@ def begin(command: McpCommand, start: StartArguments) -> Begun:
     if not request.kernel and kernel not in catalog.names():  # a folder's spec.py is code: only the person names one
         raise RunError(f"there is no kernel {kernel!r} in the catalog; a folder is named on the command line, --kernel")
     choice = choose(
-        request.with_(kernel=kernel, device=start.device if request.device == "auto" else request.device),
+        request.with_(
+            kernel=kernel,
+            device=start.device if request.device == "auto" else request.device,
+            baseline=request.baseline or start.baseline,
+        ),
         command=command_line(command, "mcp", UNSAID),
     )
     roles = dict.fromkeys(choice.settings.policy, "rules") | {"planner": "client", "coder": "client"}
