@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -187,6 +188,8 @@ def _facts(on: Device) -> DeviceFacts:
 
 def _built(kernel: Kernel, on: Device, text: str, module: ModuleType, facts: DeviceFacts, folder: Path) -> Build:
     entry = {"entry": kernel.spec.entry_name} if getattr(module, "PYTHON_SIDE", False) else {}
+    if getattr(module, "BINDS", False) and kernel.spec.build.binding:
+        entry["binding"] = json.dumps(kernel.spec.build.binding)
     settings = kernel.spec.build
     brought = (
         Brought(settings.flags_on(on), settings.include, kernel.headers) if hasattr(module, "FLAGS") else Brought()

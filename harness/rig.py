@@ -7,6 +7,7 @@ verdict asks an Evaluator (evaluate.py), which is one.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Callable
@@ -272,7 +273,11 @@ class Rig:
 
     def _entry(self, module: ModuleType) -> dict[str, str]:
         """A toolchain that binds the entry itself must know its name; the others build the same for every kernel."""
-        return {"entry": self.spec.entry_name} if is_python_side(module) else {}
+        if not is_python_side(module):
+            return {}
+        binding = self.spec.build.binding
+        bound = {"binding": json.dumps(binding)} if getattr(module, "BINDS", False) and binding else {}
+        return {"entry": self.spec.entry_name, **bound}
 
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
         folder = self.store.build_folder(key)

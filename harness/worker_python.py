@@ -51,6 +51,7 @@ sandbox = load_sibling("sandbox")
 problem_side = load_sibling("worker_problem")
 protocol_side = load_sibling("worker_kernelbench")
 triton_side = load_sibling("worker_triton")
+tvm_side = load_sibling("worker_tvm_ffi")
 
 
 # --- who does the work -----------------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_|flashinfer|
 MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy|distribution|arange")
 # torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
 MACHINERY = frozenset(
-    "torch torchgen functorch numpy nvidia triton cuda setuptools pkg_resources distutils-precedence markupsafe jinja2 "  # noqa: SIM905
+    "torch torchgen functorch numpy nvidia triton cuda tvm_ffi setuptools pkg_resources distutils-precedence markupsafe jinja2 "  # noqa: SIM905
     "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm".split()
 )
 # Kernels for tensors of other layouts are registered under keys of their own.
@@ -233,8 +234,10 @@ class PythonWorker(native.Worker):
             triton_side.settle(self.folder, gpu=self.gpu, compilers=message["compilers"])
         if message.get("problem"):
             self.form = problem_side.form(forms, protocol_side, message, signature)
-        elif message["backend"] == "torch_extension":
+        elif message["backend"] in ("torch_extension", "stable_abi"):
             self.form = forms.extension_form(self.folder, signature)
+        elif message["backend"] == "tvm_ffi":
+            self.form = tvm_side.form(forms, self.folder, signature, gpu=self.gpu)
         else:
             self.form = forms.module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
         self.static, self.last = False, list[Any]()

@@ -208,9 +208,16 @@ class BuildSettings(Frozen):
     """Folders below the kernel's own, or links there to folders elsewhere."""
     flags: tuple[Annotated[str, AfterValidator(checked_flag)], ...] = ()
     defines: dict[str, str | int] = Field(default_factory=dict)
+    binding: str | dict[Dtype, str] = ""
+    """Of a source whose host function is a template or has another name: what of C++ the entry is, for all dtypes or by dtype."""
 
     @model_validator(mode="after")
     def _are_names(self) -> BuildSettings:
+        for text in self.binding.values() if isinstance(self.binding, dict) else [self.binding]:
+            if not re.fullmatch(r"[\w:<>,&* ()+-]{0,300}", text):
+                raise ValueError(
+                    f"binding: {text[:80]!r} is no name of a function in C++, such as run or Norm<128, bf16_t>::run"
+                )
         for name, value in self.defines.items():
             if not re.fullmatch(r"[A-Za-z_]\w{0,127}", name) or not re.fullmatch(r"[\w.:+-]{0,200}", str(value)):
                 raise ValueError(f"defines: {name[:40]!r} = {str(value)[:40]!r} is no name and a number or a word")

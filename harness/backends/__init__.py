@@ -14,6 +14,9 @@ One whose candidates are called with torch tensors also has
 - `PYTHON_SIDE = True`: they run in harness/worker_python.py, and `compile` takes the entry's name as `entry`;
 - `ARTEFACT`: the name of what it makes, which may be a folder.
 
+One that binds a source's host function to a name itself has `BINDS = True`, and its `compile` takes `binding`: what of C++ to bind it to,
+by dtype or for all, as JSON of `BuildSettings.binding`.
+
 One whose candidates are those of problems (a PyTorch module to be made faster) has `PROBLEMS = True`.
 """
 
@@ -30,6 +33,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 from harness import sandbox
 from harness.watchdog import Watchdog
@@ -86,9 +90,27 @@ def is_python(text: str) -> bool:
         return _PYTHON_LINE.search(text) is not None and _NATIVE_LINE.search(text) is None
 
 
+Form = Literal["plain", "torch", "stable", "tvm_ffi"]
+_FORMS: dict[Form, str] = {
+    "tvm_ffi": r"<tvm/ffi/|\btvm::ffi::|\bTVM_FFI_\w+|^[ \t]*#[ \t]*include[ \t]*[<\"]([\w/]*/)?tvm_ffi_utils\.h",
+    "torch": r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch/(extension|all|torch|library|script|types)\.h|torch/csrc/(?!stable/)|ATen/|c10/|pybind11/)"
+    r"|\b(torch|at)::Tensor\b|\bPYBIND11_MODULE\b|^[ \t]*TORCH_LIBRARY",
+    "stable": r"<torch/(csrc/stable|headeronly)/|\btorch::stable::|\bSTABLE_TORCH_LIBRARY",
+}
+"""By what a source says beside its comments, the first that fits: how its host function takes tensors. Engines' own headers may bring
+torch's, so a type counts as an include does."""
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def form_of(text: str) -> Form:
+    """How the host function of a C++ or CUDA source takes its tensors: "plain" pointers, torch's tensors, or another ABI's."""
+    bare = _COMMENTS.sub("", text)
+    return next((form for form, pattern in _FORMS.items() if re.search(pattern, bare, re.MULTILINE)), "plain")
+
+
 def uses_torch(text: str) -> bool:
-    """Whether a C++ or CUDA source includes torch's headers and so binds itself."""
-    return re.search(r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch|ATen|c10|pybind11)/", text, re.MULTILINE) is not None
+    """Whether a C++ or CUDA source takes torch's tensors by whichever of its interfaces, and so no plain pointers."""
+    return form_of(text) in ("torch", "stable")
 
 
 ENTROPY = "/dev/urandom"

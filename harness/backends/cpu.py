@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, is_python, run_boxed, together, uses_torch
+from harness.backends import Compiled, form_of, is_python, run_boxed, together
 from harness.records import DeviceFacts
 
 SUFFIX = ".cpp"
@@ -22,7 +22,7 @@ def compiler() -> str:
 
 
 def takes(text: str) -> bool:
-    return not is_python(text) and not uses_torch(text)
+    return not is_python(text) and form_of(text) == "plain"
 
 
 def why_unavailable() -> str:

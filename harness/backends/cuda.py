@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, is_python, run_boxed, together, uses_torch
+from harness.backends import Compiled, form_of, is_python, run_boxed, together
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -18,7 +18,7 @@ FLAGS = ("-std=c++17", "-O3", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shar
 
 
 def takes(text: str) -> bool:
-    return not is_python(text) and not uses_torch(text)
+    return not is_python(text) and form_of(text) == "plain"
 
 
 def why_unavailable() -> str:

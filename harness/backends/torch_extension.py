@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from harness.backends import Compiled, cuda, is_python, run_boxed, together, uses_torch
+from harness.backends import Compiled, cuda, form_of, is_python, run_boxed, together
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -34,7 +34,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{ module.def("{entry}", &{entry})
 
 
 def takes(text: str) -> bool:
-    return uses_torch(text) and not is_python(text)
+    return not is_python(text) and form_of(text) == "torch"
 
 
 def why_no_torch() -> str:

@@ -1,0 +1,140 @@
+"""C++ or CUDA over torch's stable ABI (torch::stable::Tensor), vLLM's `libtorch_stable`.
+
+The source registers an operator by STABLE_TORCH_LIBRARY, or defines a function named as the entry, or the one that the spec's `build.binding`
+names, for which a registration is added here; its parameters' names and types are read from its text. Called as a torch extension's operator is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from harness.backends import Compiled, cuda, form_of, is_python, run_boxed, together, torch_extension
+from harness.device import cuda_home
+from harness.records import DeviceFacts
+
+SUFFIX = ".cu"
+"""On a CPU compile() renames it."""
+DEVICE = "any"
+PYTHON_SIDE = True
+BINDS = True
+ARTEFACT = "candidate.so"
+FLAGS = ("-std=c++20", "-O3")
+KINDS = (
+    (r"optional<.*Tensor", "Tensor?"), (r"Tensor", "Tensor"), (r"\bint64_t\b|\bint\b", "int"), (r"\bdouble\b|\bfloat\b", "float"),
+    (r"\bbool\b", "bool"), (r"string", "str"),
+)  # fmt: skip
+"""Of a parameter: what its type says, and its type in a schema."""
+
+
+def takes(text: str) -> bool:
+    return not is_python(text) and form_of(text) == "stable"
+
+
+def why_unavailable() -> str:
+    return torch_extension.why_unavailable()
+
+
+@functools.cache
+def identity(facts: DeviceFacts) -> str:
+    import torch
+
+    compiler = str(cuda_home() / "bin" / "nvcc") if facts.device == "cuda" else "g++"  # type: ignore[operator]
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    return f"{version.splitlines()[0]} {version.splitlines()[-1]} stable {' '.join(FLAGS)} {torch.__version__} {facts.architecture}"
+
+
+def schema(text: str, function: str, entry: str) -> str:
+    """The operator's schema, from the function's definition. Raises ValueError where that is not found or has a type that has none."""
+    found = re.search(
+        rf"\b{re.escape(function)}\s*\(([^)]*)\)\s*\{{",
+        text := re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL),
+    )
+    if found is None:
+        raise ValueError(
+            f"the source neither registers {entry} by STABLE_TORCH_LIBRARY nor defines a function {function}(...)"
+        )
+    parameters, written = [], 0
+    for parameter in re.split(r",(?![^<]*>)", found[1]):
+        said = parameter.partition("=")[0].strip()
+        name = re.search(r"(\w+)$", said)
+        kind = next((kind for pattern, kind in KINDS if re.search(pattern, said)), None)
+        if name is None or kind is None:
+            raise ValueError(f"{function} has a parameter {said!r}, for which no operator's schema has a type")
+        if kind == "Tensor" and "&" in said and not said.startswith("const "):
+            kind, written = f"Tensor({chr(97 + written)}!)", written + 1
+        parameters.append(f"{kind} {name[1]}")
+    return f"{entry}({', '.join(parameters)}) -> ()"
+
+
+def bound(text: str, entry: str, binding: str, key: str) -> str:
+    """The source with a registration of the entry where it has none. Raises ValueError."""
+    asked = json.loads(binding) if binding else ""
+    if isinstance(asked, dict):
+        raise ValueError("build.binding by dtype is for templates of TVM-FFI; an operator here takes every dtype")
+    if not asked and re.search(r"^[ \t]*STABLE_TORCH_LIBRARY", text, re.MULTILINE):
+        return text
+    function = asked or entry
+    return (
+        f"{text}\n#include <torch/csrc/stable/library.h>\n"
+        f'STABLE_TORCH_LIBRARY_FRAGMENT(candidate, m) {{ m.def("{schema(text, function, entry)}"); }}\n'
+        f'STABLE_TORCH_LIBRARY_IMPL(candidate, {key}, m) {{ m.impl("{entry}", TORCH_BOX(&{function})); }}\n'
+    )
+
+
+def compile(
+    source: Path,
+    artefact: Path,
+    facts: DeviceFacts,
+    timeout_s: float,
+    entry: str,
+    binding: str = "",
+    flags: tuple[str, ...] = (),
+) -> Compiled:
+    import torch
+    from torch.utils import cpp_extension
+
+    on_gpu = facts.device == "cuda"
+    try:
+        text = bound(source.read_text(), entry, binding, "CUDA" if on_gpu else "CPU")
+    except ValueError as error:
+        return Compiled(False, f"error: {error}")
+    source = source.with_suffix(".cu" if on_gpu else ".cpp")
+    source.write_text(text)
+    folders, library = cpp_extension.include_paths(), str(Path(torch.__file__).parent / "lib")
+    python = sysconfig.get_paths()["include"]  # torch's headers of its shims name Python's
+    common = [
+        *together(FLAGS, flags),
+        *(f"-I{folder}" for folder in [*folders, python]),
+        "-o",
+        str(artefact),
+        f"-L{library}",
+    ]
+    links, readable = ["-lc10", "-ltorch_cpu", "-ltorch"], [*folders, python, library]
+    if on_gpu:
+        home = cuda_home()
+        assert home is not None
+        readable.append(str(home))
+        command = [
+            str(home / "bin" / "nvcc"),
+            *common,
+            "-DUSE_CUDA",
+            *cuda.FLAGS[2:],
+            cuda.architecture_flag(facts.architecture),
+        ]
+        command += [str(source), *links, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"]
+    else:
+        command = [os.environ.get("CXX") or "g++", *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
+        command += [str(source), *links, f"-Wl,-rpath,{library}"]
+    code, output = run_boxed(command, source.parent, readable, timeout_s)
+    log = output.replace(f"{source.parent}/", "")
+    return Compiled(
+        code == 0 and artefact.exists(),
+        cuda.warnings(log) if code == 0 else log,
+        cuda.resources(log) if code == 0 and on_gpu else {},
+    )

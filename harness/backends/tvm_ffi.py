@@ -1,0 +1,109 @@
+"""C++ or CUDA whose host function takes tvm::ffi::TensorView: SGLang's headers of its JIT, FlashInfer's operators.
+
+The source exports the entry by TVM_FFI_DLL_EXPORT_TYPED_FUNC, or an export is added here: of the function named as the entry, or of what the
+spec's `build.binding` says, such as `Norm<128, bf16_t>::run`. It takes the spec's arguments in order, all, all but the sizes, or the tensors.
+`pip install apache-tvm-ffi` brings the headers. 10 to 30 s.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from harness.backends import Compiled, cpu, cuda, form_of, is_python, run_boxed, together
+from harness.device import cuda_home
+from harness.records import DeviceFacts
+
+SUFFIX = ".cu"
+"""On a CPU compile() renames it."""
+DEVICE = "any"
+PYTHON_SIDE = True
+BINDS = True
+ARTEFACT = "candidate.so"
+FLAGS = ("-std=c++20", "-O3", "-DTVM_FFI_DLL_EXPORT_INCLUDE_METADATA=1")
+_EXPORTS = re.compile(r"^[ \t]*TVM_FFI_DLL_EXPORT_TYPED_FUNC\(", re.MULTILINE)
+
+
+def takes(text: str) -> bool:
+    return not is_python(text) and form_of(text) == "tvm_ffi"
+
+
+def _package() -> Path | None:
+    found = importlib.util.find_spec("tvm_ffi")
+    return Path(found.origin).parent if found is not None and found.origin else None
+
+
+def why_unavailable() -> str:
+    if _package() is None:
+        return "apache-tvm-ffi was not found; install it (pip install apache-tvm-ffi)"
+    return "" if shutil.which("g++") else "g++ was not found; install it (Debian, Ubuntu: apt-get install g++)"
+
+
+@functools.cache
+def identity(facts: DeviceFacts) -> str:
+    compiler = str(cuda_home() / "bin" / "nvcc") if facts.device == "cuda" else cpu.compiler()  # type: ignore[operator]
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    ffi = importlib.metadata.version("apache-tvm-ffi")
+    return f"{version.splitlines()[0]} {version.splitlines()[-1]} {' '.join(FLAGS)} tvm-ffi {ffi} {facts.name} {facts.architecture}"
+
+
+def bound(text: str, entry: str, binding: str) -> str:
+    """The source with an export of the entry where it has none."""
+    asked = json.loads(binding) if binding else ""
+    if not asked and _EXPORTS.search(text):
+        return text
+    names = (
+        {f"{entry}_{dtype}": what for dtype, what in asked.items()}
+        if isinstance(asked, dict)
+        else {entry: asked or entry}
+    )
+    exports = [f"TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, ({what}));" for name, what in names.items()]
+    return "\n".join([text, "#include <tvm/ffi/function.h>", *exports, ""])
+
+
+def compile(
+    source: Path,
+    artefact: Path,
+    facts: DeviceFacts,
+    timeout_s: float,
+    entry: str,
+    binding: str = "",
+    flags: tuple[str, ...] = (),
+) -> Compiled:
+    on_gpu, package = facts.device == "cuda", _package()
+    assert package is not None, why_unavailable()
+    text = bound(source.read_text(), entry, binding)
+    source = source.with_suffix(".cu" if on_gpu else ".cpp")
+    source.write_text(text)
+    library = package / "lib"
+    common = [
+        *together(FLAGS, flags),
+        f"-I{package / 'include'}",
+        "-o",
+        str(artefact),
+        str(source),
+        f"-L{library}",
+        "-ltvm_ffi",
+    ]
+    readable = [str(package)]
+    if on_gpu:
+        home = cuda_home()
+        assert home is not None
+        readable.append(str(home))
+        chip = cuda.architecture_flag(facts.architecture)
+        command = [str(home / "bin" / "nvcc"), *common, *cuda.FLAGS[2:], chip, f"-Xlinker=-rpath,{library}"]
+    else:
+        command = [cpu.compiler(), *common, *cpu.FLAGS[2:], f"-Wl,-rpath,{library}"]
+    code, output = run_boxed(command, source.parent, readable, timeout_s)
+    log = output.replace(f"{source.parent}/", "")
+    return Compiled(
+        code == 0 and artefact.exists(),
+        cuda.warnings(log) if code == 0 else log,
+        cuda.resources(log) if code == 0 and on_gpu else {},
+    )

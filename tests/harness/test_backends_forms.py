@@ -1,0 +1,122 @@
+"""Forms in which engines hold kernels, each called as its engine calls it: one contract for all. Few are built: g++ takes some seconds each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import backends
+from harness.backends import stable_abi, tvm_ffi
+from harness.evaluate import Evaluator
+from harness.records import Outcome
+from harness.store import Store
+from kernels import catalog
+
+ROWS = """
+template <typename T>
+static void rows_of(const T* x, T* y, int64_t tokens, int64_t hidden) {
+    for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t i = 0; i < hidden; ++i) {
+            const float gate = x[t * 2 * hidden + i], up = x[t * 2 * hidden + hidden + i];
+            y[t * hidden + i] = static_cast<T>(gate / (1.0f + std::exp(-gate)) * up);
+        }
+    }
+}
+"""
+TVM_FFI = f"""#include <cmath>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+{ROWS}
+template <typename T>
+struct SiluAndMul {{
+    static void run(tvm::ffi::TensorView input, tvm::ffi::TensorView out) {{
+        if (input.shape()[1] != 2 * out.shape()[1]) TVM_FFI_THROW(ValueError) << "input is not twice as wide";
+        rows_of(static_cast<const T*>(input.data_ptr()), static_cast<T*>(out.data_ptr()), out.shape()[0], out.shape()[1]);
+    }}
+}};
+"""
+STABLE = f"""#include <cmath>
+#include <torch/csrc/stable/tensor.h>
+{ROWS}
+void silu_and_mul(torch::stable::Tensor& out, const torch::stable::Tensor& input) {{  // the engine's own order
+    rows_of(static_cast<const float*>(input.const_data_ptr()), static_cast<float*>(out.mutable_data_ptr()), out.size(0), out.size(1));
+}}
+"""
+FORMS = {
+    "tvm_ffi": (tvm_ffi, TVM_FFI, {"binding": {"float32": "SiluAndMul<float>::run"}}),
+    "stable_abi": (stable_abi, STABLE, {}),
+}
+
+
+@pytest.fixture(params=sorted(FORMS))
+def form(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str, Evaluator]]:
+    module, text, settings = FORMS[request.param]
+    if reason := module.why_unavailable():
+        pytest.skip(reason)
+    kernel = catalog.load("silu_and_mul")
+    kept = [w for w in kernel.spec.suite("cpu") if w.dtype == "float32"]
+    kept = [*(w for w in kept if not w.timed), *[w for w in kept if w.timed][:1]]
+    spec = kernel.spec.model_copy(
+        update={"workloads": tuple(kept), "dtypes": ("float32",), "build": kernel.spec.build.model_validate(settings)}
+    )
+    with Evaluator(replace(kernel, spec=spec), "cpu", Store(tmp_path / "store")) as evaluator:
+        yield request.param, text, evaluator
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_host_function_in_its_engines_form_is_right_and_a_wrong_one_is_not(form: tuple[str, str, Evaluator]) -> None:
+    name, text, evaluator = form
+    build = evaluator.build(evaluator.store.put(text))
+    assert build.ok and build.backend == name, build.log
+    verdict = evaluator.verify(build)
+    assert verdict.passed, verdict.reason
+    verdict = evaluator.measure(verdict, baseline=evaluator.store.put(text))
+    assert verdict.passed and verdict.timings, verdict.reason
+    wrong = evaluator.verify(evaluator.build(evaluator.store.put(text.replace("-gate", "-up"))))
+    assert wrong.outcome is Outcome.INCORRECT, wrong.reason
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_what_such_a_function_throws_is_said(form: tuple[str, str, Evaluator]) -> None:
+    name, text, evaluator = form
+    if name != "tvm_ffi":
+        pytest.skip("only TVM-FFI's throws by itself here")
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(text.replace("!= 2 *", "== 2 *"))))
+    assert verdict.outcome is Outcome.RUNTIME_ERROR and "ValueError: input is not twice as wide" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "backend"),
+    [
+        ("#include <tvm/ffi/container/tensor.h>\nvoid f(tvm::ffi::TensorView x) {}\n", "tvm_ffi"),
+        ('#include "tvm_ffi_utils.h"\nvoid f(TensorView x) {}\n', "tvm_ffi"),
+        ("#include <torch/csrc/stable/tensor.h>\nvoid f() {}\n", "stable_abi"),
+        ('#include "torch_utils.h"\nvoid f(torch::stable::Tensor& x) {}\n', "stable_abi"),
+        ('#include "ops.h"\nvoid f(torch::Tensor& x) {}\n', "torch_extension"),
+        ("// like torch::Tensor, tvm::ffi::TensorView\nvoid f(float* x) {}\n", "cpu"),
+    ],
+)
+def test_a_source_says_its_form(text: str, backend: str) -> None:
+    assert backends.for_source(text, "cpu").__name__.endswith(f".{backend}")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ("torch::stable::Tensor& out, const torch::stable::Tensor& x, double eps", "f(Tensor(a!) out, Tensor x, float eps) -> ()"),
+        ("torch::stable::Tensor& a, torch::stable::Tensor& b, int64_t n", "f(Tensor(a!) a, Tensor(b!) b, int n) -> ()"),
+        ("std::optional<torch::stable::Tensor> w,\n    bool neox  // the other\n", "f(Tensor? w, bool neox) -> ()"),
+    ],
+)  # fmt: skip
+def test_an_operators_schema_is_read_from_its_definition(parameters: str, wanted: str) -> None:
+    assert stable_abi.schema(f"void g(int);\nvoid f({parameters})\n{{ }}\n", "f", "f") == wanted
+
+
+def test_a_parameter_without_a_type_in_schemas_is_named() -> None:
+    with pytest.raises(ValueError, match="parameter 'cudaStream_t s'"):
+        stable_abi.schema("void f(cudaStream_t s) {}", "f", "f")
