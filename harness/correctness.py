@@ -11,8 +11,8 @@ import math
 import os
 import random
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from harness import properties, steps
@@ -272,7 +272,7 @@ class Right(dict[str, Expected]):
     doubted: Callable[[], Right | None] | None = None
     """The same with the noise looked at more closely, for outputs that are not within it."""
     nans: bool = False
-    """Only that what is no number here comes out as none, and what is one is right if it comes out as one."""
+    """Only that what is no number here comes out as none, and what is one is right if it comes out as one (make_special)."""
     roundings: Roundings | None = None
     """Of the reference, for elements that are on another side of a step."""
 
@@ -652,14 +652,17 @@ def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, 
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
 
 
-NANS = "not a number"
-NANS_EACH = 3
+NANS, INFINITE = "not a number", "infinities"
+SPECIAL = {NANS: (math.nan,), INFINITE: (math.inf, -math.inf)}
+"""Checks of values that are no finite numbers, by name."""
+SPECIAL_EACH = 3
 
 
-def make_nans(case: Case, kernel: Kernel, device: str) -> Case | None:
-    """Another case with a few elements of each float input that are no numbers; None where no input can have one.
+def make_special(name: str, case: Case, kernel: Kernel, device: str) -> Case | None:
+    """Another case with a few elements of each float input of the `SPECIAL` ones; None where no input can have one.
 
-    Where the reference hands them on in fp64 and in fp32, so must a kernel.
+    Where the reference hands NaNs on in fp64 and in fp32, so must a kernel; where it makes an infinity in both, an infinity or
+    none. What it makes of an infinity that is no number, or not the same in both, may be anything.
     """
     import torch
 
@@ -669,18 +672,58 @@ def make_nans(case: Case, kernel: Kernel, device: str) -> Case | None:
         if values.dtype.is_floating_point and kernel.spec.nans:
             values = values.clone()
             flat = values.view(-1)
-            flat[torch.randint(len(flat), (NANS_EACH,), device=flat.device)] = math.nan
-            inputs[tensor.name], found = values, True
+            for special in SPECIAL[name]:
+                if not math.isinf(special) or values.dtype != torch.float8_e4m3fn:  # it has none
+                    flat[torch.randint(len(flat), (SPECIAL_EACH,), device=flat.device)] = special
+                    found = True
+            inputs[tensor.name] = values
     if not found or not kernel.has_reference:
         return None
     right = expected(kernel, case.workload, inputs)
     rough = _run_reference(kernel, case.workload, _upcast_to(inputs, "float32"), "float32")
-    for name, one in right.items():
-        differ = one.value.isnan() & ~rough[name].to(torch.float64).isnan()
+    for output, one in right.items():
+        other = rough[output].to(torch.float64)
+        if name == NANS:
+            differ = one.value.isnan() & ~other.isnan()
+        else:
+            differ = one.value.isnan() | other.isnan() | (one.value.isinf() != other.isinf())
+            differ |= one.value.isinf() & (one.value != other)
         one.tolerance.masked_fill_(differ, math.inf)
         one.value.masked_fill_(differ, 0.0)
     right.nans, right.law, right.doubted = True, None, None
-    return Case(case.workload, NANS, inputs, right)
+    return Case(case.workload, name, inputs, right)
+
+
+OTHER_SCALARS = (1.5, 1e3, 1e6)
+"""Times a scalar's own value; the first that changes an output beyond its tolerance."""
+
+
+def _with_other_scalars(kernel: Kernel, workload: Workload, device: str) -> tuple[Kernel, Case] | None:
+    """See Cases.other_scalars. Integers stay: what they count may have to fit the shapes."""
+    spec = kernel.spec
+    floats = [one for one in spec.arguments if isinstance(one, Scalar) and one.ctype != "int64_t" and one.value]
+    if not floats or not kernel.has_reference:
+        return None
+    inputs = drawn(spec, workload, distributions(spec, {})[0], {}, device)
+    before = expected(kernel, workload, inputs)
+    for factor in OTHER_SCALARS:
+        arguments = tuple(
+            one.model_copy(update={"value": one.value * factor}) if one in floats else one for one in spec.arguments
+        )
+        other = replace(kernel, spec=spec.model_copy(update={"arguments": arguments}))
+        try:
+            right = expected(other, workload, inputs)
+        except KernelError:  # the operation has no such value
+            continue
+        if any(_moves(before[name], right[name]) for name in right):
+            says = ", ".join(f"{one.name}={one.value * factor:g}" for one in floats)
+            return other, Case(workload, f"with {says}", inputs, right)
+    return None
+
+
+def _moves(one: Expected, other: Expected) -> bool:
+    """Whether no answer that is right for one is right for the other."""
+    return bool(((one.value - other.value).abs() > 2 * (one.tolerance + other.tolerance)).any())
 
 
 class Cases:
@@ -689,6 +732,10 @@ class Cases:
     def __init__(self, kernel: Kernel, device: str, limit_bytes: int) -> None:
         self.kernel, self.device, self.limit = kernel, device, limit_bytes
         self.kept: OrderedDict[tuple[str, str], Case] = OrderedDict()
+        self._said: tuple[list[tuple[str, str]], tuple[str, ...]] | None = None
+        self._special: dict[tuple[str, str], Case | None] = {}
+        """Of small workloads only."""
+        self._scalars: dict[str, tuple[Kernel, Case] | None] = {}
 
     def get(self, workload: Workload, values: str, extra: dict[str, tuple[str, ...]]) -> Case:
         key = (workload.label, values)
@@ -698,6 +745,27 @@ class Cases:
         while len(self.kept) > 1 and sum(case.size for case in self.kept.values()) > self.limit:
             self.kept.popitem(last=False)
         return self.kept[key]
+
+    def special(self, name: str, workload: Workload, extra: dict[str, tuple[str, ...]]) -> Case | None:
+        """`make_special` of that workload's first distribution."""
+        key = (name, workload.label)
+        if key not in self._special:
+            case = self.get(workload, distributions(self.kernel.spec, extra)[0], extra)
+            self._special[key] = make_special(name, case, self.kernel, self.device)
+        return self._special[key]
+
+    def once(self, look: Callable[[Spec, Iterable[Case]], tuple[str, ...]]) -> tuple[str, ...]:
+        """What `look` says of all kept cases; asked once as long as these are kept."""
+        if self._said is None or self._said[0] != list(self.kept):
+            self._said = list(self.kept), look(self.kernel.spec, self.kept.values())
+        return self._said[1]
+
+    def other_scalars(self, workload: Workload) -> tuple[Kernel, Case] | None:
+        """The kernel with other values of its float scalars, and a case in which they show; None where there are none, or none
+        shows. Found once."""
+        if workload.label not in self._scalars:
+            self._scalars[workload.label] = _with_other_scalars(self.kernel, workload, self.device)
+        return self._scalars[workload.label]
 
     def _made(self, workload: Workload, values: str, extra: dict[str, tuple[str, ...]]) -> Case:
         """Raises KernelError where the device's memory does not suffice, with no other case in it."""
@@ -745,7 +813,7 @@ class Bench:
         self.written: set[int] = set()
         for tensor in spec.tensors:
             views = layout.head(arena, tensor), layout.tail(arena, tensor)
-            self.pattern[tensor.name] = tuple(v.random_(0, 256, generator=rng).clone() for v in views)
+            self.pattern[tensor.name] = tuple(_filled(view, rng) for view in views)
 
     def write(self, slot: int, inputs: dict[str, torch.Tensor], *, poison: bool = True) -> None:
         """Inputs as given; outputs of floats to all ones bits, which is NaN in every type and so never a right answer.
@@ -781,6 +849,8 @@ class Bench:
         return self.layout.view(self.arena, tensor)[self.layout.copy(tensor, slot)]
 
     def check_guards(self, name: str) -> Check:
+        import torch
+
         label = self.layout.workload.label
         for tensor in self.spec.tensors:
             head, tail = self.pattern[tensor.name]
@@ -788,7 +858,7 @@ class Bench:
                 (head, self.layout.head(self.arena, tensor), "before"),
                 (tail, self.layout.tail(self.arena, tensor), "behind"),
             ):
-                if not bool((pattern == now).all()):
+                if not torch.equal(pattern, now):
                     return Check(workload=label, name=name, passed=False, message=f"wrote {where} {tensor.name}")
         return Check(workload=label, name=name, passed=True)
 
@@ -818,6 +888,16 @@ class Bench:
         error, message, right = judge_closely(self.spec, self.layout.workload, self.outputs(slot), right)
         says = "; ".join([*(e.says for e in right.values()), *(["properties"] if right.law else [])])
         return Check(workload=label, name=name, passed=not message, error=error, tolerance=says, message=message)
+
+
+def _filled(view: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
+    """A guard filled with random bytes; what it holds now. view: uint8 [rows, bytes], with gaps between rows."""
+    import torch
+
+    whole = torch.empty(-(-view.numel() // 8), dtype=torch.int64, device=view.device)
+    drawn = whole.random_(-(1 << 63), None, generator=rng).view(torch.uint8)[: view.numel()].view(view.shape)
+    view.copy_(drawn)
+    return drawn
 
 
 def judge_call(
@@ -850,11 +930,12 @@ def judge_call(
 
 
 def _numbers_only(got: torch.Tensor, right: Expected) -> torch.Tensor:
-    """What came out as no number where right is one, taken for right; an integer made of no number is anything."""
+    """What came out as no number where right is one, or where anything is right, taken for right; an integer made of no number is
+    anything."""
     import torch
 
     if got.dtype.is_floating_point:
-        spread = got.to(torch.float64).isnan() & ~right.value.isnan()
+        spread = (got.to(torch.float64).isnan() & ~right.value.isnan()) | right.tolerance.isinf()
         return torch.where(spread, right.value, got.to(torch.float64))
     return right.value
 

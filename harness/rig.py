@@ -20,7 +20,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from harness import backends, company, device, light, load, machine, roofs, sandbox, timing, triton_kernels
-from harness.correctness import TOLERANCE, Cases, Layout, distributions
+from harness.correctness import SPECIAL, TOLERANCE, Cases, Layout, distributions
 from harness.device import Arena
 from harness.engines.process import Worker, WorkerFailure
 from harness.fitting import left_out, one_signed, require_timed, too_large
@@ -157,8 +157,8 @@ class Rig:
         self.own_kernels = own_kernels
         """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
         self.call_s = CALL_S
-        self.asks_nans = True
-        """Whether candidates must hand NaNs on; not where the kernel's own baseline loses them."""
+        self.asks = set(SPECIAL)
+        """Which values that are no finite numbers candidates must hand on; not those that the kernel's own baseline loses."""
         self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes) + one_signed(self.spec)
         """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from typing import Any
 from harness import backends, of_problems, properties, triton_kernels
 from harness.correctness import (
     NANS,
+    SPECIAL,
     Bench,
     Case,
     Layout,
@@ -27,7 +28,6 @@ from harness.correctness import (
     failure,
     judge_several,
     make_case,
-    make_nans,
 )
 from harness.crossings import crossings
 from harness.degenerate import holes
@@ -39,7 +39,7 @@ from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
 from harness.rig import MissingTool, Rig
 from harness.sampling import clocked
 from harness.zygote import PythonWorker
-from kernels.catalog import KernelError
+from kernels.catalog import Kernel, KernelError
 from kernels.spec import Frozen, Workload
 
 STRESSED = 2
@@ -92,8 +92,8 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
             for workload in workloads:
                 rig.say(f"checking {workload.label}")
                 for check in checks(rig, worker, workload, model=is_model(rig.kernel, build.candidate)):
-                    if not check.passed and check.name.startswith(NANS) and not _hands_on_nans(rig, build, workload):
-                        break  # the last check of a workload
+                    if not check.passed and check.name in SPECIAL and not _hands_on(rig, build, workload, check.name):
+                        break  # what follows lay in memory that has been laid out anew
                     made.append(check)
                     if not check.passed:
                         raise WorkerFailure(*failure(check))
@@ -104,9 +104,10 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
                     raise WorkerFailure(Outcome.INCORRECT, reason)
             if workloads in (rig.suite(), rig.suite(held_out=True)):
                 made += _cross(rig, build, held_out=workloads != rig.suite())
+                made += _give_other_scalars(rig, build, workloads)
             if rig.device == "cuda":
                 made += _stress(rig, build, workloads)
-        warnings = (*worker.warnings, *holes(rig.spec, rig.cases.kept.values()))
+        warnings = (*worker.warnings, *rig.cases.once(holes))
         if isinstance(rig.kernel, Problem):
             notes = of_problems.look_at_kernels(rig, rig.kernel, build, workloads[0])
         elif rig.device == "cuda" and is_python_side(backends.get(build.backend)):
@@ -286,6 +287,47 @@ def _baseline_can(rig: Rig, build: Build, workload: Workload) -> bool:
     return fault is None
 
 
+def _give_other_scalars(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+    """One call with other values of the scalars than the spec's: who exports the kernel's operator may give any.
+
+    Raises WorkerFailure for what the kernel's own baseline gets right.
+    """
+    case = rig.cases.other_scalars(min(workloads, key=rig.moved))
+    if case is None:
+        return []
+    found, fault = _tried_with_other_scalars(rig, build, *case)
+    if fault is None:
+        return found
+    own = _own_baseline(rig)
+    if own is None or not own.ok or own.candidate == build.candidate:
+        return []
+    own_fault = _tried_with_other_scalars(rig, own, *case)[1]
+    rig.pool.drop(own.candidate)
+    if own_fault is None:
+        raise WorkerFailure(fault.outcome, fault.reason)
+    return []
+
+
+def _tried_with_other_scalars(
+    rig: Rig, build: Build, kernel: Kernel, case: Case
+) -> tuple[list[Check], WorkerFailure | None]:
+    made: list[Check] = []
+    try:
+        worker = rig.pool.get(build)
+        layout = Layout(kernel.spec, case.workload, 1)
+        arena = rig.memory(layout.size)
+        if arena.id not in worker.mapped:
+            worker.map(arena)
+        bench = Bench(kernel.spec, arena, layout, generator(rig.device))
+        for check in _call(rig, worker, bench, [case]):
+            if not check.passed:
+                raise WorkerFailure(*failure(check))
+            made.append(check)
+    except WorkerFailure as fault:
+        return made, fault
+    return made, None
+
+
 def _has_integers(rig: Rig, workload: Workload) -> bool:
     return any("float" not in rig.spec.dtype(tensor, workload) for tensor in rig.spec.outputs)
 
@@ -296,35 +338,37 @@ def _memory(rig: Rig, worker: Worker, workload: Workload, case: Case) -> Iterato
     yield from _call(rig, worker, bench, [replace(case, name=f"{case.name}, tensors that begin anywhere")])
     if rig.device == "cpu" and not isinstance(worker, PythonWorker):
         yield from _fenced(rig, worker, bench, case)
-    if rig.asks_nans and (nans := make_nans(case, rig.kernel, rig.device)) is not None:
-        yield from _call(rig, worker, bench, [nans])
+    for name in SPECIAL:
+        if name in rig.asks and (special := rig.cases.special(name, workload, rig.extra_values)) is not None:
+            yield from _call(rig, worker, bench, [special])
 
 
 def _shift(rig: Rig) -> int:
     return GPU_SHIFT if rig.device == "cuda" else 0
 
 
-def _hands_on_nans(rig: Rig, build: Build, workload: Workload) -> bool:
-    """Whether the kernel folder's own baseline hands NaNs on where its reference does. What ships without does not have to: it
-    is said, and nobody is asked from then on."""
+def _hands_on(rig: Rig, build: Build, workload: Workload, name: str) -> bool:
+    """Whether the kernel folder's own baseline hands such values on where its reference does. What ships without does not have to:
+    it is said, and nobody is asked from then on."""
     own = _own_baseline(rig)
     if own is None:
         return True
     if own.ok and own.candidate != build.candidate:
-        case = make_nans(rig.cases.get(workload, distributions(rig.spec, {})[0], {}), rig.kernel, rig.device)
+        case = rig.cases.special(name, workload, rig.extra_values)
         worker = rig.pool.get(own)
         bench = mapped_bench(rig, worker, workload, 1, wide=True, shift=_shift(rig))
         try:
             right = case is None or all(check.passed for check in _call(rig, worker, bench, [case]))
         except WorkerFailure:
-            right = True  # it says nothing of NaNs
+            right = True  # it says nothing of them
         rig.pool.drop(own.candidate)
         if right:
             return True
-    rig.asks_nans = False
+    rig.asks.discard(name)
+    lost = "NaNs" if name == NANS else "infinities"
     rig.notices = (
         *rig.notices,
-        "the kernel's own baseline loses NaNs that its reference hands on, so nobody has to hand them on",
+        f"the kernel's own baseline loses {lost} that its reference hands on, so nobody has to hand them on",
     )
     return False
 

@@ -252,6 +252,7 @@ class Worker:
         if message.get("fence"):
             self.fenced(function, message["calls"][0], message["fence"])
             return {}
+        before = rounding_control()
         calls = [self.arguments(arguments) for arguments in message["calls"]]
         for _ in range(message.get("repeat", 1)):
             for index, prepared in enumerate(calls):
@@ -261,7 +262,7 @@ class Worker:
                     function(*prepared)
         if self.cuda:
             self.cuda.settle("the kernel")
-        return {}
+        return left_rounding(before)
 
     def fenced(self, function: Any, arguments: list[list[Any]], fence: dict[str, Any]) -> None:
         """On a CPU: one call whose tensors lie in pages of their own between pages without access, inputs in read-only ones.
@@ -505,6 +506,25 @@ def time_in_company(cuda: Cuda, launches: list[Any], graph: Any, ahead: Any, rep
     cuda.settle("the timed kernel")
     cuda.check(rt.cudaEventElapsedTime(ctypes.byref(elapsed), cuda.start, cuda.stop), "cudaEventElapsedTime")
     return elapsed.value * 1e-3
+
+
+def rounding_control() -> bytes:
+    """How this thread rounds and whether it flushes subnormal numbers, as its processor's control registers say."""
+    environment, library = (ctypes.c_ubyte * 64)(), ctypes.CDLL(None)
+    if hasattr(library, "fegetenv"):
+        library.fegetenv(environment)
+    raw = bytes(environment)
+    if os.uname().machine != "x86_64":
+        return raw[:4]
+    return raw[:2] + (int.from_bytes(raw[28:32], "little") & ~0x3F).to_bytes(4, "little")  # without what has happened
+
+
+def left_rounding(before: bytes) -> dict[str, Any]:
+    """An answer: {}, or that a call has left its caller's thread with other registers than those."""
+    if rounding_control() == before:
+        return {}
+    said = "left its caller's thread with another rounding, or subnormal numbers treated otherwise"
+    return {"error": said, "outcome": "INCORRECT"}
 
 
 LASTING = ("call", "plan", "host")

@@ -259,7 +259,10 @@ class PythonWorker(native.Worker):
                         self.remember(self.form.launch(prepared, **more))
             self.settle("the kernel")
 
+        before = native.rounding_control()
         self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
+        if changed := native.left_rounding(before):
+            return changed
         if not OFF:  # libraries may work here; whose the kernels were is for the parent to judge
             return {"static": self.static, "kernels": self.watch.kernels}
         if foreign := [name for name in foreign_libraries(self.site, self.folder) if name not in self.ours]:

@@ -125,8 +125,10 @@ def _uneven(taken, fanout) -> str:
 
 
 BUCKETS = 8
-ROWS_LOOKED_AT, FEWEST_ROWS = 20_000, 200
-"""Of a call; fewer rows say nothing, as the tests are by the normal approximation."""
+NEAR, LAGS = 32, 64
+"""Distances of two picks of a row, in a cache line or two, and of two rows of a call, that are looked at each by itself."""
+ROWS_LOOKED_AT, FEWEST_ROWS, ROWS_PAIRED = 20_000, 200, 4000
+"""Of a call; fewer rows say nothing, as the tests are by the normal approximation. Of all calls, so many by all pairs of picks."""
 
 
 def unlikely(calls, sizes) -> str:
@@ -137,7 +139,7 @@ def unlikely(calls, sizes) -> str:
         return ""
     degree = torch.cat([one for _, one, _ in looked_at]).double()
     places = torch.cat([one for _, _, one in looked_at]).double()
-    alarm = FALSE_ALARM / (BUCKETS + 6)
+    alarm = FALSE_ALARM / (BUCKETS + NEAR + LAGS + 6)
     for number in range(BUCKETS + 2):  # the first and the last position have one of their own
         first = torch.ceil(number * degree / BUCKETS) if number < BUCKETS else (degree - 1) * (number - BUCKETS)
         end = torch.ceil((number + 1) * degree / BUCKETS) if number < BUCKETS else first + 1
@@ -151,16 +153,32 @@ def unlikely(calls, sizes) -> str:
                 else ("first place", "last place")[number - BUCKETS]
             )
             return f"positions are not equally likely: picks in the {where} of their rows {said}"
-    after = places[:, None, :] - places[:, :, None] - 1
-    adjacent = (after.remainder(degree[:, None, None]) == 0).sum(dim=(1, 2)) - fanout * (fanout - 1) / (degree - 1)
-    if said := _off(adjacent, adjacent.square().sum(), alarm):
-        return f"neighbouring positions are not picked as often as others: pairs a row {said}"
+    some = torch.randperm(len(places), device=places.device)[:ROWS_PAIRED]
+    few, upto = places[some], degree[some]
+    apart = (few[:, None, :] - few[:, :, None]).remainder(upto[:, None, None])
+    for distance in range(1, NEAR + 1):
+        long = upto > 2 * distance  # at half a row's length both ways round are the same pair
+        usual = fanout * (fanout - 1) / (upto[long] - 1)
+        pairs = (apart[long] == distance).sum(dim=(1, 2)) - usual
+        if said := _off(pairs, torch.maximum(pairs.square().sum(), usual.sum()), alarm):
+            return f"positions {distance} apart are not picked together as often as others: pairs a row {said}"
     spread = (degree - fanout) * (degree + 1) / (12 * fanout)
     middle = (places.mean(dim=1) - (degree - 1) / 2) / spread.sqrt()
+    strays = middle.square() - 1
+    if said := _off(strays, strays.square().sum().clamp_min(2.0 * len(strays)), alarm):
+        return f"picks of a row are not independent: how far their mean position strays {said}"
     own = middle.split([len(one) for _, one, _ in looked_at])
-    both = torch.cat([one[1:] * one[:-1] for one in own])
-    if said := _off(both, both.square().sum(), alarm):
-        return f"rows are not independent: with the next row's a row's mean position {said}"
+    by_place = [
+        torch.zeros(LAGS + 2 + int(rows[-1]), dtype=one.dtype, device=one.device).index_copy_(0, rows, one)
+        for (rows, _, _), one in zip(looked_at, own, strict=True)
+        if len(rows)
+    ]  # 0 where a row is not looked at
+    for lag in range(1, LAGS + 1):
+        both = torch.cat([one[lag:] * one[:-lag] for one in by_place])
+        if said := _off(both, both.square().sum(), alarm):
+            return (
+                f"rows are not independent: with the mean position of the row {lag} places behind it a row's own {said}"
+            )
     by_row = {}
     for call, (rows, _, _) in enumerate(looked_at):
         for other in range(call):

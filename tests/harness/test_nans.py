@@ -41,3 +41,12 @@ def test_a_candidate_hands_them_on_where_the_baseline_does(tmp_path: Path) -> No
 def test_what_ships_without_handing_them_on_is_a_baseline_and_it_is_said(tmp_path: Path, candidate: str) -> None:
     outcomes, notices = verdicts(tmp_path / "twice", LOSES, candidate)
     assert outcomes == ["PASSED", "PASSED"] and any("loses NaNs" in notice for notice in notices)
+
+
+LOSES_INFINITIES = TEXT % "input[i] > 0.5f ? 0.5f : input[i] < -1e30f ? -1e30f : input[i]"
+
+
+def test_infinities_are_asked_for_as_nans_are(tmp_path: Path) -> None:
+    assert verdicts(tmp_path / "twice", HANDS_ON, LOSES_INFINITIES)[0] == ["PASSED", "INCORRECT"]
+    outcomes, notices = verdicts(tmp_path / "other", LOSES_INFINITIES, LOSES_INFINITIES + "\n")
+    assert outcomes == ["PASSED", "PASSED"] and any("loses infinities" in notice for notice in notices)

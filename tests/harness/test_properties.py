@@ -295,6 +295,15 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
         keys = torch.where(places == degree[:, None] - 1, 2.0, keys)
     elif how == "alike in all rows":
         keys = keys[:1].expand_as(keys)
+    elif how == "as three rows before":
+        row = torch.arange(len(keys))
+        drawn_as = torch.rand(len(keys), 64, generator=rng, dtype=torch.float64)[row // 6 * 3 + row % 3]
+        tried = (drawn_as * degree[:, None]).long()
+        keys = (keys + 64).scatter_reduce(1, tried, torch.arange(64.0, dtype=torch.float64).expand_as(tried), "amin")
+    elif how == "in pairs":  # two places apart, as likely as any
+        keys = torch.where(places % 4 < 2, keys, keys.roll(2, dims=1) + 1e-9).gather(
+            1, (places + begins.long()).remainder(degree[:, None].clamp_min(1)).clamp_max(keys.shape[1] - 1)
+        )
     keys = torch.where(places < degree[:, None], keys, math.inf)
     chosen = keys.topk(min(fanout, keys.shape[1]), dim=1, largest=False).indices
     ids = col[(first[:, None] + chosen).clamp_max(len(col) - 1)]
@@ -302,12 +311,21 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
 
 
 @pytest.mark.parametrize(
-    "how", ["chance", "chance", "chance", "the first", "a window", "not the last", "alike in all rows"]
+    "how",
+    [
+        *["chance"] * 3,
+        "the first",
+        "a window",
+        "not the last",
+        "alike in all rows",
+        "as three rows before",
+        "in pairs",
+    ],
 )
 def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str) -> None:
     """On graphs as they are timed, which nobody prepared: every row counts by its own degree."""
     kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
-    workload = Workload(axes={"nodes": 20_000, "edges": 300_000, "rows": 2000, "fanout": 10}, dtype="int32")
+    workload = Workload(axes={"nodes": 20_000, "edges": 300_000, "rows": 3000, "fanout": 10}, dtype="int32")
     graph, calls = drawn(kernel.spec, workload, "", {}, "cpu"), []
     for _ in range(3):
         call = drawn(kernel.spec, workload, "", {}, "cpu") | {name: graph[name] for name in ("rowptr", "col")}
