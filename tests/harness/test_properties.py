@@ -297,7 +297,7 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
         keys = keys[:1].expand_as(keys)
     elif how == "as three rows before":
         row = torch.arange(len(keys))
-        drawn_as = torch.rand(len(keys), 64, generator=rng, dtype=torch.float64)[row // 6 * 3 + row % 3]
+        drawn_as = torch.rand(len(keys), 64, generator=rng, dtype=torch.float64)[row % 3]
         tried = (drawn_as * degree[:, None]).long()
         keys = (keys + 64).scatter_reduce(1, tried, torch.arange(64.0, dtype=torch.float64).expand_as(tried), "amin")
     elif how == "in pairs":  # two places apart, as likely as any
