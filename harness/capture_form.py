@@ -60,6 +60,7 @@ def written(recorder: Recorder, kinds: list[Kind]) -> tuple[dict[str, Any], list
         "name": re.sub(r"[^A-Za-z0-9._-]", "_", recorder.__name__).lstrip("._-") or "captured",
         "op_type": "captured",
         "description": _said(recorder, kinds, every),
+        "strided": _strided(kinds),
         "axes": {
             name: {"type": "var"} if len(values) > 1 or name == _open(axes) else {"type": "const", "value": values[0]}
             for name, values in axes.items()
@@ -171,5 +172,9 @@ def _reference(recorder: Recorder, fixed: dict[str, Any]) -> str:
 
 def _said(recorder: Recorder, kinds: list[Kind], every: int) -> str:
     said = f"captured from {recorder.__module__}.{recorder.__name__}: {len(kinds)} kinds of {every} calls"
-    strided = sorted({name for kind in kinds for name, form in kind.tensors.items() if not form.contiguous})
+    strided = _strided(kinds)
     return said + (f"; {', '.join(strided)} had strides there and are contiguous here" if strided else "")
+
+
+def _strided(kinds: list[Kind]) -> list[str]:
+    return sorted({name for kind in kinds for name, form in kind.tensors.items() if not form.contiguous})

@@ -197,6 +197,8 @@ class Draws(Frozen):
     error: float
     """Largest of the candidate, in units of the tolerance; 1.0 is the limit."""
     baseline_error: float
+    differing: dict[str, float] = Field(default_factory=dict)
+    """Output -> share of its elements (of codes, where it holds such) over all draws that are not the baseline's in every bit."""
 
     @property
     def equality(self) -> Literal["bitwise", "within tolerance"]:

@@ -40,7 +40,7 @@ from harness.rig import MissingTool, Rig
 from harness.sampling import clocked
 from harness.zygote import PythonWorker
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import Frozen, Workload
+from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 STRESSED = 2
 """Of the smallest timed workloads of each dtype so many are run behind a producer that triggers at once and stores late."""
@@ -501,6 +501,10 @@ def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
     small = [w for w in everything if rig.moved(w) <= DRAWN_BYTES[rig.device]] or everything[:1]
     began = time.monotonic()
     bitwise, errors = 0, [0.0, 0.0]
+    elements, differing = (
+        dict.fromkeys((t.name for t in rig.spec.outputs), 0),
+        dict.fromkeys((t.name for t in rig.spec.outputs), 0),
+    )
     rig.pool.pinned.add(baseline.candidate)
     rig.pool.only(build.candidate)
     for number in range(count):
@@ -530,8 +534,15 @@ def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
             errors[which] = max(errors[which], *(check.error for check in made))
             outputs = [bench.layout.bytes_view(bench.arena, tensor)[0] for tensor in rig.spec.outputs]
             found.append([raw.clone() for raw in outputs])
-        bitwise += all(bool((own == other).all()) for own, other in zip(*found, strict=True))
-    told = Draws(count=count, bitwise=bitwise, error=errors[0], baseline_error=errors[1])
+        same = True
+        for tensor, own, other in zip(rig.spec.outputs, *found, strict=True):
+            apart = (own != other).view(-1, DTYPE_BYTES[rig.spec.dtype(tensor, workload)]).any(dim=1)
+            elements[tensor.name] += len(apart)
+            differing[tensor.name] += int(apart.sum())
+            same &= not bool(apart.any())
+        bitwise += same
+    shares = {name: differing[name] / max(1, elements[name]) for name in elements}
+    told = Draws(count=count, bitwise=bitwise, error=errors[0], baseline_error=errors[1], differing=shares)
     try:
         return Drawn(draws=told, launch=_launch(rig, build, baseline, small[0]))
     except WorkerFailure as fault:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from harness.records import EpochGain, Interval
+from harness.records import Draws, EpochGain, Interval
 from harness.report.inert import one_line
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def evidence(result: Result) -> dict[str, str]:
             f"{draws.count} more, none wrong, {same}: a failure rate above {draws.excluded:.1%} is excluded (95 %); "
             f"largest error {draws.error:.2f} of the tolerance, the baseline's {draws.baseline_error:.2f}"
         )
-        said["equality"] = draws.equality
+        said["equality"] = equality(draws)
     if launch := result.launch:
         said["launch path"] = f"{micros(launch.baseline_us)} µs of the host a call, now {micros(launch.time_us)} µs"
     for step in result.model.steps if result.model else ():
@@ -105,6 +105,17 @@ def evidence(result: Result) -> dict[str, str]:
     if result.epoch:
         said["epoch of training"] = epoch_gain(result.epoch)
     return said
+
+
+def equality(draws: Draws) -> str:
+    """`bitwise`, or by output: `codes: 0.2 % of its elements within tolerance, all others bitwise; scale: bitwise`."""
+    if not draws.differing or draws.equality == "bitwise":
+        return draws.equality
+    said = {0.0: "bitwise"}
+    return "; ".join(
+        f"{name}: {said.get(share) or f'{100 * share:.2g} % of its elements within tolerance, all others bitwise'}"
+        for name, share in draws.differing.items()
+    )
 
 
 def epoch_gain(gain: EpochGain) -> str:

@@ -53,6 +53,8 @@ class Definition(Read):
     reference: str = Field(min_length=1, max_length=MOST_BYTES)
     description: str | None = None
     custom_inputs_entrypoint: str | None = None
+    strided: tuple[str, ...] = Field(default=(), max_length=100)
+    """Ours (harness/capture.py): inputs that were not contiguous where the calls were recorded."""
 
 
 class Source(Read):

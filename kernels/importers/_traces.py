@@ -314,6 +314,10 @@ class Definitions:
             f"of {len(self.traces)} workloads {timed} are timed, {len(spec.workloads) - timed - held} checked only, {held} "
             "held out; those of the same sizes count once"
         ]
+        if strided := [name for name in self.definition.strided if name in self.definition.inputs]:
+            said.append(
+                f"{', '.join(strided)} had strides where it was captured and is contiguous here, for candidate and eager alike"
+            )
         return (*said, *self.left_out)
 
 

@@ -218,3 +218,12 @@ def test_without_safetensors_capture_is_refused_before_anything_is_recorded(tmp_
     monkeypatch.setattr(capture.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CaptureError, match="pip install safetensors"):
         capture.into(tmp_path / "no")(normalised)
+
+
+def test_what_had_strides_is_said_of_every_verdict(tmp_path: Path):
+    recorder = capture.Recorder(normalised, tmp_path / "strided")
+    recorder(torch.randn(16, 24)[:, ::3])
+    problem = sol_execbench.read(recorder.save() / "definition.json")
+    assert problem.definition.strided == ("x",)
+    with closing(problems.load(str(tmp_path / "strided"), "cpu")) as opened:
+        assert "x had strides where it was captured" in opened.says()

@@ -76,7 +76,7 @@ def test_a_candidate_is_built_checked_timed_and_drawn_and_nothing_is_asked_twice
         assert [t.cache for t in timed.timings] == ["cold", "hot"]
         assert all(t.light_us and t.time_us > 0 for t in timed.timings)
         drawn = evaluator.draw_again(timed, baseline=first.candidate, count=6)
-        assert drawn.draws is not None and drawn.draws.count == 6
+        assert drawn.draws is not None and drawn.draws.count == 6 and drawn.draws.differing == {"out": 0.0}
         unseen = evaluator.verify(first.build, held_out=True)
         assert unseen.passed and {c.workload for c in unseen.checks}.isdisjoint(c.workload for c in first.checks)
         probes = evaluator.probes(first.build)

@@ -1,6 +1,7 @@
 import pytest
 
-from harness.report.words import duration, micros, percent, the_baseline, times, worst
+from harness.records import Draws
+from harness.report.words import duration, equality, micros, percent, the_baseline, times, worst
 from tests.harness.report.example import RESULT
 
 
@@ -48,3 +49,9 @@ def test_the_workload_that_gains_least_is_named_beside_a_mean():
     rows = sorted(RESULT.rows(held_out=False), key=lambda row: row.speedup.median)
     assert worst(rows[1:] + rows[:1]).startswith(f"worst {times(rows[0].speedup.median)} at {rows[0].label} ")
     assert worst(rows[:1]) == "", "a mean of one hides nothing"
+
+
+def test_equality_is_said_by_output():
+    draws = Draws(count=200, bitwise=3, error=0.5, baseline_error=0.4, differing={"codes": 0.002, "scale": 0.0})
+    assert equality(draws) == "codes: 0.2 % of its elements within tolerance, all others bitwise; scale: bitwise"
+    assert equality(draws.model_copy(update={"bitwise": 200})) == "bitwise"
