@@ -151,6 +151,16 @@ class Problem(Kernel):
         finally:
             self.box.rounding = None
 
+    @contextmanager
+    def another_instance(self, seed: int) -> Iterator[None]:
+        """Meanwhile what is right is what a module under that seed, beside the first one in its process, makes."""
+        assert self.box is not None
+        self.box.instance = seed
+        try:
+            yield
+        finally:
+            self.box.instance = 0
+
     @property
     def reference_on(self) -> Device:
         return self.device
@@ -287,6 +297,8 @@ class Box:
         self.workers: dict[str, ProblemWorker] = {}
         self.rounding: dict[str, Any] | None = None
         """How references in fp64 round (worker_rounding.Rounding); None as they do."""
+        self.instance = 0
+        """The seed of the module that is asked, 0 for the first one."""
         self.arenas: dict[str, Arena] = {}
         self.drawn_at: Workload | None = None
         self.drawn: list[dict[int, torch.Tensor]] = []
@@ -342,7 +354,10 @@ class Box:
         synchronize(on)
         calls = [layout.arguments(arena, 0)]
         message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}
-        worker.request(message | ({"rounding": self.rounding} if asked.get("exact") and self.rounding else {}))
+        more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
+        if asked["role"] == "reference" and self.instance:
+            more["instance"] = self.instance
+        worker.request(message | more)
         return {tensor.name: layout.view(arena, tensor)[0].clone() for tensor in spec.outputs}
 
     def reference(

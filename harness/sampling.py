@@ -51,8 +51,9 @@ NEW_CONSTANT_TRIES = 8
 """Samples until one has a call with a new constant: a sample of few calls may have none."""
 ALIKE = 1.5
 """Sides whose paces differ by less are of about one speed."""
-TOGETHER = 4
-"""Timed calls that are looked at together, where chance is part of what is right."""
+TOGETHER, ROWS_TOGETHER, OFTEN = 4, 1 << 14, 0.3
+"""Timed calls that are looked at together, where chance is part of what is right; in so large a share of the looks as many as have so
+many rows: a thousand rows show next to nothing of how two of them depend on each other."""
 LEAST_SHARE = 0.02
 """A call that adds less than this to its neighbours' time is taken to add so much: subtraction cannot see less."""
 
@@ -386,7 +387,9 @@ class Contest:
             return
         # Of several passes in a row nobody knows what the first call of the last one was made from.
         known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
-        slots = {slot, *random.sample(known, min(TOGETHER, len(known)))}
+        rows = self.kernel.spec.shape(self.kernel.spec.outputs[0], self.workload.axes)[0]
+        most = max(TOGETHER, ROWS_TOGETHER // rows) if random.random() < OFTEN else TOGETHER
+        slots = {slot, *random.sample(known, min(most, len(known)))}
         calls = [(self.production.inputs(at), self.bench.outputs(at)) for at in slots]
         if said := properties.unlikely(self.kernel, self.workload, calls):
             raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {len(calls)} calls: {said}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -58,6 +59,8 @@ SMALL_BYTES = 1 << 20
 """Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 
 
+MOST_WEIGHTS = 64 << 20
+"""Bytes of a problem's weights up to which a second module is made."""
 GPU_SHIFT = 16
 """Bytes behind an alignment: vector loads of so many are taken for granted on a GPU. On a CPU it is one element."""
 MANY, QUICK_S, MANY_S, PACED = 5000, 50e-6, 0.25, 20
@@ -108,6 +111,8 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
             if rig.device == "cuda":
                 made += _stress(rig, build, workloads)
         warnings = (*worker.warnings, *rig.cases.once(holes))
+        if isinstance(rig.kernel, Problem) and not is_model(rig.kernel, build.candidate):
+            made += _beside_another(rig, rig.kernel, build, workloads)
         if isinstance(rig.kernel, Problem):
             notes = of_problems.look_at_kernels(rig, rig.kernel, build, workloads[0])
         elif rig.device == "cuda" and is_python_side(backends.get(build.backend)):
@@ -326,6 +331,28 @@ def _tried_with_other_scalars(
     except WorkerFailure as fault:
         return made, fault
     return made, None
+
+
+def _beside_another(rig: Rig, problem: Problem, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+    """A second module of the same class with weights of its own in the same process, and then the first one again: a network has
+    many. Raises WorkerFailure for what one has of the other."""
+    assert problem.description is not None
+    if problem.description.weight_bytes > MOST_WEIGHTS:
+        return []
+    workload = min(workloads, key=rig.moved)
+    case = rig.cases.get(workload, distributions(rig.spec, rig.extra_values)[0], rig.extra_values)
+    worker, made, seed = rig.pool.get(build), [], 1 + secrets.randbits(30)
+    bench = mapped_bench(rig, worker, workload, 1)
+    with problem.another_instance(seed):
+        right = expected(problem, workload, case.inputs, case.name)
+        other = Case(workload, f"{case.name}, a second module", case.inputs, right)
+        made += list(_call(rig, worker, bench, [other], instance=seed))
+    first = replace(case, name=f"{case.name}, the first module behind a second one")
+    made += list(_call(rig, worker, bench, [first]))
+    for check in made:
+        if not check.passed:
+            raise WorkerFailure(*failure(check))
+    return made
 
 
 def _has_integers(rig: Rig, workload: Workload) -> bool:

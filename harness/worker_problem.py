@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import importlib.util
 import math
 import os
@@ -780,9 +781,19 @@ class ModelForm:
     what it returns its state after the call.
     """
 
-    def __init__(self, forms: Any, signature: Any, problem: dict[str, Any], model: Any, device: str) -> None:
+    def __init__(
+        self,
+        forms: Any,
+        signature: Any,
+        problem: dict[str, Any],
+        model: Any,
+        device: str,
+        another: Callable[[int], ModelForm] | None = None,
+    ) -> None:
+        """`another`: makes the form of a module of the same class under that seed."""
         import torch
 
+        self.another = functools.cache(another) if another is not None else None
         self.take, self.outputs, self.problem, self.device = forms.Take(), signature.outputs, problem, device
         self.refused = lambda said: forms.Refused("WRONG_SHAPE", said)
         self.inputs = signature.at(lambda kind, role: kind == "tensor" and role == "input")
@@ -1014,11 +1025,20 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
     initial = getattr(namespace, "get_init_inputs", list)
     ours = problem["role"] == "reference" or problem["eager"]
     module = namespace if ours else forms.loaded(Path(message["path"]), device)
-    with torch.device(device if problem["made_there"] else "cpu"):
-        model = constructed(module, "Model" if ours else "ModelNew", initial, problem["seed"])
-    if problem["eager"] and problem["compile"]:
-        model = compiled(model, problem["compile"])
-    return ModelForm(forms, signature, problem, model, device)
+
+    def made(seed: int, another: Callable[[int], ModelForm] | None = None) -> ModelForm:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)  # as the first one was made
+        try:
+            with torch.device(device if problem["made_there"] else "cpu"):
+                model = constructed(module, "Model" if ours else "ModelNew", initial, seed)
+        finally:
+            torch.set_default_dtype(before)
+        if problem["eager"] and problem["compile"]:
+            model = compiled(model, problem["compile"])
+        return ModelForm(forms, signature, problem, model, device, another)
+
+    return made(problem["seed"], made)
 
 
 def compiled(model: Any, mode: str) -> Any:

@@ -244,19 +244,20 @@ class PythonWorker(native.Worker):
         return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
+        form = self.form.another(message["instance"]) if message.get("instance") else self.form
+        calls = [form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
 
         asked = message.get("rounding")
         otherwise = sys.modules["astrolabe_worker_rounding"].Rounding(**asked) if asked else nullcontext()
 
         def run() -> None:
             # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other.
-            stateful = getattr(self.form, "stateful", False)
+            stateful = getattr(form, "stateful", False)
             for _ in range(message.get("repeat", 1)):
                 for index, prepared in enumerate(calls):
                     with self.stream(0 if stateful else index % 2), otherwise:
                         more = {"goes_on": True} if stateful and index and message.get("in_a_row") else {}
-                        self.remember(self.form.launch(prepared, **more))
+                        self.remember(form.launch(prepared, **more))
             self.settle("the kernel")
 
         before = native.rounding_control()

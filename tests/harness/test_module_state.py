@@ -230,3 +230,21 @@ def test_a_growing_state_is_one_sentence(tmp_path: Path):
     )
     with pytest.raises(KernelError, match="its Model keeps kept, whose shape or structure changes"):
         open_problem(path, "cpu")
+
+
+LINEAR = HEAD + (
+    "PACKED = []\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.weight = nn.Parameter(torch.randn(8, 8))\n\n    def forward(self, x):\n        return x @ self.weight.t()\n"
+)
+PACK = "PACKED or PACKED.append(self.weight.detach().t().contiguous())\n        return x @ PACKED[0]"
+
+
+@pytest.mark.parametrize(("forward", "outcome"), [("return x @ self.weight.t()", "PASSED"), (PACK, "INCORRECT")])
+def test_a_second_module_of_the_same_class_has_weights_of_its_own(forward: str, outcome: str, tmp_path: Path):
+    path = tmp_path / "1_Linear.py"
+    path.write_text(LINEAR + INPUTS)
+    text = LINEAR.replace("class Model(", "class ModelNew(").replace("return x @ self.weight.t()", forward)
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+    assert verdict.outcome == outcome, verdict.reason
+    assert verdict.passed or "a second module" in verdict.reason
