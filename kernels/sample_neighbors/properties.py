@@ -125,8 +125,9 @@ def _uneven(taken, fanout) -> str:
 
 
 BUCKETS = 8
-NEAR, LAGS = 32, 64
-"""Distances of two picks of a row, in a cache line or two, and of two rows of a call, that are looked at each by itself."""
+NEAR, LAGS, PARTS = 32, 64, 16
+"""Distances of two picks of a row, in a cache line or two, and of two rows of a call, that are looked at each by itself; rows are
+compared by how many picks lie in each of so many parts of them."""
 ROWS_LOOKED_AT, FEWEST_ROWS, ROWS_PAIRED = 20_000, 200, 4000
 """Of a call; fewer rows say nothing, as the tests are by the normal approximation. Of all calls, so many by all pairs of picks."""
 
@@ -167,27 +168,36 @@ def unlikely(calls, sizes) -> str:
     strays = middle.square() - 1
     if said := _off(strays, strays.square().sum().clamp_min(2.0 * len(strays)), alarm):
         return f"picks of a row are not independent: how far their mean position strays {said}"
-    own = middle.split([len(one) for _, one, _ in looked_at])
+    own = [_by_part(places, degree, fanout) for _, degree, places in looked_at]
     by_place = [
-        torch.zeros(LAGS + 2 + int(rows[-1]), dtype=one.dtype, device=one.device).index_copy_(0, rows, one)
+        one.new_zeros(LAGS + 2 + int(rows[-1]), PARTS).index_copy_(0, rows, one)[:ROWS_PAIRED]
         for (rows, _, _), one in zip(looked_at, own, strict=True)
         if len(rows)
     ]  # 0 where a row is not looked at
     for lag in range(1, LAGS + 1):
-        both = torch.cat([one[lag:] * one[:-lag] for one in by_place])
+        both = torch.cat([(one[lag:] * one[:-lag]).sum(dim=1) for one in by_place])
         if said := _off(both, both.square().sum(), alarm):
-            return (
-                f"rows are not independent: with the mean position of the row {lag} places behind it a row's own {said}"
-            )
+            return f"rows are not independent: in how it picks a row is like the one {lag} places behind it {said}"
     by_row = {}
     for call, (rows, _, _) in enumerate(looked_at):
         for other in range(call):
             shared = torch.isin(rows, looked_at[other][0]), torch.isin(looked_at[other][0], rows)
-            by_row[other, call] = own[call][shared[0]] * own[other][shared[1]]
+            by_row[other, call] = (own[call][shared[0]] * own[other][shared[1]]).sum(dim=1)
     products = torch.cat([*by_row.values(), degree.new_empty(0)])
     if len(products) >= FEWEST_ROWS and (said := _off(products, products.square().sum(), alarm)):
-        return f"calls are not independent: with the same row's of another call a row's mean position {said}"
+        return f"calls are not independent: in how it picks a row is like the same row of another call {said}"
     return ""
+
+
+def _by_part(places, degree, fanout):
+    """How many picks more than chance puts there lie in each of PARTS equal parts of their row. [rows, PARTS], fp64, 0 on average,
+    whatever the row's degree."""
+    degree = degree.double()[:, None]
+    ends = torch.ceil(torch.arange(PARTS + 1, device=degree.device) * degree / PARTS)
+    part = (places.double()[:, None, :] >= ends[:, 1:, None]).sum(dim=1)
+    taken = torch.zeros(len(places), PARTS, dtype=torch.float64, device=degree.device)
+    taken.scatter_add_(1, part, torch.ones_like(part, dtype=torch.float64))
+    return taken - fanout * ends.diff(dim=1) / degree
 
 
 def _positions(inputs, picked, fanout):
