@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from harness.records import Verdict, light_by_cache
 from nodes.roles import Standing
-from nodes.state import Spent, State, Stop, StopRule
+from nodes.options import StopRule
+from nodes.state import Spent, State, Stop
 
 
 def light_fraction(verdict: Verdict) -> float | None:
