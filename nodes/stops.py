@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.records import Verdict, light_by_cache
-from nodes.roles import Standing
 from nodes.options import StopRule
+from nodes.roles import Standing
 from nodes.state import Spent, State, Stop
 
 
