@@ -60,6 +60,19 @@ def compare(interval: Interval, margin: float) -> Comparison:
     return Comparison.UNCLEAR
 
 
+def weighted(ratios: Sequence[Sequence[float]], times: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Time of all calls before / after: `times` after, of each case's calls together, in any unit; `ratios` as for geometric_mean."""
+    if not ratios:
+        raise ValueError("no cases")
+    rng, after = np.random.default_rng(0), np.asarray(times, dtype=float)
+    cases = [np.asarray(samples, dtype=float) for samples in ratios]
+    draws = np.array([np.median(rng.choice(samples, size=(1000, len(samples))), axis=1) for samples in cases])
+    before = (draws * after[:, None]).sum(axis=0) / after.sum()
+    low, high = np.quantile(before, [(1 - confidence) / 2, (1 + confidence) / 2])
+    middle = float(sum(np.median(samples) * time for samples, time in zip(cases, after, strict=True)) / after.sum())
+    return Interval(median=middle, low=min(low, middle), high=max(high, middle))
+
+
 def geometric_mean(ratios: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Interval:
     """Geometric mean over cases of the median ratio of each, with a bootstrap interval over each case's samples."""
     if not ratios:

@@ -263,13 +263,20 @@ def suite_of(rig: Rig, ratios: list[list[float]], timings: list[Timing]) -> Suit
     """FASTER only where the cold cases are: a gain that only cached inputs bring is not one everywhere."""
     if not ratios:
         return None
-    interval = comparison.geometric_mean(ratios)
+    interval = _mean(ratios, timings)
     said = _said(rig, interval)
-    cold = [samples for samples, timed in zip(ratios, timings, strict=True) if timed.cache == "cold"]
+    cold = [(samples, timed) for samples, timed in zip(ratios, timings, strict=True) if timed.cache == "cold"]
     margin = comparison.MARGIN[rig.device]
-    if said is Comparison.FASTER and comparison.geometric_mean(cold).median <= 1 + margin:
+    if said is Comparison.FASTER and _mean(*map(list, zip(*cold, strict=True))).median <= 1 + margin:
         said = Comparison.UNCLEAR
-    return Suite(speedup=interval, comparison=said)
+    return Suite(speedup=interval, comparison=said, weighted=any(timed.workload.weight for timed in timings))
+
+
+def _mean(ratios: list[list[float]], timings: list[Timing]) -> Interval:
+    """Of the weighted calls' time where workloads have weights, else the geometric mean."""
+    if not all(timed.workload.weight for timed in timings):
+        return comparison.geometric_mean(ratios)
+    return comparison.weighted(ratios, [timed.time_us * (timed.workload.weight or 0.0) for timed in timings])
 
 
 def _said(rig: Rig, interval: Interval) -> Comparison:

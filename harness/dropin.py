@@ -317,9 +317,11 @@ def headline(evidence: dict[str, Any]) -> str:
             slowest = min(
                 (row["speedup"]["median"] for row in rows if bool(row.get("held_out")) == held_out), default=None
             )
+            here = [row for row in rows if bool(row.get("held_out")) == held_out]
+            weighted = bool(here) and all(row.get("weight") or row.get("workload", {}).get("weight") for row in here)
+            mean = "of the time of all calls, each size by its weight" if weighted else "geometric mean"
             more = "" if slowest is None else f"; {slowest:.3f}x on the workload that gains least"
             return (
-                f"Measured {median:.3f}x its baseline on {where} (99 % interval {low:.3f} to {high:.3f}, geometric mean"
-                f"{more})."
+                f"Measured {median:.3f}x its baseline on {where} (99 % interval {low:.3f} to {high:.3f}, {mean}{more})."
             )
     return "What was measured stands in evidence/result.json."

@@ -167,10 +167,11 @@ def light_by_cache(timings: Iterable[Timing]) -> dict[Cache, float]:
 
 
 class Suite(Frozen):
-    """Geometric mean of the speedups of a set of timings."""
+    """Geometric mean of the speedups of a set of timings; where workloads have weights, of the time of all calls."""
 
     speedup: Interval
     comparison: Comparison
+    weighted: bool = False
 
 
 class Build(Frozen):

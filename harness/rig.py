@@ -201,6 +201,8 @@ class Rig:
                 )
         known = {w.label for w in self.spec.workloads}
         added = tuple({w.label: w for w in workloads if w.label not in known}.values())
+        if any(w.weight for w in self.spec.workloads):  # nobody knows how often a program would call these
+            added = tuple(w.model_copy(update={"timed": False}) for w in added)
         proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
         type(self.spec).model_validate(proposed.model_dump())
         for workload in added:

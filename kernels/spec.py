@@ -292,6 +292,8 @@ class Workload(Frozen):
     devices: tuple[Device, ...] = ("cuda", "cpu")
     timed: bool = True
     """False: checked for correctness only (one row, odd sizes), where a time would say nothing."""
+    weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """How often a program calls it at this size, in any unit; of a suite all that are timed have one, or none has."""
 
     @property
     def label(self) -> str:
@@ -505,6 +507,14 @@ class Spec(Frozen):
             raise ValueError("workloads: every one is held out, so agents would have nothing to run")
         if not any(workload.timed and not workload.held_out for workload in self.workloads):
             raise ValueError("workloads: none that is not held out is timed, so nothing could be compared")
+        for held_out in (False, True):
+            timed = [workload for workload in self.workloads if workload.timed and workload.held_out == held_out]
+            bare = [workload for workload in timed if workload.weight is None]
+            if bare and len(bare) < len(timed):
+                raise ValueError(
+                    f"workloads: {bare[0].label} has no weight and others{' that are held out' if held_out else ''} have one: "
+                    "give it one, or timed=False"
+                )
         seen: set[tuple[str, str, tuple[int, ...]]] = set()
         for workload in self.workloads:
             for device in workload.devices:

@@ -98,7 +98,8 @@ def print_verdict(verdict, baseline: str, notices: tuple[str, ...]) -> None:
         console.print(workloads_table([WorkloadRow.of(t) for t in verdict.timings], f"against {baseline}"))
     words = f"{verdict.outcome}: {verdict.reason}" if verdict.reason else str(verdict.outcome)
     if verdict.suite:
-        words += f", {verdict.suite.comparison} {interval(verdict.suite.speedup)}"
+        weighted = " of the weighted calls' time" if verdict.suite.weighted else ""
+        words += f", {verdict.suite.comparison} {interval(verdict.suite.speedup)}{weighted}"
         slowest = worst(WorkloadRow.of(timing) for timing in verdict.timings)
         words += f", {slowest}" if slowest else ""
     console.print(words, markup=False)

@@ -113,6 +113,8 @@ class WorkloadRow(Row):
     """Floating-point operations of one call, as the spec says."""
     samples: int = 0
     note: str = ""
+    weight: float | None = None
+    """How often a program calls it at this size, where the spec says so."""
 
     @classmethod
     def of(cls, timing: Timing) -> WorkloadRow:
@@ -134,6 +136,7 @@ class WorkloadRow(Row):
             flops=timing.flops,
             samples=timing.samples,
             note=timing.note,
+            weight=timing.workload.weight,
         )
 
     @property
@@ -221,7 +224,7 @@ class Result(Row):
     best_round: int = 0
     """Round that made it; 0 is the baseline."""
     speedup: Interval | None = None
-    """Best against baseline: geometric mean over the visible suite, cold and hot together."""
+    """Best against baseline, cold and hot together: geometric mean over the visible suite, or of all calls' time by the workloads' weights."""
     speedup_cold: Interval | None = None
     speedup_hot: Interval | None = None
     held_out_speedup: Interval | None = None
@@ -301,6 +304,12 @@ class Result(Row):
 
     def rows(self, *, held_out: bool) -> tuple[WorkloadRow, ...]:
         return tuple(row for row in self.workloads if row.held_out == held_out)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the visible workloads' weights decide the speedup."""
+        visible = [row for row in self.workloads if not row.held_out]
+        return bool(visible) and all(row.weight for row in visible)
 
     @property
     def light_fraction(self) -> float | None:

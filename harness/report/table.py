@@ -179,7 +179,10 @@ def headline(result: Result) -> Text:
     if result.improved and result.speedup:
         text.append(times(result.speedup.median), style="bold green")
         text.append(f" (interval {result.speedup.low:.2f} – {result.speedup.high:.2f}) ")
-        text.append(f"against {the_baseline(one_line(result.baseline, 80))}: {where}, round {result.best_round}")
+        weighted = "of the weighted calls' time " if result.weighted else ""
+        text.append(
+            f"{weighted}against {the_baseline(one_line(result.baseline, 80))}: {where}, round {result.best_round}"
+        )
     elif result.status == "failed":
         text.append("failed", style="bold red")
         text.append(f": {where}")

@@ -41,6 +41,23 @@ def timing(baseline_us: float, **more: Any) -> Timing:
     )  # fmt: skip
 
 
+def test_weights_decide_the_suite_and_it_says_so(tmp_path) -> None:
+    """Many fast calls gain, a rare slow one loses more than they do: the geometric mean would hide it."""
+    rig = Paper(Store(tmp_path))
+    ratios, one = [[2.0] * 20, [0.6] * 20], Interval(median=1, low=1, high=1)
+
+    def timed(time_us: float, weight: float | None) -> Timing:
+        return Timing(
+            workload=WORKLOAD.model_copy(update={"weight": weight}), cache="cold", baseline_us=1, time_us=time_us, speedup=one,
+            comparison=Comparison.SAME, samples=20,
+        )  # fmt: skip
+
+    plain = contests.suite_of(rig, ratios, [timed(1.0, None), timed(1000.0, None)])
+    weighted = contests.suite_of(rig, ratios, [timed(1.0, 10), timed(1000.0, 1)])
+    assert plain is not None and plain.comparison is Comparison.FASTER and not plain.weighted
+    assert weighted is not None and weighted.comparison is Comparison.SLOWER and weighted.weighted
+
+
 class Paper:
     """As much of a Rig as contests need; `times_us` are a contest's, one after another, by side."""
 

@@ -143,6 +143,16 @@ def test_listing_and_loading_do_not_import_torch():
             'workloads=(Workload(axes={"count": 5}, dtype="float32", held_out=True), ',
             "float32 count=5 is listed twice for c",
         ),
+        (
+            "workloads=(",
+            'workloads=(Workload(axes={"count": 6}, dtype="float32", weight=3), ',
+            "float32 count=5 has no weight and others have one",
+        ),
+        (
+            'Size(name="count")',
+            'Tensor(name="w", role="workspace", shape=("count",), ulps=3), Size(name="count")',
+            "w is a workspace, which has no ulps",
+        ),
         ('dtypes=("float32",)', 'dtypes=("float32", "float32")', "dtypes: 'float32' is named twice"),
         ("SPEC = Spec(", "import sys; sys.exit(0)\nSPEC = Spec(", "SystemExit: 0"),
         ("SPEC = Spec(", "raise GeneratorExit\nSPEC = Spec(", "GeneratorExit: no reason given"),
