@@ -26,7 +26,7 @@ STARTING_S = 4.0
 # By name, so that none of their modules is imported for `--help`. Each has one sentence for the user.
 USER_ERRORS = {
     "graph.runs.RunError",
-    "graph.draw.DrawError",
+    "harness.report.svg.DrawError",
     "harness.cluster.ClusterError",
     "harness.device.DeviceError",
     "harness.dropin.ExportError",

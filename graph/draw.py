@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from harness.report.inert import one_line
+from harness.report.svg import FONTS, DrawError, element, picture, save, text
 from harness.report.words import duration
 from harness.store import write_atomically
 from nodes.options import ROLES
-from nodes.state import Spent
 
 START, END = "__start__", "__end__"
 MEANING: Mapping[tuple[str, str], str] = {
@@ -45,10 +46,6 @@ MEANING: Mapping[tuple[str, str], str] = {
 }
 """What each branch of the graph means, in a word or two: LangGraph knows only where a router may go."""
 FORMATS = (".svg", ".png", ".mmd")
-
-
-class DrawError(ValueError):
-    """One sentence for the user: why there is no picture."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +109,6 @@ def taken_edges(path: Iterable[str]) -> dict[tuple[str, str], int]:
     for step in pairwise(path):
         counted[step] = counted.get(step, 0) + 1
     return counted
-
-
-def counts_of(spent: Spent) -> dict[str, tuple[int, float]]:
-    """What a run's state says of its nodes, as `draw` takes it."""
-    return {name: (visits.count, visits.seconds) for name, visits in spent.nodes.items()}
 
 
 def path_of(history: Iterable[Any]) -> list[str]:
@@ -229,21 +221,17 @@ def draw(
     width = max(width, 400.0)
     height = legend_y + 16
 
-    body: list[str] = []
-    for source, edge in straight.items():
-        body.append(_straight(edge, boxes[source], boxes[edge.target], centre, taken))
+    body = [
+        element("title", "The graph of a run"), STYLE, MARKERS,
+        element("rect", class_="page", width="100%", height="100%", fill="#ffffff"),
+    ]  # fmt: skip
+    body += [_straight(edge, boxes[source], boxes[edge.target], centre, taken) for source, edge in straight.items()]
     for (side, target), group in sides.items():
         lane_x = _lane_x(side, lanes[side][target], widths, left, sides, taken)
         body.append(_lane(side, group, boxes, lane_x, left, taken))
-    for box in boxes.values():
-        body.append(_node(box, left, counts))
-    body.append(_legend(legend_y, counts, taken))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="astrolabe-graph" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="{FONTS}" font-size="13">'
-        f"<title>The graph of a run</title>{STYLE}{MARKERS}"
-        f'<rect class="page" width="100%" height="100%" fill="#ffffff"/>{"".join(body)}</svg>'
-    )
+    body += [*(_node(box, left, counts) for box in boxes.values()), _legend(legend_y, taken)]
+    sizes = {"width": f"{width:.0f}", "height": f"{height:.0f}", "font_family": FONTS, "font_size": 13}
+    return picture(width, height, body, xmlns="http://www.w3.org/2000/svg", class_="astrolabe-graph", **sizes)
 
 
 def _place(
@@ -333,32 +321,27 @@ def _lane_x(
     return left - distance if side == "left" else left + NODE_WIDTH + distance
 
 
-def _classes(edges: Sequence[GraphEdge], kind: str, taken: Taken | None) -> str:
-    """Drawing attributes. Colours are attributes too, as resvg and old viewers know no media queries."""
+def _edge(edges: Sequence[GraphEdge], kind: str, taken: Taken | None, way: str, tip: str = "") -> Markup:
+    """Colours are attributes, as resvg and old viewers know no media queries."""
     used = taken is not None and any(taken.get((edge.source, edge.target)) for edge in edges)
-    faded = taken is not None and not used
-    colour = "#b4540a" if kind == "back" else "#5b6670"
-    dash = ' stroke-dasharray="5 3.5"' if all(edge.conditional for edge in edges) and not used else ""
-    faint = ' opacity="0.45"' if faded else ""
-    return (
-        f'class="edge {kind}" fill="none" stroke="{colour}" stroke-width="{2.4 if used else 1.3}" '
-        f'stroke-linejoin="round"{dash}{faint}'
-    )
+    dashed = all(edge.conditional for edge in edges) and not used
+    return element(
+        "path", class_=f"edge {kind}", fill="none", stroke="#b4540a" if kind == "back" else "#5b6670",
+        stroke_width=2.4 if used else 1.3, stroke_linejoin="round", stroke_dasharray="5 3.5" if dashed else "",
+        opacity="0.45" if taken is not None and not used else "", marker_end=tip and f"url(#tip-{tip})", d=way,
+    )  # fmt: skip
 
 
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start", size: float = 11, more: str = "") -> str:
+def _text(
+    x: float, y: float, words: str, kind: str, anchor: str = "start", size: float = 11, weight: str = ""
+) -> Markup:
     colour = {"back": "#9a4708", "skip": "#4c565f", "note": "#5b6670"}.get(kind, "#16191d")
-    return (
-        f'<text class="t {kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
-        f'fill="{colour}"{more}>'
-        f"{escape(text)}</text>"
-    )
+    return text(x, y, words, anchor, class_=f"t {kind}", font_size=size, fill=colour, font_weight=weight)
 
 
-def _straight(edge: GraphEdge, above: _Box, below: _Box, centre: float, taken: Taken | None) -> str:
+def _straight(edge: GraphEdge, above: _Box, below: _Box, centre: float, taken: Taken | None) -> Markup:
     y1, y2 = above.y + above.height, below.y
-    look = _classes([edge], "next", taken)
-    line = f'<path {look} marker-end="url(#tip-next)" d="M{centre:.1f},{y1:.1f}V{y2 - 1.5:.1f}"/>'
+    line = _edge([edge], "next", taken, f"M{centre:.1f},{y1:.1f}V{y2 - 1.5:.1f}", tip="next")
     label = _label(edge, taken)
     return line + (_text(centre + 8, (y1 + y2) / 2 + 3, label, "skip") if label else "")
 
@@ -370,7 +353,7 @@ def _lane(
     lane_x: float,
     left: float,
     taken: Taken | None,
-) -> str:
+) -> Markup:
     """The edges of one lane, farthest first. Each runs to where the next one joins, so that dashes do not fill up and
     the shared part is marked as taken if any edge that uses it was."""
     kind = "back" if side == "left" else "skip"
@@ -381,26 +364,22 @@ def _lane(
     leaving.sort(key=lambda item: -abs(item[0] - y_in))
     r = min([7.0, *(abs(y - y_in) / 2 for y, _ in leaving)])
     down = 1 if leaving[0][0] < y_in else -1
-    out: list[str] = []
+    out: list[Markup] = []
     for i, (y, edge) in enumerate(leaving):
-        out.append(
-            f'<path {_classes([edge], kind, taken)} d="M{edge_x:.1f},{y:.1f}H{lane_x - outward * r:.1f}'
-            f'Q{lane_x:.1f},{y:.1f} {lane_x:.1f},{y + down * r:.1f}"/>'
-        )
+        turn = f"Q{lane_x:.1f},{y:.1f} {lane_x:.1f},{y + down * r:.1f}"
+        out.append(_edge([edge], kind, taken, f"M{edge_x:.1f},{y:.1f}H{lane_x - outward * r:.1f}{turn}"))
         trunk = [joined for _, joined in leaving[: i + 1]]
+        way, tip = f"M{lane_x:.1f},{y + down * r:.1f}", ""
         if i + 1 < len(leaving):
-            way, tip = f"V{leaving[i + 1][0] + down * r:.1f}", ""
+            way += f"V{leaving[i + 1][0] + down * r:.1f}"
         else:
-            way = (
-                f"V{y_in - down * r:.1f}Q{lane_x:.1f},{y_in:.1f} {lane_x - outward * r:.1f},{y_in:.1f}"
-                f"H{edge_x + outward * 1.5:.1f}"
-            )
-            tip = f' marker-end="url(#tip-{kind})"'
-        out.append(f'<path {_classes(trunk, kind, taken)}{tip} d="M{lane_x:.1f},{y + down * r:.1f}{way}"/>')
+            turn = f"Q{lane_x:.1f},{y_in:.1f} {lane_x - outward * r:.1f},{y_in:.1f}"
+            way, tip = f"{way}V{y_in - down * r:.1f}{turn}H{edge_x + outward * 1.5:.1f}", kind
+        out.append(_edge(trunk, kind, taken, way, tip))
         label = _label(edge, taken)
         if label:
             out.append(_text(edge_x + outward * 8, y - 4, label, kind, "end" if side == "left" else "start"))
-    return "".join(out)
+    return Markup("").join(out)
 
 
 _FILLS = {
@@ -411,7 +390,7 @@ _FILLS = {
 }
 
 
-def _node(box: _Box, left: float, counts: Counts | None) -> str:
+def _node(box: _Box, left: float, counts: Counts | None) -> Markup:
     node = box.node
     runs, seconds = counts.get(node.name, (0, 0.0)) if counts is not None else (0, 0.0)
     idle = counts is not None and not runs and node.kind != "end"
@@ -421,51 +400,44 @@ def _node(box: _Box, left: float, counts: Counts | None) -> str:
     x = left + (NODE_WIDTH - width) / 2
     radius = box.height / 2 if node.kind == "end" else 5 if kind == "gate" else 14
     title = {START: "start", END: "end"}.get(node.name, one_line(node.name, 20))
-    out = [
-        f'<g opacity="{0.5 if idle else 1}"><rect class="node {kind}" x="{x:.1f}" y="{box.y:.1f}" width="{width:.1f}" '
-        f'height="{box.height:.1f}" rx="{min(radius, box.height / 2):.1f}" fill="{fill}" stroke="{stroke}" '
-        f'stroke-width="{2 if runs else 1.2}"/>'
-    ]
+    place = {"x": x, "y": box.y, "width": width, "height": box.height, "rx": min(radius, box.height / 2)}
+    look = {"class_": f"node {kind}", "fill": fill, "stroke": stroke, "stroke_width": 2 if runs else 1.2}
+    out = [element("rect", **look, **place)]
     centre = left + NODE_WIDTH / 2
     middle = box.middle - (INSIDE_HEIGHT / 2 if node.inside else 0)
     if node.inside:
-        out.append(
-            _text(centre, middle + 32, " ⇄ ".join(one_line(one, 12) for one in node.inside), "note", "middle", 11)
-        )
+        out.append(_text(centre, middle + 32, " ⇄ ".join(one_line(one, 12) for one in node.inside), "note", "middle"))
     note = f"{runs}× · {duration(seconds)}" if runs and node.kind != "end" else "not run" if idle else ""
-    out.append(
-        _text(centre, middle + (4.5 if not note else -1.5), title, "name", "middle", 13, ' font-weight="600"')
-        if node.kind != "end"
-        else _text(centre, box.middle + 4, title, "note", "middle", 12)
-    )
+    if node.kind == "end":
+        out.append(_text(centre, box.middle + 4, title, "note", "middle", 12))
+    else:
+        out.append(_text(centre, middle + (-1.5 if note else 4.5), title, "name", "middle", 13, "600"))
     if note:
-        out.append(_text(centre, middle + 13, note, "note", "middle", 11))
-    return "".join(out) + "</g>"
+        out.append(_text(centre, middle + 13, note, "note", "middle"))
+    return element("g", *out, opacity=0.5 if idle else 1)
 
 
-def _legend(y: float, counts: Counts | None, taken: Taken | None) -> str:
+def _legend(y: float, taken: Taken | None) -> Markup:
     out, x = [], float(MARGIN)
-    for kind, name in (("agent", "agent"), ("gate", "gate"), ("person", "person")):
+    for kind in ("agent", "gate", "person"):
         fill, stroke = _FILLS[kind]
-        out.append(
-            f'<rect class="node {kind}" x="{x:.1f}" y="{y - 9:.1f}" width="16" height="11" '
-            f'rx="{3 if kind == "gate" else 5.5}" fill="{fill}" stroke="{stroke}" stroke-width="1.2"/>'
-        )
-        out.append(_text(x + 21, y, name, "note"))
-        x += 30 + _text_width(name)
-    conditional = GraphEdge("", "", conditional=True)
-    for kind, name in (("skip", "conditional"), ("back", "back")):
-        out.append(f'<path {_classes([conditional], kind, None)} d="M{x:.1f},{y - 4:.1f}h22"/>')
-        out.append(_text(x + 27, y, name, "note"))
+        place = {"x": x, "y": y - 9, "width": 16, "height": 11, "rx": 3 if kind == "gate" else 5.5}
+        out.append(element("rect", class_=f"node {kind}", fill=fill, stroke=stroke, stroke_width=1.2, **place))
+        out.append(_text(x + 21, y, kind, "note"))
+        x += 30 + _text_width(kind)
+    some = GraphEdge("", "", conditional=True)
+    lines: list[tuple[str, str, GraphEdge, Taken | None]] = [
+        ("skip", "conditional", some, None),
+        ("back", "back", some, None),
+    ]
+    lines += [] if taken is None else [("next", "taken", some, {("", ""): 1})]
+    for kind, name, edge, used in lines:
+        out += [_edge([edge], kind, used, f"M{x:.1f},{y - 4:.1f}h22"), _text(x + 27, y, name, "note")]
         x += 38 + _text_width(name)
-    if taken is not None:
-        out.append(f'<path class="edge next" stroke="#5b6670" stroke-width="2.4" d="M{x:.1f},{y - 4:.1f}h22"/>')
-        out.append(_text(x + 27, y, "taken", "note"))
-    return "".join(out)
+    return Markup("").join(out)
 
 
-FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, 'DejaVu Sans', sans-serif"
-STYLE = (
+STYLE = Markup(
     "<style>@media (prefers-color-scheme: dark) {"
     ".astrolabe-graph .page{fill:#161a1d}.astrolabe-graph .t{fill:#e6e9eb}.astrolabe-graph .t.note{fill:#98a2ab}"
     ".astrolabe-graph .t.skip{fill:#b3bcc4}.astrolabe-graph .t.back{fill:#eda262}"
@@ -475,32 +447,13 @@ STYLE = (
     ".astrolabe-graph .person{fill:#362a12;stroke:#e3ad42}.astrolabe-graph .end{fill:#161a1d;stroke:#5d6770}"
     "}</style>"
 )
-MARKERS = "<defs>" + "".join(
-    f'<marker id="tip-{kind}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-    f'markerUnits="userSpaceOnUse" orient="auto"><path class="tip {kind}" d="M0,0.6L8,4L0,7.4z" fill="{colour}"/>'
-    "</marker>"
-    for kind, colour in (("next", "#5b6670"), ("skip", "#5b6670"), ("back", "#b4540a"))
-) + "</defs>"  # fmt: skip
-
-
-def png(svg: str, scale: float = 2.0) -> bytes:
-    """The SVG as PNG, by resvg (a 1.4 MB wheel, nothing else). Raises DrawError where it, or any font, is missing."""
-    try:
-        import resvg_py
-    except ImportError:
-        raise DrawError(
-            "a .png needs the package resvg-py (pip install resvg-py); .svg and .mmd need nothing"
-        ) from None
-    probe = (
-        '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
-        f'<text x="2" y="16" font-family="{FONTS}">M</text></svg>'
+MARKERS = element("defs", *(
+    element(
+        "marker", element("path", class_=f"tip {kind}", d="M0,0.6L8,4L0,7.4z", fill=colour), id=f"tip-{kind}",
+        viewBox="0 0 8 8", refX=7, refY=4, markerWidth=8, markerHeight=8, markerUnits="userSpaceOnUse", orient="auto",
     )
-    empty = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"/>'
-    if bytes(resvg_py.svg_to_bytes(svg_string=probe)) == bytes(resvg_py.svg_to_bytes(svg_string=empty)):
-        raise DrawError(
-            "a .png needs a font and this machine has none (apt-get install fonts-dejavu-core); .svg does not"
-        )
-    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=scale))
+    for kind, colour in (("next", "#5b6670"), ("skip", "#5b6670"), ("back", "#b4540a"))
+))  # fmt: skip
 
 
 def write(compiled: Any, path: Path, counts: Counts | None = None, taken: Taken | None = None) -> None:
@@ -511,18 +464,9 @@ def write(compiled: Any, path: Path, counts: Counts | None = None, taken: Taken 
     if suffix == ".mmd":
         write_atomically(path, mermaid(compiled))
         return
-    svg = draw(*parts(compiled), counts, taken)
-    write_atomically(path, svg if suffix == ".svg" else png(svg))
+    save(draw(*parts(compiled), counts, taken), path)
 
 
 def mermaid(compiled: Any) -> str:
     """Its Mermaid text, subgraphs opened."""
     return compiled.get_graph(xray=True).draw_mermaid()
-
-
-def save(svg: str, path: Path) -> None:
-    """A picture to `path`, by its suffix: .svg or .png. Raises DrawError, and OSError."""
-    suffix = path.suffix.lower()
-    if suffix not in (".svg", ".png"):
-        raise DrawError(f"cannot draw to {one_line(path, 120)}: the file must end in .svg or .png")
-    write_atomically(path, svg if suffix == ".svg" else png(svg))

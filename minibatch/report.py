@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from harness.report.html import page_environment
+from harness.report.svg import element, picture, text
 from minibatch.graphs import Graph
 from minibatch.timeline import STAGES, Span, window
 
@@ -99,24 +100,18 @@ def bars(rows: Sequence[Row], width: int) -> Markup:
     left, right, tall = 112, 92 if width > 500 else 76, 30
     longest = max((row.epoch_s for row in rows if row.epoch_s), default=1.0)
     height = tall * len(rows) + 8
-    parts = [
-        Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="seconds an epoch of each rung">').format(width, height)
-    ]
+    parts = []
     for at, row in enumerate(rows):
         top, middle = at * tall + 6, at * tall + 6 + tall / 2 - 2
-        parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(left - 8, middle, row.rung))
+        parts.append(text(left - 8, middle, row.rung, "end"))
         if row.epoch_s is None:
-            parts.append(Markup('<text x="{}" y="{:.1f}">not measured</text>').format(left, middle))
+            parts.append(text(left, middle, "not measured"))
             continue
         long = max(1.0, row.epoch_s / longest * (width - left - right))
         said = ("≈ " if row.extrapolated else "") + seconds(row.epoch_s)
-        parts.append(
-            Markup('<rect class="rung" x="{}" y="{:.1f}" width="{:.1f}" height="{}" rx="2"/>').format(
-                left, top, long, tall - 12
-            )
-        )
-        parts.append(Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(left + long + 6, middle, said))
-    return Markup("").join([*parts, Markup("</svg>")])
+        parts.append(element("rect", class_="rung", x=left, y=float(top), width=long, height=tall - 12, rx=2))
+        parts.append(text(left + long + 6, middle, said))
+    return picture(width, height, parts, role="img", aria_label="seconds an epoch of each rung")
 
 
 def timeline(spans: Sequence[Span], width: int) -> Markup:
@@ -132,32 +127,20 @@ def timeline(spans: Sequence[Span], width: int) -> Markup:
     def x(at: float) -> float:
         return left + at / end * (width - left - right)
 
-    parts = [
-        Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="when each part of some steps ran">').format(
-            width, height
-        )
-    ]
+    parts = []
     for tick in ticks(end, 8 if width > 500 else 3):
-        parts.append(
-            Markup(
-                '<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>'
-                '<text x="{0:.1f}" y="{2}" text-anchor="middle">{3}</text>'
-            ).format(x(tick), floor, height - 8, seconds(tick) if tick else "0")
-        )
+        parts.append(element("line", class_="grid", x1=x(tick), x2=x(tick), y1=0, y2=floor))
+        parts.append(text(x(tick), height - 8, seconds(tick) if tick else "0", "middle"))
     for at, lane in enumerate(lanes):
         top = at * (LANE + GAP) + 4
-        parts.append(
-            Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(left - 8, top + LANE / 2 + 4, lane)
-        )
+        parts.append(text(left - 8, top + LANE / 2 + 4, lane, "end"))
         for span in spans:
             if span.lane == lane:
                 long = max(FEWEST, x(span.end_s) - x(span.begin_s))
-                parts.append(
-                    Markup(
-                        '<rect class="stage {0}" x="{1:.1f}" y="{2}" width="{3:.1f}" height="{4}"><title>{0}, {5}</title></rect>'
-                    ).format(span.stage, x(span.begin_s), top, long, LANE, seconds(max(0.0, span.end_s - span.begin_s)))
-                )
-    return Markup("").join([*parts, Markup("</svg>")])
+                title = element("title", f"{span.stage}, {seconds(max(0.0, span.end_s - span.begin_s))}")
+                place = {"x": x(span.begin_s), "y": top, "width": float(long), "height": LANE}
+                parts.append(element("rect", title, class_=f"stage {span.stage}", **place))
+    return picture(width, height, parts, role="img", aria_label="when each part of some steps ran")
 
 
 def ticks(end: float, most: int) -> list[float]:

@@ -20,9 +20,9 @@ class CompareCommand(OfRuns, Command):
     """A picture as well: .svg or .png."""
 
     def go(self) -> int:
-        from graph import compare, draw
+        from graph import compare
         from graph.runs import Run
-        from harness.report import plot, table
+        from harness.report import plot, svg, table
 
         def of_run(name: str):
             return door(self.runs_dir, self.checkpointer).result(Run.find(self.runs_dir, name))
@@ -32,7 +32,7 @@ class CompareCommand(OfRuns, Command):
         if self.output:
             rows = [(f"{pair.first.label} {pair.first.dtype} {pair.first.cache}", pair.ratio) for pair in both.pairs]
             title = f"{both.first.kernel}: {second} over {first}"
-            draw.save(plot.forest(rows, title, f"{first} is faster", f"{second} is faster"), self.output)
+            svg.save(plot.forest(rows, title, f"{first} is faster", f"{second} is faster"), self.output)
         if self.as_json:
             print(json.dumps(both.as_json(), indent=1))
             return 0

@@ -31,9 +31,10 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
     """With --axis: time, bandwidth, speedup; .svg or .png."""
 
     def go(self) -> int:
-        from graph import draw, one_file, sweep
+        from graph import one_file, sweep
         from graph.live import Display, PlainDisplay
         from harness.clocks import locked
+        from harness.report import svg
 
         if self.plot and not self.axis:
             return usage_error("--plot draws a sweep: give --axis too")
@@ -56,7 +57,7 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
             )  # fmt: skip
         verdict, name = said.verdict, what.baseline[0]
         if self.plot:
-            draw.save(sweep.picture(swept, verdict, name, what.name), self.plot)
+            svg.save(sweep.picture(swept, verdict, name, what.name), self.plot)
         if self.as_json:
             comparison = verdict.suite.comparison if verdict.suite else None
             record = {

@@ -11,9 +11,9 @@ from pydantic import Field
 from harness.records import Comparison
 from harness.report import fast_p as figures
 from harness.report import words
-from harness.report.charts import Scale
 from harness.report.fast_p import Solved, Table
 from harness.report.html import page_environment
+from harness.report.svg import Scale, element, picture, text
 from kernels.spec import Frozen
 
 EAGER = "eager"
@@ -161,12 +161,12 @@ def curves(problems: list[Solved], names: list[str], width: int, height: int) ->
     def y(share: float) -> float:
         return top + tall * (1 - share)
 
-    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="share of problems faster than p">']
+    parts = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{y(share):.1f}" y2="{y(share):.1f}"/>')
-        parts.append(f'<text x="{left - 6}" y="{y(share) + 4:.1f}" text-anchor="end">{share:.0%}</text>')
+        parts.append(element("line", class_="grid", x1=left, x2=width - right, y1=y(share), y2=y(share)))
+        parts.append(text(left - 6, y(share) + 4, f"{share:.0%}", "end"))
     for tick in TICKS:
-        parts.append(f'<text x="{x(tick):.1f}" y="{height - 10}" text-anchor="middle">{tick:g}×</text>')
+        parts.append(text(x(tick), height - 10, f"{tick:g}×", "middle"))
     for place, name in enumerate(names):
         speedups = sorted(one.speedup[name].median for one in problems if one.correct and name in one.speedup)
         if not speedups:
@@ -176,6 +176,6 @@ def curves(problems: list[Solved], names: list[str], width: int, height: int) ->
             before, after = (len(speedups) - rank) / len(problems), (len(speedups) - rank - 1) / len(problems)
             points += [(x(value), y(before)), (x(value), y(after))]
         points.append((x(HIGH), points[-1][1]))
-        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-        parts.append(f'<polyline class="curve c{place}" points="{path}"/>')
-    return Markup("".join([*parts, "</svg>"]))
+        line = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        parts.append(element("polyline", class_=f"curve c{place}", points=line))
+    return picture(width, height, parts, role="img", aria_label="share of problems faster than p")

@@ -14,57 +14,15 @@ from markupsafe import Markup
 from harness.records import Outcome
 from harness.report.inert import one_line
 from harness.report.result import AttemptRow, Result, WorkloadRow
+from harness.report.svg import Scale, element, picture, ratio_scale, steps, text
 from harness.report.words import interval, micros, times
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Maps values to 0..1, linearly or by logarithm, with ticks at round numbers."""
-
-    low: float
-    high: float
-    log: bool
-    ticks: tuple[float, ...]
-
-    def __call__(self, value: float) -> float:
-        value = min(max(value, self.low), self.high)
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
-
-
-def _steps(low: float, high: float, log: bool) -> tuple[float, ...]:
-    """Round numbers inside [low, high], as few as read well."""
-    if log:
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for digits in ((1, 2, 5), (1, 3), (1,)):
-            ticks = tuple(d * 10.0**e for e in decades for d in digits if low <= d * 10.0**e <= high)
-            if len(ticks) <= 8:
-                break
-        return ticks
-    for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100):
-        if (high - low) / step <= 6:
-            break
-    return tuple(round(step * n, 6) for n in range(math.ceil(low / step), math.floor(high / step) + 1))
-
-
-def speedup_scale(values: Sequence[float]) -> Scale:
-    """Always shows 1.0x. Logarithmic from a fourfold spread up."""
-    known = [min(max(value, 0.01), 1000.0) for value in values if math.isfinite(value)]
-    low, high = min([*known, 1.0]), max([*known, 1.0])
-    if high / low > 4:
-        low, high = low / 1.15, high * 1.15
-        return Scale(low, high, True, _steps(low, high, True))
-    pad = max(0.08 * (high - low), 0.03)
-    low, high = max(0.0, low - pad), high + pad
-    return Scale(low, high, False, _steps(low, high, False))
 
 
 def time_scale(rows: Sequence[WorkloadRow]) -> Scale:
     """Logarithmic: one suite spans 1 us to several milliseconds."""
     values = [v for row in rows for v in (row.baseline_us, row.best_us, *([row.light.us] if row.light else []))]
     low, high = min(values) / 1.12, max(values) * 1.12
-    return Scale(low, high, True, _steps(low, high, True))
+    return Scale(low, high, True, steps(low, high, True))
 
 
 def _tick_text(value: float) -> str:
@@ -79,7 +37,7 @@ def rounds_chart(result: Result, width: int, height: int) -> Markup:
     attempts = result.attempts
     last_round = max([result.rounds, 1, *(attempt.round for attempt in attempts)])
     timed = [(attempt, attempt.speedup) for attempt in attempts if attempt.speedup]
-    scale = speedup_scale([bound for _, speedup in timed for bound in (speedup.low, speedup.median, speedup.high)])
+    scale = ratio_scale([bound for _, speedup in timed for bound in (speedup.low, speedup.median, speedup.high)])
     left, right, top, strip, bottom = 58, 56, 12, 26, 24
     floor = height - bottom - strip
     many = last_round > (width - left - right) / 26
@@ -94,37 +52,15 @@ def rounds_chart(result: Result, width: int, height: int) -> Markup:
     parts: list[Markup] = []
     for tick in scale.ticks:
         kind = "one" if abs(tick - 1) < 1e-9 else "grid"
-        parts.append(
-            Markup('<line class="{}" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
-                kind, left, width - right, y(tick), y(tick)
-            )
-        )
-        parts.append(
-            Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}×</text>').format(
-                left - 8, y(tick) + 4, _tick_text(tick)
-            )
-        )
-    parts.append(
-        Markup('<text class="tick" x="{:.1f}" y="{:.1f}">baseline</text>').format(width - right + 6, y(1.0) + 4)
-    )
-    parts.append(
-        Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(
-            left, width - right, height - bottom, height - bottom
-        )
-    )
+        parts.append(element("line", class_=kind, x1=left, x2=width - right, y1=y(tick), y2=y(tick)))
+        parts.append(_tick(left - 8, y(tick) + 4, f"{_tick_text(tick)}×", "end"))
+    parts.append(_tick(width - right + 6, y(1.0) + 4, "baseline"))
+    parts.append(element("line", class_="axis", x1=left, x2=width - right, y1=height - bottom, y2=height - bottom))
     if any(not attempt.speedup for attempt in attempts):
-        parts.append(
-            Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">rejected</text>').format(
-                left - 8, height - bottom - strip / 2 + 4
-            )
-        )
+        parts.append(_tick(left - 8, height - bottom - strip / 2 + 4, "rejected", "end"))
     for number in range(last_round + 1):
         if not many or number % math.ceil(last_round / 10) == 0:
-            parts.append(
-                Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-                    x(number), height - 7, number if number else "start"
-                )
-            )
+            parts.append(_tick(x(number), height - 7, number or "start", "middle"))
 
     line = [f"M{x(0):.1f},{y(1.0):.1f}"]
     best = 1.0
@@ -133,19 +69,17 @@ def rounds_chart(result: Result, width: int, height: int) -> Markup:
             best = speedup.median
             line.append(f"H{x(attempt.round) + 14 * places[id(attempt)]:.1f}V{y(best):.1f}")
     line.append(f"H{width - right:.1f}")
-    parts.append(Markup('<path class="incumbent" d="{}"/>').format("".join(line)))
+    parts.append(element("path", class_="incumbent", d="".join(line)))
     for attempt in attempts:
         parts.append(_mark(attempt, x(attempt.round) + 14 * places[id(attempt)], y, height - bottom - strip / 2))
     if best != 1.0:
         lift = 0 if abs(y(best) - y(1.0)) > 14 else -14
-        parts.append(
-            Markup('<text class="now" x="{:.1f}" y="{:.1f}">{}</text>').format(
-                width - right + 6, y(best) + 4 + lift, times(best)
-            )
-        )
-    return Markup(
-        '<svg viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="Speedup by round">{}</svg>'
-    ).format(width, height, width, height, Markup("").join(parts))
+        parts.append(text(width - right + 6, y(best) + 4 + lift, times(best), class_="now"))
+    return picture(width, height, parts, width=width, height=height, role="img", aria_label="Speedup by round")
+
+
+def _tick(x: float, y: float, words: object, anchor: str = "") -> Markup:
+    return text(x, y, words, anchor, class_="tick")
 
 
 def _dodge(attempts: Sequence[AttemptRow], attempt: AttemptRow) -> float:
@@ -158,24 +92,16 @@ def _dodge(attempts: Sequence[AttemptRow], attempt: AttemptRow) -> float:
 def _mark(attempt: AttemptRow, x: float, y: Callable[[float], float], strip_y: float) -> Markup:
     title = one_line(f"Round {attempt.round}: {attempt.plan.title} – {attempt.outcome}", 160)
     if attempt.speedup is None:
-        d = f"M{x - 4:.1f},{strip_y - 4:.1f}l8,8m0,-8l-8,8"
         kind = "cheated" if attempt.outcome == Outcome.CHEATED else "failure"
-        return Markup('<path class="{}" d="{}"><title>{}</title></path>').format(kind, d, title)
+        return element("path", element("title", title), class_=kind, d=f"M{x - 4:.1f},{strip_y - 4:.1f}l8,8m0,-8l-8,8")
     median, low, high = (y(v) for v in (attempt.speedup.median, attempt.speedup.low, attempt.speedup.high))
-    return Markup(
-        '<g class="{}"><title>{}, {}</title><path class="whisker" d="M{:.1f},{:.1f}V{:.1f}m-4,0h8M{:.1f},{:.1f}h8"/>'
-        '<circle cx="{:.1f}" cy="{:.1f}" r="5"/></g>'
-    ).format(
-        "accepted" if attempt.accepted else "passed",
-        title,
-        interval(attempt.speedup),
-        x,
-        low,
-        high,
-        x - 4,
-        low,
-        x,
-        median,
+    whisker = f"M{x:.1f},{low:.1f}V{high:.1f}m-4,0h8M{x - 4:.1f},{low:.1f}h8"
+    return element(
+        "g",
+        element("title", f"{title}, {interval(attempt.speedup)}"),
+        element("path", class_="whisker", d=whisker),
+        element("circle", cx=x, cy=median, r=5),
+        class_="accepted" if attempt.accepted else "passed",
     )
 
 
@@ -208,11 +134,11 @@ NARROW_RAIL_PX, DIGIT_PX, GAP_PX = 200, 7, 8
 def _spaced(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str, str], ...]:
     """The ticks, those marked minor whose labels would touch the one before on a narrow screen."""
     spaced, end = [], -math.inf
-    for at, text in ticks:
-        half = DIGIT_PX * len(text) / 2
+    for at, label in ticks:
+        half = DIGIT_PX * len(label) / 2
         middle = at / 100 * NARROW_RAIL_PX
         minor = middle - half < end + GAP_PX
-        spaced.append((at, text, "minor" if minor else ""))
+        spaced.append((at, label, "minor" if minor else ""))
         end = end if minor else middle + half
     return tuple(spaced)
 

@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from harness.records import Interval
-from harness.report.charts import Scale, _steps, speedup_scale
+from harness.report import svg
 from harness.report.inert import one_line
+from harness.report.svg import Scale, element, ratio_scale, steps
 
 INK, MUTED, LINE, BEST, BASE, LIGHT = "#16191d", "#5d6670", "#e4e6e8", "#00727a", "#8b949c", "#b87a00"
 COLOURS = {"best": BEST, "base": BASE, "light": LIGHT, "ink": INK}
@@ -49,8 +50,7 @@ def scale(values: Sequence[float], *, log: bool) -> Scale:
     else:
         pad = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
         low, high = min(0.0, low), high + pad
-    steps = _steps(low, high, log) if log or high < 600 else _wide_steps(high)
-    return Scale(low, high, log, steps)
+    return Scale(low, high, log, steps(low, high, log) if log or high < 600 else _wide_steps(high))
 
 
 def _wide_steps(high: float) -> tuple[float, ...]:
@@ -67,30 +67,24 @@ def number(value: float) -> str:
 
 
 def _text(x: float, y: float, words: object, *, anchor: str = "start", fill: str = MUTED, weight: int = 400) -> Markup:
-    return Markup(
-        '<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="{}" font-weight="{}">{}</text>'
-    ).format(x, y, anchor, fill, weight, escape(one_line(words, 240)))  # fmt: skip
+    return svg.text(x, y, words, anchor, fill=fill, font_weight=weight)
 
 
-def _rule(x1: float, y1: float, x2: float, y2: float, colour: str = LINE, dash: str = "") -> Markup:
-    return Markup('<path d="M{:.1f},{:.1f}L{:.1f},{:.1f}" stroke="{}" stroke-dasharray="{}"/>').format(
-        x1, y1, x2, y2, colour, dash or "none"
-    )
+def _rule(x1: float, y1: float, x2: float, y2: float, colour: str = LINE, dash: str = "none") -> Markup:
+    return svg.path((x1, y1), (x2, y2), stroke=colour, stroke_dasharray=dash)
 
 
 def _whole(width: float, height: float, parts: Sequence[Markup]) -> str:
-    head = Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}" height="{:.0f}" '
-        'font-family="{}" font-size="11" fill="none"><rect width="100%" height="100%" fill="#ffffff"/>'
-    ).format(width, height, width, height, FONT)
-    return str(head + Markup("\n").join(parts) + Markup("</svg>\n"))
+    ground = element("rect", width="100%", height="100%", fill="#ffffff")
+    head = {"xmlns": "http://www.w3.org/2000/svg", "width": f"{width:.0f}", "height": f"{height:.0f}"}
+    return svg.picture(width, height, [ground, *parts], **head, font_family=FONT, font_size=11, fill="none") + "\n"
 
 
 def forest(rows: Sequence[tuple[str, Interval]], title: str, left_word: str, right_word: str, width: int = 860) -> str:
     """One line a row: the ratio and its interval on a common logarithmic scale, 1 in the middle of attention."""
     label = min(max([LETTER_PX * len(name) for name, _ in rows] or [60]) + 16, width * 0.5)
     left, right, top, step = label + 12, width - 130, 62, 20
-    axis = speedup_scale([bound for _, ratio in rows for bound in (ratio.low, ratio.median, ratio.high)])
+    axis = ratio_scale([bound for _, ratio in rows for bound in (ratio.low, ratio.median, ratio.high)])
     bottom = top + step * len(rows)
 
     def x(value: float) -> float:
@@ -99,7 +93,7 @@ def forest(rows: Sequence[tuple[str, Interval]], title: str, left_word: str, rig
     parts = [_text(16, 24, title, fill=INK, weight=600)]
     for tick in axis.ticks:
         one = abs(tick - 1) < 1e-9
-        parts.append(_rule(x(tick), top - 8, x(tick), bottom, MUTED if one else LINE, "2 2" if one else ""))
+        parts.append(_rule(x(tick), top - 8, x(tick), bottom, MUTED if one else LINE, "2 2" if one else "none"))
         parts.append(_text(x(tick), bottom + 16, f"{tick:.3g}×", anchor="middle"))
     parts.append(_text(x(1) - 10, top - 14, f"← {left_word}", anchor="end"))
     parts.append(_text(x(1) + 10, top - 14, f"{right_word} →"))
@@ -108,7 +102,7 @@ def forest(rows: Sequence[tuple[str, Interval]], title: str, left_word: str, rig
         colour = BASE if ratio.low <= 1 <= ratio.high else BEST if ratio.median > 1 else "#b3261e"
         parts.append(_text(left - 12, y + 4, name, anchor="end", fill=INK))
         parts.append(_rule(x(ratio.low), y, x(ratio.high), y, colour))
-        parts.append(Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}"/>').format(x(ratio.median), y, colour))
+        parts.append(element("circle", cx=x(ratio.median), cy=y, r=4, fill=colour))
         said = f"{ratio.median:.2f}× ({ratio.low:.2f} – {ratio.high:.2f})"
         parts.append(_text(width - 8, y + 4, said, anchor="end", fill=colour, weight=600))
     return _whole(width, bottom + 30, parts)
@@ -132,18 +126,10 @@ def panels(shown: Sequence[Panel], title: str, x_title: str, width: int = 860, h
         names: list[tuple[float, Curve]] = []
         for curve in panel.curves:
             points = [(x(at), end - up(value) * (end - begin)) for at, value in curve.points]
-            path = "L".join(f"{px:.1f},{py:.1f}" for px, py in points)
-            colour = COLOURS[curve.kind]
-            parts.append(
-                Markup('<path d="M{}" stroke="{}" stroke-width="1.6" stroke-dasharray="{}"/>').format(
-                    path, colour, "5 4" if curve.dashed else "none"
-                )
-            )
+            colour, dash = COLOURS[curve.kind], "5 4" if curve.dashed else "none"
+            parts.append(svg.path(*points, stroke=colour, stroke_width="1.6", stroke_dasharray=dash))
             if not curve.dashed:
-                parts += [
-                    Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.6" fill="{}"/>').format(px, py, colour)
-                    for px, py in points
-                ]
+                parts += [element("circle", cx=px, cy=py, r=2.6, fill=colour) for px, py in points]
             names.append((points[-1][1], curve))
         at = -math.inf
         for y, curve in sorted(names, key=lambda one: one[0]):
@@ -191,11 +177,8 @@ def histogram(name: str, sides: Sequence[tuple[str, str, Sequence[float]]], widt
         heights = [count / len(values) * (end - begin) / max(max(counts) / len(values), 1e-9) for count in counts]
         for at, tall in enumerate(heights):
             if tall:
-                parts.append(
-                    Markup(
-                        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" fill="{}" fill-opacity="0.55"/>'
-                    ).format(left + at * step, end - tall, step - 0.5, tall, COLOURS[kind])
-                )
+                bar = {"x": left + at * step, "y": end - tall, "width": step - 0.5, "height": tall}
+                parts.append(element("rect", **bar, fill=COLOURS[kind], fill_opacity="0.55"))
         said = f"{side}: {len(values)} samples"
         parts.append(_text(12 + place * (width / 2 - 6), 40, said, fill=COLOURS[kind], weight=600))
     return _whole(width, height, parts)
@@ -266,11 +249,8 @@ def dots(files: Sequence[tuple[str, str, Sequence[Point]]], at: Callable[[Point]
         for point in points:
             x, y = at(point)
             inside = COLOURS[kind] if kind == "best" else "#ffffff"
-            found.append(
-                Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}" stroke="{}"><title>{}</title></circle>').format(
-                    x, y, inside, COLOURS[kind], one_line(point.title, 160)
-                )
-            )
+            title = element("title", one_line(point.title, 160))
+            found.append(element("circle", title, cx=x, cy=y, r=4, fill=inside, stroke=COLOURS[kind]))
     return found
 
 

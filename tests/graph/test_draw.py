@@ -12,19 +12,17 @@ from graph.draw import (
     END,
     MEANING,
     START,
-    DrawError,
     GraphEdge,
     GraphNode,
-    counts_of,
     draw,
     ordered,
     parts,
     path_of,
-    png,
     taken_edges,
     write,
 )
 from graph.workflow import NODES, build
+from harness.report.svg import DrawError, png
 from nodes.state import Spent
 from tests.harness.report.hostile import PAYLOAD, dangerous
 
@@ -186,7 +184,7 @@ def test_the_path_of_a_run_is_marked(real):
     spent = Spent()
     for name in PATH[1:-1]:
         spent = spent.after(name, 0.5, {})
-    svg = draw(nodes, edges, counts_of(spent), taken_edges(PATH))
+    svg = draw(nodes, edges, {name: (ran.count, ran.seconds) for name, ran in spent.nodes.items()}, taken_edges(PATH))
     said = [words for *_, words in texts(svg)]
     assert "3× · 1.5 s" in said  # coder and others
     assert "1× · 0.5 s" in said

@@ -5,14 +5,14 @@ import re
 import pytest
 
 from harness.records import Interval
-from harness.report import charts
+from harness.report import charts, svg
 from harness.report.result import Result
 from tests.harness.report.example import RESULT
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.31, 0.97], [0.1, 40.0], [math.inf, 0.0, 1.2], [1e-9, 1e9]])
 def test_the_speedup_scale_always_shows_one(values):
-    scale = charts.speedup_scale(values)
+    scale = svg.ratio_scale(values)
     assert 0 < scale(1.0) < 1
     assert all(0 <= scale(value) <= 1 for value in values if math.isfinite(value))
     assert 2 <= len(scale.ticks) <= 12
