@@ -42,6 +42,10 @@ FREE = ("read", "submit")
 """Tools that may still be called once their seconds are used up."""
 
 
+LASTING_CHARS = 400_000
+"""Some 120,000 tokens: a single agent's conversation that is longer begins anew, with the ledger of what it tried."""
+
+
 @dataclass(frozen=True)
 class Desk:
     """What a coder at work has at hand; made anew by every process, never checkpointed."""
@@ -83,7 +87,7 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
     settings, context = state["settings"], runtime.context
     if settings.coder == "oneshot" or not isinstance(context.policies["coder"], ToolUser):
         return oneshot(state, runtime)
-    waiting = [draft for draft in state["drafts"] if draft.awaits_coder(settings.repairs)]
+    waiting = [_going_on(draft, state, context) for draft in state["drafts"] if draft.awaits_coder(settings.repairs)]
     bench = Workbench(
         context.evaluator,
         context.store,
@@ -98,6 +102,19 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
         context=Desk(context, state, bench),
     ).get("finished", {})
     return {"drafts": [finished.get(draft.plan.id, draft) for draft in state["drafts"]]}
+
+
+def _going_on(draft: Draft, state: State, context: Context) -> Draft:
+    """A single agent's draft in the conversation of its rounds before, while that is not too long for a model."""
+    past = [attempt.conversation for attempt in state.get("attempts", ()) if attempt.conversation]
+    if state["settings"].agents != "single" or draft.conversation or not past:
+        return draft
+    going_on = draft.model_copy(update={"conversation": past[-1]})
+    turns = [turn for asking in conversation(going_on, context).askings for turn in asking.turns]
+    said = sum(len(part) for turn in turns for part in (turn.text, turn.reply, *turn.results)) + sum(
+        len(call.arguments) for turn in turns for call in turn.calls
+    )
+    return going_on if said <= LASTING_CHARS else draft
 
 
 # --- one draft's turns -----------------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ def _again(attempt: Attempt, state: State, context: Context) -> dict:
         update={
             "contested": incumbent.candidate,
             "contests": contests,
+            "conversation": attempt.conversation,
             "reason": words,
             "evidence": attempt.evidence,
             "trials": attempt.trials,

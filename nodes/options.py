@@ -99,7 +99,7 @@ class RunOptions(Options):
     review: Annotated[bool, Option(group=AGENTS)] = False
     """A reviewer must agree before a plan is coded and before a candidate is built; --model-reviewer asks for it too."""
     agents: Annotated[Literal["four", "single"], Option(group=AGENTS)] = "four"
-    """Single: one prompt for all roles."""
+    """Single: one agent, in one lasting conversation with tools."""
     coder: Annotated[Literal["tools", "oneshot"], Option(group=AGENTS)] = "oneshot"
     """Of a model: it compiles, checks, times and profiles in turns, where its server knows tools (tools); or it answers once
     with the whole source."""

@@ -38,6 +38,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             reference="" if settings.exact else context.reference(),  # it sums in an order of its own
             ledger=ledger.read(context.store, (attempt.trials for attempt in attempts)),
             standing=standing(state),
+            tools=settings.coder == "tools",
             objections=tuple(Objection(plan=draft.plan, reason=draft.objection) for draft in objected),
         )
     )

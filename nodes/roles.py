@@ -112,6 +112,8 @@ class Attempt(Frozen):
     """As in Finding: the coder's."""
     remarks: tuple[str, ...] = ()
     """What coder and reviewer said of it, oldest first."""
+    conversation: str = ""
+    """Name in the store of what was said with a coder that works with tools; a single agent goes on in it."""
     trials: str = ""
     """Name in the store of what was known then of this source and of those that were tried on the way (nodes/ledger.py)."""
     repairs: int = 0
@@ -227,6 +229,8 @@ class PlannerRequest(Frozen):
     ledger: tuple[Trial, ...] = ()
     """Every source that the run has tried."""
     standing: Standing | None = None
+    tools: bool = False
+    """Whether the coder may work with tools."""
     objections: tuple[Objection, ...] = ()
     """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 

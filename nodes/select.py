@@ -90,6 +90,7 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         outcome=verdict.outcome if verdict else "REFUSED" if draft.by_person else "NO_CANDIDATE",
         reason=reason,
         remarks=draft.remarks,
+        conversation=draft.conversation,
         repairs=draft.repairs,
         seconds=draft.seconds,
         turns=draft.turns,

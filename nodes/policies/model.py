@@ -180,7 +180,7 @@ class ModelPolicy(ABC):
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         if self.agents == "single":
-            return self._single(request)
+            return (self._open(request),) if self._lasts(request) else self._single(request)
         facts = _planner_facts("plans", request)
         prompt = self._render("planner", request, **_planning(request), width=request.width)
         try:
@@ -192,6 +192,16 @@ class ModelPolicy(ABC):
         if not found:
             self._say("planner", "the model sees nothing left to try")
         return found
+
+    def _lasts(self, request: PlannerRequest) -> bool:
+        """Whether the single agent works in one conversation with tools: then it plans there."""
+        return request.tools and not self._no_tools and self.rewrites is None
+
+    def _open(self, request: PlannerRequest) -> Plan:
+        """The round's plan of an agent that finds out on the way what to do."""
+        step = "Find out what bounds the best source so far, and make it faster."
+        identity = digest("open", str(request.round), request.incumbent)[:16]
+        return Plan(id=identity, title=f"round {request.round}, as it measures", steps=(step,), base=request.incumbent)
 
     def _unplanned(self, request: PlannerRequest, unusable: Unusable) -> tuple[Plan, ...]:
         """The round is not lost: the coder is asked for what it thinks best. Rules cannot carry that out."""
@@ -289,19 +299,20 @@ class ModelPolicy(ABC):
         never_called = len(request.turns) > REASKS and not any(turn.calls for turn in request.turns)
         if never_called:
             self._without_tools("the model calls none of its tools")
-        if self._no_tools or self.agents == "single":
+        if self._no_tools:
             return None
         coded = (*request.earlier.askings, request)[0].request
         prompt = self._render(
             "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
-            stage="code", incumbent_source=coded.incumbent_source, timings=coded.timings,
+            stage="tools", incumbent_source=coded.incumbent_source, timings=coded.timings,
             memory=_fitting(coded), ledger=coded.ledger, standing=coded.standing, round=coded.round, **_history(coded.attempts), **_failed(coded), **turns.limits(request),
         )  # fmt: skip
         told = self._told(request)
+        alone = {"agents": "single"} if self.agents == "single" else {}
         before, new = turns.said(prompt, told)
         question = Question(
             role="coder", messages=new, wants=turns.WANTS, after=told[-1].name if told else "",
-            facts=turns.facts(_facts("turn", coded) | self._writer(coded), request),
+            facts=turns.facts(_facts("turn", coded) | self._writer(coded) | alone, request),
         )  # fmt: skip
         try:
             reply = self._reply(question, None, "", before, turns.TOOLS)
@@ -317,9 +328,11 @@ class ModelPolicy(ABC):
         told: list[Turn] = []
         for asking in (*request.earlier.askings, request):
             if told:
+                asked = asking.request
                 _, failed = self._render(
-                    "repair", asking.request, own=True, edited=False, **_failed(asking.request), **turns.limits(request)
-                )
+                    "repair" if asked.repair else "next_round", asked, own=True, edited=False, **_failed(asked),
+                    **turns.limits(request), **_next(asked),
+                )  # fmt: skip
                 said = "\n\n".join(filter(None, (told[-1].reply, failed.content)))
                 told[-1] = told[-1].model_copy(update={"reply": said})
             told += asking.turns
@@ -442,6 +455,16 @@ def _planning(request: PlannerRequest) -> dict[str, Any]:
         "ledger": request.ledger,
         "standing": request.standing,
     }
+
+
+def _next(request: CoderRequest) -> dict[str, Any]:
+    """What a lasting conversation is told when another round begins in it."""
+    if request.repair:
+        return {}
+    return {
+        "attempts": request.attempts[-1:], "earlier": 0, "ledger": request.ledger, "standing": request.standing, "round": request.round,
+        "timings": request.timings, "incumbent_source": request.incumbent_source,
+    }  # fmt: skip
 
 
 def _fitting(request: PlannerRequest | CoderRequest) -> tuple[Lesson, ...]:

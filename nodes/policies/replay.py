@@ -29,7 +29,7 @@ from nodes.policies.connection import Tools
 from nodes.policies.model import ModelPolicy, silent
 from nodes.policies.replies import as_file
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript, TranscriptDamaged
-from nodes.roles import Finding, PolicyPaused, ProfilerRequest, Turn, TurnRequest, Usage
+from nodes.roles import Finding, PlannerRequest, PolicyPaused, ProfilerRequest, Turn, TurnRequest, Usage
 
 PLACE = ("kernel", "device", "step", "plan", "round", "turn")
 """Facts that must agree wherever both sides have them, however the answer was found."""
@@ -61,7 +61,9 @@ class ReplayPolicy(ModelPolicy):
             raise ValueError(str(damaged)) from None
         if not self._recorded:
             raise ValueError(f"the transcript {recorded} holds no answer")
-        single = any(exchange.question.facts.get("step") == "single" for exchange in self._recorded)
+        facts = [exchange.question.facts for exchange in self._recorded]
+        self._lasting = any(one.get("agents") == "single" for one in facts)
+        single = self._lasting or any(one.get("step") == "single" for one in facts)
         super().__init__(agents="single" if single else "four", rewrites=rewrites, say=say)
         self._own = kept
         done = kept.exchanges() if kept else ()
@@ -81,6 +83,9 @@ class ReplayPolicy(ModelPolicy):
                 raise
             self._say("replay", f"no finding was recorded in round {request.round}; it holds the measured figures only")
             return measured_finding(request)
+
+    def _lasts(self, request: PlannerRequest) -> bool:
+        return self._lasting and super()._lasts(request)
 
     def turn(self, request: TurnRequest) -> Turn | None:
         """Without tools where the recorded coder worked without them."""

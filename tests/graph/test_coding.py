@@ -26,6 +26,7 @@ from nodes.context import Context
 from nodes.options import ROLES, Chat, Limits, StopRule
 from nodes.policies.chat import ChatPolicy
 from nodes.policies.connection import Connection, Interface, Retries
+from nodes.policies.model import Agents
 from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.policies.turns import TOOLS
@@ -70,11 +71,13 @@ def door(
     @contextmanager
     def open_context(run, record, state, say) -> Iterator[Context]:
         script.ledger = run.folder / "ledger"
+        own = coder(run, script, say)
+        alone = {"planner": own} if getattr(own, "agents", "") == "single" else {}
         yield Context(
             kernel=Kernel(SPEC, Path(os.devnull)),
             evaluator=evaluator(run.store, run.folder / "evaluations.log"),  # type: ignore[arg-type]
             store=run.store,
-            policies={role: script for role in ROLES if role != "coder"} | {"coder": coder(run, script, say)},
+            policies={role: script for role in ROLES if role != "coder"} | {"coder": own} | alone,
             say=say,
             usage_before=script.paid() | Transcript(run.folder / "transcript.jsonl").usage(),
         )
@@ -88,6 +91,7 @@ def chat(
     interface: Interface = "chat",
     fallback: bool = True,
     limits: Limits | None = None,
+    agents: Agents = "four",
     **more: Any,
 ):
     def policy(run: Run, script: Script, say: Say) -> Policy:
@@ -97,6 +101,7 @@ def chat(
             Connection(server.base_url, SecretStr("sk-1234567890"), interface, Retries(attempts=1), say),
             fallback=script if fallback else None,
             limits=limits,
+            agents=agents,
             say=say,
         )
 
@@ -534,3 +539,23 @@ def test_compile_checks_and_times_at_once_where_it_is_asked_to(server: ModelServ
     said = said_by_tools(server)
     assert "PASSED" in said[0] and "1.400" in said[0]
     assert ending.result.speedup.median == pytest.approx(1.4), "what was checked on the way counts as checked"
+
+
+def test_a_single_agent_works_in_one_conversation_over_all_rounds(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [
+        compiles("speed 1.2\n"), calls(("time", {})), SUBMIT, compiles("speed 1.5\n"), SUBMIT,
+    ]  # fmt: skip
+    made = asked(agents="single").model_copy(update={"stop": StopRule(rounds=2)})
+    ending = run(door(tmp_path, chat(server, agents="single"), Script(PLANS)), made)
+    assert [(one.round, one.accepted, one.turns) for one in ending.result.attempts] == [(1, True, 3), (2, True, 2)]
+    said = [request["body"]["messages"] for request in server.requests]
+    assert all(later[: len(earlier)] == earlier for earlier, later in pairwise(said)), "servers keep what was said"
+    assert "You work alone" in said[0][0]["content"] and "one conversation over all rounds" in said[0][1]["content"]
+    between = said[3][-1]["content"]
+    assert "## Round 2" in between and "1.200x the baseline" in between and "became the best so far" in between
+    assert "This is round 2 of 2" in between and "The ledger" in between
+    recorded = tmp_path / "recorded.jsonl"
+    recorded.write_bytes((ending.run.folder / "transcript.jsonl").read_bytes())
+    (tmp_path / "again").mkdir()
+    again = run(door(tmp_path / "again", lambda *_: ReplayPolicy(recorded), Script(PLANS)), made)
+    assert [one.candidate for one in again.result.attempts] == [one.candidate for one in ending.result.attempts]

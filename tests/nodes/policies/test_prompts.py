@@ -125,7 +125,18 @@ def test_every_file_of_the_folder_is_used() -> None:
     included = {name for file in PROMPTS.glob("*.md") for name in re.findall(r'include "([\w.]+)"', file.read_text())}
     asked_for = {
         f"{name}.md"
-        for name in ("tester", "drafter", "profiler", "planner", "coder", "coder_tools", "reviewer", "single", "repair")
+        for name in (
+            "tester",
+            "drafter",
+            "profiler",
+            "planner",
+            "coder",
+            "coder_tools",
+            "reviewer",
+            "single",
+            "repair",
+            "next_round",
+        )
     }
     assert included | asked_for == {file.name for file in PROMPTS.iterdir()}
 
