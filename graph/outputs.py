@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from graph.conversation import exchanges, kept_by_servers
 from graph.runs import Run, RunError
-from harness import samples
+from harness import patch, samples
 from harness.alone import needs_loader, standalone
 from harness.backends import is_python
 from harness.report import html, plot, roofline
@@ -17,6 +17,7 @@ from harness.report.result import Result, WorkloadRow
 from harness.report.source import diff_text
 from harness.report.words import micros, the_baseline
 from harness.store import write_atomically
+from kernels import catalog
 from kernels.spec import Workload
 
 SUFFIX = {"cuda": "cu", "cpu": "cpp"}
@@ -148,3 +149,33 @@ def read(run: Run) -> Result | None:
         return Result.model_validate_json((run.folder / "result.json").read_bytes())
     except (OSError, ValidationError):
         return None
+
+
+def changes(run: Run, result: Result, of: Path | None) -> tuple[str, str]:
+    """(the diff that puts the run's best into the user's own file, whether that was built as it becomes).
+
+    Raises ExportError where it cannot be put there, or does not compile; RunError where the file cannot be read.
+    """
+    settings = run.record.settings
+    kernel = catalog.load(settings.kernel)
+    baseline, winner = run.source(result.source), run.source(result.best)
+    if of is None:
+        of = (
+            Path(settings.baseline)
+            if Path(settings.baseline).is_file()
+            else kernel.baseline(result.device, settings.baseline)[1]
+        )
+    try:
+        own = of.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{of} cannot be read: {error}") from None
+    name = _in_its_repository(of)
+    after = patch.patched(kernel.spec, own, baseline, winner, name, result.device)
+    return patch.diff({name: own}, after), patch.built(kernel, after, name, result.device)
+
+
+def _in_its_repository(path: Path) -> str:
+    """The path below the checkout that it lies in, as `git apply` wants it; where it lies in none, its name."""
+    whole = path.resolve()
+    root = next((folder for folder in whole.parents if (folder / ".git").exists()), whole.parent)
+    return whole.relative_to(root).as_posix()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from graph.commands.opened import door, found
 from graph.commands.options import Command, Database, usage_error
 from harness.options import Option
+
+if TYPE_CHECKING:
+    from graph.runs import Run
+    from harness.report.result import Result
 
 
 class ExportCommand(Database, Command):
@@ -17,6 +21,10 @@ class ExportCommand(Database, Command):
     run: Annotated[str, Option("RUN", positional=True)]
     to: Annotated[Path | None, Option("DIR")] = None
     """A new or empty folder (default: export in the run's own)."""
+    form: Annotated[Literal["package", "diff", "pr"], Option(name="as")] = "package"
+    """diff: what changes in the user's own file, in its form, for `git apply`; pr: Markdown for a pull request, the diff in it."""
+    of: Annotated[Path | None, Option("FILE")] = None
+    """With --as diff or pr: the user's file (the baseline's in the kernel's folder, or the one that --source gave)."""
     samples: Path | None = None
     """Only this: every sample of the best file's timings, as CSV."""
 
@@ -35,6 +43,8 @@ class ExportCommand(Database, Command):
             return usage_error(
                 f"{run.id} is about a PyTorch module, and its best stands alone: {outputs.best_file(run, result)}"
             )
+        if self.form != "package":
+            return self._changes(run, result)
         to = self.to or run.folder / "export"
         source = run.source(result.best)
         kernel = catalog.load(run.record.settings.kernel)
@@ -43,4 +53,21 @@ class ExportCommand(Database, Command):
             print(path)
         if not result.improved:
             print("run.py: no improvement was found; this is the baseline as an operator", file=sys.stderr)
+        return 0
+
+    def _changes(self, run: Run, result: Result) -> int:
+        """The diff, or the pull request's text, on standard output or into --to, a file."""
+        from graph.outputs import changes
+        from harness.report.pull_request import markdown
+
+        diff, built = changes(run, result, self.of)
+        text = diff if self.form == "diff" else markdown(result, diff, built)
+        if self.to:
+            self.to.write_text(text)
+            print(self.to)
+        else:
+            print(text, end="")
+        print(f"run.py: {built}", file=sys.stderr)
+        if not result.improved:
+            print("run.py: no improvement was found, so nothing changes", file=sys.stderr)
         return 0

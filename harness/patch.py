@@ -1,0 +1,261 @@
+"""The way back into the user's own file: a winner in the file's form, or beside it with the one call that takes it, as a diff."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from harness import backends
+from harness.backends import form_of, is_python
+from harness.device import facts as device_facts
+from harness.dropin import ExportError, infer
+from harness.rig import Brought, compiled
+from harness.verification import first_error
+from kernels.catalog import Kernel
+from kernels.spec import Device, Scalar, Size, Spec, Tensor
+
+ALIGNED_BYTES = 16
+"""Where every judged tensor began."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """How a form's host function asks its tensors."""
+
+    type: str
+    """What a parameter's type says."""
+    dtype: str
+    size: str
+    dims: str
+    contiguous: str
+    stream: str
+    include: str
+    names: dict[str, str]
+    """dtype -> its name in the form."""
+
+
+def _scalar_types(prefix: str) -> dict[str, str]:
+    names = {
+        "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "float8_e4m3fn": "Float8_e4m3fn", "int64": "Long",
+        "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool",
+    }  # fmt: skip
+    return {dtype: f"{prefix}{name}" for dtype, name in names.items()}
+
+
+_DL = {"float": "kDLFloat", "bfloat": "kDLBfloat", "int": "kDLInt", "uint": "kDLUInt"}
+_DL_NAMES = {
+    **{f"{kind}{bits}": f"DLDataType{{{code}, {bits}, 1}}" for kind, code in _DL.items() for bits in (8, 16, 32, 64)},
+    "bool": "DLDataType{kDLBool, 8, 1}",
+    "float8_e4m3fn": "DLDataType{kDLFloat8_e4m3fn, 8, 1}",
+}
+FORMS = {
+    "torch": Tensors(
+        "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()",
+        "at::cuda::getCurrentCUDAStream()", "<ATen/cuda/CUDAContext.h>", _scalar_types("at::ScalarType::"),
+    ),
+    "stable": Tensors(
+        "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()",
+        "[&] { void* stream = nullptr; aoti_torch_get_current_cuda_stream({leader}.get_device_index(), &stream); return static_cast<cudaStream_t>(stream); }()",
+        "<torch/csrc/inductor/aoti_torch/c/shim.h>", _scalar_types("torch::headeronly::ScalarType::"),
+    ),
+    "tvm_ffi": Tensors(
+        "TensorView", "{0}.dtype() == {1}", "{0}.shape()[{1}]", "{0}.ndim()", "{0}.IsContiguous()",
+        "static_cast<cudaStream_t>(TVMFFIEnvGetStream({leader}.device().device_type, {leader}.device().device_id))",
+        "<tvm/ffi/extra/c_env_api.h>", _DL_NAMES,
+    ),
+}  # fmt: skip
+
+
+def patched(spec: Spec, own: str, baseline: str, winner: str, name: str, device: str) -> dict[str, str]:
+    """The user's files as they become, by path: `name`, whose text is `own`, and a new one beside it where the winner has another form.
+
+    `baseline`: the text that the winner was measured against. Raises ExportError where the file has changed since, and for a host function
+    that cannot call the winner.
+    """
+    if own != baseline:
+        raise ExportError(
+            f"{name} is not the text that the winner was measured against: evaluate it anew, or name the file that was"
+        )
+    mine, theirs = ("python" if is_python(text) else form_of(text) for text in (own, winner))
+    if mine == theirs:
+        return {name: winner}
+    if mine not in FORMS or theirs != "plain":
+        raise ExportError(
+            f"{name} is in the form {mine} and the winner in {theirs}: only a plain C winner is called from another form"
+        )
+    path = PurePosixPath(name)
+    beside = str(path.with_name(f"{path.stem}.astrolabe{'.cuh' if device == 'cuda' else '.h'}"))
+    return {
+        name: _calling(spec, own, winner, FORMS[mine], PurePosixPath(beside).name, device),
+        beside: _header(spec, winner),
+    }
+
+
+def _space(spec: Spec) -> str:
+    return f"astrolabe_{spec.name}"
+
+
+def _header(spec: Spec, winner: str) -> str:
+    """The winner as a header: in a namespace, its includes before that, its entries without C linkage."""
+    includes = re.findall(r"^[ \t]*#[ \t]*include.*$", winner, re.MULTILINE)
+    rest = re.sub(r"^[ \t]*#[ \t]*include.*\n", "", winner, flags=re.MULTILINE)
+    rest = re.sub(r'^extern "C" void', "inline void", rest, flags=re.MULTILINE)
+    head = "// Found and measured by Astrolabe; called by the file beside it."
+    return "\n".join(
+        [head, "#pragma once", *dict.fromkeys(includes), f"namespace {_space(spec)} {{", rest.strip("\n"), "}", ""]
+    )
+
+
+def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, device: str) -> str:
+    """`own` with an include more, and a call of the winner before all else that its host function does."""
+    bindings = (
+        spec.build.binding.values() if isinstance(spec.build.binding, dict) else [spec.build.binding or spec.entry_name]
+    )
+    functions = sorted({re.sub(r"<.*>", "", binding).rpartition("::")[2] or spec.entry_name for binding in bindings})
+    found = [
+        match
+        for function in functions
+        for match in re.finditer(rf"(\w[\w:<>&* ]*)\s+{function}\s*\(([^(){{}};]*)\)\s*\{{", own)
+        if form.type in match[2]
+    ]
+    if len(found) != 1:
+        raise ExportError(
+            f"{len(found)} functions {' or '.join(functions)} take tensors in it, and one is to call the winner"
+        )
+    (host,) = found
+    if not re.search(r"\bvoid$", host[1].strip()):
+        raise ExportError(
+            f"{functions[0]} returns what it computes; only a function that writes into given tensors is patched"
+        )
+    lines = _branch(spec, winner, _named(spec, host[2], form), form, device)
+    rest = re.compile(r"[ \t]*(//[^\n]*)?\n").match(own, host.end())
+    cut = rest.end() if rest else host.end()
+    more = "\n".join(f"  {line}" for line in lines)
+    text = f"{own[:cut]}{more}\n{own[cut:]}" if rest else f"{own[:cut]}\n{more}\n{own[cut:]}"
+    last = list(re.finditer(r"^[ \t]*#[ \t]*include.*\n", text[: host.start()], re.MULTILINE))
+    at = last[-1].end() if last else 0
+    asked = f"#include {form.include}\n" if device == "cuda" and form.include not in own else ""
+    return f'{text[:at]}{asked}#include "{header}"\n{text[at:]}'
+
+
+def _named(spec: Spec, parameters: str, form: Tensors) -> dict[str, str]:
+    """Argument of the spec -> the host function's parameter. By their names, or in order. Raises ExportError."""
+    bare = re.sub(r"//[^\n]*|/\*.*?\*/", "", parameters, flags=re.DOTALL)
+    given = [part.partition("=")[0].strip() for part in re.split(r",(?![^<]*>)", bare) if part.strip()]
+    names = [found[1] for part in given if (found := re.search(r"(\w+)$", part))]
+    known = {argument.name for argument in spec.arguments}
+    if {tensor.name for tensor in spec.tensors} <= set(names):
+        return {name: name for name in names if name in known}
+    orders = (spec.arguments, [a for a in spec.arguments if not isinstance(a, Size)], spec.tensors)
+    for order in orders:
+        if len(order) == len(names) and all(
+            isinstance(argument, Tensor) == (form.type in part) for argument, part in zip(order, given, strict=True)
+        ):
+            return {argument.name: name for argument, name in zip(order, names, strict=True)}
+    raise ExportError(
+        f"its host function's parameters ({', '.join(names)}) are not the spec's arguments, by name or in order"
+    )
+
+
+def _branch(spec: Spec, winner: str, names: dict[str, str], form: Tensors, device: str) -> list[str]:
+    axes = infer(spec, spec.tensors)
+    unknown = [a.name for a in spec.arguments if isinstance(a, Size) and a.name not in axes and a.name not in names]
+    if unknown:
+        raise ExportError(
+            f"the size {unknown[0]} is read from no tensor's shape and is no parameter of its host function"
+        )
+
+    def extent(text: str) -> str:
+        return re.sub(r"[a-z_]\w*", lambda word: f"{word[0]}_" if word[0] in spec.axes else word[0], text).replace(
+            "//", "/"
+        )
+
+    shapes = {
+        axis: re.sub(r"(\w+)\.shape\[(\d+)\]", lambda m: form.size.format(names[m[1]], m[2]), code).replace("//", "/")
+        for axis, code in axes.items()
+    }
+    ranks = [f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in spec.tensors]
+    plain = [form.contiguous.format(names[t.name]) for t in spec.tensors]
+    aligned = [f"reinterpret_cast<uintptr_t>({names[t.name]}.data_ptr()) % {ALIGNED_BYTES} == 0" for t in spec.tensors]
+    sizes = [
+        f"{form.size.format(names[t.name], at)} == {extent(one)}"
+        for t in spec.tensors
+        for at, one in enumerate(t.shape)
+    ]
+    lines = [f"if ({' && '.join(ranks)}) {{", *(f"  const int64_t {axis}_ = {code};" for axis, code in shapes.items())]
+    lines += [f"  const bool {_space(spec)}_fits = {' && '.join([*plain, *aligned, *sizes])};"]
+    for dtype in spec.dtypes:
+        entry = next((name for name in spec.entry_names(dtype) if re.search(rf"\b{name}\s*\(", winner)), None)
+        if entry is None:
+            continue
+        own = {t.name: dtype if t.dtype == "T" else t.dtype for t in spec.tensors}
+        same = [form.dtype.format(names[name], form.names[kind]) for name, kind in own.items()]
+        types = _pointers(winner, entry)
+        values = []
+        for at, argument in enumerate(spec.arguments):
+            if isinstance(argument, Tensor):
+                values.append(f"static_cast<{types[at]}>({names[argument.name]}.data_ptr())")
+            elif isinstance(argument, Size):
+                values.append(f"{argument.name}_" if argument.name in axes else names[argument.name])
+            elif isinstance(argument, Scalar):
+                exact = str(int(argument.value)) if argument.ctype == "int64_t" else repr(argument.value)
+                values.append(f"static_cast<{argument.ctype}>({names.get(argument.name, exact)})")
+        if device == "cuda":
+            values.append(form.stream.replace("{leader}", names[spec.tensors[0].name]))
+        lines += [
+            f"  if ({_space(spec)}_fits && {' && '.join(same)}) {{",
+            f"    {_space(spec)}::{entry}({', '.join(values)});",
+            "    return;",
+            "  }",
+        ]
+    return [*lines, "}"]
+
+
+def _pointers(winner: str, entry: str) -> list[str]:
+    """Type of each parameter of an entry, as its text says it. Raises ExportError."""
+    found = re.search(rf"\bvoid\s+{entry}\s*\(([^()]*)\)\s*\{{", winner)
+    if found is None:
+        raise ExportError(f"the winner's {entry} is not written as a function with its parameters in one place")
+    kinds = [re.sub(r"\s+", " ", part.strip()) for part in found[1].split(",")]
+    return [re.sub(r"\s*(__restrict__|__restrict)\b", "", re.sub(r"\w+$", "", kind)).strip() for kind in kinds]
+
+
+def diff(before: dict[str, str], after: dict[str, str]) -> str:
+    """As `git apply` takes it: a file that is not in `before` is a new one."""
+    made = []
+    for name, text in after.items():
+        there = name in before
+        old = before[name].splitlines(keepends=True) if there else []
+        rows = difflib.unified_diff(
+            old, text.splitlines(keepends=True), f"a/{name}" if there else "/dev/null", f"b/{name}"
+        )
+        body = "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
+        if body:
+            made.append(f"diff --git a/{name} b/{name}\n{'' if there else 'new file mode 100644' + chr(10)}{body}")
+    return "".join(made)
+
+
+def built(kernel: Kernel, after: dict[str, str], name: str, device: Device) -> str:
+    """Compiles the user's file as it becomes, in its own form. One clause; raises ExportError with the compiler's first complaint."""
+    module = backends.for_source(after[name], device)
+    if missing := module.why_unavailable():
+        return f"it was not compiled here: {missing}"
+    try:
+        facts = device_facts(device)
+    except (RuntimeError, AssertionError):  # of a GPU that is not here
+        return "it was not compiled here: no GPU is here to build for"
+    settings, headers = kernel.spec.build, dict(kernel.headers)
+    headers |= {PurePosixPath(other).name: text.encode() for other, text in after.items() if other != name}
+    entry = {"entry": kernel.spec.entry_name} if getattr(module, "PYTHON_SIDE", False) else {}
+    if getattr(module, "BINDS", False) and settings.binding:
+        entry["binding"] = json.dumps(settings.binding)
+    brought = Brought(settings.flags_on(device), settings.include, headers) if hasattr(module, "FLAGS") else Brought()
+    with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
+        build = compiled("", after[name], module, Path(folder), facts, brought, **entry)
+    if not build.ok:
+        raise ExportError(f"{name} with the winner does not compile: {first_error(build.log)}")
+    return f"{name} was compiled with the winner, by {build.backend}"

@@ -1,0 +1,79 @@
+"""What a reviewer of the user's own repository asks for: a run's result as Markdown for a pull request."""
+
+from __future__ import annotations
+
+from harness.report.result import Result, WorkloadRow
+from harness.report.words import interval, micros, percent, the_baseline, worst
+
+
+def markdown(result: Result, diff: str, built: str) -> str:
+    """Headline with the worst workload beside it, a table of all sizes, equality, how it was measured, the diff."""
+    visible = [row for row in result.workloads if not row.held_out]
+    mean = (
+        "of the time of all calls, each size by its weight"
+        if result.weighted
+        else "geometric mean over the sizes below"
+    )
+    head = (
+        f"{interval(result.speedup)} against {the_baseline(result.baseline)} on {result.device_name} ({mean}, 99 % interval)"
+        if result.speedup
+        else "nothing was measured"
+    )
+    parts = [
+        f"## `{result.kernel}`: {head}",
+        "",
+        f"{result.summary}. {'; '.join(filter(None, [worst(visible), _held_out(result)]))}.",
+        "",
+        *_table(result.workloads),
+        "",
+        *_equality(result),
+        *[f"- warning: {warning}" for warning in result.warnings],
+        f"- {built}",
+        f"- measured by Astrolabe {result.commit} on {result.device_name}, {result.started:%Y-%m-%d}, baseline and candidate interleaved in processes of their own"
+        + (f": `{result.command}`" if result.command else ""),
+        "",
+        "<details><summary>diff</summary>",
+        "",
+        "```diff",
+        diff.rstrip("\n"),
+        "```",
+        "",
+        "</details>",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _held_out(result: Result) -> str:
+    if result.held_out_speedup is None:
+        return f"sizes held out: {result.held_out_outcome}" if result.held_out_outcome else ""
+    return f"sizes that it had not seen: {interval(result.held_out_speedup)}"
+
+
+def _table(rows: tuple[WorkloadRow, ...]) -> list[str]:
+    lines = [
+        "| size | dtype | cache | before, us | after, us | speedup (99 %) | GB/s | of speed of light |",
+        "|---|---|---|---:|---:|---|---:|---:|",
+    ]
+    for row in rows:
+        rate = f"{row.moved_bytes / row.best_us / 1e3:,.0f}" if row.moved_bytes else "–"
+        light = percent(row.light.fraction) if row.light else "–"
+        seen = " (held out)" if row.held_out else ""
+        lines.append(
+            f"| {row.label}{seen} | {row.dtype} | {row.cache} | {micros(row.baseline_us)} | {micros(row.best_us)} | {interval(row.speedup)} | {rate} | {light} |"
+        )
+    return lines
+
+
+def _equality(result: Result) -> list[str]:
+    if result.draws is None:
+        return []
+    draws = result.draws
+    if draws.bitwise == draws.count:
+        said = f"every bit of the outputs was the baseline's in {draws.count} fresh draws"
+    else:
+        said = (
+            f"{draws.count} fresh draws right, {draws.bitwise} of them the baseline's in every bit; largest error {draws.error:.2f} of the "
+            f"tolerance (the baseline's {draws.baseline_error:.2f})"
+        )
+    return [f"- {said}"]
