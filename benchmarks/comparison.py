@@ -21,10 +21,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness import comparison, device
+from harness import device
 from harness.evaluate import Evaluator
 from harness.records import Comparison, Timing
 from harness.store import Store
+from harness.timing import comparison
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Device

@@ -23,7 +23,7 @@ import torch
 
 from harness import device
 from harness.backends import cpu
-from harness.correctness import distributions, judge, make_case
+from harness.checks.correctness import distributions, judge, make_case
 from harness.records import DeviceFacts
 from kernels import catalog
 from kernels.catalog import Kernel

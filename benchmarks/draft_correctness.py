@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.evaluate import Evaluator
-from harness.problems import open_problem
+from harness.problems.pytorch import open_problem
 from harness.store import Store
 from kernels import suites
 from kernels.catalog import KernelError

@@ -26,10 +26,10 @@ from rich.table import Table
 from harness.backends import cpu, cuda, run_boxed
 from harness.backends.model_new import native_source
 from harness.device import facts as device_facts
+from harness.judge.verification import first_error
+from harness.processes.fork_server import site_packages
 from harness.records import DeviceFacts
 from harness.store import write_atomically
-from harness.verification import first_error
-from harness.zygote import site_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "nodes" / "draft"

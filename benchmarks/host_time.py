@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from harness.alone import standalone
+from harness.export.one_file import standalone
 from kernels import suites
 from kernels.importers import kernelbench
 from nodes.drafting import draft

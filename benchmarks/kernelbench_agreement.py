@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import protocol_kernelbench
-from harness.alone import standalone
 from harness.evaluate import Evaluator
-from harness.problems import open_problem
+from harness.export.one_file import standalone
+from harness.problems.pytorch import open_problem
 from harness.store import Store
 from kernels import suites
 from kernels.importers import kernelbench

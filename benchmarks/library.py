@@ -23,11 +23,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from harness import company, device
+from harness import device
 from harness.evaluate import Evaluator
-from harness.sampling import Contest
+from harness.farside.worker import Company
 from harness.store import Store
-from harness.worker import Company
+from harness.timing.sampling import Contest
 from kernels import catalog
 from kernels.catalog import Kernel
 
@@ -58,7 +58,7 @@ def main() -> None:
             raise SystemExit(f"{options.file}: {verdict.outcome}, {verdict.reason}")
         neighbours = None
         if on == "cuda":
-            neighbours = Path(evaluator.build(evaluator.store.put(company.SOURCE.read_text())).artefact)
+            neighbours = Path(evaluator.build(evaluator.store.put(neighbours.SOURCE.read_text())).artefact)
         for timing in verdict.timings:
             contest = evaluator.contest(timing.workload, timing.cache)
             theirs = {library: seconds(call, contest, neighbours) * 1e6 for library, call in libraries.items()}

@@ -33,24 +33,24 @@ from pathlib import Path
 from typing import Any
 
 TESTS = {
-    "harness/comparison.py": ("harness/test_comparison.py", "harness/test_timing.py"),
-    "harness/correctness.py": (
+    "harness/timing/comparison.py": ("harness/test_comparison.py", "harness/test_timing.py"),
+    "harness/checks/correctness.py": (
         "harness/test_correctness.py", "harness/test_bounded_values.py", "harness/test_properties.py", "harness/test_timing.py",
     ),
-    "harness/sampling.py": ("harness/test_timing.py", "harness/test_company.py"),
-    "harness/timing.py": ("harness/test_timing.py",),
+    "harness/timing/sampling.py": ("harness/test_timing.py", "harness/test_company.py"),
+    "harness/timing/interleaved.py": ("harness/test_timing.py",),
     "harness/store.py": ("harness/test_store.py",),
-    "harness/bands.py": ("harness/test_bands.py",),
-    "harness/company.py": ("harness/test_company.py", "harness/test_timing.py"),
-    "harness/search.py": ("harness/test_bands.py", "harness/test_evaluate.py"),
-    "harness/contests.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
-    "harness/verification.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_properties.py"),
-    "harness/rig.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_fitting.py"),
+    "harness/judge/bands.py": ("harness/test_bands.py",),
+    "harness/timing/neighbours.py": ("harness/test_company.py", "harness/test_timing.py"),
+    "harness/judge/search.py": ("harness/test_bands.py", "harness/test_evaluate.py"),
+    "harness/judge/comparisons.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
+    "harness/judge/verification.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_properties.py"),
+    "harness/judge/session.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_fitting.py"),
     "harness/evaluate.py": (
         "harness/test_kept_answers.py", "harness/test_contests.py", "harness/test_evaluate.py", "harness/test_engines.py",
     ),
-    "harness/pool.py": ("harness/test_pool.py",),
-    "harness/sandbox.py": ("harness/test_sandbox.py",),
+    "harness/judge/pool.py": ("harness/test_pool.py",),
+    "harness/farside/sandbox.py": ("harness/test_sandbox.py",),
     "graph/session.py": (
         "graph/test_session.py", "graph/test_loop.py", "graph/test_unfinished.py", "graph/test_runs_listed.py", "graph/test_asking.py",
     ),
@@ -70,22 +70,22 @@ TESTS = {
 }  # fmt: skip
 """By file, the tests under tests/ that are to notice what is wrong in it."""
 ALIKE: dict[str, dict[str, str]] = {
-    "harness/sampling.py": {
+    "harness/timing/sampling.py": {
         "most = max(1, SCANNED_BYTES // max(per_call, 2))": "of a call that writes one byte half as many are searched",
     },
-    "harness/timing.py": {"rng = random.Random(None)": "drawn by the machine as well"},
-    "harness/company.py": {
+    "harness/timing/interleaved.py": {"rng = random.Random(None)": "drawn by the machine as well"},
+    "harness/timing/neighbours.py": {
         "mask = (2 << (_MANTISSA[name] + 1) // 2) - 1": "how many low bits change is a choice; that all stay in range is tested",
     },
     "harness/store.py": {"Path(name).unlink(missing_ok=False)": "what was made a line above is there"},
-    "harness/search.py": {
+    "harness/judge/search.py": {
         "if len(cases) < most:": "as many cases as may be are spread to themselves",
         "sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=12, multivariate=False, constant_liar=True)": (
             "how a sampler models what it was told is a choice"
         ),
         'warnings.simplefilter("ignore", None)': "pytest has filters of its own; what it keeps quiet is a remark of optuna's",
     },
-    "harness/sandbox.py": {
+    "harness/farside/sandbox.py": {
         "(_LOAD, 0, 1, 0),": "a load has nowhere to jump to",
         "(_LOAD, 1, 0, 4),": "a load has nowhere to jump to",
         'layers += ["signals"] if abi > 6 else []': "a kernel's that is not this machine's",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler import draft
-from harness import problems
 from harness.backends import model_new
+from harness.problems import pytorch
 from harness.records import DeviceFacts
 from harness.store import digest
 from kernels import catalog
@@ -70,7 +70,7 @@ def _drafted(folder: Path) -> Iterator[Input]:
 
 def _drafts(path: Path) -> dict:
     """The spec, as that of a kernel, and the native source of the drafter's module for each device that has one."""
-    problem = problems.open_problem(path, "cpu")  # what it takes and returns is the same on a GPU
+    problem = pytorch.open_problem(path, "cpu")  # what it takes and returns is the same on a GPU
     spec = problem.spec.model_copy(update={"problem": False}).model_dump(mode="json")
     problem.close()
     sources = {}

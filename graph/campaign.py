@@ -36,19 +36,20 @@ from graph.request import EachRequest
 from graph.result import commit
 from graph.runs import RunError, now, valid_id
 from graph.session import Ask, Door, Ending, Front, new_record
-from harness import device, problems
-from harness.alone import standalone
+from harness import device
 from harness.device import DeviceError
 from harness.engines import EngineError
 from harness.evaluate import Evaluator
+from harness.export.one_file import standalone
+from harness.judge.session import MissingTool
 from harness.options import from_words
+from harness.problems import pytorch as problems
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
 from harness.records import Interval, Outcome
 from harness.report import campaign_page
 from harness.report.campaign_page import EAGER, Line, Page
 from harness.report.fast_p import Solved
 from harness.report.result import Result
-from harness.rig import MissingTool
 from harness.store import Store, write_atomically
 from kernels import importers
 from kernels.catalog import KernelError

@@ -12,13 +12,13 @@ from types import ModuleType
 from typing import Literal
 
 from harness import backends, device
-from harness.correctness import distributions, make_case
+from harness.checks.correctness import distributions, make_case
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
+from harness.judge.session import Brought, MissingTool, compiled
+from harness.judge.verification import checked_once, first_error
 from harness.records import Build, DeviceFacts
-from harness.rig import Brought, MissingTool, compiled
 from harness.store import Store, digest
-from harness.verification import checked_once, first_error
 from kernels import catalog
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import HEADER_SUFFIXES, Device, Spec, Workload, expression

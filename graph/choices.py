@@ -14,10 +14,11 @@ from types import ModuleType
 
 from graph.request import RunRequest
 from graph.runs import RunError, new_id, valid_id
-from harness import backends, device, engines, problems
+from harness import backends, device, engines
+from harness.checks.fitting import require_timed
 from harness.device import DeviceError
 from harness.engines import Engine, EngineChoice
-from harness.fitting import require_timed
+from harness.problems import pytorch
 from harness.store import digest
 from kernels import catalog
 from kernels.catalog import Kernel
@@ -62,7 +63,7 @@ def choose(request: RunRequest, engine: Engine | None = None, command: str = "")
         engine = engine or engines.opened(place, request.device)
     on, why_device = engine.device, engine.why
     memory_bytes = engine.memory_bytes or device.memory_bytes(on)
-    kernel = problems.load(request.kernel, on, memory_bytes=memory_bytes)
+    kernel = pytorch.load(request.kernel, on, memory_bytes=memory_bytes)
     kernel.close()  # what it is like is known now; its processes are the run's to start
     if request.source is not None and kernel.spec.problem:
         raise RunError(
@@ -101,7 +102,7 @@ def compared(asked: Sequence[str], kernel: Kernel, on: str) -> tuple[str, ...]:
         if asked:
             raise RunError(f"{kernel.spec.name} is no PyTorch module: --compare does not apply")
         return ()
-    chosen = asked or (list(problems.COMPILE_MODES) if on == "cuda" else ["none"])
+    chosen = asked or (list(pytorch.COMPILE_MODES) if on == "cuda" else ["none"])
     return tuple(dict.fromkeys(mode for mode in chosen if mode != "none"))
 
 
@@ -127,7 +128,7 @@ def baseline_source(
     if file is not None:
         return file, read_source(file, on, missing)
     chosen, path = kernel.baseline(on, name)  # type: ignore[arg-type]
-    if isinstance(kernel, problems.Problem):
+    if isinstance(kernel, pytorch.Problem):
         return chosen, kernel.text
     return chosen, read_source(str(path), on, missing)
 

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from graph import outputs
 from graph.runs import Run, RunError
-from harness import model
 from harness.evaluate import Evaluator
+from harness.judge import in_model
+from harness.processes.toolbox import Unavailable
 from harness.records import Build
 from harness.report.result import Result
-from harness.toolbox import Unavailable
 from kernels import catalog
 from kernels.spec import Spec
 
 
 def measure(
-    found: Sequence[tuple[Run, Result]], shape: model.Shape, *, dtype: str = "", samples: int
-) -> model.ModelGain:
+    found: Sequence[tuple[Run, Result]], shape: in_model.Shape, *, dtype: str = "", samples: int
+) -> in_model.ModelGain:
     """Transformer steps with the baselines and with the best of all these runs in their places.
 
     `dtype`: the first that all their kernels have where it is empty. Raises RunError in one sentence.
@@ -47,8 +47,8 @@ def measure(
     if not common:
         raise RunError("these kernels have no dtype in common")
     try:
-        gain = model.run(kernels, shape, devices.pop(), dtype=dtype or common[0], samples=samples)
-    except (model.ModelError, Unavailable) as error:
+        gain = in_model.run(kernels, shape, devices.pop(), dtype=dtype or common[0], samples=samples)
+    except (in_model.ModelError, Unavailable) as error:
         raise RunError(str(error)) from None
     if len(found) == 1:
         run, result = found[0]

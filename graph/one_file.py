@@ -13,14 +13,15 @@ from graph.request import RunRequest
 from graph.result import baseline_failed
 from graph.runs import Run, RunError
 from graph.session import Door
-from harness import device, load, problems, protocol_kernelbench
-from harness.engines.process import WorkerFailure
-from harness.evaluate import Evaluator
-from harness.of_problems import measure_against
-from harness.problems import Problem
+from harness import device, protocol_kernelbench
+from harness.evaluate import Evaluator, measure_against
+from harness.problems import pytorch
+from harness.problems.pytorch import Problem
+from harness.processes.worker import WorkerFailure
 from harness.protocol_kernelbench import KernelBenchResult
 from harness.records import Verdict
 from harness.store import Store
+from harness.timing import load
 from kernels.catalog import Kernel
 from kernels.spec import Device
 
@@ -50,7 +51,7 @@ def of_file(file: str, request: RunRequest, protocol: str | None) -> Asked:
     with faults_first(request.kernel):
         on, _why = device.choose(request.device)
     source = read_source(file, on)
-    kernel = problems.load(request.kernel, on)
+    kernel = pytorch.load(request.kernel, on)
     name = request.baseline
     as_file = name is not None and name not in kernel.baselines(on) and Path(name).is_file()  # type: ignore[arg-type]
     baseline = baseline_source(kernel, on, name=None if as_file else name, file=name if as_file else None)
@@ -68,7 +69,7 @@ def of_run(door: Door, run_id: str, file: str, request: RunRequest, protocol: st
     on, _why = device.choose(settings.device)
     source = read_source(file, on) if file else run.source(door.result(run).best)
     baseline = (settings.baseline, run.source(settings.source))
-    kernel = problems.load(settings.kernel, settings.device)
+    kernel = pytorch.load(settings.kernel, settings.device)
     _check_protocol(protocol, kernel)
     rule = (request if "own_kernels" in request.model_fields_set else settings).own_kernels
     compare, dtypes = compared(request.compare, kernel, on), request.dtypes or settings.dtypes

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from graph.runs import Run, RunError, RunRecord
 from graph.session import kernel_digest
-from harness import engines, load, problems
+from harness import engines
 from harness.engines import Engine, EngineChoice
+from harness.problems import pytorch
 from harness.store import Store
+from harness.timing import load
 from kernels import catalog
 from nodes.context import Context
 from nodes.options import ROLES, Role
@@ -30,7 +32,7 @@ def open_context(
     `engine`: one that is open already and stays so; else the run's own is opened.
     """
     settings = record.settings
-    folder = problems.read(Path(settings.kernel))[0] if is_problem(settings) else catalog.load(settings.kernel).folder
+    folder = pytorch.read(Path(settings.kernel))[0] if is_problem(settings) else catalog.load(settings.kernel).folder
     if kernel_digest(folder) != record.kernel_digest:
         raise RunError(
             f"the spec or the reference of {folder} has changed since run {run.id} began, so its verdicts do "
@@ -64,7 +66,7 @@ def opened(
     policies, usage_before = answering(settings, transcript, state, say)
     with (
         load.announced() if engine.here else nullcontext(()) as others,
-        closing(problems.load(settings.kernel, settings.device, memory_bytes=engine.memory_bytes)) as kernel,
+        closing(pytorch.load(settings.kernel, settings.device, memory_bytes=engine.memory_bytes)) as kernel,
         engine.evaluator(
             kernel,
             store,

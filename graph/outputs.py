@@ -9,14 +9,15 @@ from pydantic import ValidationError
 
 from graph.conversation import exchanges, kept_by_servers
 from graph.runs import Run, RunError
-from harness import patch, samples
-from harness.alone import needs_loader, standalone
+from harness import patch
 from harness.backends import is_python
+from harness.export.one_file import needs_loader, standalone
 from harness.report import html, plot, roofline
 from harness.report.result import Result, WorkloadRow
 from harness.report.source import diff_text
 from harness.report.words import micros, the_baseline
 from harness.store import write_atomically
+from harness.timing import samples
 from kernels import catalog
 from kernels.spec import Workload
 

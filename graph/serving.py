@@ -22,8 +22,8 @@ from graph.request import KernelRequest
 from graph.runs import Run, RunError, RunRecord
 from graph.session import Door, Ending
 from harness.device import DeviceError
+from harness.judge.session import MissingTool
 from harness.records import Outcome
-from harness.rig import MissingTool
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Frozen

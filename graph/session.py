@@ -29,8 +29,8 @@ from graph.reading import checkpoint_of, config_of, disk_is_full, finished, no_c
 from graph.result import result
 from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
-from harness import problems
 from harness.engines import EngineError
+from harness.problems import pytorch
 from harness.report.result import Result, Status
 from harness.store import Store, digest
 from nodes.approve import Answer
@@ -431,7 +431,7 @@ def refuse_other_graph(record: RunRecord) -> None:
 def kernel_digest(folder: Path) -> str:
     """Of what defines right: a run is not resumed under another spec or reference."""
     if folder.is_file():  # a problem is its own reference
-        return digest(*(path.read_bytes() for path in problems.read(folder)[1].files))
+        return digest(*(path.read_bytes() for path in pytorch.read(folder)[1].files))
     judges = (folder / name for name in ("spec.py", "reference.py", "properties.py"))
     return digest(*(path.read_bytes() for path in judges if path.exists()))
 

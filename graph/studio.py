@@ -25,7 +25,7 @@ from graph.request import OpenRequest
 from graph.runs import RunError
 from graph.workflow import build
 from harness.device import DeviceError
-from harness.rig import MissingTool
+from harness.judge.session import MissingTool
 from harness.store import Store
 from kernels.catalog import KernelError
 from nodes.context import Context

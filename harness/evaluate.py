@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness import probes, quick, sanitizer, search, verification
-from harness.contests import EXACTLY_ONE, Elsewhere, Match, in_other_company, measured
+from harness import probes
+from harness.judge import quick, search, verification
+from harness.judge.comparisons import EXACTLY_ONE, Elsewhere, Match, in_other_company, measured
+from harness.judge.search import Tuned
+from harness.judge.session import Rig
+from harness.judge.tunables import bake
+from harness.judge.verification import Drawn
+from harness.problems.pytorch import Problem
 from harness.records import Build, Comparison, Outcome, Suite, Verdict
-from harness.rig import Rig
-from harness.sampling import SideFailure
-from harness.search import Tuned
-from harness.tunables import bake
-from harness.verification import Drawn
+from harness.timing.sampling import SideFailure
+from harness.tools import sanitizer
 from kernels.spec import Frozen, Workload
 
 DRAWS = 200
@@ -107,7 +110,7 @@ class Evaluator(Rig):
     def contend(
         self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = (), *, seconds: float = 0.0
     ) -> quick.Quick:
-        """A short, unofficial comparison (harness/quick.py) at those cases, or at two of the visible suite.
+        """A short, unofficial comparison (harness/judge/quick.py) at those cases, or at two of the visible suite.
 
         One pass over them, or as many as `seconds` allow until every comparison says something.
         """
@@ -242,3 +245,30 @@ class Sanitized(Frozen):
     """What compute-sanitizer said of one build."""
 
     reports: tuple[sanitizer.Report, ...]
+
+
+def measure_against(evaluator: Evaluator, problem: Problem, verdict: Verdict, mode: str) -> Verdict:
+    """The verdict with its times against torch.compile's in `against`, or with a note of why there are none.
+
+    `mode`: a key of problems.COMPILE_MODES.
+    """
+    if not verdict.passed:
+        return verdict
+    compiled = evaluator.store.put(problem.compiled(mode))
+    evaluator.say(f"timing against torch.compile ({mode})")
+    built = evaluator.build(compiled)
+    # A baseline need not be right at other sizes, and each is a compilation of half a minute.
+    for workload in [one for one in evaluator.suite() if one.timed]:
+        first = evaluator.verify(built, only=workload)
+        if not first.passed:
+            why = " ".join(first.reason.split())[:300]
+            note = f"torch.compile ({mode}) is no baseline here: {first.outcome}: {why}"
+            return verdict.model_copy(update={"notes": (*verdict.notes, note)})
+    untimed = verdict.model_copy(update={"timings": (), "suite": None, "suite_incumbent": None, "against": {}})
+    try:
+        timed = evaluator.measure(untimed, baseline=compiled)
+    except RuntimeError as fault:
+        return verdict.model_copy(update={"notes": (*verdict.notes, f"torch.compile ({mode}): {fault}")})
+    if not timed.passed or timed.suite is None:
+        return timed
+    return verdict.model_copy(update={"against": {**verdict.against, mode: timed.suite}})

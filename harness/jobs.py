@@ -23,14 +23,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from harness import backends, problems, roofs
-from harness.contests import Match
+from harness import backends
 from harness.evaluate import Evaluator
-from harness.problems import Problem
-from harness.quick import Case
+from harness.judge.comparisons import Match
+from harness.judge.quick import Case
+from harness.judge.session import Brought, MissingTool, compiled
+from harness.problems import pytorch
+from harness.problems.pytorch import Problem
 from harness.records import Build, DeviceFacts, Verdict
-from harness.rig import Brought, MissingTool, compiled
 from harness.store import Store, digest, write_atomically
+from harness.timing import roofs
 from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Frozen, Spec, Workload
@@ -359,7 +361,7 @@ class Bench:
             return Kernel(spec=parcel.spec, folder=folder)
         (name,) = parcel.files
         source = pickle.loads(contents[parcel.problem])
-        return problems.reopened(folder / name, source, parcel.description, parcel.spec, on)
+        return pytorch.reopened(folder / name, source, parcel.description, parcel.spec, on)
 
     def close(self) -> None:
         """End what is warm. Safe to call twice."""

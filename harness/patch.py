@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from harness import backends
 from harness.backends import form_of, is_python
 from harness.device import facts as device_facts
-from harness.dropin import ExportError, infer
-from harness.rig import Brought, compiled
-from harness.verification import first_error
+from harness.export.dropin import ExportError, infer
+from harness.judge.session import Brought, compiled
+from harness.judge.verification import first_error
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from harness import triton_kernels
 from harness.device import Arena, synchronize
-from harness.engines.process import WorkerFailure
-from harness.problems import Problem, ProblemWorker
+from harness.judge import triton_kernels
+from harness.problems.pytorch import Problem, ProblemWorker
+from harness.processes.fork_server import shared
+from harness.processes.worker import WorkerFailure
 from harness.records import Build, Outcome
 from harness.store import write_atomically
-from harness.zygote import shared
 from kernels.spec import Frozen, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Precision = Literal["float32", "float16", "bfloat16"]
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 SEED, TRIALS, TIMED = 42, 5, 100
 NUDGED = -2
-"""As in worker_kernelbench.py."""
+"""As in kernelbench.py."""
 EXCESSIVE = 10.0
 GENERATORS = 1 << 13
 """Bytes in which the states of torch's generators travel: 5,056 of the host's, 16 of a GPU's."""
@@ -62,7 +62,7 @@ class _Process:
     def __init__(
         self, problem: Problem, artefact: Path, spec: Spec, *, reference: bool, precision: str, compilers: bool = False,
     ):  # fmt: skip
-        from harness.correctness import Layout
+        from harness.checks.correctness import Layout
 
         self.spec = spec
         self.arena = Arena(problem.device, Layout(spec, spec.workloads[0], 1).size)
@@ -75,7 +75,7 @@ class _Process:
         self.worker.map(self.arena)
 
     def call(self, seed: int, generators: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        from harness.correctness import Layout
+        from harness.checks.correctness import Layout
 
         layout = Layout(self.spec, self.spec.workloads[0], 1)
         layout.view(self.arena, self.spec.inputs[0])[0].fill_(seed)

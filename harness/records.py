@@ -43,7 +43,7 @@ class DeviceFacts(Frozen):
     """Multiprocessors, or cores that this process may use."""
     last_level_cache_bytes: int
     bandwidth_gbps: float | None = None
-    """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second. This and what follows: harness/roofs.py."""
+    """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second. This and what follows: harness/timing/roofs.py."""
     compute: tuple[Roof, ...] = ()
     l1_bytes: int | None = None
     """Of a core, for data; None on a GPU, where it is what shared memory leaves."""
@@ -140,7 +140,7 @@ class Timing(Frozen):
     flops: int | None = None
     """Floating-point operations of one call, as the spec says; None where it does not."""
     compute_us: float | None = None
-    """What the highest measured roof of arithmetic in its dtype needs for them; None where they do not weigh (harness/roofs.py)."""
+    """What the highest measured roof of arithmetic in its dtype needs for them; None where they do not weigh (harness/timing/roofs.py)."""
     samples: int = Field(gt=0)
     others: float | None = None
     """Share of this machine's CPU, 0 to 1, that other processes took meanwhile; None where nobody looked."""

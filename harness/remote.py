@@ -13,16 +13,17 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from harness import company, jobs, roofs
-from harness.contests import Elsewhere, Match
+from harness import jobs
 from harness.evaluate import Evaluator, Readings, Sanitized
 from harness.jobs import ERRORS, Answer, Built, Job, Op
-from harness.problems import Problem
-from harness.quick import Case, Quick
+from harness.judge.comparisons import Elsewhere, Match
+from harness.judge.quick import Case, Quick
+from harness.judge.search import Tuned, left_open
+from harness.judge.verification import Drawn
+from harness.problems.pytorch import Problem
 from harness.records import Build, DeviceFacts, Outcome, Verdict
-from harness.search import Tuned, left_open
 from harness.store import Store, digest, write_atomically
-from harness.verification import Drawn
+from harness.timing import neighbours, roofs
 from kernels.catalog import Kernel
 from kernels.spec import Device, Workload
 
@@ -164,7 +165,7 @@ class Remote(Evaluator):
 
     def _seen(self) -> list[str]:
         """What a check needs besides the candidate."""
-        beside = [self.store.put(company.SOURCE.read_text())] if self.device == "cuda" else []
+        beside = [self.store.put(neighbours.SOURCE.read_text())] if self.device == "cuda" else []
         eager = [self.store.put(self.kernel.text)] if isinstance(self.kernel, Problem) else []
         return [*beside, *eager, self.exact_to]
 

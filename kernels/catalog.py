@@ -60,7 +60,7 @@ class Kernel:
 
     @property
     def properties(self) -> ModuleType | None:
-        """The module of properties.py (see harness/properties.py), None where the folder has none. Raises KernelError."""
+        """The module of properties.py (see harness/checks/properties.py), None where the folder has none. Raises KernelError."""
         path = self.folder / "properties.py"
         return _properties(path) if path.exists() else None
 

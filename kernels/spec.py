@@ -60,7 +60,7 @@ last."""
 BELOW = "below"
 """Integers that another input bounds, place by place: `below:lengths`."""
 OWN_VALUES = ("given", "near", "among")
-"""By a generator of a problem's own (harness/correctness.py, GIVEN): as it draws them; the same with other low bits; element by
+"""By a generator of a problem's own (harness/checks/correctness.py, GIVEN): as it draws them; the same with other low bits; element by
 element from the values that it has."""
 NUMBERED_VALUES = {
     "range": "LOW:HIGH with two finite numbers, the lower first",

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.comparison import MARGIN, compare, median_interval
 from harness.records import EpochGain
+from harness.timing.comparison import MARGIN, compare, median_interval
 from minibatch import audit, training
 from minibatch.graphs import GraphError
 from minibatch.resident import Trainer

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from harness.contests import timed_beside
+from harness.judge.comparisons import timed_beside
 from nodes.context import Context
 from nodes.memory import recall
 from nodes.roles import Attempt

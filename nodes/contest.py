@@ -10,8 +10,8 @@ import math
 
 from langgraph.runtime import Runtime
 
-from harness.comparison import MARGIN
 from harness.records import Comparison, Outcome
+from harness.timing.comparison import MARGIN
 from nodes.context import Context
 from nodes.evidence import seen_again
 from nodes.memory import learn

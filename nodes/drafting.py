@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness.backends import ENTROPY, run_boxed
 from harness.once import Once
+from harness.processes.fork_server import site_packages
 from harness.store import digest
-from harness.zygote import site_packages
 from nodes.roles import DraftAnswer
 
 PACKAGE = Path(__file__).resolve().parents[1] / "compiler" / "draft"

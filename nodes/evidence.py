@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness import comparison
 from harness.evaluate import Evaluator
 from harness.records import Interval, Timing
 from harness.store import Store
+from harness.timing import comparison
 from kernels.spec import Device
 from nodes import ledger
 from nodes.state import Draft, Incumbent, Settings

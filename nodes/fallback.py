@@ -14,11 +14,11 @@ import time
 
 from langgraph.runtime import Runtime
 
-from harness.comparison import MARGIN
 from harness.evaluate import Evaluator
-from harness.quick import Case
+from harness.judge.quick import Case
+from harness.judge.search import CASES, spread
 from harness.records import Comparison, Timing, Verdict
-from harness.search import CASES, spread
+from harness.timing.comparison import MARGIN
 from nodes.context import Context
 from nodes.rewrites.specialize.multiversion import multiversion
 from nodes.rewrites.specialize.uneven import clear_loss, every_uneven, longer, remainders, row_axis, slower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from harness.of_problems import measure_against
+from harness.evaluate import measure_against
 from harness.records import Comparison, Verdict
 from nodes.context import Context
 from nodes.fallback import PLAN

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from harness import comparison
 from harness.records import Build, Cache, Interval, Outcome, Timing, Verdict
 from harness.store import Store, digest
+from harness.timing import comparison
 from kernels.spec import Device, Frozen
 from nodes.policies.trim import trimmed
 

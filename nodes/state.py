@@ -59,7 +59,7 @@ class Settings(RunOptions):
     engine: Annotated[EngineChoice, Option(absent=True)] = EngineChoice()
     """Where candidates are built, checked and timed."""
     compare: tuple[str, ...] = ()
-    """Modes of torch.compile that a problem's winner is timed against, beside eager (harness/problems.py)."""
+    """Modes of torch.compile that a problem's winner is timed against, beside eager (harness/problems/pytorch.py)."""
     command: str = ""
     """The command line that does the same again."""
 

@@ -9,7 +9,7 @@ import time
 
 from langgraph.runtime import Runtime
 
-from harness.search import Tuned
+from harness.judge.search import Tuned
 from nodes.context import Context
 from nodes.rewrites.specialize.dispatch import dispatched, values
 from nodes.rewrites.syntax.source import Unsupported

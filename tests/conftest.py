@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 
 import tests.machine
-from harness.sampling import PROTOCOLS
+from harness.timing.sampling import PROTOCOLS
 
 # Eight test processes with two OpenMP threads each would wait for one another more than they compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

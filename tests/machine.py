@@ -7,8 +7,9 @@ What the device reaches at most is shown and decides nothing, and is measured an
 
 from dataclasses import replace
 
-from harness import device, load, roofs
-from harness.sampling import PROTOCOLS, Protocol
+from harness import device
+from harness.timing import load, roofs
+from harness.timing.sampling import PROTOCOLS, Protocol
 
 DESKTOP_BYTES = 32 << 20
 FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,19 @@ def test_a_linter_is_content(command):
     call = [str(Path(sys.executable).parent / command[0]), *command[1:]]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_what_is_loaded_beside_a_candidate_brings_nothing_of_ours():
+    """Whoever is in such a process can read all that it holds: only the standard library, torch, Triton and this folder."""
+    allowed = {*sys.stdlib_module_names, "torch", "triton", "numpy"}
+    for path in sorted((ROOT / "harness" / "farside").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.split(".")[0] in allowed or name.startswith("harness.farside"), (
+                    f"{path.name} imports {name}"
+                )
 
 
 def test_tested_versions_are_in_the_ranges():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hand_answered import ROOT, Misfit, Player, Prepared, facts, play
-from harness.tunables import tunables
+from harness.judge.tunables import tunables
 from kernels import catalog
 from nodes.policies import answers
 from nodes.policies.model import ModelPolicy, Unusable

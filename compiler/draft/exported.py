@@ -129,7 +129,7 @@ def load(text: str) -> types.ModuleType:
 
 
 def _built(module: types.ModuleType) -> torch.nn.Module:
-    """As harness/worker_problem.py makes it: arguments are a list, a dict of names, or none."""
+    """As harness/farside/problem.py makes it: arguments are a list, a dict of names, or none."""
     arguments = getattr(module, "get_init_inputs", list)()
     return module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
 

@@ -229,7 +229,7 @@ def _name_sizes(program: Program, node: fx.Node) -> None:
         program.hints[size_symbol(symbol.name)] = MANY
         program.hidden.add(size_symbol(symbol.name))
         call.names.append(size_symbol(symbol.name))
-        call.after.append(f"{symbol}: int = {text}")  # no statement of a native forward (harness/host.py)
+        call.after.append(f"{symbol}: int = {text}")  # no statement of a native forward (harness/problems/host.py)
     known = {str(symbol) for symbol in program.hidden}
     ready = [supposed for supposed in program.supposed if supposed.names <= known]
     for supposed in ready:

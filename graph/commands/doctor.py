@@ -103,9 +103,9 @@ def _device() -> Iterator[Finding]:
 
 
 def _tools() -> Iterator[Finding]:
-    from harness import sanitizer
     from harness.backends import cpu, cuda
     from harness.probes import ncu
+    from harness.tools import sanitizer
 
     why = cpu.why_unavailable()
     yield Finding("g++", "missing" if why else "ok", why or _told(cpu.compiler(), "--version").split("\n")[0])
@@ -122,7 +122,7 @@ def _tools() -> Iterator[Finding]:
 
 
 def _sandbox() -> Finding:
-    from harness import sandbox
+    from harness.farside import sandbox
 
     receive, send = os.pipe()
     with tempfile.TemporaryDirectory() as scratch, os.fdopen(receive) as told:
@@ -191,7 +191,7 @@ def _disk(runs_dir: Path) -> Finding:
 
 
 def _others() -> Finding:
-    from harness import load
+    from harness.timing import load
 
     busy = load.others_at_work()
     said = f"others use {100 * busy:.0f} % of the processor"

@@ -33,8 +33,8 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
     def go(self) -> int:
         from graph import one_file, sweep
         from graph.live import Display, PlainDisplay
-        from harness.clocks import locked
         from harness.report import svg
+        from harness.timing.clocks import locked
 
         if self.plot and not self.axis:
             return usage_error("--plot draws a sweep: give --axis too")

@@ -30,7 +30,7 @@ class ExportCommand(Database, Command):
 
     def go(self) -> int:
         from graph import outputs
-        from harness import dropin
+        from harness.export import dropin
         from kernels import catalog
 
         run = found(self.runs_dir, self.run)

@@ -22,7 +22,7 @@ class ForkCommand(Working, Command):
 
     def go(self) -> int:
         from graph.runs import Run, new_id, now, valid_id
-        from harness.clocks import locked
+        from harness.timing.clocks import locked
 
         origin = Run.find(self.runs_dir, self.run).record
         checkpoint = door(self.runs_dir, self.checkpointer).checkpoint_id(self.run, self.checkpoint)

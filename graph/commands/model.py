@@ -8,7 +8,7 @@ from pydantic import Field
 
 from graph.commands.opened import door
 from graph.commands.options import Command, OfRuns
-from harness.model import Shape
+from harness.judge.in_model import Shape
 from harness.options import Option
 
 

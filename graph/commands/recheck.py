@@ -25,7 +25,8 @@ class RecheckCommand(AsJson, Command):
         from graph.choices import baseline_source, read_source
         from graph.commands.evaluate import print_verdict
         from graph.live import Display, PlainDisplay
-        from harness import device, dropin
+        from harness import device
+        from harness.export import dropin
         from harness.store import digest
         from kernels import catalog
 

@@ -29,7 +29,7 @@ class ResumeCommand(Working, Command):
     def go(self) -> int:
         from graph.asking import from_option
         from graph.runs import Run
-        from harness.clocks import locked
+        from harness.timing.clocks import locked
 
         begun = Run.find(self.runs_dir, self.run)
         answer = from_option(self.answer) if self.answer is not None else None

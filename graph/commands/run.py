@@ -61,7 +61,7 @@ class RunCommand(RunRequest, Working, Command):
         from graph.choices import choose
         from graph.runs import Run
         from graph.session import new_record
-        from harness.clocks import locked
+        from harness.timing.clocks import locked
 
         choice = choose(self, at_work, command_line(self, leave_out=UNSAID))
         record = new_record(

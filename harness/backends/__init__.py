@@ -11,7 +11,7 @@ Each file has
 One that compiles a kernel's own text has `FLAGS`, and its `compile` takes a kernel's (`BuildSettings`) as `flags`.
 
 One whose candidates are called with torch tensors also has
-- `PYTHON_SIDE = True`: they run in harness/worker_python.py, and `compile` takes the entry's name as `entry`;
+- `PYTHON_SIDE = True`: they run in harness/farside/python_worker.py, and `compile` takes the entry's name as `entry`;
 - `ARTEFACT`: the name of what it makes, which may be a folder.
 
 One that binds a source's host function to a name itself has `BINDS = True`, and its `compile` takes `binding`: what of C++ to bind it to,
@@ -35,8 +35,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from harness import sandbox
-from harness.watchdog import Watchdog
+from harness.farside import sandbox
+from harness.processes.watchdog import Watchdog
 
 
 @dataclass(frozen=True)

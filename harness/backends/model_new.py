@@ -30,7 +30,7 @@
   on the candidate's device, else ValueError), None as a null pointer, an int or a bool as `int64_t`, a float as `float`;
   an instance of a ctypes type as it is (`ctypes.c_double(0.1)`, `ctypes.c_int32(3)`, `ctypes.c_void_p(t.data_ptr())` for a
   tensor whose strides the kernel knows). On a GPU torch's current stream is appended as the last argument.
-- `@native.host` on `forward` makes it one native call: its text becomes C++ that is built with the source (harness/host.py), which allocates,
+- `@native.host` on `forward` makes it one native call: its text becomes C++ that is built with the source (harness/problems/host.py), which allocates,
   launches the kernels and calls convolutions and matrix products through torch's C interface. Where the text says something else than sizes
   and checks, `torch.empty`, kernels, `del`, calls of torch and one `return`, where torch lacks that interface, or an argument is no plain
   tensor, `forward` runs as it stands: what it computes is the same.
@@ -57,7 +57,7 @@ import shutil
 from pathlib import Path
 
 from harness.backends import Compiled, cpu, cuda, is_python, python_module
-from harness.host import HEADER, host_source
+from harness.problems.host import HEADER, host_source
 from harness.records import DeviceFacts
 
 SUFFIX = ".py"

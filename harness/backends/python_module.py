@@ -18,10 +18,10 @@ from pathlib import Path
 
 from harness.backends import ENTROPY, Compiled, is_python, run_boxed
 from harness.backends.torch_extension import environment, why_no_torch
+from harness.farside.triton_calls import uses_triton
+from harness.processes.fork_server import FAR_SIDE, site_packages
+from harness.processes.scratch import remove_tree
 from harness.records import DeviceFacts
-from harness.scratch import remove_tree
-from harness.worker_triton import uses_triton
-from harness.zygote import FAR_SIDE, site_packages
 
 SUFFIX = ".py"
 DEVICE = "any"

@@ -13,8 +13,8 @@ from harness import device as devices
 from harness.cluster.places import Place
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
+from harness.judge.session import MissingTool
 from harness.records import Comparison, Verdict
-from harness.rig import MissingTool
 from harness.store import Store
 from kernels import catalog
 

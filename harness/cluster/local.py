@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 
-from harness import scratch
 from harness.cluster import ROOT, ClusterError, places, security
 from harness.cluster.supervisor import environment
+from harness.processes import scratch
 
 
 class Local:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import sandbox
 from harness.cluster import ROOT
 from harness.cluster.places import Place
 from harness.cluster.worker import Orders
+from harness.farside import sandbox
 
 AGAIN_S, AGAIN_AT_MOST_S = 0.5, 30.0
 """Until a worker that ended is started again; twice as long each time that it ends within STEADY_S."""

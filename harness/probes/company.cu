@@ -2,7 +2,7 @@
 //
 // Each input is made for its call from a buffer that is as large as it (who would rather compute than read it reads no less):
 // a ^ (x & b), at offsets that follow from a secret of the call and from what the consumer before has read. So no call can
-// be made before the one before it has ended. harness/company.py makes the same bytes again to check them.
+// be made before the one before it has ended. harness/timing/neighbours.py makes the same bytes again to check them.
 #include <cstdint>
 #include <cuda_runtime.h>
 

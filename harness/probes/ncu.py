@@ -1,7 +1,7 @@
 """Nsight Compute's counters of a build at its smallest and its largest timed workload: what the memory, the
 multiprocessors and the warps did, and what the warps waited for.
 
-Runs the candidate in the tools' box (harness/toolbox.py), without sudo; where the driver keeps the counters for
+Runs the candidate in the tools' box (harness/processes/toolbox.py), without sudo; where the driver keeps the counters for
 administrators, the probe says so. A candidate could forge them: they advise a planner, and decide nothing.
 """
 
@@ -13,10 +13,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import staging
 from harness.device import cuda_home
+from harness.judge import staging
+from harness.processes.toolbox import Ran, Toolbox, Unavailable
 from harness.records import Build, DeviceFacts
-from harness.toolbox import Ran, Toolbox, Unavailable
 from kernels.spec import Frozen, Spec, Workload
 
 NEEDS_CALLS = True

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.probes import ncu, sass
+from harness.processes.toolbox import Unavailable
 from harness.records import Build, DeviceFacts
-from harness.toolbox import Unavailable
 from kernels.spec import Spec, Workload
 
 NEEDS_CALLS = True

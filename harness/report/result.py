@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from harness.model import ModelGain
+from harness.judge.in_model import ModelGain
 from harness.records import (
     Cache,
     Company,

@@ -9,7 +9,7 @@ from harness.records import Draws, EpochGain, Interval
 from harness.report.inert import one_line
 
 if TYPE_CHECKING:
-    from harness.model import StepGain
+    from harness.judge.in_model import StepGain
     from harness.report.result import Result, WorkloadRow
 
 

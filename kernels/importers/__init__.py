@@ -5,7 +5,7 @@ Each file has
 - `title(path: Path) -> Title`: level, number and name of a problem, from its path;
 - `read(path: Path) -> Import`: the problem, checked. Raises KernelError with one sentence.
 
-What such a file holds is hostile: its code runs in the box only (harness/problems.py), and what the box answers comes from
+What such a file holds is hostile: its code runs in the box only (harness/problems/pytorch.py), and what the box answers comes from
 hostile code, too. A file whose name begins with `_` is shared by importers.
 """
 
@@ -26,7 +26,7 @@ SUFFIXES = (".py", ".json")
 
 
 class Import(Protocol):
-    """One problem of whatever format, as harness/problems.py opens it."""
+    """One problem of whatever format, as harness/problems/pytorch.py opens it."""
 
     title: Title
     module: str

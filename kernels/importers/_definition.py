@@ -42,7 +42,7 @@ class TensorForm(Read):
     """Names of axes; None: a number of Python."""
     dtype: str
     values: str | None = None
-    """Ours (harness/capture.py): how an input is drawn where a workload says `random`."""
+    """Ours (harness/capture/__init__.py): how an input is drawn where a workload says `random`."""
 
 
 class Definition(Read):

@@ -12,10 +12,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from harness import comparison
 from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
+from harness.timing import comparison
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
 from nodes import ledger
 from nodes.knowledge import known
@@ -160,7 +160,7 @@ def device_lines(device: DeviceFacts) -> list[str]:
 
 
 def roof_lines(device: DeviceFacts) -> list[str]:
-    """What it reaches at most, as measured (harness/roofs.py)."""
+    """What it reaches at most, as measured (harness/timing/roofs.py)."""
     found = [f"a large copy {device.bandwidth_gbps:.0f} GB/s (read plus write)"] if device.bandwidth_gbps else []
     names = {"vector": "multiply-adds on vector units", "matrix": "a library's matrix product"}
     for kind, name in names.items():

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from harness.backends import is_python
-from harness.tunables import tunables
+from harness.judge.tunables import tunables
 
 REPLY_CHARS = 400_000
 """A longer reply is not looked at."""

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from harness import comparison
 from harness.backends import model_new
+from harness.judge.tunables import structure
 from harness.records import Bound, DeviceFacts, Outcome, Timing, light_by_cache
 from harness.store import digest
-from harness.tunables import structure
+from harness.timing import comparison
 from kernels.spec import Device, Spec, Workload, expression
 from nodes import compiling, drafting
 from nodes.lesson import Lesson

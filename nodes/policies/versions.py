@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from harness import comparison
+from harness.timing import comparison
 from kernels.spec import Spec, Workload
 from nodes.rewrites.specialize.version import choices
 from nodes.roles import Attempt, Version

@@ -2,7 +2,7 @@
 
 A rewrite is deterministic, works on the syntax tree, refuses to touch what it does not understand, never looks at the
 kernel's name, and leaves code that a person would be glad to read. Numbers that a search should pick are left open as
-`#define NAME value  // tune: choices` (see harness/tunables.py); where bands of workloads turn out to want different
+`#define NAME value  // tune: choices` (see harness/judge/tunables.py); where bands of workloads turn out to want different
 ones, the tune gate has the host choose (see specialize/dispatch.py).
 """
 

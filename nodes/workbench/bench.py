@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pydantic import Field
 
 from harness.evaluate import Evaluator
-from harness.listing import functions
+from harness.judge.quick import Case
+from harness.judge.tunables import tunables
 from harness.probes.sass import ToolFailed
-from harness.quick import Case
 from harness.records import Cache, Outcome, Verdict
 from harness.store import Store
-from harness.tunables import tunables
+from harness.tools.listing import functions
 from kernels.spec import Frozen, Spec, expression
 from nodes import ledger
 from nodes.policies.render import SHORT, data, difference, knowledge

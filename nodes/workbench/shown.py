@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness import comparison
-from harness.load import DISTURBED
-from harness.quick import Quick
+from harness.judge.quick import Quick
 from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
+from harness.timing import comparison
+from harness.timing.load import DISTURBED
 from kernels.spec import Device
 from nodes.policies.render import SHORT, data
 from nodes.policies.trim import printable, trimmed

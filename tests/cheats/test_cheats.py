@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cheats
-from harness import backends, pool
-from harness.engines.process import LIMITS, Worker
+from harness import backends
 from harness.evaluate import Evaluator
+from harness.judge import pool
+from harness.judge.session import CALL_S
+from harness.processes.worker import LIMITS, Worker
 from harness.records import Outcome
-from harness.rig import CALL_S
 from kernels.spec import Device
 from tests.machine import LOOKED_AT
 

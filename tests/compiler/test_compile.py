@@ -11,8 +11,8 @@ from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
 from compiler.schedule import Schedule
+from harness.judge.search import _spills
 from harness.records import DeviceFacts
-from harness.search import _spills
 from kernels import catalog
 from nodes.compiling import STEP, compiled
 from nodes.policies.rules import RulesPolicy

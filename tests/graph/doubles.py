@@ -25,7 +25,8 @@ from pydantic import BaseModel
 
 from graph.runs import RunRecord, now
 from graph.workflow import signature
-from harness.quick import Quick
+from harness.judge.quick import Quick
+from harness.judge.search import Tuned
 from harness.records import (
     Build,
     Cache,
@@ -39,7 +40,6 @@ from harness.records import (
     Timing,
     Verdict,
 )
-from harness.search import Tuned
 from harness.store import Store, digest
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from graph.reading import config_of
 from graph.runs import Run
 from graph.session import Door, Ending
-from harness.quick import Quick
+from harness.judge.quick import Quick
 from harness.records import Build, Outcome, Verdict
 from kernels.catalog import Kernel
 from nodes import ledger

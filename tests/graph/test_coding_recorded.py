@@ -13,9 +13,9 @@ from graph.opening import open_context
 from graph.runs import RunRecord, now
 from graph.session import Door, kernel_digest
 from graph.workflow import signature
-from harness.contests import Match
 from harness.evaluate import Evaluator
-from harness.quick import Quick
+from harness.judge.comparisons import Match
+from harness.judge.quick import Quick
 from harness.records import Interval, Suite, Timing, Verdict
 from harness.store import digest
 from kernels import catalog

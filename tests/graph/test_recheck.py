@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from graph.commands.recheck import RecheckCommand
-from harness import dropin
-from harness.dropin import ExportError
+from harness.export import dropin
+from harness.export.dropin import ExportError
 from harness.store import digest
 from kernels import catalog
 from tests.test_run import BASELINE, FASTER, REFERENCE, SPEC

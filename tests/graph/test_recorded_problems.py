@@ -11,7 +11,7 @@ import pytest
 
 from graph.opening import answering
 from graph.session import Door, new_record
-from harness.problems import open_problem
+from harness.problems.pytorch import open_problem
 from harness.store import digest
 from kernels import suites
 from nodes.context import Context

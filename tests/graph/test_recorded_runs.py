@@ -18,8 +18,8 @@ from graph.runs import RunRecord, now
 from graph.session import Door, Ending, kernel_digest
 from graph.workflow import signature
 from harness.evaluate import Evaluator
+from harness.judge.search import Tuned
 from harness.records import Comparison, Interval, Suite, Timing, Verdict
-from harness.search import Tuned
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Device

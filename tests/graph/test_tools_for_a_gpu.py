@@ -20,9 +20,9 @@ from graph.runs import RunRecord, now
 from graph.session import Door, Ending, kernel_digest
 from graph.workflow import signature
 from harness.evaluate import Evaluator
-from harness.quick import Case, Quick
+from harness.judge.quick import Case, Quick
+from harness.judge.search import Tuned
 from harness.records import Build, Check, DeviceFacts, Outcome, Suite, Timing, Verdict
-from harness.search import Tuned
 from harness.store import digest
 from kernels import catalog
 from nodes.context import Context

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from harness.correctness import Layout
+from harness.checks.correctness import Layout
 from harness.device import Arena
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -17,7 +17,7 @@ Compute = Callable[["FarSide", dict[str, torch.Tensor]], None]
 
 
 class FarSide:
-    """Offers what a Contest uses of harness.engines.process.Worker. `told` is shared with other sides: (name, what)."""
+    """Offers what a Contest uses of harness.processes.worker.Worker. `told` is shared with other sides: (name, what)."""
 
     def __init__(self, name: str, one: Any, compute: Compute, told: list[tuple[str, Any]] | None = None) -> None:
         self.name, self.one, self.compute = name, one, compute

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import staging
+from harness.judge import staging
 from harness.records import Build
 from kernels.spec import Size, Spec, Tensor, Workload
 

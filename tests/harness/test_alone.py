@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.alone import standalone
+from harness.export.one_file import standalone
 
 CANDIDATE = '''"""Twice its input."""
 from __future__ import annotations

@@ -13,9 +13,9 @@ import pytest
 from harness import backends
 from harness.device import facts
 from harness.evaluate import Evaluator
+from harness.judge.verification import mapped_bench
 from harness.records import Outcome, Verdict
 from harness.store import Store
-from harness.verification import mapped_bench
 from kernels import catalog
 
 pytestmark = [

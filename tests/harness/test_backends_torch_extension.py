@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness import backends, worker_forms
+from harness import backends
 from harness.backends import torch_extension
 from harness.evaluate import Evaluator
+from harness.farside import forms
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
@@ -102,14 +103,14 @@ ARGUMENTS = [["tensor", "x", "input"], ["tensor", "y", "output"], ["size", "n", 
 def test_which_arguments_an_extension_is_given(
     names: list[str] | None, count: int, picked: list[int], returns: bool
 ) -> None:
-    form = worker_forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, names, count)
+    form = forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, names, count)
     assert form.picked == picked
     assert (form.outputs is not None) is returns
 
 
 def test_a_number_of_arguments_that_fits_nothing_is_refused() -> None:
-    with pytest.raises(worker_forms.Refused, match="takes 7 arguments"):
-        worker_forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
+    with pytest.raises(forms.Refused, match="takes 7 arguments"):
+        forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
 
 
 def _takes_two(a: Any, b: Any) -> None: ...
@@ -126,4 +127,4 @@ def _takes_two(a: Any, b: Any) -> None: ...
 def test_the_number_of_arguments_is_read_from_pythons_or_pybind11s_signature(
     function: Callable, count: int | None
 ) -> None:
-    assert worker_forms.positional(function) == count
+    assert forms.positional(function) == count

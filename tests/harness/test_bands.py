@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from harness.bands import Band, Measure, Split, between, confirmed, measures, proposed
+from harness.judge.bands import Band, Measure, Split, between, confirmed, measures, proposed
+from harness.judge.search import measured_ratios, search, spread
+from harness.judge.tunables import Tunable
 from harness.records import Outcome
-from harness.search import measured_ratios, search, spread
-from harness.timing import SideFailure
-from harness.tunables import Tunable
+from harness.timing.interleaved import SideFailure
 from kernels.spec import Size, Spec, Tensor, Workload
 
 SIZES = ((16, 4096), (32, 4096), (64, 8192), (256, 2048), (1024, 8192), (4096, 8192), (8192, 14336))

@@ -10,13 +10,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from harness import dropin
-from harness.company import Production, copies_together, drawn_together
-from harness.correctness import Layout, draw, make_case
+from harness.checks.correctness import Layout, draw, make_case
 from harness.device import Arena, generator
 from harness.evaluate import Evaluator
-from harness.staging import _values
+from harness.export import dropin
+from harness.judge.staging import _values
 from harness.store import Store
+from harness.timing.neighbours import Production, copies_together, drawn_together
 from kernels import catalog
 from kernels.spec import Spec, Tensor, Workload
 

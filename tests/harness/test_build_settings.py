@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import dropin, jobs
+from harness import jobs
 from harness.backends import cpu
 from harness.evaluate import Evaluator
+from harness.export import dropin
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness import backends
-from harness.company import BESIDE
 from harness.device import facts
-from harness.worker import CTYPES, words_of
+from harness.farside.worker import CTYPES, words_of
+from harness.timing.neighbours import BESIDE
 
 CODES = {"i": "int64_t", "f": "float", "d": "double"}
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from harness import capture, problems
-from harness.capture_source import CaptureError
+from harness import capture
+from harness.capture.source import CaptureError
+from harness.problems import pytorch
 from kernels.importers import sol_execbench
 
 pytest.importorskip("safetensors")  # the optional group `traces`
@@ -100,7 +101,7 @@ def test_a_capture_becomes_a_problem_of_the_functions_own_source(tmp_path: Path)
         for given, wanted in zip(module.Model()(x, ids, table, scale), step(x, ids, table, mode="fast"), strict=True):
             assert torch.equal(given, wanted)
     assert recorder.save() == folder  # anew, over itself
-    with closing(problems.load(str(folder), "cpu")) as opened:
+    with closing(pytorch.load(str(folder), "cpu")) as opened:
         assert opened.spec.axes == ("tokens",) and [t.name for t in opened.spec.outputs] == ["out_0", "out_1"]
         assert {t.name: t.constant for t in opened.spec.inputs} == {"x": False, "ids": False, "table": True}
         assert len(opened.spec.suite("cpu")) == 3 and len(opened.spec.suite("cpu", held_out=True)) == 2
@@ -210,7 +211,7 @@ def test_a_gpus_tensors_are_captured_by_the_same_code(tmp_path: Path):
     for n in (64, 256):
         ids = torch.randint(0, 50, (n,), device="cuda")
         recorder(torch.randn(n, 32, device="cuda"), ids, torch.randn(50, 32, device="cuda"))
-    with closing(problems.load(str(recorder.save()), "cuda")) as opened:
+    with closing(pytorch.load(str(recorder.save()), "cuda")) as opened:
         assert len(opened.spec.workloads) == 2
 
 
@@ -225,5 +226,5 @@ def test_what_had_strides_is_said_of_every_verdict(tmp_path: Path):
     recorder(torch.randn(16, 24)[:, ::3])
     problem = sol_execbench.read(recorder.save() / "definition.json")
     assert problem.definition.strided == ("x",)
-    with closing(problems.load(str(tmp_path / "strided"), "cpu")) as opened:
+    with closing(pytorch.load(str(tmp_path / "strided"), "cpu")) as opened:
         assert "x had strides where it was captured" in opened.says()

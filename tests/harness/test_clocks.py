@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import clocks, device
+from harness import device
 from harness.device import DeviceError
+from harness.timing import clocks
 
 DRIVER = """
 import os, pathlib
@@ -62,7 +63,7 @@ def test_an_exception_lets_go_of_them(log: Path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_process_that_is_killed_lets_go_of_them(log: Path, how: signal.Signals):
     program = (
-        "import signal, sys, time\nfrom harness import clocks\nclocks._uuid = lambda: 'GPU-1'\n"
+        "import signal, sys, time\nfrom harness.timing import clocks\nclocks._uuid = lambda: 'GPU-1'\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "with clocks.locked(0, 'cuda'):\n    print('here', flush=True)\n    time.sleep(600)\n"
     )

@@ -15,10 +15,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import company
-from harness.company import Mixture, Production, digest, is_kept, mixed
-from harness.correctness import Layout, draw
+from harness.checks.correctness import Layout, draw
 from harness.device import Arena, generator
+from harness.timing import neighbours
+from harness.timing.neighbours import Mixture, Production, digest, is_kept, mixed
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Size, Spec, Tensor, Workload
@@ -82,7 +82,7 @@ def raw_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def exponents(tensor: torch.Tensor) -> torch.Tensor:
-    mantissa = company._MANTISSA[str(tensor.dtype).removeprefix("torch.")]
+    mantissa = neighbours._MANTISSA[str(tensor.dtype).removeprefix("torch.")]
     width = 8 * tensor.element_size()
     return (raw_bits(tensor) >> mantissa) & ((1 << (width - 1 - mantissa)) - 1)
 
@@ -147,7 +147,7 @@ def test_values_stay_in_their_distribution(dtype: str, kind: str, goes_round: bo
 def test_of_a_range_the_whole_mantissa_is_new(dtype: str, kind: str) -> None:
     """Whoever keeps a sum of what the upper bits say must not have it for a later call."""
     one = mixture(dtype, kind, 6000, most_round_bytes=1 << 20)
-    top = 1 << (company._MANTISSA[dtype] - 1)
+    top = 1 << (neighbours._MANTISSA[dtype] - 1)
     drawn, x = one.a.view(getattr(torch, dtype)), raw_bits(one.x.view(getattr(torch, dtype)))
     whole = (x & top) != 0
     wide = drawn.to(torch.float64).abs()
@@ -237,12 +237,12 @@ def test_every_distribution_that_a_spec_may_name_can_be_mixed_or_is_drawn_whole(
         "range:0:1",
         "index:n",
     ):
-        assert kind.partition(":")[0] in company.ELEMENTWISE
+        assert kind.partition(":")[0] in neighbours.ELEMENTWISE
 
 
 def test_more_tensors_than_a_launch_can_carry_are_refused_in_a_sentence() -> None:
     spec, workload = described("float32", "ordinary", 4)
-    more = tuple(Tensor(name=f"t{i}", role="input", shape=("n",)) for i in range(company.MAX_TENSORS))
+    more = tuple(Tensor(name=f"t{i}", role="input", shape=("n",)) for i in range(neighbours.MAX_TENSORS))
     spec = spec.model_copy(update={"arguments": (*spec.arguments, *more)})
     with pytest.raises(KernelError, match="copy has 34 tensors; on a GPU at most 32"):
         Production(spec, workload, Layout(spec, workload, 2), "cuda", 0)
@@ -349,8 +349,8 @@ def produced(production: Production, message: dict[str, Any], slot: int) -> None
 
     key = mixed(word("secrets", slot) ^ word("digests", (slot - 1) % slots))
     for t, (first, stride, size, a, x, b, packs, steps) in enumerate(message["pieces"]):
-        at_a = mixed((key + 2 * t) & company._M64) % steps * 16
-        at_b = mixed((key + 2 * t + 1) & company._M64) % message["steps"] * 16
+        at_a = mixed((key + 2 * t) & neighbours._M64) % steps * 16
+        at_b = mixed((key + 2 * t + 1) & neighbours._M64) % message["steps"] * 16
         for i in range(size):
             masked = int(memory[b + at_b + i % (16 * packs)]) & (int(memory[x + at_a + i]) if x >= 0 else 0xFF)
             memory[first + slot * stride + i] = int(memory[a + at_a + i]) ^ masked
@@ -386,7 +386,7 @@ def two_inputs(dtype: str, n: int, kinds: tuple[str, str]) -> tuple[Spec, Worklo
 def test_the_parent_makes_a_gpus_inputs_once_more_to_the_bit(
     opened: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, n: int, kinds: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(company, "ROUND_BYTES", 32)
+    monkeypatch.setattr(neighbours, "ROUND_BYTES", 32)
     production = opened(*two_inputs(dtype, n, kinds), "cuda")
     seen = []
     for _ in range(2):
@@ -455,7 +455,7 @@ def test_constants_are_drawn_again_and_never_change_unseen(opened: Any, device: 
 
 
 def test_of_a_large_constant_a_part_is_drawn_again(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(company.REDRAWN_BYTES, "cpu", 40)
+    monkeypatch.setitem(neighbours.REDRAWN_BYTES, "cpu", 40)
     kernel, workload = negation("float32", 16, table=1000)
     production = opened(kernel.spec, workload, "cpu", copies=1)
     table = next(t for t in kernel.spec.inputs if t.name == "table")

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from harness import backends
-from harness.engines.process import WorkerFailure
 from harness.evaluate import Evaluator
+from harness.processes.worker import WorkerFailure
 from harness.records import DeviceFacts, Outcome
-from harness.sampling import PAIR, Contest, Side
 from harness.store import Store
+from harness.timing.sampling import PAIR, Contest, Side
 from kernels import catalog
 from kernels.spec import Workload
 

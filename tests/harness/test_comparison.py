@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import comparison
-from harness.comparison import compare, geometric_mean, median_interval
 from harness.records import Comparison, Interval
+from harness.timing import comparison
+from harness.timing.comparison import compare, geometric_mean, median_interval
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,23 @@ from typing import Any
 
 import pytest
 
-from harness import contests, device
-from harness.contests import ALONE_BLOCKS, Elsewhere, Match
-from harness.engines.process import WorkerFailure
+from harness import device
 from harness.evaluate import Evaluator
+from harness.judge import comparisons
+from harness.judge.comparisons import ALONE_BLOCKS, Elsewhere, Match
+from harness.judge.verification import _launch
+from harness.processes.worker import WorkerFailure
 from harness.records import Build, Check, Comparison, Interval, Outcome, Timing, Verdict
-from harness.sampling import SideFailure
 from harness.store import Store
-from harness.timing import Result
-from harness.verification import _launch
+from harness.timing.interleaved import Result
+from harness.timing.sampling import SideFailure
 from kernels import catalog
 from kernels.spec import Workload
 
 KERNEL = catalog.load("silu_and_mul")
 WORKLOAD = Workload(axes={"tokens": 4, "hidden": 64}, dtype="float32")
-CASE: contests.Case = (WORKLOAD, "hot", "plain")
-COLD: contests.Case = (WORKLOAD, "cold", "plain")
+CASE: comparisons.Case = (WORKLOAD, "hot", "plain")
+COLD: comparisons.Case = (WORKLOAD, "cold", "plain")
 
 
 def build(name: str) -> Build:
@@ -93,6 +94,9 @@ class Paper:
     def light_us(self, *_case: Any, again: bool = False) -> float:
         return self.light
 
+    def compile_ahead(self, one: Build, workloads: tuple[Workload, ...]) -> None:
+        """Nothing here is Triton's."""
+
     def suite(self, held_out: bool = False) -> tuple[Workload, ...]:
         large = WORKLOAD.model_copy(update={"axes": {"tokens": 4096, "hidden": 64}})
         return WORKLOAD, WORKLOAD.model_copy(update={"timed": False}), large
@@ -146,7 +150,7 @@ def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
     tmp_path: Any, mine: list[float], samples: int, median: float | None
 ) -> None:
     rig = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=mine)
-    (found,) = contests.timed(rig, MATCH, [CASE])  # type: ignore[arg-type]
+    (found,) = comparisons.timed(rig, MATCH, [CASE])  # type: ignore[arg-type]
     assert found.timing.samples == len(found.speedups) == samples and not rig.left["candidate"]
     assert rig.dropped == ["base", "mine"] * (samples // 8 - 1)
     assert rig.blocks == ((8, 8) if samples > 8 else None), "all count alike"
@@ -159,7 +163,7 @@ def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
 
 def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
     rig = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[9.8] * 3)
-    (found,) = contests.timed(rig, MATCH, [CASE], 3)  # type: ignore[arg-type]
+    (found,) = comparisons.timed(rig, MATCH, [CASE], 3)  # type: ignore[arg-type]
     assert found.timing.samples == 24 and rig.left == {"baseline": [], "candidate": []}
     assert rig.dropped == ["base", "mine"] * 2
 
@@ -167,8 +171,8 @@ def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
 def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(tmp_path: Any) -> None:
     """To end two processes and to begin two takes longer on a GPU than five contests."""
     rig = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 5.0, 10.0, 10.6, 9.5, 10.0])
-    cases: list[contests.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
-    found = contests.timed(rig, MATCH, cases)  # type: ignore[arg-type]
+    cases: list[comparisons.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
+    found = comparisons.timed(rig, MATCH, cases)  # type: ignore[arg-type]
     assert rig.asked == [*cases, cases[0], cases[3]] and rig.dropped == ["base", "mine"]
     assert [(one.timing.cache, one.timing.company, len(one.speedups)) for one in found] == [
         ("cold", "plain", 16), ("cold", "pdl", 8), ("hot", "plain", 8), ("hot", "pdl", 16),
@@ -178,18 +182,18 @@ def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(t
 def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:
     fault, late = SideFailure("baseline", Outcome.TIMEOUT, "20 s"), SideFailure("candidate", Outcome.CHEATED, "early")
     rig = Paper(Store(tmp_path), baseline=[fault, fault, 10.0], candidate=[5.0])
-    assert contests._fairly(rig, MATCH, CASE).ratios["candidate"] == [2.0] * 8  # type: ignore[arg-type]
+    assert comparisons._fairly(rig, MATCH, CASE).ratios["candidate"] == [2.0] * 8  # type: ignore[arg-type]
     assert rig.dropped == ["base", "base"] and all("again: baseline: 20 s" in said for said in rig.said[1:])
     for script in ({"baseline": [fault] * 3, "candidate": []}, {"baseline": [10.0], "candidate": [late]}):
         with pytest.raises(SideFailure) as met:
-            contests._fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
+            comparisons._fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
         assert met.value in (fault, late)
 
 
 def test_beside_an_incumbent_a_candidate_is_compared_with_both(tmp_path: Any) -> None:
     match = Match(build("mine"), {"baseline": "base", "incumbent": "best"})
     rig = Paper(Store(tmp_path), baseline=[12.0], incumbent=[6.0], candidate=[4.0])
-    (found,) = contests.timed(rig, match, [CASE])  # type: ignore[arg-type]
+    (found,) = comparisons.timed(rig, match, [CASE])  # type: ignore[arg-type]
     assert found.speedups == [3.0] * 8 and found.against == [1.5] * 8
     assert found.timing.against_incumbent.median == 1.5 and found.timing.incumbent_speedup.median == 2.0
     assert (found.timing.baseline_us, found.timing.incumbent_us, found.timing.time_us) == (12.0, 6.0, 4.0)
@@ -206,7 +210,7 @@ def test_beside_an_incumbent_a_candidate_is_compared_with_both(tmp_path: Any) ->
 def test_who_slows_the_baseline_down_is_accused(tmp_path: Any, alone: list[float], tries: int, accused: bool) -> None:
     """Ten microseconds beside it; without it the slowest of three fresh processes decides."""
     rig = Paper(Store(tmp_path), baseline=alone)
-    found = contests._compare_alone(rig, MATCH, timing(10.0))  # type: ignore[arg-type]
+    found = comparisons._compare_alone(rig, MATCH, timing(10.0))  # type: ignore[arg-type]
     said = f"the baseline takes 10.00 us beside it and {max(alone):.2f} us without it"
     assert found.says.startswith(said) if accused else found is None
     assert rig.dropped == ["mine", *["base"] * (tries - (not accused))] and rig.left == {"baseline": []}
@@ -217,14 +221,13 @@ def test_on_a_cpu_the_baseline_is_timed_beside_the_candidate_again_before_it_cou
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """10 us may have been anybody's doing: only what comes again counts, the smallest of it, and nobody is accused."""
-    monkeypatch.setattr(contests.triton_kernels, "compile_ahead", lambda *_: None)
     once = Paper(Store(tmp_path), "cpu", baseline=[8.0, 8.2, 8.0], candidate=[4.0])
-    assert contests._compare_alone(once, MATCH, timing(10.0)) is None  # type: ignore[arg-type]
+    assert comparisons._compare_alone(once, MATCH, timing(10.0)) is None  # type: ignore[arg-type]
     times = [8.0, 10.0, 8.0, 9.6, 8.0, 9.8]
     always = Paper(Store(tmp_path), "cpu", baseline=times, candidate=[4.0] * 3)
-    assert contests._compare_alone(always, MATCH, timing(10.0)).by == pytest.approx(9.6 / 8)  # type: ignore[arg-type,union-attr]
+    assert comparisons._compare_alone(always, MATCH, timing(10.0)).by == pytest.approx(9.6 / 8)  # type: ignore[arg-type,union-attr]
     twice = Paper(Store(tmp_path), "cpu", baseline=[10.0, *times] * 2, candidate=[4.0] * 8)
-    (found,), suite, _ = contests._not_slowed(twice, MATCH, [COLD], 1, ())  # type: ignore[arg-type]
+    (found,), suite, _ = comparisons._not_slowed(twice, MATCH, [COLD], 1, ())  # type: ignore[arg-type]
     assert found.timing.speedup.median == pytest.approx(2.5 / 1.2) and suite.comparison is Comparison.FASTER
 
 
@@ -232,14 +235,14 @@ def test_who_slows_the_baseline_down_once_is_timed_again_and_only_that_counts(tm
     """Beside it 10 us, alone 8; then 8 and 8: the candidate is 2x as fast, not 2.5x. Who does it again is accused, or counts as alone."""
     slow, fair = [10.0, 8.0, 8.0, 8.0], [8.0, 8.0]
     rig = Paper(Store(tmp_path), baseline=[*slow, *fair], candidate=[4.0, 4.0])
-    (found,), suite, _ = contests._not_slowed(rig, MATCH, [COLD], 1, ())  # type: ignore[arg-type]
+    (found,), suite, _ = comparisons._not_slowed(rig, MATCH, [COLD], 1, ())  # type: ignore[arg-type]
     assert found.timing.speedup.median == 2.0 and suite is not None and suite.comparison is Comparison.FASTER
     assert "timing again: the baseline takes 10.00 us beside it" in rig.said[-2]
     with pytest.raises(SideFailure, match="10.00 us beside it and 8.00 us without it") as met:
-        contests._not_slowed(Paper(Store(tmp_path), baseline=slow * 2, candidate=[4.0] * 2), MATCH, [COLD], 1, ())  # type: ignore[arg-type]
+        comparisons._not_slowed(Paper(Store(tmp_path), baseline=slow * 2, candidate=[4.0] * 2), MATCH, [COLD], 1, ())  # type: ignore[arg-type]
     assert (met.value.side, met.value.outcome) == ("candidate", Outcome.CHEATED)
     little = [10.0, 9.0, 9.0, 9.0] * 2
-    (found,), suite, _ = contests._not_slowed(  # type: ignore[arg-type]
+    (found,), suite, _ = comparisons._not_slowed(  # type: ignore[arg-type]
         Paper(Store(tmp_path), baseline=little, candidate=[4.0] * 2), MATCH, [COLD], 1, ()
     )
     assert found.timing.baseline_us == 9.0 and found.timing.speedup.median == 9 / 4 and found.speedups == [9 / 4] * 8
@@ -256,19 +259,19 @@ def test_throttled_clocks_are_a_warning_on_a_gpu_alone(tmp_path: Any, monkeypatc
     hot = {"clocks.sm": "1200", "clocks_event_reasons.active": "0x0000000000000040"}
     monkeypatch.setattr(device, "throttled", lambda reasons: reasons == hot["clocks_event_reasons.active"])
     monkeypatch.setattr(device, "ranges", lambda found: f"{len(found)} readings")
-    monkeypatch.setattr(contests.clocks, "held", lambda: "")
+    monkeypatch.setattr(comparisons.clocks, "held", lambda: "")
     rig, left = Paper(Store(tmp_path)), [cool, hot, {}]
     monkeypatch.setattr(device, "clocks", lambda: left.pop(0))
-    assert contests._look_at_clocks(rig) == []  # type: ignore[arg-type]
-    (said,) = contests._look_at_clocks(rig)  # type: ignore[arg-type]
+    assert comparisons._look_at_clocks(rig) == []  # type: ignore[arg-type]
+    (said,) = comparisons._look_at_clocks(rig)  # type: ignore[arg-type]
     assert "held back" in said and "0x0000000000000040" in said
-    assert contests._look_at_clocks(rig) == [], "nothing was found out"  # type: ignore[arg-type]
+    assert comparisons._look_at_clocks(rig) == [], "nothing was found out"  # type: ignore[arg-type]
     assert rig.clocks == [cool, hot]
     assert rig.measured["clocks"] == "2 readings, at the end of each of 2 timings"
-    monkeypatch.setattr(contests.clocks, "held", lambda: "held at 1500 MHz")
+    monkeypatch.setattr(comparisons.clocks, "held", lambda: "held at 1500 MHz")
     monkeypatch.setattr(device, "cpu_clocks", lambda: {"MHz": "2000"})
     cpu = Paper(Store(tmp_path), "cpu")
-    assert contests._look_at_clocks(cpu) == []  # type: ignore[arg-type]
+    assert comparisons._look_at_clocks(cpu) == []  # type: ignore[arg-type]
     assert cpu.measured["clocks"] == "1 readings, at the end of each of 1 timings; held at 1500 MHz"
 
 
@@ -277,7 +280,7 @@ def test_other_processes_are_noted_the_worst_of_them_first(tmp_path: Any) -> Non
     rig.others = 0.0  # type: ignore[attr-defined]
     for share, said in ((0.1, []), (0.5, ["half was taken"]), (0.2, [])):
         watch = SimpleNamespace(share=lambda share=share: share, said=lambda said=said: said)
-        assert contests._look_at_load(rig, watch) == said  # type: ignore[arg-type]
+        assert comparisons._look_at_load(rig, watch) == said  # type: ignore[arg-type]
     assert "50%" in rig.measured["load"].replace(" %", "%")
 
 
@@ -286,23 +289,23 @@ def test_what_triton_needs_at_a_size_is_compiled_before_it_is_timed_there(
 ) -> None:
     asked: list[tuple[str, tuple[Workload, ...]]] = []
 
-    def compile_ahead(_rig: Any, one: Build, workloads: tuple[Workload, ...]) -> None:
+    def compile_ahead(_self: Any, one: Build, workloads: tuple[Workload, ...]) -> None:
         asked.append((one.candidate, workloads))
         if one.candidate == "late":
             raise WorkerFailure(Outcome.TIMEOUT, "while Triton compiled its kernels: no answer within 300 s")
 
-    monkeypatch.setattr(contests.triton_kernels, "compile_ahead", compile_ahead)
-    contests.contested(Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), MATCH, CASE)  # type: ignore[arg-type]
+    monkeypatch.setattr(Paper, "compile_ahead", compile_ahead)
+    comparisons.contested(Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), MATCH, CASE)  # type: ignore[arg-type]
     assert asked == [("base", (WORKLOAD,)), ("mine", (WORKLOAD,))]
     late = Match(build("late"), {"baseline": "base"})
     with pytest.raises(SideFailure, match="while Triton compiled") as found:
-        contests.contested(Paper(Store(tmp_path)), late, CASE)  # type: ignore[arg-type]
+        comparisons.contested(Paper(Store(tmp_path)), late, CASE)  # type: ignore[arg-type]
     assert (found.value.side, found.value.outcome) == ("candidate", Outcome.TIMEOUT)
 
 
 def test_other_companies_are_timed_hot_and_said_each_by_itself(tmp_path: Any) -> None:
     rig = Paper(Store(tmp_path), baseline=[10.0, 12.0], candidate=[5.0, 12.0])
-    found = contests.in_other_company(rig, MATCH)  # type: ignore[arg-type]
+    found = comparisons.in_other_company(rig, MATCH)  # type: ignore[arg-type]
     assert rig.asked == [(WORKLOAD, "hot", "pdl"), (WORKLOAD, "hot", "alone")]
     assert [(t.company, t.cache, t.time_us) for t in found.timings] == [("pdl", "hot", 5.0), ("alone", "hot", 12.0)]
     assert {on: (suite.speedup.median, suite.comparison) for on, suite in found.suites.items()} == {
@@ -355,15 +358,15 @@ def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, mon
     asked: list[Any] = []
     layout = SimpleNamespace(shapes=lambda: ["shapes"], size=64, arguments=lambda arena, slot: [arena, slot])
     bench = SimpleNamespace(layout=layout, arena="64 bytes", write=lambda slot, inputs: asked.append((slot, inputs)))
-    monkeypatch.setattr("harness.verification.mapped_bench", lambda *_: bench)
-    monkeypatch.setattr("harness.verification.make_case", lambda *_: SimpleNamespace(inputs="of its own"))
+    monkeypatch.setattr("harness.judge.verification.mapped_bench", lambda *_: bench)
+    monkeypatch.setattr("harness.judge.verification.make_case", lambda *_: SimpleNamespace(inputs="of its own"))
     seconds = {"mine": 2e-6, "base": 5e-6}
 
     def worker(one: Build) -> Any:
         return SimpleNamespace(request=lambda message: asked.append(message) or {"seconds": seconds[one.candidate]})
 
     rig = Paper(Store(tmp_path))
-    monkeypatch.setattr("harness.verification.synchronize", lambda _: None)
+    monkeypatch.setattr("harness.judge.verification.synchronize", lambda _: None)
     rig.pool.get, rig.extra_values = worker, {}  # type: ignore[attr-defined]
     found = _launch(rig, build("mine"), build("base"), WORKLOAD)  # type: ignore[arg-type]
     assert found is not None and (found.time_us, found.baseline_us) == (pytest.approx(2.0), pytest.approx(5.0))
@@ -381,11 +384,11 @@ def test_a_baseline_has_its_own_times_of_the_contests_that_another_was_timed_in(
         checks=(Check(workload="w", name="n", passed=True),),
     )
     beside = passed.model_copy(update={"timings": (timing(40, incumbent_us=3.0, note="of the other"),)})
-    (own,) = (found := contests.timed_beside(passed, beside)).timings
+    (own,) = (found := comparisons.timed_beside(passed, beside)).timings
     assert (own.time_us, own.baseline_us, own.speedup, own.comparison) == (
         40,
         40,
-        contests.EXACTLY_ONE,
+        comparisons.EXACTLY_ONE,
         Comparison.SAME,
     )
     assert own.incumbent_us is None and own.note == "" and own.samples == 8

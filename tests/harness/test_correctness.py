@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.correctness import (
+from harness.checks.correctness import (
     UNIT_ROUNDOFF,
     Cases,
     Expected,
@@ -162,7 +162,7 @@ def test_the_stated_share_of_a_long_sum_is_the_one_that_is_judged_by():
 def test_tiny_outputs_are_judged_by_their_own_size():
     """Softmax over a long row: every value is far below any fixed absolute tolerance."""
     value = torch.softmax(torch.randn(4, 100_000, dtype=torch.float64), -1)
-    from harness.correctness import Expected
+    from harness.checks.correctness import Expected
 
     right = Expected(value, 3 * UNIT_ROUNDOFF["float16"] * value + 2.0**-24, "")
     assert judge(value.to(torch.float16), right, "float16")[0] <= 1.0
@@ -170,7 +170,7 @@ def test_tiny_outputs_are_judged_by_their_own_size():
 
 
 def test_infinities_must_agree_in_sign_and_place():
-    from harness.correctness import Expected
+    from harness.checks.correctness import Expected
 
     value = torch.tensor([1.0, float("inf"), float("-inf"), float("nan")], dtype=torch.float64)
     right = Expected(value, torch.full_like(value, 1e-3), "")
@@ -344,7 +344,7 @@ def test_a_case_that_does_not_fit_is_made_again_with_no_other_in_memory_and_else
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
         return make_case(*arguments)
 
-    monkeypatch.setattr("harness.correctness.make_case", made)
+    monkeypatch.setattr("harness.checks.correctness.make_case", made)
     fails = 1
     assert kept.get(other, "ordinary", {}).workload == other and room == [1, 0]
     assert kept.get(small, "ordinary", {}) is not first  # that one was let go of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.correctness import distributions, make_case
-from harness.crossings import MOST_BYTES, crossings
-from harness.degenerate import holes
+from harness.checks.correctness import distributions, make_case
+from harness.checks.crossings import MOST_BYTES, crossings
+from harness.problems.degenerate import holes
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import problems
-from harness.company import copies_together, drawn_together
 from harness.evaluate import Evaluator
+from harness.problems import pytorch
 from harness.records import Outcome
 from harness.store import Store
+from harness.timing.neighbours import copies_together, drawn_together
 from kernels.catalog import KernelError
 from kernels.spec import Size, Spec, Tensor, Workload
 from tests.kernels.definitions import REFERENCE, flashinfer, sol
@@ -31,7 +31,7 @@ class ModelNew(torch.nn.Module):
 @pytest.mark.parametrize("made", [flashinfer, sol])
 def test_a_right_module_passes_and_a_wrong_one_does_not(made: Callable, tmp_path: Path):
     path = made(tmp_path)
-    with Evaluator(problems.load(str(path), "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+    with Evaluator(pytorch.load(str(path), "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
         store = evaluator.store
         verdict = evaluator.verify(evaluator.build(store.put(NEW)))
         assert verdict.passed, verdict.reason
@@ -60,7 +60,7 @@ def test_inputs_that_one_function_draws_stay_together_while_they_are_timed():
 @pytest.mark.parametrize("made", [flashinfer, sol])
 def test_a_gpu_judges_the_same(made: Callable, tmp_path: Path):
     """Inputs that go together come from the box to the device; every timed call has some that match."""
-    with Evaluator(problems.load(str(made(tmp_path)), "cuda"), "cuda", Store(tmp_path / "store")) as evaluator:
+    with Evaluator(pytorch.load(str(made(tmp_path)), "cuda"), "cuda", Store(tmp_path / "store")) as evaluator:
         store = evaluator.store
         baseline = evaluator.verify(evaluator.build(store.put(evaluator.kernel.text)))
         assert baseline.passed, baseline.reason
@@ -74,7 +74,7 @@ def test_a_reference_of_theirs_never_runs_in_this_process(tmp_path: Path):
     mark = tmp_path / "mark"
     body = f"import os\nimport pathlib\nos.environ['SEEN'] = 'yes'\npathlib.Path({str(mark)!r}).write_text('here')\n"
     path = flashinfer(tmp_path / "set", change=lambda definition, _w: definition.update(reference=body + REFERENCE))
-    with pytest.raises(KernelError, match="cannot be imported"), closing(problems.load(str(path), "cpu")):
+    with pytest.raises(KernelError, match="cannot be imported"), closing(pytorch.load(str(path), "cpu")):
         pass
     assert not mark.exists()
 
@@ -82,4 +82,4 @@ def test_a_reference_of_theirs_never_runs_in_this_process(tmp_path: Path):
 def test_a_file_that_is_no_definition_says_what_is_one(tmp_path: Path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(KernelError, match="it must be a definition of flashinfer-bench"):
-        problems.load(str(tmp_path / "x.json"), "cpu")
+        pytorch.load(str(tmp_path / "x.json"), "cpu")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import dropin
-from harness.dropin import ExportError
+from harness.export import dropin
+from harness.export.dropin import ExportError
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload

@@ -11,15 +11,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import backends, contests, sandbox, timing, verification
-from harness.correctness import distributions
+from harness import backends
+from harness.checks.correctness import distributions
 from harness.device import facts
 from harness.evaluate import Evaluator
+from harness.farside import sandbox
+from harness.judge import comparisons, verification
+from harness.judge.search import measured_ratios
+from harness.judge.session import CACHES, MissingTool
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing
-from harness.rig import CACHES, MissingTool
-from harness.sampling import PROTOCOLS, SideFailure
-from harness.search import measured_ratios
 from harness.store import Store, digest
+from harness.timing import interleaved
+from harness.timing.sampling import PROTOCOLS, SideFailure
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -101,7 +104,7 @@ def test_baseline_passes_and_is_timed(evaluator, source):
 
 
 def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source, monkeypatch):
-    monkeypatch.setattr("harness.load.Watch.share", lambda _self: 0.6)
+    monkeypatch.setattr("harness.timing.load.Watch.share", lambda _self: 0.6)
     verdict = judged(evaluator, source)
     measured = evaluator.measure(verdict, baseline=verdict.candidate)
     assert "other processes took 60% of this machine's CPU while it was timed" in measured.warnings
@@ -129,7 +132,7 @@ def test_several_contests_count_as_one_each_in_fresh_processes_and_are_kept_apar
     assert twice.passed, twice.reason
     assert min(timed.samples for timed in twice.timings) >= 2 * PROTOCOLS["cpu"].blocks[0]
     assert started.count(other.candidate) >= len(twice.timings)
-    monkeypatch.setattr(contests, "timed", lambda *_: pytest.fail("timed"))
+    monkeypatch.setattr(comparisons, "timed", lambda *_: pytest.fail("timed"))
     assert evaluator.measure(other, baseline=baseline.candidate, contests=2) == twice
     with pytest.raises(pytest.fail.Exception, match="timed"):
         evaluator.measure(other, baseline=baseline.candidate)
@@ -311,7 +314,7 @@ def test_a_suite_is_not_faster_by_its_hot_cases_alone(evaluator, cold, hot, says
         )
         for cache in ("cold", "hot", "hot")
     ]
-    suite = contests.suite_of(evaluator, [[cold] * 8, [hot] * 8, [hot] * 8], timings)
+    suite = comparisons.suite_of(evaluator, [[cold] * 8, [hot] * 8, [hot] * 8], timings)
     assert suite.comparison is says
     assert suite.speedup.median == pytest.approx((cold * hot * hot) ** (1 / 3))
 
@@ -328,20 +331,20 @@ def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, sou
 
     times = {"baseline": 10.0, "candidate": share * light_us}
     checks = {"candidate": [Check(workload="w", name="8 timed calls, hot", passed=True)]}
-    result = timing.Result(
+    result = interleaved.Result(
         times, {"candidate": [10 / times["candidate"]] * 8}, checks, 8, dict.fromkeys(times, True), {}
     )
     monkeypatch.setattr(evaluator, "light_us", bound)
     monkeypatch.setattr(evaluator, "contest", lambda *_: None)
     monkeypatch.setattr(evaluator, "run", lambda *_, **__: result)
     baseline = judged(evaluator, source).candidate
-    match, case = contests.Match(verdict.build, {"baseline": baseline}), (evaluator.suite()[1], "hot", "plain")
+    match, case = comparisons.Match(verdict.build, {"baseline": baseline}), (evaluator.suite()[1], "hot", "plain")
     if accused:
         with pytest.raises(SideFailure, match=r"moving its bytes takes 8.00 us here") as failure:
-            contests.timed(evaluator, match, [case])
+            comparisons.timed(evaluator, match, [case])
         assert failure.value.outcome is Outcome.CHEATED and failure.value.side == "candidate"
     else:
-        (timed,) = contests.timed(evaluator, match, [case])
+        (timed,) = comparisons.timed(evaluator, match, [case])
         assert timed.timing.light_fraction == pytest.approx(1 / share)
     assert asked == [False, True] if accused else [False]
 
@@ -397,7 +400,7 @@ def test_a_variant_that_fails_while_it_is_timed_is_started_afresh_once(
     evaluator, source, monkeypatch, failures, measured
 ):
     text = source.replace("#include <cstdint>", "#include <cstdint>\n#define SIZE 1  // tune: 1 2\n", 1)
-    timed, left = timing.run, [failures]
+    timed, left = interleaved.run, [failures]
 
     def fails_first(contest, sides, **more):
         if left[0] and any(side.name == "1" for side in sides):
@@ -405,7 +408,7 @@ def test_a_variant_that_fails_while_it_is_timed_is_started_afresh_once(
             raise SideFailure("1", Outcome.CHEATED, "its clock disagrees")
         return timed(contest, sides, **more)
 
-    monkeypatch.setattr(timing, "run", fails_first)
+    monkeypatch.setattr(interleaved, "run", fails_first)
     cases = [(evaluator.suite()[1], "hot")]
     (ratios,) = measured_ratios(evaluator, text, [{"SIZE": 2}], cases, 3)
     assert (ratios is not None) == measured
@@ -453,7 +456,7 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
     """It has passed before: a busy machine may have accused it, and a run must not end for that."""
     baseline = judged(evaluator, source)
     other = judged(evaluator, source + "\n// another\n")
-    contested, left = contests.contested, [failures]
+    contested, left = comparisons.contested, [failures]
 
     def fails_first(*arguments, **how):
         if left[0]:
@@ -461,7 +464,7 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
             raise SideFailure("baseline", Outcome.CHEATED, "its clock disagrees")
         return contested(*arguments, **how)
 
-    monkeypatch.setattr(contests, "contested", fails_first)
+    monkeypatch.setattr(comparisons, "contested", fails_first)
     if ends:
         with pytest.raises(RuntimeError, match="the baseline failed while it was timed: its clock disagrees"):
             evaluator.measure(other, baseline=baseline.candidate)

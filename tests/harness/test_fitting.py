@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from harness import device
+from harness.checks.fitting import left_out, one_signed, too_large
 from harness.evaluate import Evaluator
-from harness.fitting import left_out, one_signed, too_large
 from harness.store import Store
 from kernels import catalog
 from kernels.catalog import KernelError
@@ -25,7 +25,7 @@ def kernel_of(*workloads: Workload):
 
 @pytest.fixture
 def nothing_is_drawn(monkeypatch):
-    monkeypatch.setattr("harness.correctness.make_case", lambda *_: pytest.fail("inputs were drawn"))
+    monkeypatch.setattr("harness.checks.correctness.make_case", lambda *_: pytest.fail("inputs were drawn"))
 
 
 def test_an_addition_that_the_machine_cannot_hold_is_refused_before_it_is_drawn(tmp_path, nothing_is_drawn):
@@ -54,7 +54,7 @@ def test_a_suite_of_which_nothing_is_left_is_an_error(tmp_path, others):
 
 
 def test_a_required_sandbox_is_not_refused_for_a_workload_that_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("harness.sandbox.missing", lambda _active: ())
+    monkeypatch.setattr("harness.farside.sandbox.missing", lambda _active: ())
     with Evaluator(kernel_of(SMALL, HUGE), "cpu", Store(tmp_path), sandbox_mode="require") as evaluator:
         build = evaluator.build(evaluator.store.put(evaluator.kernel.baseline("cpu")[1].read_text()))
         assert evaluator.verify(build).passed

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from harness.backends.model_new import native_source
-from harness.host import NoHost, translated
-from harness.worker_forms import Native
+from harness.farside.forms import Native
+from harness.problems.host import NoHost, translated
 
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Werror"]
 CANDIDATE = '''

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from harness import backends, company
-from harness.contests import Elsewhere, Match
+from harness import backends
 from harness.evaluate import Evaluator, Readings, Sanitized
-from harness.quick import Quick
+from harness.judge.comparisons import Elsewhere, Match
+from harness.judge.quick import Quick
+from harness.judge.search import Tuned
+from harness.judge.session import CALL_S
+from harness.judge.verification import Drawn
 from harness.records import Build, Check, Comparison, DeviceFacts, Draws, Interval, Outcome, Suite, Verdict
-from harness.rig import CALL_S
-from harness.sanitizer import Report
-from harness.search import Tuned
 from harness.store import Store
-from harness.timing import Result
-from harness.verification import Drawn
+from harness.timing import neighbours
+from harness.timing.interleaved import Result
+from harness.tools.sanitizer import Report
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Workload
@@ -253,7 +254,7 @@ def test_the_sanitizer_sees_what_is_small_and_every_dtype(tmp_path: Path, monkey
 
     dropped: list[str] = []
     monkeypatch.setattr(one.pool, "drop", dropped.append)
-    monkeypatch.setattr("harness.sanitizer.watch", watch)
+    monkeypatch.setattr("harness.tools.sanitizer.watch", watch)
     assert one.sanitize(passed("mine")).passed
     of_spec, of_build, workloads, device, say, gone = seen
     assert (of_spec, of_build, device, say, gone) == (spec, build("mine"), "cuda", one.say, ["mine"])
@@ -286,7 +287,7 @@ def test_around_a_timed_call_stands_what_is_ours_or_nothing_is_timed(
 ) -> None:
     one = Counting(tmp_path)
     monkeypatch.setattr(one, "build", lambda name: build(name))
-    ours = one.store.put(company.BESIDE[one.device].read_text())
+    ours = one.store.put(neighbours.BESIDE[one.device].read_text())
     assert one._company() == Path(f"{ours}.so")
     broken = build("ours").model_copy(update={"ok": False, "log": "no such flag"})
     monkeypatch.setattr(one, "build", lambda _name: broken)

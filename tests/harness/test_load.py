@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import load
+from harness.timing import load
 
 pytestmark = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc")
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPIN = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
-HOLD = (
-    "import time\nfrom harness import load\nwith load.announced():\n    print('held', flush=True)\n    time.sleep(60)"
-)
+HOLD = "import time\nfrom harness.timing import load\nwith load.announced():\n    print('held', flush=True)\n    time.sleep(60)"
 
 
 def settle(true) -> bool:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import device, light, machine
+from harness import device, machine
 from harness.evaluate import Evaluator
 from harness.jobs import Answer, Bench, Job
 from harness.records import Build
 from harness.remote import Remote
 from harness.store import Store
+from harness.timing import speed_of_light
 from kernels import catalog
 
 
@@ -75,7 +76,7 @@ def test_runs_share_the_builds_of_our_sources_and_of_no_candidate(cache: Path, t
     text = f"{kernel.baseline('cpu')[1].read_text()}// a candidate\n"
     for folder in ("first", "second"):
         with Evaluator(kernel, "cpu", Store(tmp_path / folder), dtypes=("float32",)) as evaluator:
-            ours, theirs = (evaluator.store.put(one) for one in (light.source("cpu").read_text(), text))
+            ours, theirs = (evaluator.store.put(one) for one in (speed_of_light.source("cpu").read_text(), text))
             builds = [evaluator.build(one) for one in (ours, theirs)]
             assert all(Path(build.artefact).is_relative_to(tmp_path / folder) for build in builds)
     kept = [path.name for path in (cache / "runs" / "records" / "build").iterdir()]

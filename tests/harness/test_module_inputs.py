@@ -7,23 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import of_problems, whose_code
-from harness.contests import Match, held_back
 from harness.evaluate import Evaluator
-from harness.problems import Problem, open_problem
+from harness.farside.problem import distribution, is_bound, is_structured, outline, own_kind, picked, sampled, table_of
+from harness.judge import of_problems, whose_code
+from harness.judge.comparisons import Match, held_back
+from harness.judge.whose_code import Seen, doubt
+from harness.problems.pytorch import Problem, open_problem
 from harness.records import Comparison, Interval, Outcome, Suite, Verdict
 from harness.store import Store
-from harness.whose_code import Seen, doubt
-from harness.worker_problem import (
-    distribution,
-    is_bound,
-    is_structured,
-    outline,
-    own_kind,
-    picked,
-    sampled,
-    table_of,
-)
 from kernels import importers
 
 HEAD = "import torch\nfrom torch import nn\n\n\n"

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from harness import worker_state
 from harness.evaluate import Evaluator
-from harness.problems import Problem, open_problem
+from harness.farside import module_state
+from harness.farside.problem import Trial, Unfit
+from harness.problems.pytorch import Problem, open_problem
 from harness.records import Outcome, Verdict
 from harness.store import Store
-from harness.worker_problem import Trial, Unfit
 from kernels.catalog import KernelError
 
 HEAD = "import torch\nfrom torch import nn\n\n\n"
@@ -77,15 +77,15 @@ def test_a_module_goes_on_from_a_state_that_is_put_in():
     x = torch.randn(3, 4, 8)
     entries = Trial(Everything(), {"l": [{"t": 0}]}).state([x[0]], [x[1]])
 
-    def made(calls: int) -> tuple[nn.Module, worker_state.State]:
+    def made(calls: int) -> tuple[nn.Module, module_state.State]:
         module = Everything()
         with torch.no_grad():
             for given in x[:calls]:
                 module(given)
-        return module, worker_state.State(entries, module, "cpu", ValueError)
+        return module, module_state.State(entries, module, "cpu", ValueError)
 
-    def read(state: worker_state.State) -> list[torch.Tensor]:
-        buffers = [torch.full((rows, worker_state.ROW), 7, dtype=getattr(torch, dtype)) for dtype, rows in state.groups]
+    def read(state: module_state.State) -> list[torch.Tensor]:
+        buffers = [torch.full((rows, module_state.ROW), 7, dtype=getattr(torch, dtype)) for dtype, rows in state.groups]
         state.read(state.prepare(buffers), buffers)
         return buffers
 

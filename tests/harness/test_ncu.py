@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import probes, staging
+from harness import probes
 from harness.evaluate import Evaluator
+from harness.judge import staging
 from harness.probes import ncu
+from harness.processes.toolbox import Ran
 from harness.records import Build, DeviceFacts
 from harness.store import Store
-from harness.toolbox import Ran
 from kernels import catalog
 from kernels.spec import Spec, Workload
 from tests.harness import stand_in

@@ -10,8 +10,8 @@ import pytest
 
 from harness import patch
 from harness.backends import stable_abi
-from harness.dropin import ExportError
 from harness.evaluate import Evaluator
+from harness.export.dropin import ExportError
 from harness.report.pull_request import markdown
 from harness.store import Store
 from kernels import catalog
@@ -92,7 +92,7 @@ def test_the_patched_file_builds_in_its_form_and_calls_the_winner(tmp_path: Path
     with Evaluator(replace(KERNEL, spec=spec, folder=folder), "cpu", Store(tmp_path / "store")) as evaluator:
         build = evaluator.build(evaluator.store.put(after["act.cpp"]))
         assert build.ok, build.log
-        from harness.verification import checked_once
+        from harness.judge.verification import checked_once
 
         assert not any(checked_once(evaluator, build, workload) for workload in spec.workloads)
 

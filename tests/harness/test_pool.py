@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from harness import pool
 from harness.device import DeviceError
-from harness.engines.process import LIMITS, WorkerFailure
-from harness.pool import OURS, Pool
-from harness.problems import COMPILING
+from harness.judge import pool
+from harness.judge.pool import OURS, Pool
+from harness.problems.pytorch import COMPILING
+from harness.processes.worker import LIMITS, WorkerFailure
 from harness.records import Build, Outcome
-from harness.timing import SideFailure
+from harness.timing.interleaved import SideFailure
 from kernels import catalog
 
 GIB = 1 << 30

@@ -11,14 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from harness import degenerate, of_problems
-from harness.correctness import GIVEN
-from harness.engines.process import WorkerFailure
+from harness import evaluate
+from harness.checks.correctness import GIVEN
 from harness.evaluate import Evaluator
-from harness.problems import Problem, open_problem, reopened
+from harness.farside.problem import Trial, convolutions_in_tf32, distribution
+from harness.judge import of_problems
+from harness.problems import degenerate
+from harness.problems.pytorch import Problem, open_problem, reopened
+from harness.processes.worker import WorkerFailure
 from harness.records import Check, Outcome, Verdict
 from harness.store import Store
-from harness.worker_problem import Trial, convolutions_in_tf32, distribution
 from kernels import catalog, suites
 from kernels.catalog import KernelError
 
@@ -419,7 +421,7 @@ def test_convolutions_take_operands_of_tf32_where_torch_lets_them_on_a_gpu():
 @pytest.mark.parametrize("checked", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("few_samples")
 def test_torch_compile_is_a_baseline(checked: bool, opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from harness.of_problems import measure_against
+    from harness.evaluate import measure_against
 
     problem = opened(SMALL)
     with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
@@ -448,7 +450,7 @@ def test_torch_compile_is_checked_where_it_is_timed_and_nowhere_else(opened, tmp
         monkeypatch.setattr(evaluator, "suite", lambda: (shipped, other))
         monkeypatch.setattr(evaluator, "build", lambda source: source)
         monkeypatch.setattr(evaluator, "verify", lambda _build, only: (asked.append(only), wrong)[1])
-        found = of_problems.measure_against(evaluator, problem, passed, "compile")
+        found = evaluate.measure_against(evaluator, problem, passed, "compile")
     assert asked == [shipped] and not found.against and "no baseline here: INCORRECT: off by one" in found.notes[-1]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import of_problems, protocol_kernelbench
+from harness import evaluate, protocol_kernelbench
 from harness.evaluate import Evaluator
-from harness.problems import open_problem
+from harness.problems.pytorch import open_problem
 from harness.records import Outcome
 from harness.store import Store
 
@@ -94,7 +94,7 @@ def test_it_is_timed_against_eager_and_compiled(evaluator: Evaluator):
     verdict = evaluator.verify(evaluator.build(evaluator.store.put(HONEST)))
     measured = evaluator.measure(verdict, baseline=base)
     assert measured.passed and measured.suite is not None, measured.reason
-    found = of_problems.measure_against(evaluator, evaluator.kernel, measured, "compile")  # type: ignore[arg-type]
+    found = evaluate.measure_against(evaluator, evaluator.kernel, measured, "compile")  # type: ignore[arg-type]
     assert "compile" in found.against, "\n".join(found.notes)
 
 

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from harness import backends, scratch
-from harness.engines.process import ADDR_NO_RANDOMIZE, Worker
+from harness import backends
 from harness.evaluate import Evaluator
+from harness.judge.session import CALL_S
+from harness.processes import scratch
+from harness.processes.scratch import remove_tree
+from harness.processes.worker import ADDR_NO_RANDOMIZE, Worker
 from harness.records import Outcome
-from harness.rig import CALL_S
-from harness.scratch import remove_tree
 from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import properties
-from harness.correctness import draw, drawn, expected, judge_call, make_case
+from harness.checks import properties
+from harness.checks.correctness import draw, drawn, expected, judge_call, make_case
 from harness.device import generator
 from harness.evaluate import Evaluator
 from harness.records import Outcome

@@ -11,7 +11,7 @@ import torch
 
 from harness import protocol_kernelbench as protocol
 from harness.evaluate import Evaluator
-from harness.problems import open_problem
+from harness.problems.pytorch import open_problem
 from harness.protocol_kernelbench import KernelBenchResult
 from harness.records import Outcome
 from harness.store import Store

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from harness import load, quick
-from harness.contests import Match
+from harness.judge import quick
+from harness.judge.comparisons import Match
 from harness.records import Outcome
-from harness.sampling import SideFailure
 from harness.store import Store
-from harness.timing import Result
+from harness.timing import load
+from harness.timing.interleaved import Result
+from harness.timing.sampling import SideFailure
 from tests.harness.test_contests import WORKLOAD, Paper, build
 
 MATCH = Match(build("mine"), {"baseline": "base", "incumbent": "best"})

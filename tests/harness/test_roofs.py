@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import load, roofs
 from harness.evaluate import Evaluator
 from harness.records import Comparison, DeviceFacts, Interval, Roof, Timing
 from harness.store import Store
+from harness.timing import load, roofs
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
 

@@ -22,8 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import sandbox, watchdog
-from harness.watchdog import Watchdog, session_members
+from harness.farside import sandbox
+from harness.processes import watchdog
+from harness.processes.watchdog import Watchdog, session_members
 
 SOURCE = Path(sandbox.__file__)
 NOBODY = 65534

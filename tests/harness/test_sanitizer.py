@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import sanitizer
 from harness.evaluate import Evaluator
+from harness.processes.toolbox import Ran
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
-from harness.sanitizer import Report
 from harness.store import Store
-from harness.toolbox import Ran
+from harness.tools import sanitizer
+from harness.tools.sanitizer import Report
 from kernels import catalog
 from kernels.spec import Spec, Workload
 from tests.harness import stand_in

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import scratch
+from harness.processes import scratch
 
 HOLD = """
 import sys
-from harness import scratch
+from harness.processes import scratch
 folder = scratch.folder("worker")
 (folder / "output.txt").write_text("half of it")
 print(folder, flush=True)

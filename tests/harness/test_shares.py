@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.shares import divide
+from harness.judge.shares import divide
 
 COPY = "Memcpy DtoD (Device -> Device)"
 EAGER = {"sm90_xmma_fprop_implicit_gemm": 20.0, "void at::native::tanh_kernel": 3.0, COPY: 4.1}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.probes import ncu, sass, stalls
+from harness.processes.toolbox import Ran
 from harness.records import Build
-from harness.toolbox import Ran
 from tests.harness.test_ncu import H200, SPEC
 
 # Line 3 is inlined into line 11; of what a header of CUDA's does the line is the candidate's own.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import staging
+from harness.judge import staging
 from harness.records import Build
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from tests.harness import stand_in

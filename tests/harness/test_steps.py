@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.correctness import drawn, expected, judge_closely
-from harness.worker_rounding import Rounding
+from harness.checks.correctness import drawn, expected, judge_closely
+from harness.farside.rounding import Rounding
 from kernels.catalog import Kernel
 from kernels.spec import Dtype, Spec, Tensor, Workload
 

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from harness import backends, sampling, timing
-from harness.company import BESIDE
+from harness import backends
 from harness.device import Arena, facts
-from harness.engines.process import Worker, WorkerFailure
+from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Check, Outcome
-from harness.sampling import LEAST_SHARE, PAIR, PROTOCOLS, Contest, Side, SideFailure, _blame, chain_length, clocked
-from harness.timing import (
+from harness.timing import interleaved, sampling
+from harness.timing.interleaved import (
     ACCUSING_PAIRS,
     CHECKS,
     LEAST_OWN,
@@ -35,6 +34,18 @@ from harness.timing import (
     _outside,
     _ratios,
     _spread,
+)
+from harness.timing.neighbours import BESIDE
+from harness.timing.sampling import (
+    LEAST_SHARE,
+    PAIR,
+    PROTOCOLS,
+    Contest,
+    Side,
+    SideFailure,
+    _blame,
+    chain_length,
+    clocked,
 )
 from kernels import catalog
 from kernels.spec import Workload
@@ -269,7 +280,7 @@ def test_only_one_process_runs_while_one_is_timed(stage: Any) -> None:
 
     told: list[tuple[str, Any]] = []
     sides += [Side(name, FarSide(name, one, compute, told)) for name in ("first", "other", "third")]  # type: ignore[arg-type]
-    timing.run(one, sides, check=("other",))
+    interleaved.run(one, sides, check=("other",))
     assert {name for name, what in told if isinstance(what, list)} == {"first", "other", "third"}
     assert all(side.worker.stopped for side in sides)  # type: ignore[attr-defined]
 
@@ -278,7 +289,7 @@ def test_the_order_of_the_sides_is_drawn_anew_for_each_block(stage: Any) -> None
     one = stage(negation("float32", 100))
     told: list[tuple[str, Any]] = []
     sides = [Side(name, FarSide(name, one, negate, told)) for name in ("a", "b", "c")]  # type: ignore[arg-type]
-    timing.run(one, sides, blocks=(20, 20))
+    interleaved.run(one, sides, blocks=(20, 20))
     order = [name for name, what in told if isinstance(what, list)]
     requests = {name: side.rounds for name, side in zip("abc", sides, strict=True)}
     assert set(requests.values()) == {1}
@@ -569,7 +580,7 @@ def test_so_many_calls_are_looked_at(stage: Any, elements: int, looks: int) -> N
     """One of each sample, and a few where a look takes long; and those of other distributions."""
     one = stage(negation("float32", elements), cache_bytes=16 << 20)
     sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "other")]  # type: ignore[arg-type]
-    result = timing.run(one, sides, check=("other",), blocks=(8, 8))
+    result = interleaved.run(one, sides, check=("other",), blocks=(8, 8))
     assert [side.looked for side in sides] == [0, looks]
     assert [check.name for check in result.checks["other"]] == [f"{looks} timed calls, hot"]
     assert result.checks["first"] == []
@@ -591,7 +602,7 @@ def test_a_failure_names_its_side(stage: Any) -> None:
 
     sides = [Side("first", FarSide("first", one, negate)), Side("lazy", FarSide("lazy", one, nothing))]  # type: ignore[arg-type]
     with pytest.raises(SideFailure, match="skipped work") as failure:
-        timing.run(one, sides)
+        interleaved.run(one, sides)
     assert failure.value.side == "lazy"
 
 
@@ -645,7 +656,7 @@ def test_a_contest_takes_its_neighbours_off(stage: Any) -> None:
     sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "other", PAIR)]  # type: ignore[arg-type]
     for each, call_s in zip(sides, (3e-3, 2e-3, 1e-3), strict=True):
         each.worker.call_s = call_s  # type: ignore[attr-defined]
-    result = timing.run(one, sides[:2], pair=sides[2])
+    result = interleaved.run(one, sides[:2], pair=sides[2])
     assert result.median_us == pytest.approx({"first": 2000, "other": 1000})
     assert result.ratios["other"] == pytest.approx([2.0] * result.samples)
     assert result.speedup("other").median == pytest.approx(2.0)
@@ -663,10 +674,10 @@ def test_samples_are_taken_until_the_interval_is_narrow(stage: Any) -> None:
         far.call_s = 1e-3 * rng.uniform(1.0, 1.3)
 
     sides[1].worker.compute = noisy  # type: ignore[attr-defined]
-    assert timing.run(one, sides).samples == PROTOCOLS["cpu"].blocks[1]
+    assert interleaved.run(one, sides).samples == PROTOCOLS["cpu"].blocks[1]
     one.protocol = replace(one.protocol, patience_s=0.0)
     fresh = [Side(side.name, side.worker) for side in sides]
-    assert timing.run(one, fresh).samples == PROTOCOLS["cpu"].blocks[0]
+    assert interleaved.run(one, fresh).samples == PROTOCOLS["cpu"].blocks[0]
 
 
 # --- whose clock is believed -----------------------------------------------------------------------------------------
@@ -759,18 +770,18 @@ def test_who_computes_only_in_short_samples_and_claims_that_they_are_quick_is_wr
     sides = [Side("first", FarSide("first", one, negate)), Side("other", FarSide("other", one, compute))]  # type: ignore[arg-type]
     assert math.ceil(LONG_S / claims_s) >= 5 and one.layout.slots >= 5
     with pytest.raises(SideFailure, match="wrong while it was timed") as failure:
-        timing.run(one, sides, check=("other",))
+        interleaved.run(one, sides, check=("other",))
     assert (failure.value.side, failure.value.outcome) == ("other", Outcome.CHEATED)
 
 
 def test_a_contest_ends_with_a_doubt_of_the_clock_that_lacks(stage: Any) -> None:
     one = stage(negation("float32", 100))
     sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
-    assert set(timing.run(one, sides).median_us) == {"first", "late"}
+    assert set(interleaved.run(one, sides).median_us) == {"first", "late"}
     again = [Side(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
     again[1].worker.lacks_s = 1.0  # type: ignore[attr-defined]
     with pytest.raises(SideFailure, match="its clock lacks") as failure:
-        timing.run(one, again)
+        interleaved.run(one, again)
     assert (failure.value.side, failure.value.outcome) == ("late", Outcome.CHEATED)
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import sandbox, scratch, toolbox, watchdog
+from harness.farside import sandbox
+from harness.processes import scratch, toolbox, watchdog
 
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -37,18 +38,19 @@ def refused(act):
 def answer(value):
     print(json.dumps(value), flush=True)
 """
-# Runs harness/toolbox.py's parent side by its path, so that `nobody` can, who cannot read this checkout.
+# Runs harness/processes/toolbox.py's parent side by its path, so that `nobody` can, who cannot read this checkout.
 DRIVER = """
 import importlib.util, json, sys
 from dataclasses import asdict
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-for name in ("harness", "harness.sandbox", "harness.watchdog", "harness.toolbox"):
+for name in ("harness", "harness.farside", "harness.farside.sandbox", "harness.processes", "harness.processes.watchdog",
+             "harness.processes.toolbox"):
     place = Path(sys.argv[1], *name.split("."))
     place = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     spec = importlib.util.spec_from_file_location(name, place)
     module = importlib.util.module_from_spec(spec); sys.modules[name] = module; spec.loader.exec_module(module)
-toolbox, sandbox = sys.modules["harness.toolbox"], sys.modules["harness.sandbox"]
+toolbox, sandbox = sys.modules["harness.processes.toolbox"], sys.modules["harness.farside.sandbox"]
 asked = json.loads(sys.stdin.read())
 with toolbox.Toolbox() as box:
     for name, text in asked["files"].items():
@@ -132,7 +134,10 @@ def user(request: pytest.FixtureRequest) -> Iterator[User]:
     (folder / "harness").mkdir(parents=True)
     (folder / "harness" / "__init__.py").touch()
     for module in (sandbox, scratch, watchdog, toolbox):
-        shutil.copy(str(module.__file__), folder / "harness")
+        room = folder / "harness" / Path(str(module.__file__)).parent.name
+        room.mkdir(exist_ok=True)
+        (room / "__init__.py").touch()
+        shutil.copy(str(module.__file__), room)
     if request.param == "nobody":
         os.chown(folder, NOBODY, NOBODY)
     yield User(request.param, folder)
@@ -460,8 +465,9 @@ def test_without_a_layer_nothing_runs_and_it_says_why(tmp_path: Path, taken: str
     }  # fmt: skip
     code = f"""
 import json, sys
-sys.path.insert(0, {str(Path(toolbox.__file__).parent.parent)!r})
-from harness import sandbox, toolbox
+sys.path.insert(0, {str(Path(toolbox.__file__).parents[2])!r})
+from harness.farside import sandbox
+from harness.processes import toolbox
 {taken}
 spec = json.loads({json.dumps(spec)!r})
 sandbox.launch(lambda names, parent: toolbox._run_boxed(spec, ["touch", "ran"], names, parent),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import sanitizer
 from harness.backends import cuda
 from harness.device import facts
 from harness.probes import ncu, stalls
 from harness.records import Build
+from harness.tools import sanitizer
 from kernels.spec import Workload
 from tests.harness import stand_in
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import dropin
 from harness.evaluate import Evaluator
+from harness.export import dropin
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog

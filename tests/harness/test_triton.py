@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from harness import pool, triton_kernels
 from harness.backends import python_module
 from harness.device import facts
-from harness.engines.process import Worker, WorkerFailure
 from harness.evaluate import Evaluator
-from harness.problems import open_problem
+from harness.farside import triton_calls
+from harness.farside.triton_calls import CACHE, LATE
+from harness.judge import pool, triton_kernels
+from harness.judge.verification import mapped_bench
+from harness.problems.pytorch import open_problem
+from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Outcome
 from harness.store import Store
-from harness.verification import mapped_bench
-from harness.worker_triton import CACHE, LATE
 from kernels import catalog
 
 pytestmark = pytest.mark.xdist_group("zygote")
@@ -125,9 +126,9 @@ COMPILES = """
 import sys
 
 sys.path.insert(0, sys.argv[1])
-import worker_triton
+import triton_calls
 
-worker_triton.settle(sys.argv[2], gpu=True, compilers=sys.argv[3] == "compilers")
+triton_calls.settle(sys.argv[2], gpu=True, compilers=sys.argv[3] == "compilers")
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -152,10 +153,10 @@ def test_what_was_compiled_in_one_process_is_found_by_one_that_may_start_no_prog
     script, first, second = tmp_path / "compiles.py", tmp_path / "first", tmp_path / "second"
     script.write_text(COMPILES)
     first.mkdir()
-    harness = Path(triton_kernels.__file__).parent
+    farside = Path(triton_calls.__file__).parent
 
     def run(folder: Path, may: str, block: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-I", str(script), str(harness), str(folder), may, str(block)]
+        command = [sys.executable, "-I", str(script), str(farside), str(folder), may, str(block)]
         return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
     made = run(first, "compilers", 128)

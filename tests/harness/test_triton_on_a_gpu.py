@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from harness.evaluate import Evaluator
-from harness.problems import open_problem
+from harness.farside.triton_calls import CACHE, LATE
+from harness.problems.pytorch import open_problem
 from harness.protocol_kernelbench import evaluate
 from harness.records import Outcome
 from harness.store import Store
-from harness.worker_triton import CACHE, LATE
 from kernels import catalog
 from tests.harness.test_triton import SILU, SOFTMAX
 

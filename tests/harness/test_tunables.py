@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tunables import bake, tunables
+from harness.judge.tunables import bake, tunables
 
 SOURCE = """#include <cstdint>
 #define BLOCK 256  // tune: 64 128 256

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import zygote
-from harness.problems import ProblemWorker
+from harness.problems.pytorch import ProblemWorker
+from harness.processes import fork_server
 from kernels.spec import Spec, Tensor, Workload
 
 CODE = """
 import importlib.util, json, sys
-spec = importlib.util.spec_from_file_location("worker_python", sys.argv[1])
-worker_python = importlib.util.module_from_spec(spec); spec.loader.exec_module(worker_python)
-worker_python.use_site(sys.argv[2])
+spec = importlib.util.spec_from_file_location("python_worker", sys.argv[1])
+python_worker = importlib.util.module_from_spec(spec); spec.loader.exec_module(python_worker)
+python_worker.use_site(sys.argv[2])
 import torch
 asked = []
 def count():
@@ -30,17 +30,17 @@ def init():
 torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init  # where is_available and _lazy_init end
 torch.version.cuda = torch.version.cuda or "13.0"
 before = torch.cuda.is_available
-worker_python.warm(False)
+python_worker.warm(False)
 at_warming = list(asked)
 print(json.dumps({"asked": at_warming, "same": torch.cuda.is_available is before, "now": torch.cuda.is_available(),
-                  "then": asked, "ready": "torch.utils.cpp_extension" in sys.modules, "off": len(worker_python.OFF)}))
+                  "then": asked, "ready": "torch.utils.cpp_extension" in sys.modules, "off": len(python_worker.OFF)}))
 """
 
 
 FORKS = """
 import importlib.util, os, socket, sys, tempfile
-spec = importlib.util.spec_from_file_location("worker_python", sys.argv[1])
-worker_python = importlib.util.module_from_spec(spec); spec.loader.exec_module(worker_python)
+spec = importlib.util.spec_from_file_location("python_worker", sys.argv[1])
+python_worker = importlib.util.module_from_spec(spec); spec.loader.exec_module(python_worker)
 tempfile.gettempdir()  # as packages do that torch imports where they are installed
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.gettempdir()  # as torch's compiler does
 class Says:
@@ -48,10 +48,10 @@ class Says:
         pass
     def serve(self):
         os.write(1, f"{tempfile.gettempdir()} {os.environ.get('TORCHINDUCTOR_CACHE_DIR')}".encode())
-worker_python.PythonWorker = Says
+python_worker.PythonWorker = Says
 channel, _ours = socket.socketpair()
 said, log = os.pipe()
-pid = worker_python.fork({"folder": sys.argv[2], "environment": {"TMPDIR": sys.argv[2]}}, [channel.fileno(), log, log])
+pid = python_worker.fork({"folder": sys.argv[2], "environment": {"TMPDIR": sys.argv[2]}}, [channel.fileno(), log, log])
 os.close(log)
 print(os.read(said, 4096).decode(), os.waitpid(pid, 0)[1])
 """
@@ -59,7 +59,7 @@ print(os.read(said, 4096).decode(), os.waitpid(pid, 0)[1])
 
 def test_a_worker_s_temporary_files_lie_in_its_own_folder(tmp_path: Path) -> None:
     """Elsewhere the box refuses them: what Triton and torch.compile make first of all."""
-    command = [sys.executable, "-I", "-c", FORKS, str(zygote.FAR_SIDE), str(tmp_path)]
+    command = [sys.executable, "-I", "-c", FORKS, str(fork_server.FAR_SIDE), str(tmp_path)]
     clean = {"PATH": os.environ["PATH"]}  # as the zygote's is: what runs the tests may have imported torch's compiler
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean)
     assert done.stdout.split() == [str(tmp_path), "None", "0"], done.stderr[-2000:]
@@ -67,16 +67,16 @@ def test_a_worker_s_temporary_files_lie_in_its_own_folder(tmp_path: Path) -> Non
 
 IMPORTS = """
 import importlib.util, json, os, sys
-spec = importlib.util.spec_from_file_location("worker_python", sys.argv[1])
-worker_python = importlib.util.module_from_spec(spec); spec.loader.exec_module(worker_python)
-worker_python.use_site(sys.argv[2])
+spec = importlib.util.spec_from_file_location("python_worker", sys.argv[1])
+python_worker = importlib.util.module_from_spec(spec); spec.loader.exec_module(python_worker)
+python_worker.use_site(sys.argv[2])
 import torch
 asked, threads = [], len(os.listdir("/proc/self/task"))
 for name in ("device_count", "init", "_lazy_init", "get_device_properties", "current_device"):
     setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
-worker_python.warm(True)
+python_worker.warm(True)
 before, grown = set(sys.modules), len(os.listdir("/proc/self/task")) - threads
-problem = worker_python.load_sibling("worker_problem")
+problem = python_worker.load_sibling("problem")
 with problem.convolutions_in_tf32():
     torch.nn.functional.conv1d(torch.rand(1, 1, 4), torch.rand(1, 1, 2))
 assert problem.Trial(torch.nn.Linear(3, 4), {"l": [{"t": 0}]}).shapes([torch.rand(2, 3)]) == [([2, 4], "float32")]
@@ -90,7 +90,7 @@ print(json.dumps({"asked": asked, "threads": grown, "late": late}))
 def test_what_a_profile_and_a_dispatch_mode_import_is_there_before_the_fork() -> None:
     """Each is used once by a worker of a problem, as fake tensors are by every one that is described, and would import a
     thousand modules there."""
-    command = [sys.executable, "-I", "-c", IMPORTS, str(zygote.FAR_SIDE), zygote.site_packages()]
+    command = [sys.executable, "-I", "-c", IMPORTS, str(fork_server.FAR_SIDE), fork_server.site_packages()]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
@@ -102,7 +102,7 @@ def test_nothing_that_a_worker_needs_initialises_cuda_before_the_fork() -> None:
     """As on a GPU machine: a torch with CUDA, a CUDA_HOME, and no NVML to answer in the driver's place."""
     environment = {"PATH": os.environ["PATH"], "CUDA_HOME": "/usr/local/cuda", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-I", "-c", CODE, str(zygote.FAR_SIDE), zygote.site_packages()],
+        [sys.executable, "-I", "-c", CODE, str(fork_server.FAR_SIDE), fork_server.site_packages()],
         env=environment,
         capture_output=True,
         text=True,
@@ -119,13 +119,13 @@ PROBLEM += "def get_inputs():\n    return [torch.rand(8, 16)]\n"
 
 
 @pytest.fixture
-def waited() -> Iterator[zygote.Zygote]:
-    made = zygote.Zygote("cpu", libraries=True, waiting=1)
+def waited() -> Iterator[fork_server.Zygote]:
+    made = fork_server.Zygote("cpu", libraries=True, waiting=1)
     yield made
     made.close()
 
 
-def described(by: zygote.Zygote, path: Path) -> ProblemWorker:
+def described(by: fork_server.Zygote, path: Path) -> ProblemWorker:
     spec = Spec(
         name="problem", summary="described", axes=("one",), dtypes=("float32",),
         arguments=(Tensor(name="nothing", role="output", shape=("1",)),),
@@ -137,7 +137,7 @@ def described(by: zygote.Zygote, path: Path) -> ProblemWorker:
 
 
 def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
-    waited: zygote.Zygote, tmp_path: Path
+    waited: fork_server.Zygote, tmp_path: Path
 ) -> None:
     first = described(waited, tmp_path / "problem.py")
     waited.settle()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import properties
-from harness.correctness import distributions, judge_call, judge_several, make_case
+from harness.checks import properties
+from harness.checks.correctness import distributions, judge_call, judge_several, make_case
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Scalar, Size, Tensor, Workload

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness.comparison import compare
 from harness.evaluate import Evaluator
-from harness.quick import Quick
+from harness.judge.quick import Quick
 from harness.records import Interval, Outcome, Timing
 from harness.store import Store
+from harness.timing.comparison import compare
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes import fallback as gate

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.bands import Band, Measure, Split
+from harness.judge.bands import Band, Measure, Split
+from harness.judge.search import Tuned
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
-from harness.search import Tuned
 from harness.store import Store
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.approve import edited_plan

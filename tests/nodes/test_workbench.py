@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import roofs
 from harness.evaluate import Evaluator
-from harness.quick import Quick
+from harness.judge.quick import Quick
 from harness.records import Comparison, Interval, Outcome, Timing
 from harness.store import Store
+from harness.timing import roofs
 from kernels import catalog
 from kernels.spec import Workload
 from nodes import ledger

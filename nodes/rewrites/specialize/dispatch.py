@@ -7,8 +7,8 @@ names of their own. The tune gate asks for this (nodes/tune.py); it is no step o
 
 from __future__ import annotations
 
-from harness.bands import Split
-from harness.tunables import bake, tunables
+from harness.judge.bands import Split
+from harness.judge.tunables import bake, tunables
 from kernels.spec import Spec
 from nodes.rewrites.specialize.multiversion import multiversion
 from nodes.rewrites.specialize.version import Version

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.tunables import Tunable, reopened, tunables
+from harness.judge.tunables import Tunable, reopened, tunables
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Source
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from harness import comparison
 from harness.records import Comparison, Timing
+from harness.timing import comparison
 from kernels.spec import DTYPE_BYTES, Spec, Workload
 from nodes.rewrites.specialize.version import Uneven, Version, choices
 

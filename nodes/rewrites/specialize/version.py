@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import Field, model_validator
 
-from harness.bands import LARGEST_THRESHOLD, Measure, between, measures
+from harness.judge.bands import LARGEST_THRESHOLD, Measure, between, measures
 from kernels.spec import Frozen, Spec, Workload
 
 

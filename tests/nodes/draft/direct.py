@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from compiler import draft
 from compiler.draft.prelude import CPP_INCLUDES
-from harness.host import host_source
-from harness.worker_forms import native_forward
+from harness.farside.forms import native_forward
+from harness.problems.host import host_source
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 CONSTANTS = {"cpu": "CPP_SOURCE", "cuda": "CUDA_SOURCE"}

@@ -11,10 +11,10 @@ import jinja2
 import pytest
 
 from harness.backends import cuda
-from harness.bands import Measure
+from harness.judge.bands import Measure
+from harness.judge.tunables import tunables
 from harness.records import DeviceFacts, Interval, Roof
 from harness.store import digest
-from harness.tunables import tunables
 from kernels import catalog
 from nodes.ledger import Trial
 from nodes.policies import render as rendering

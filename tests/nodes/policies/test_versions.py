@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from harness.bands import Measure
+from harness.judge.bands import Measure
 from harness.records import Interval
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.policies.versions import Point, measured, proposed

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from benchmarks.cpu_rewrites import FACTS, Native, apply, kernels, order
-from harness.correctness import distributions
-from harness.tunables import bake, tunables
+from harness.checks.correctness import distributions
+from harness.judge.tunables import bake, tunables
 from kernels.catalog import Kernel
 from kernels.spec import Workload
 

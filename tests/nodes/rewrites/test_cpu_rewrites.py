@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.judge.tunables import tunables
 from harness.records import DeviceFacts
-from harness.tunables import tunables
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source

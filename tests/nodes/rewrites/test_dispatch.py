@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.bands import Band, Measure, Split
+from harness.judge.bands import Band, Measure, Split
+from harness.judge.tunables import tunables
 from harness.store import digest
-from harness.tunables import tunables
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
 from nodes.policies.rules import RulesPolicy, applied_step

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.bands import Measure
-from harness.tunables import tunables
+from harness.judge.bands import Measure
+from harness.judge.tunables import tunables
 from kernels import catalog as kernels
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched

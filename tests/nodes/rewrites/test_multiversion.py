@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bands import Measure, measures
+from harness.judge.bands import Measure, measures
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tunables import bake, tunables
+from harness.judge.tunables import bake, tunables
 from nodes.policies.rules import applied_step
 from nodes.rewrites import ordered
 from tests.nodes.rewrites.steps import FACTS, ROOT, after, check, refused, stays

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.tunables import bake
+from harness.judge.tunables import bake
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts

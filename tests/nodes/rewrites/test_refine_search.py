@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.tunables import tunables
+from harness.judge.tunables import tunables
 from nodes.policies.rules import applied_step
 from tests.nodes.rewrites.steps import FACTS
 

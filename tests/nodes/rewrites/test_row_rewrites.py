@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tunables import bake, tunables
+from harness.judge.tunables import bake, tunables
 from kernels import catalog
 from nodes.policies.rules import applied_step
 from nodes.rewrites import Facts

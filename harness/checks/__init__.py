@@ -1,0 +1,1 @@
+"""What right means: inputs drawn, expected values, tolerances, properties, sizes."""

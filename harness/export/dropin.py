@@ -1,0 +1,327 @@
+"""The way out of a run: a package that builds the winner and registers it as `torch.ops.astrolabe.<name>`.
+
+The kernel keeps its plain C entry point and is called through ctypes (0.8 us) from an implementation registered with
+torch.library (2.6 us), so that nothing of torch's headers is compiled; sizes are read from the tensors' shapes.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from harness import backends
+from harness.backends import cpu, cuda
+from harness.checks.correctness import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST, UNIT_ROUNDOFF
+from harness.judge.search import PROGRAMMATIC
+from harness.store import write_atomically
+from kernels.catalog import Kernel
+from kernels.spec import AXIS_VALUES, BELOW, Device, Scalar, Size, Spec, Tensor, Workload, expression
+
+VERSION = "1.0"
+CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
+JUDGED = "evidence/kernel"
+"""Of a package: the folder of its kernel as it was judged."""
+HEADERS = "headers"
+"""Of a package: what its source includes, as it lies in the kernel's folder."""
+TESTED_BYTES = 64 << 20
+"""The package's own tests take workloads up to this traffic, so that they end in seconds."""
+# Compiler reports that only the harness reads.
+_REPORTS = {"cuda": {"-lineinfo", "-Xptxas", "-v"}, "cpu": {"-Wall", "-Wno-unknown-pragmas"}}
+_TAKEN = frozenset("torch ctypes build functools hashlib os shutil subprocess tempfile annotations".split())  # noqa: SIM905
+
+
+MADE = ("output", "workspace")
+"""Roles of tensors that a function makes where its caller does not."""
+
+
+class ExportError(Exception):
+    """This winner cannot be exported; one sentence says why."""
+
+
+def export(
+    kernel: Kernel, source: str, evidence: dict[str, Any], to: Path, device: Device, *, baseline: str = ""
+) -> list[Path]:
+    """Write the package for `source`, a candidate of `kernel` that PASSED on `device`, into the folder `to`.
+
+    `evidence`: what was measured, as JSON (a run's result.json); it is shipped, and its headline stands in the README.
+    `baseline`: the text of what was 1.0x, shipped with spec and reference so that `recheck` can judge the package again.
+    Returns the files. Raises ExportError for a source that is no plain C or C++ entry point, and where `to` holds files
+    already.
+    """
+    if backends.is_python(source) or backends.uses_torch(source):
+        raise ExportError("only a source with plain C entry points is exported; this one binds itself to torch already")
+    if kernel.properties is not None:
+        raise ExportError(
+            f"{kernel.spec.name} has many right answers (properties.py), and an exported package compares with one; take "
+            "the run's best file as it is"
+        )
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ExportError(f"{to} is there already and not empty; name another folder")
+    context = describe(kernel.spec, device)
+    context["include"] = (
+        [HEADERS, *(f"{HEADERS}/{name}" for name in kernel.spec.build.include)] if kernel.headers else []
+    )
+    package = context["package"]
+    context["programmatic"] = device == "cuda" and PROGRAMMATIC in source
+    context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
+    floats = sorted({*kernel.spec.dtypes, *(t.dtype for t in kernel.spec.outputs)} & set(UNIT_ROUNDOFF))
+    for name, table in {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST}.items():
+        context[name] = {dtype: table[dtype] for dtype in floats}
+    context["noise"] = NOISE_FACTOR
+    late = infer(kernel.spec, kernel.spec.tensors)
+    context["reference_axes"] = {
+        axis: re.sub(r"(\w+)\.shape", r'tensors["\1"].shape', late[axis]) for axis in sorted(kernel.reference_axes())
+    }
+    context |= {
+        "library": kernel.spec.library or "",
+        "cases": cases(kernel.spec, device),
+        "inputs": inputs(kernel.spec),
+        "most_bytes": most_bytes(kernel.spec, device),
+    }
+    render = Environment(
+        loader=PackageLoader("harness.export"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )  # sources and TOML, no HTML: everything that goes in is from the typed spec
+    scalars = "".join(f", {name}={value!r}" for name, value in kernel.spec.scalars.items())
+    context |= {"draws": {one["name"]: one["draw"] for one in context["inputs"]}, "scalar_values": scalars}
+    adapter = f"adapters/{kernel.spec.name}.py.j2"
+    context["adapted"] = adapter in render.list_templates()
+    files = {
+        "pyproject.toml": "pyproject.toml.j2",
+        "README.md": "package.md.j2",
+        "LICENSE.md": "license.md.j2",
+        f"{package}/__init__.py": "init.py.j2",
+        f"tests/test_{kernel.spec.name}.py": "test.py.j2",
+    }
+    if context["adapted"]:
+        files[f"{package}/serving.py"] = adapter
+    texts: dict[str, str | bytes] = {
+        name: render.get_template(template).render(context) for name, template in files.items()
+    }
+    texts |= {f"{package}/{HEADERS}/{name}": text for name, text in kernel.headers.items()}
+    texts[f"{package}/{context['source']}"] = source
+    texts["tests/reference.py"] = (kernel.folder / "reference.py").read_text()
+    texts["evidence/result.json"] = json.dumps(evidence, indent=1) + "\n"
+    if baseline:
+        judged = f"{JUDGED}/{kernel.spec.name}"
+        texts |= {f"{judged}/{name}": (kernel.folder / name).read_text() for name in ("spec.py", "reference.py")}
+        texts |= {f"{judged}/{name}": text for name, text in kernel.headers.items()}
+        texts[f"{judged}/baseline{Path(context['source']).suffix}"] = baseline
+    for name, text in texts.items():
+        write_atomically(to / name, text)
+    return [to / name for name in texts]
+
+
+class Exported(NamedTuple):
+    """A package as it was exported."""
+
+    folder: Path
+    """Of its kernel: spec, reference, baseline."""
+    source: Path
+    evidence: dict[str, Any]
+    """The run's result.json."""
+
+
+def read(package: Path) -> Exported:
+    """A package that `export` wrote. Raises ExportError where it is none, or cannot be judged again."""
+    try:
+        evidence = json.loads((package / "evidence" / "result.json").read_text())
+    except (OSError, ValueError):
+        raise ExportError(f"{package} is no package of `export`: it has no evidence/result.json") from None
+    sources = [*package.glob("astrolabe_*/kernel.cu"), *package.glob("astrolabe_*/kernel.cpp")]
+    folders = list((package / JUDGED).glob("*/spec.py"))
+    if len(sources) != 1 or len(folders) != 1:
+        raise ExportError(
+            f"{package} holds no kernel to judge it by (packages of version 0.1.0 do not): export the run again"
+        )
+    return Exported(folders[0].parent, sources[0], evidence)
+
+
+def describe(spec: Spec, device: Device) -> dict[str, Any]:
+    """What the templates need of a spec. Raises ExportError where sizes or names do not allow an operator."""
+    leader = next((tensor for tensor in spec.inputs if tensor.dtype == "T"), spec.tensors[0])
+    found = infer(spec, spec.inputs)
+    late = {axis: code for axis, code in infer(spec, spec.tensors).items() if axis not in found}
+    asked = [a.name for a in spec.arguments if isinstance(a, Size) and a.name not in found and a.name not in late]
+    used = {name for t in spec.tensors for extent in t.shape for name in re.findall(r"[a-z_][a-z0-9_]*", extent)}
+    if lost := sorted(used - set(found) - set(late) - set(asked)):
+        raise ExportError(f"the axis {lost[0]!r} can be read from no tensor's shape and is no argument")
+    names = [argument.name for argument in spec.arguments if not isinstance(argument, Size)] + asked
+    clash = [n for n in (*names, *spec.axes) if keyword.iskeyword(n) or n in _TAKEN or (n in names and n in found)]
+    if clash:
+        raise ExportError(f"{clash[0]!r} cannot be the name of an argument or an axis of an operator in Python")
+    tensors, scalars = spec.tensors, [a for a in spec.arguments if isinstance(a, Scalar)]
+    marks = {tensor.name: f"({chr(97 + i)}!)" for i, tensor in enumerate(t for t in tensors if t.role != "input")}
+    schema = [f"Tensor{marks.get(tensor.name, '')} {tensor.name}" for tensor in tensors]
+    schema += [f"int {name}" for name in asked]
+    schema += [f"{_kind(scalar)} {scalar.name}={_number(scalar)}" for scalar in scalars]
+    order = [tensor.name for tensor in tensors] + asked + [scalar.name for scalar in scalars]
+    typed = [f"{t.name}: torch.Tensor" for t in tensors] + [f"{name}: int" for name in asked]
+    settings = [f"{scalar.name}: {_kind(scalar)} = {_number(scalar)}" for scalar in scalars]
+    written = [tensor for tensor in tensors if tensor.role != "input"]
+    outputs = [tensor for tensor in tensors if tensor.role == "output"]
+    flags = backends.together(cuda.FLAGS if device == "cuda" else cpu.FLAGS, spec.build.flags_on(device))
+    stream = ["torch._C._cuda_getCurrentRawStream(_index)"] if device == "cuda" else []
+    returned = ", ".join(tensor.name for tensor in outputs)
+    kinds = {"input": "", "inout": " (changed in place)"} | dict.fromkeys(MADE, " (made where it is None)")
+    return {
+        "name": spec.name,
+        "package": f"astrolabe_{spec.name}",
+        "device": device,
+        "source": "kernel.cu" if device == "cuda" else "kernel.cpp",
+        "flags": [flag for flag in flags if flag not in _REPORTS[device]],
+        "symbols": {dtype: list(spec.entry_names(dtype)) for dtype in spec.dtypes},
+        "ctypes": [*(_ctype(a) for a in spec.arguments), *(["ctypes.c_void_p"] if device == "cuda" else [])],
+        "leader": leader.name,
+        "tensors": [_tensor(t, leader) for t in tensors],
+        "outputs": [_tensor(t, leader) for t in spec.outputs],
+        "made": [_tensor(t, leader) for t in spec.poisoned],
+        "inference": [f"{axis} = {code}" for axis, code in (found | late).items()],
+        "wrapper_inference": [f"{axis} = {code}" for axis, code in found.items()] if spec.poisoned else [],
+        "parameters": [*typed, *settings],
+        "wrapper_parameters": [
+            *(f"{t.name}: torch.Tensor" for t in spec.inputs),
+            *(f"{name}: int" for name in asked),
+            *(f"{t.name}: torch.Tensor | None = None" for t in spec.poisoned),
+            *settings,
+        ],
+        "wrapper_returns": _returns(len(outputs)),
+        "wrapper_doc": [f"{t.name} [{', '.join(t.shape)}]{kinds[t.role]}" for t in tensors],
+        "returned": returned,
+        "axis_names": spec.axes,
+        "input_names": [t.name for t in spec.inputs],
+        "output_names": [t.name for t in outputs],
+        "tensor_names": [t.name for t in tensors],
+        "asked_values": "".join(f', axes["{name}"]' for name in asked),
+        "call": [*(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments), *stream],
+        "apart": [
+            (one.name, other.name)
+            for at, one in enumerate(written)
+            for other in (*(tensor for tensor in tensors if tensor.role == "input"), *written[at + 1 :])
+        ],
+        "names": ", ".join(order),
+        "schema_arguments": schema,
+        "schema": f"{spec.name}({', '.join(schema)}) -> ()",
+    }
+
+
+def infer(spec: Spec, tensors: tuple[Tensor, ...]) -> dict[str, str]:
+    """axis -> Python that reads it from a tensor's shape: an extent that is the axis itself, else one linear in it."""
+    found: dict[str, str] = {}
+    extents = [(tensor.name, at, extent) for tensor in tensors for at, extent in enumerate(tensor.shape)]
+    for name, at, extent in extents:
+        if extent in spec.axes:
+            found.setdefault(extent, f"{name}.shape[{at}]")
+    for name, at, extent in extents:
+        mentioned = [axis for axis in spec.axes if re.search(rf"\b{axis}\b", extent)]
+        if len(mentioned) == 1 and mentioned[0] not in found:
+            base, one, two = (expression(extent, {mentioned[0]: n}) for n in (0, 1, 2))
+            slope = one - base
+            if slope > 0 and two - one == slope:
+                offset = f" - {base}" if base else ""
+                found[mentioned[0]] = (
+                    f"({name}.shape[{at}]{offset}) // {slope}" if base else f"{name}.shape[{at}] // {slope}"
+                )
+    return found
+
+
+def _tensor(tensor: Tensor, leader: Tensor) -> dict[str, Any]:
+    fixed = f"torch.{tensor.dtype}"
+    return {
+        "name": tensor.name,
+        "role": tensor.role,
+        "rank": len(tensor.shape),
+        "shape": f"({', '.join(tensor.shape)}{',' * (len(tensor.shape) == 1)})",
+        "dtype": "_dtype" if tensor.dtype == "T" else fixed,
+        "dtype_of_leader": f"{leader.name}.dtype" if tensor.dtype == "T" else fixed,
+        "ulps": tensor.ulps,
+    }
+
+
+def _kind(scalar: Scalar) -> str:
+    return "int" if scalar.ctype == "int64_t" else "float"
+
+
+def _number(scalar: Scalar) -> str:
+    return str(int(scalar.value)) if scalar.ctype == "int64_t" else repr(float(scalar.value))
+
+
+def _ctype(argument: Tensor | Size | Scalar) -> str:
+    if isinstance(argument, Scalar):
+        return CTYPES[argument.ctype]
+    return "ctypes.c_void_p" if isinstance(argument, Tensor) else "ctypes.c_int64"
+
+
+def _returns(count: int) -> str:
+    if count == 0:
+        return " -> None"
+    return " -> torch.Tensor" if count == 1 else f" -> tuple[{', '.join(['torch.Tensor'] * count)}]"
+
+
+OFFSETS_BYTES = 2**31 - 1
+"""Up to here 32-bit offsets, in bytes or in elements, are right whatever the size."""
+
+
+def most_bytes(spec: Spec, device: Device) -> int:
+    """The largest tensor that a package takes, in bytes: what was judged, and never less than 32-bit offsets reach."""
+    suites = (*spec.suite(device), *spec.suite(device, held_out=True))
+    return max(OFFSETS_BYTES, *(spec.tensor_bytes(t, w) for w in suites for t in spec.tensors))
+
+
+def cases(spec: Spec, device: Device) -> list[Workload]:
+    """The visible workloads of this device that the package tests itself on, smallest first, at most eight."""
+    known = [w for w in spec.suite(device) if spec.read_bytes(w) + spec.write_bytes(w) <= TESTED_BYTES]
+    return sorted(known, key=lambda w: spec.read_bytes(w) + spec.write_bytes(w))[:8]
+
+
+def inputs(spec: Spec) -> list[dict[str, Any]]:
+    """How the package's tests draw each input: the first distribution that the spec names, and a fixed seed."""
+    found = []
+    for tensor in spec.inputs:
+        kind, _, rest = tensor.values[0].partition(":")
+        low, _, high = rest.partition(":")
+        draw = {
+            "index": f"torch.randint(0, axes[{rest!r}], shape, generator=generator)",
+            "offsets": f"torch.arange(shape[0]) * axes[{rest!r}] // max(shape[0] - 1, 1)",
+            "starts": f"torch.arange(shape[0]) * axes[{rest!r}] // shape[0]",
+            "below": f"below(found[{rest!r}], shape, generator)",
+            "padded": f"torch.randint(-1, axes[{rest!r}], shape, generator=generator)",
+            "range": f"torch.empty(shape).uniform_({low}, {high}, generator=generator)",
+            "uniform": "torch.rand(shape, generator=generator)",
+            "scaled": "torch.rand(shape, generator=generator) * torch.rand((), generator=generator)",
+        }.get(kind, "torch.randn(shape, generator=generator)")
+        if tensor.dtype.startswith(("int", "uint")) and kind not in (*AXIS_VALUES, BELOW):
+            draw = "torch.randint(0, 127, shape, generator=generator)"
+        found.append(
+            {"name": tensor.name, "draw": draw, "dtype": "None" if tensor.dtype == "T" else f"torch.{tensor.dtype}"}
+        )
+    return found
+
+
+def headline(evidence: dict[str, Any]) -> str:
+    """One sentence with the speedup: of a run's result.json or of a verdict, the held-out suite's where there is one."""
+    suite = evidence.get("suite") or {}
+    known = {
+        "the held-out workloads": evidence.get("held_out_speedup"),
+        "the workloads that it was made for": evidence.get("speedup") or suite.get("speedup"),
+    }
+    for where, interval in known.items():
+        if interval:
+            median, low, high = (float(interval[name]) for name in ("median", "low", "high"))
+            held_out = where == "the held-out workloads"
+            rows = evidence.get("workloads") or evidence.get("timings") or ()
+            slowest = min(
+                (row["speedup"]["median"] for row in rows if bool(row.get("held_out")) == held_out), default=None
+            )
+            here = [row for row in rows if bool(row.get("held_out")) == held_out]
+            weighted = bool(here) and all(row.get("weight") or row.get("workload", {}).get("weight") for row in here)
+            mean = "of the time of all calls, each size by its weight" if weighted else "geometric mean"
+            more = "" if slowest is None else f"; {slowest:.3f}x on the workload that gains least"
+            return (
+                f"Measured {median:.3f}x its baseline on {where} (99 % interval {low:.3f} to {high:.3f}, {mean}{more})."
+            )
+    return "What was measured stands in evidence/result.json."

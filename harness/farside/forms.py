@@ -1,0 +1,348 @@
+"""How harness/farside/python_worker.py calls a candidate: what it takes of the spec's arguments, and what it may return.
+
+Runs on the far side, boxed, with nothing of the project on its path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.machinery
+import importlib.util
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Refused(Exception):
+    """What the candidate is, or did, has an outcome of its own."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class Take:
+    """Copies what a candidate returned into the spec's outputs, after looking at what it really is."""
+
+    def __init__(self) -> None:
+        import torch
+
+        base = torch._C.TensorBase
+        self.tensor, self.strided = torch.Tensor, torch.strided
+        self.shape, self.dtype, self.device, self.layout = (
+            vars(base)[name].__get__ for name in ("shape", "dtype", "device", "layout")
+        )
+        self.address, self.copy, self.storage = base.data_ptr, base.copy_, base.untyped_storage
+
+    def __call__(self, returned: Any, outputs: list[tuple[str, torch.Tensor, bool]]) -> None:
+        """`outputs`: (name, the buffer, whether it is an inout). Raises Refused."""
+        if returned is None and all(inout for _, _, inout in outputs):
+            return  # in place
+        got = list(returned) if type(returned) in (tuple, list) else [returned]
+        if len(got) != len(outputs):
+            raise Refused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
+        for value, (name, buffer, inout) in zip(got, outputs, strict=True):
+            if value is buffer and inout:
+                continue
+            if type(value) is not self.tensor:
+                kind = type(value)
+                if isinstance(value, self.tensor) or hasattr(kind, "__torch_function__"):
+                    raise Refused("CHEATED", f"{name} is a {kind.__name__}, which may compute when it is looked at")
+                raise Refused("WRONG_SHAPE", f"{name} is a {kind.__name__}, not a tensor")
+            if value.__dict__:
+                raise Refused("CHEATED", f"{name} carries attributes of its own: {', '.join(sorted(value.__dict__))}")
+            if self.device(value) != self.device(buffer):
+                raise Refused("WRONG_SHAPE", f"{name} is on {self.device(value)}, should be on {self.device(buffer)}")
+            if self.layout(value) != self.strided or not self.address(value):
+                raise Refused("CHEATED", f"{name} has no memory of its own")
+            if self.dtype(value) != self.dtype(buffer):
+                raise Refused("WRONG_DTYPE", f"{name} is {self.dtype(value)}, should be {self.dtype(buffer)}")
+            if self.shape(value) != self.shape(buffer):
+                is_, wanted = list(self.shape(value)), list(self.shape(buffer))
+                raise Refused("WRONG_SHAPE", f"{name} has shape {is_}, should be {wanted}")
+            if not inout:
+                begin, storage = self.address(buffer), self.storage(value)
+                first = storage.data_ptr()
+                if first < begin + buffer.nbytes and begin < first + storage.nbytes():
+                    raise Refused(
+                        "CHEATED", f"{name} lies in the memory that it is copied to, which no user's call has"
+                    )
+            self.copy(buffer, value)
+
+
+class Form:
+    """How to call the candidate: which of the spec's arguments it takes, and what becomes of what it returns."""
+
+    def __init__(
+        self, function: Callable[..., Any], picked: list[int], outputs: list[tuple[str, int, bool]] | None
+    ) -> None:
+        self.function, self.picked, self.outputs = function, picked, outputs
+        self.take = Take()
+
+    def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
+        outputs = [(name, values[at], inout) for name, at, inout in self.outputs or []]
+        return [values[at] for at in self.picked], outputs
+
+    def launch(self, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]) -> Any:
+        """Call; answers what the candidate returned."""
+        values, outputs = prepared
+        returned = self.function(*values)
+        if self.outputs is not None:
+            self.take(returned, outputs)
+        return returned
+
+
+def positional(function: Any) -> int | None:
+    """How many positional arguments a callable takes at most; None where it does not say."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        text = (getattr(function, "__doc__", None) or "").partition("->")[0]  # pybind11 writes the signature there
+        inside = re.search(r"\((.*)\)", text, re.DOTALL)
+        return None if inside is None else len(re.findall(r"\w+: ", inside[1]))
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return None
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
+    )
+
+
+class Signature:
+    """The spec's arguments as the parent sent them: [kind, name, role] each."""
+
+    def __init__(self, arguments: list[list[str]], entry: str) -> None:
+        self.arguments, self.entry = arguments, entry
+        self.names = [name for _, name, _ in arguments]
+        self.outputs = [
+            (n, at, role == "inout") for at, (kind, n, role) in enumerate(arguments) if role in ("output", "inout")
+        ]
+
+    def at(self, wanted: Callable[[str, str], bool]) -> list[int]:
+        return [at for at, (kind, _, role) in enumerate(self.arguments) if wanted(kind, role)]
+
+    def returning(self, function: Callable[..., Any], count: int | None) -> Form:
+        """Takes the inputs in order, and the scalars behind them where it has room; returns the outputs."""
+        inputs = self.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
+        scalars = self.at(lambda kind, _role: kind == "scalar")
+        room = len(inputs) + len(scalars)
+        return Form(
+            function, inputs + scalars if scalars and count is not None and count >= room else inputs, self.outputs
+        )
+
+    def writing(self, function: Callable[..., Any]) -> Form:
+        """Takes every argument in order and writes the outputs."""
+        return Form(function, list(range(len(self.arguments))), None)
+
+    def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> Form:
+        """What an extension that binds itself takes: by name where its schema has our names, else by number."""
+        if names is not None and set(names) <= set(self.names):
+            picked = [self.names.index(name) for name in names]
+            written = {at for _, at, _ in self.outputs} <= set(picked)
+            return Form(function, picked, None if written else self.outputs)
+        every = list(range(len(self.arguments)))
+        tensors = self.at(lambda kind, _role: kind == "tensor")
+        with_scalars = self.at(lambda kind, _role: kind != "size")
+        inputs = self.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
+        for picked in (every, with_scalars, tensors):
+            if count in (None, len(picked)):
+                return Form(function, picked, None)
+        if count == len(inputs):
+            return Form(function, inputs, self.outputs)
+        raise Refused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(every)} (all), "
+                      f"{len(tensors)} (tensors) nor {len(inputs)} (inputs)")  # fmt: skip
+
+
+def module_form(folder: str, signature: Signature, device: str) -> Form:
+    """The candidate's function of the entry's name, else its ModelNew."""
+    extensions = Path(folder) / "extensions"
+    if extensions.is_dir():
+        use_prebuilt(extensions)
+    module = execute(Path(folder) / "candidate.py")
+    function = getattr(module, signature.entry, None)
+    if callable(function):
+        return signature.writing(function)
+    model = getattr(module, "ModelNew", None)
+    if model is None:
+        raise Refused("MISSING_ENTRY", f"the module defines neither a function {signature.entry} nor a class ModelNew")
+    inputs = getattr(module, "get_init_inputs", list)()
+    made = model(*inputs).to(device)
+    return signature.returning(made, positional(made.forward))
+
+
+def execute(path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["candidate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def extension_form(path: str, signature: Signature) -> Form:
+    """The entry that a torch extension binds by PYBIND11_MODULE or registers by TORCH_LIBRARY."""
+    import torch
+
+    before = set(torch._C._dispatch_get_all_op_names())
+    loader = importlib.machinery.ExtensionFileLoader("candidate", path)
+    spec = importlib.util.spec_from_loader("candidate", loader)
+    assert spec is not None
+    bound: Any = None
+    try:
+        bound = importlib.util.module_from_spec(spec)
+        loader.exec_module(bound)
+    except ImportError as error:
+        if "PyInit_candidate" not in str(error):
+            raise
+        torch.ops.load_library(path)
+    registered = sorted(set(torch._C._dispatch_get_all_op_names()) - before)
+    for name in registered:
+        namespace, _, base = name.partition("::")
+        if base == signature.entry:
+            operator = getattr(getattr(torch.ops, namespace), base)
+            names = [argument.name for argument in operator.default._schema.arguments]
+            return signature.fitting(operator.default, names, len(names))
+    function = getattr(bound, signature.entry, None)
+    if function is None:
+        public = [name for name in dir(bound) if not name.startswith("_")] if bound else []
+        have = ", ".join([*public, *registered]) or "nothing"
+        raise Refused("MISSING_ENTRY", f"the extension binds no {signature.entry} (it binds {have})")
+    return signature.fitting(function, None, positional(function))
+
+
+def use_prebuilt(extensions: Path) -> None:
+    """`load` and `load_inline` find what the build step made: this process may not start a compiler."""
+    from torch.utils import cpp_extension
+
+    def prebuilt(name: str, *arguments: Any, **keywords: Any) -> Any:
+        given = inspect.signature(original).bind(name, *arguments, **keywords).arguments
+        folder = extensions / name
+        if not (folder / f"{name}.so").exists():
+            raise ImportError(f"the extension {name!r} was not built when the module was imported in the build step")
+        return cpp_extension._import_module_from_library(name, str(folder), given["is_python_module"])
+
+    original = cpp_extension._jit_compile
+    cpp_extension._jit_compile = prebuilt  # type: ignore[assignment]
+    cpp_extension._get_build_directory = lambda name, verbose: str(extensions / name)  # type: ignore[assignment]
+    writes = cpp_extension._maybe_write if hasattr(cpp_extension, "_maybe_write") else None
+    if writes is not None:
+        cpp_extension._maybe_write = lambda filename, content: None  # type: ignore[assignment]
+
+
+# --- a problem's candidate, with its native code -----------------------------------------------------------------------
+
+
+def loaded(made: Path, device: str) -> types.ModuleType:
+    """The candidate's module, which defines ModelNew. Raises Refused."""
+    extensions = made / "extensions"
+    if extensions.is_dir():
+        use_prebuilt(extensions)
+    module = candidate(made, device)
+    if not isinstance(getattr(module, "ModelNew", None), type):
+        raise Refused("MISSING_ENTRY", "the module defines no class ModelNew")
+    return module
+
+
+def candidate(folder: Path, device: str) -> types.ModuleType:
+    """The candidate's module, executed with `load_native` in its namespace."""
+    path = folder / "candidate.py"
+    module = types.ModuleType("candidate")
+    module.__file__ = str(path)
+    module.load_native = lambda namespace: Native(folder / "native.so", device)  # type: ignore[attr-defined]
+    sys.modules["candidate"] = module
+    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return module
+
+
+class Native:
+    """The functions of a candidate's library by name; see backends/model_new.py for what they take."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        if not path.exists():
+            source = "CUDA_SOURCE" if device == "cuda" else "CPP_SOURCE"
+            raise RuntimeError(f"the candidate has no {source}, which load_native() needs on this device")
+        self._library, self._device, self._path = ctypes.CDLL(str(path)), device, str(path)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise AttributeError(f'the candidate\'s native source exports no extern "C" {name}') from None
+        function.restype = None
+        call = native_call(function, self._device)
+        self.__dict__[name] = call
+        return call
+
+    def host(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """`forward` as one native call where the build made that of it (host.py), else as it is."""
+        library = ctypes.PyDLL(self._path)
+        return native_forward(library, forward) if hasattr(library, "host_bind") else forward
+
+
+def native_forward(library: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Forward by the library's host; Python's where that cannot be had, and for what it does not take."""
+    bound: list[Callable[..., Any]] = []
+
+    def bind() -> Callable[..., Any]:
+        import torch
+
+        objects, make = library.host_objects, library.host_bind
+        objects.restype, make.restype = ctypes.c_char_p, ctypes.py_object
+        make.argtypes = [ctypes.py_object, ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+        probe = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+        found = eval(objects().decode(), forward.__globals__)
+        try:
+            return make(found, probe, probe._cdata, torch.Tensor, torch.nn.Parameter)
+        except ImportError:
+            return lambda *given: NotImplemented
+
+    @functools.wraps(forward)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if not bound:
+            bound.append(bind())
+        answer = NotImplemented if named else bound[0](self, *given)
+        return forward(self, *given, **named) if answer is NotImplemented else answer
+
+    return call
+
+
+def native_call(function: Any, device: str) -> Callable[..., None]:
+    import torch
+
+    simple = ctypes._SimpleCData
+    tensor_type, parameter_type = torch.Tensor, torch.nn.Parameter
+    pointer, whole, single = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+    def encoded(value: Any, place: int) -> Any:
+        kind = type(value)
+        if kind is tensor_type or kind is parameter_type:
+            if value.device.type != device or not value.is_contiguous():
+                fault = f"on {value.device}" if value.device.type != device else "not contiguous"
+                raise ValueError(f"argument {place} of {function.__name__} is {fault}")
+            return pointer(value.data_ptr())
+        if kind is int or kind is bool:
+            return whole(value)
+        if kind is float:
+            return single(value)
+        if value is None:
+            return pointer(0)
+        if isinstance(value, simple):
+            return value
+        raise TypeError(f"argument {place} of {function.__name__} is a {kind.__name__}")
+
+    def call(*arguments: Any) -> None:
+        given = [encoded(value, place) for place, value in enumerate(arguments)]
+        if device == "cuda":
+            given.append(pointer(torch.cuda.current_stream().cuda_stream))
+        function(*given)
+
+    return call

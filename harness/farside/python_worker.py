@@ -1,0 +1,563 @@
+"""The far side for Python candidates and torch extensions: harness/farside/worker.py with torch in the process.
+
+    python -I python_worker.py zygote FD PARENT SITE none|libraries  fork workers on request, torch already imported
+    python -I python_worker.py build SOURCE FOLDER SITE  in the compiler's box: import a module once, so that the
+                                                         extensions that it brings are built into FOLDER
+
+The zygote never touches CUDA and never loads a candidate. Each worker is a fork of it (10 to 30 ms instead of the 1 to
+5 s of `import torch`) that boxes itself before it loads anything. Where a kernel is asked for, torch must not do the
+work: in the zygote the kernels of all its computing operators are taken away.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    Launch = Callable[[Any], None]
+
+GIVEN = dict(os.environ)
+"""Before anything is imported: torch's compiler names its cache there, after the zygote's folder for temporary files."""
+
+_spec = importlib.util.spec_from_file_location("astrolabe_worker", Path(__file__).with_name("worker.py"))
+assert _spec is not None and _spec.loader is not None
+native: Any = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = native
+_spec.loader.exec_module(native)
+load_sibling = native.load_sibling
+forms = load_sibling("forms")
+Refused = forms.Refused
+sandbox = load_sibling("sandbox")
+problem_side = load_sibling("problem")
+protocol_side = load_sibling("kernelbench")
+triton_side = load_sibling("triton_calls")
+tvm_side = load_sibling("tvm_ffi")
+
+
+# --- who does the work -----------------------------------------------------------------------------------------------
+
+# Operators that make, move or fill memory, with random numbers too; views are known by their schema.
+MOVES = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros zero_ fill_ "  # noqa: SIM905
+    "full full_like new_full ones ones_like new_ones scalar_tensor arange eye uniform_ normal_ random_ copy_ _copy_from "
+    "rand randn randint rand_like randn_like randint_like randperm bernoulli_ "
+    "_copy_from_and_resize _foreach_copy_ clone _to_copy lift lift_fresh detach detach_ alias resize_ set_ item _local_scalar_dense "
+    "record_stream is_pinned pin_memory _pin_memory resolve_conj resolve_neg _reshape_alias is_same_size "
+    "_has_compatible_shallow_copy_type".split()
+)
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|CompiledFunction")
+LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_|flashinfer|sgl_kernel")
+MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy|distribution|arange")
+# torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
+MACHINERY = frozenset(
+    "torch torchgen functorch numpy nvidia triton cuda tvm_ffi setuptools pkg_resources distutils-precedence markupsafe jinja2 "  # noqa: SIM905
+    "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm".split()
+)
+# Kernels for tensors of other layouts are registered under keys of their own.
+LAYOUTS = (
+    "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA", "MkldnnCPU", "NestedTensorCPU", "NestedTensorCUDA",
+    "QuantizedCPU", "QuantizedCUDA",
+)  # fmt: skip
+REFUSE = [].sort
+"""What stands in place of a computing operator: any argument is a TypeError. A builtin cannot be changed from Python."""
+
+
+def overload(name: str) -> Any:
+    """`aten::silu.out` -> torch.ops.aten.silu.out."""
+    import torch
+
+    namespace, _, rest = name.partition("::")
+    base, _, variant = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), base), variant or "default")
+
+
+def computes(name: str) -> bool:
+    """Whether the operator overload does work: it is no view, moves no memory, and does not only call other operators."""
+    import torch
+
+    base = name.partition("::")[2].partition(".")[0]
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if base in MOVES or name.startswith(("profiler::", "streams::")) or overload(name).is_view:
+        return False
+    return not has(name, "CompositeImplicitAutograd") or any(has(name, key) for key in ("CPU", "CUDA", *LAYOUTS))
+
+
+def switch_off() -> frozenset[str]:
+    """Take the kernels of all of torch's computing operators away, for this process and its forks, for good.
+
+    So torch cannot do a candidate's work in any call, watched or not. What is registered is held by C++ objects that
+    Python's collector does not list. Returns `namespace::name` of what was switched off: some 1500 operators, 0.3 s.
+    """
+    import torch
+
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    libraries: dict[str, Any] = {}
+    off = set()
+    for name in torch._C._dispatch_get_all_op_names():
+        if not computes(name):
+            continue
+        namespace, _, rest = name.partition("::")
+        if namespace not in libraries:
+            libraries[namespace] = torch._C._dispatch_library("IMPL", namespace, "")
+        for key in ("CPU", "CUDA", *(key for key in LAYOUTS if has(name, key))):
+            libraries[namespace].impl(rest, key, REFUSE, False)
+        off.add(name.partition(".")[0])
+    # The static runtime has kernels of its own, past the dispatcher. Nothing else holds the function that makes one.
+    if hasattr(torch._C, "_jit_to_static_module"):
+        del torch._C._jit_to_static_module
+    for library in libraries.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # for ever: without it the kernels would come back
+    return frozenset(off)
+
+
+class Watch:
+    """Names what a candidate tried: torch's C++ profiler sees operators on all threads, by C functions that are looked
+    up before the candidate is loaded. For the reason of a verdict; a candidate that silences it is refused by
+    `switch_off` all the same."""
+
+    def __init__(self, off: frozenset[str]) -> None:
+        import torch
+        from torch._C import _autograd, _profiler
+
+        self.off = off
+        self.found: list[str] = []
+        try:
+            threads = _profiler._ExperimentalConfig(profile_all_threads=True)
+        except TypeError:  # a torch that cannot look at other threads
+            threads = _profiler._ExperimentalConfig()
+        config = _profiler.ProfilerConfig(
+            _profiler.ProfilerState.KINETO, False, False, False, False, False, threads, ""
+        )
+        activities = _profiler.ProfilerActivity
+        prepare, enable, disable = _autograd._prepare_profiler, _autograd._enable_profiler, _autograd._disable_profiler
+        name_of, device_of = _autograd._KinetoEvent.name, _autograd._KinetoEvent.device_type
+        host = torch._C._autograd.DeviceType.CPU
+        self.host, self.both = {activities.CPU}, {activities.CPU, activities.CUDA}
+        self.begin = lambda wanted: (prepare(config, wanted), enable(config, wanted, set()))
+        self.end = lambda: [(name_of(event), device_of(event) == host) for event in disable().events()]
+
+    def profiled(self, run: Callable[[], None], *, kernels: bool) -> None:
+        """Run under the profiler. `kernels`: kernel names of the GPU too, by CUPTI. Raises Refused."""
+        self.begin(self.both if kernels else self.host)
+        try:
+            run()
+        except BaseException:
+            self.look()
+            raise
+        self.look()
+
+    def look(self) -> None:
+        """End the profile. Raises Refused where another did the candidate's work."""
+        found = set()
+        for name, on_host in self.end():
+            if on_host and (name in self.off or COMPILED.search(name)):
+                found.add(name.replace("::", ".", 1))
+            elif not on_host and LIBRARY_KERNEL.search(name) and not MOVING_KERNEL.search(name):
+                found.add(name[:120])
+        if found:
+            raise Refused("CHEATED", f"torch did the work: {', '.join(sorted(found)[:6])}")
+
+
+def foreign_libraries(site: str, own: str) -> list[str]:
+    """Other packages of site-packages whose modules or compiled libraries this process has loaded."""
+    found = set()
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.startswith(f"{site}/"):
+            found.add(path.removeprefix(f"{site}/").split("/")[0].removesuffix(".py"))
+    with Path("/proc/self/maps").open() as file:
+        for line in file:
+            path = line.rstrip().partition("/")[2]
+            if path and ".so" in path and f"/{path}".startswith(f"{site}/") and not f"/{path}".startswith(f"{own}/"):
+                found.add(f"/{path}".removeprefix(f"{site}/").split("/")[0])
+    return sorted(name for name in found if name.split(".")[0] not in MACHINERY and not name.startswith("_"))
+
+
+# --- the worker ------------------------------------------------------------------------------------------------------
+
+
+class PythonWorker(native.Worker):
+    """The requests of harness/farside/worker.py for a candidate that is called with torch tensors."""
+
+    REQUESTS = ("warm", *native.Worker.REQUESTS)
+    torch: Any = None
+
+    def enter(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        box = message["box"]
+        return {"active": sandbox.enter(**{**box, "limits": sandbox.Limits(**box["limits"])})}
+
+    def warm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """The device at hand before anything of a candidate is here."""
+        import torch
+
+        self.torch, self.gpu, self.site = torch, message["gpu"], message["site"]
+        if self.gpu:
+            torch.cuda.init()
+            self.cuda = native.Cuda(loaded_cudart() or message["cuda_library"], message["device"])
+            self.streams = [torch.cuda.ExternalStream(stream.value) for stream in self.cuda.streams]
+            self.on_stream, self.graph = torch.cuda.stream, torch.cuda.CUDAGraph
+            torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
+        return {}
+
+    def load(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        if self.torch is None:
+            self.warm(message, fds)
+        torch, self.folder = self.torch, message["path"]
+        if self.gpu and "company" in message:  # who only answers what is right is not timed
+            self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        self.watch = Watch(OFF) if OFF else problem_side.Ledger()
+        # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
+        self.ours = frozenset(foreign_libraries(self.site, self.folder))
+        signature = forms.Signature(message["arguments"], message["entry"])
+        torch.set_grad_enabled(False)
+        if not (message.get("problem") or {}).get("compile"):  # there Triton is torch's own affair
+            triton_side.settle(self.folder, gpu=self.gpu, compilers=message["compilers"])
+        if message.get("problem"):
+            self.form = problem_side.form(forms, protocol_side, message, signature)
+        elif message["backend"] in ("torch_extension", "stable_abi"):
+            self.form = forms.extension_form(self.folder, signature)
+        elif message["backend"] == "tvm_ffi":
+            self.form = tvm_side.form(forms, self.folder, signature, gpu=self.gpu)
+        else:
+            self.form = forms.module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
+        self.static, self.last = False, list[Any]()
+        return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
+
+    def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        form = self.form.another(message["instance"]) if message.get("instance") else self.form
+        calls = [form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
+
+        asked = message.get("rounding")
+        otherwise = sys.modules["astrolabe_rounding"].Rounding(**asked) if asked else nullcontext()
+
+        def run() -> None:
+            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other.
+            stateful = getattr(form, "stateful", False)
+            for _ in range(message.get("repeat", 1)):
+                for index, prepared in enumerate(calls):
+                    with self.stream(0 if stateful else index % 2), otherwise:
+                        more = {"goes_on": True} if stateful and index and message.get("in_a_row") else {}
+                        self.remember(form.launch(prepared, **more))
+            self.settle("the kernel")
+
+        before = native.rounding_control()
+        self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
+        if changed := native.left_rounding(before):
+            return changed
+        if not OFF:  # libraries may work here; whose the kernels were is for the parent to judge
+            return {"static": self.static, "kernels": self.watch.kernels}
+        if foreign := [name for name in foreign_libraries(self.site, self.folder) if name not in self.ours]:
+            raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
+        return {"static": self.static}
+
+    def remember(self, returned: Any) -> None:
+        """Notice where a call returns a tensor that the call before has returned, too."""
+        tensors = returned if type(returned) in (tuple, list) else [returned]
+        now = [value for value in tensors if type(value) is self.torch.Tensor]
+        self.static = self.static or any(last() is value for last in self.last for value in now)
+        self.last = [weakref.ref(value) for value in now]
+
+    def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        if message.get("again") and self.planned is not None:
+            return self.replan()
+        self.forget()
+        calls = [self.form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
+        if not self.gpu:
+            self.form.launch(calls[0])  # what a candidate does at its first call is not what is timed
+            self.planned = ([lambda prepared=prepared: self.form.launch(prepared) for prepared in calls], None, None)
+            return {"graph": True}
+        company = native.Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
+        own = [lambda _stream, prepared=prepared: self.form.launch(prepared) for prepared in calls]
+        with self.stream(0):
+            self.planned, self.whole = native.plan_in_company(
+                self.cuda, company, own, self, neighbours_only=message["alone"]
+            )
+        return {"graph": self.whole is not None}
+
+    def capture(self, launch: Launch) -> Any:
+        """A graph by torch's own capture, which keeps its allocator right; None where it is refused, or would draw other numbers."""
+        if getattr(self.form, "draws", False):
+            return None
+        graph = self.graph(keep_graph=True)
+        pool = {"pool": self.graphs[0].pool()} if self.graphs else {}  # they run one after another
+        try:
+            graph.capture_begin(capture_error_mode="relaxed", **pool)
+            try:
+                launch(self.cuda.streams[0])
+            finally:
+                graph.capture_end()
+        except RuntimeError:
+            self.cuda.rt.cudaGetLastError()  # a refused capture leaves an error behind that is not the kernel's
+            return None
+        self.graphs.append(graph)
+        return ctypes.c_void_p(graph.raw_cuda_graph())
+
+    def release(self, graph: ctypes.c_void_p) -> None:
+        """Torch's own, freed with what its kernels need (`forget`)."""
+
+    def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        prepared = self.form.prepare(self.values(message["calls"][0], message["shapes"]))
+        with self.stream(0):
+            return {"seconds": self.enqueued(lambda: self.form.launch(prepared), message["repeat"])}
+
+    def time(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        with self.stream(0):
+            return super().time(message, fds)
+
+    def forget(self) -> None:
+        super().forget()
+        self.graphs = []  # torch frees a graph with its last reference, and must not while it captures another
+
+    def settle(self, what: str) -> None:
+        if self.gpu:
+            self.cuda.settle(what)
+
+    def stream(self, index: int) -> AbstractContextManager[Any]:
+        return self.on_stream(self.streams[index]) if self.gpu else nullcontext()
+
+    def values(self, encoded: list[list[Any]], shapes: list[list[Any]]) -> list[Any]:
+        """Like `arguments`, but tensors over the parent's memory; `shapes`: [dtype, extents] of each tensor in order."""
+        given: Iterable[list[Any]] = iter(shapes)
+        found: list[Any] = []
+        for item in encoded:
+            if item[0] == "p":
+                dtype, shape = next(given)  # type: ignore[call-overload]
+                found.append(self.tensor(self.arenas[item[1]][0] + item[2], getattr(self.torch, dtype), shape))
+            else:
+                found.append(item[1])
+        return found
+
+    def tensor(self, address: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+        """A contiguous tensor over memory that it does not own."""
+        count = dtype.itemsize
+        for extent in shape:
+            count *= extent
+        if not self.gpu:
+            raw = self.torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=self.torch.uint8)
+        else:
+            raw = self.torch.as_tensor(DeviceMemory(address, count), device="cuda")
+        return raw.view(dtype).view(shape)
+
+    def respond(
+        self, answer: Callable[[dict[str, Any], list[int]], dict[str, Any]], message: dict, fds: list[int]
+    ) -> dict:
+        try:
+            return answer(message, fds)
+        except Refused as refusal:
+            return {"error": str(refusal), "outcome": refusal.outcome}
+        except native.CudaError as error:
+            return {"error": str(error), "fatal": True}
+        except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too
+            return {"error": described(error, self.folder if hasattr(self, "folder") else "")}
+
+    def serve(self) -> None:
+        requests = {name: getattr(self, name) for name in self.REQUESTS}
+        while True:
+            message, fds = native.receive(self.channel)
+            if message is None:
+                return
+            answer = self.respond(requests[message["op"]], message, fds)
+            native.send(self.channel, native.refused(getattr(self, "cuda", None), message["op"], answer))
+
+
+class DeviceMemory:
+    """Device memory by its address, in the form that torch.as_tensor takes without a copy."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def described(error: BaseException, folder: str) -> str:
+    """The error with the candidate's own last line: `RuntimeError: ... (candidate.py, line 7)`."""
+    line, trace = error.lineno if isinstance(error, SyntaxError) else 0, error.__traceback__
+    while trace is not None:
+        if folder and trace.tb_frame.f_code.co_filename.startswith(folder):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    place = f" (candidate.py, line {line})" if line else ""
+    text = str(error)[:4000]
+    if type(error) is TypeError and ("sort() takes no positional" in text or "unsupported operand" in text):
+        text += "; torch's own computing operators are switched off here"
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def loaded_cudart() -> str:
+    """The CUDA runtime that torch brought into this process, so that both see the same errors and streams."""
+    with Path("/proc/self/maps").open() as file:
+        return next((line.split()[-1] for line in file if "libcudart" in line), "")
+
+
+# --- the zygote ------------------------------------------------------------------------------------------------------
+
+
+def build(source: Path, folder: str) -> None:
+    """Import the module once; its extensions are built below `folder`. Exits with 1 where that fails, having said why."""
+    from torch.utils import cpp_extension
+
+    def run(build_directory: str, verbose: bool, error_prefix: str) -> None:
+        # ninja gives each command a process group of its own, which the box refuses: it plans, we run.
+        listed = subprocess.run(
+            ["ninja", "-C", build_directory, "-t", "commands"], capture_output=True, text=True, check=True
+        )
+        for line in listed.stdout.splitlines():
+            if not line.startswith("ninja: "):
+                done = subprocess.run(["sh", "-c", line], cwd=build_directory, capture_output=True, text=True)
+                if done.returncode:
+                    print(done.stdout + done.stderr, flush=True)
+                    raise RuntimeError(error_prefix)
+
+    os.environ["TORCH_EXTENSIONS_DIR"] = folder
+    cpp_extension._run_ninja_build = run  # type: ignore[assignment]
+    try:
+        forms.execute(source)
+    except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too
+        print(described(error, str(source.parent)))
+        sys.exit(1)
+
+
+def use_site(site: str) -> None:
+    if site not in sys.path:
+        sys.path.append(site)
+
+
+def warm(libraries: bool) -> None:
+    """What every worker needs, once. Nothing here may start a thread or touch CUDA. `libraries`: torch may compute."""
+    global OFF
+    import torch
+
+    # At its import cpp_extension asks whether CUDA can be used, to warn where it cannot. The answer initialises the
+    # driver, and torch refuses CUDA to every fork after that.
+    asked, torch.cuda.is_available = torch.cuda.is_available, lambda: True
+    names = ["numpy", "torch.utils.cpp_extension"]
+    if libraries:  # fake tensors, a profile and a dispatch mode import it: a second or more in every problem's worker
+        names.append("torch._dynamo")
+    for name in names:
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(name)
+            except ImportError:  # cpp_extension without setuptools: only a candidate that needs it fails
+                continue
+    torch.cuda.is_available = asked
+    if libraries:
+        load_sibling("rounding")
+    warnings.simplefilter("ignore")  # torch warns that kernels are replaced
+    OFF = frozenset() if libraries else switch_off()
+
+
+OFF: frozenset[str] = frozenset()
+
+
+def zygote(control: socket.socket) -> None:
+    """Fork a worker for each request; tell each one's exit status on its own socket, reap it when that is closed.
+
+    A request is {"environment", "folder"} with three descriptors: the worker's channel, its log, its status socket.
+    The answer is the pid. So a pid stays taken until the parent has let go of it, as with a child of its own.
+    """
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    children: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, status
+    statuses: dict[int, int] = {}  # status descriptor -> pid
+    while True:
+        for fd, _events in poll.poll():
+            if fd == control.fileno():
+                data, fds, _, _ = socket.recv_fds(control, 1 << 16, 3)
+                if not data:
+                    return
+                pid = fork(json.loads(data), fds)
+                os.close(fds[0])
+                os.close(fds[1])
+                pidfd = os.pidfd_open(pid)
+                children[pidfd] = (pid, socket.socket(fileno=fds[2]))
+                poll.register(pidfd, select.POLLIN)
+                control.send(json.dumps({"pid": pid}).encode())
+            elif fd in children:
+                pid, status = children.pop(fd)
+                poll.unregister(fd)
+                os.close(fd)
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+                assert ended is not None
+                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                try:
+                    status.send(json.dumps(code).encode())
+                except OSError:  # the parent has let go already
+                    status.close()
+                    os.waitpid(pid, 0)
+                    continue
+                statuses[status.fileno()] = pid
+                poll.register(status, select.POLLIN)
+                ended_sockets[status.fileno()] = status
+            else:
+                poll.unregister(fd)
+                ended_sockets.pop(fd).close()
+                os.waitpid(statuses.pop(fd), 0)
+
+
+ended_sockets: dict[int, socket.socket] = {}
+
+
+def fork(request: dict[str, Any], fds: list[int]) -> int:
+    """A worker in a session of its own, that has nothing of the zygote's open but its channel and its log."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        channel, log, _status = fds
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for to, descriptor in enumerate((nothing, log, log)):
+            os.dup2(descriptor, to)
+        os.closerange(3, channel)
+        os.closerange(channel + 1, 4096)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(GIVEN | request["environment"])
+        tempfile.tempdir = None  # a package that asked for it at its import (dill) has had the zygote's kept for all
+        PythonWorker(socket.socket(fileno=channel)).serve()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    what, *given = sys.argv[1:]
+    if what == "zygote":
+        descriptor, parent, site, libraries = given
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(parent):
+            os._exit(1)
+        use_site(site)
+        warm(libraries == "libraries")
+        gc.collect()
+        gc.freeze()  # no worker has to look through a thousand modules for garbage, nor copy their pages to do so
+        control = socket.socket(fileno=int(descriptor))
+        control.send(b"{}")
+        zygote(control)
+    elif what == "build":
+        source, folder, site = given
+        use_site(site)
+        build(Path(source), folder)
+
+
+if __name__ == "__main__":
+    main()

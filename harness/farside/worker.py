@@ -1,0 +1,573 @@
+"""The far side: the only process that loads candidate code.
+
+Started as `python -I -S worker.py FD` with nothing of the project on its path. It obeys requests on the socket FD:
+enter the sandbox, map the parent's buffers, load one candidate, call it, time it. Whatever it answers is doubted: the
+parent owns the inputs, checks the outputs itself in memory that it shares with this process, and holds a stopwatch of
+its own. Standard library only, because a worker that starts in 30 ms is what makes one process a candidate affordable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+TYPE_CHECKING = False  # a type checker takes it for True; `typing` takes as long to import as all else
+if TYPE_CHECKING:
+    from typing import Any
+
+HOST_ROUND_S = 0.1
+"""Of calls whose time on the host is asked for: a thousand of a model's would outlast the request."""
+FENCE_BYTES = 1 << 20
+"""Without access before and behind a tensor."""
+CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
+
+
+class CudaError(Exception):
+    pass
+
+
+class Cuda:
+    """The few runtime calls that a worker needs, on the same libcudart that the candidate is linked to."""
+
+    def __init__(self, library: str, device: int) -> None:
+        self.rt = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        self.rt.cudaGetErrorString.restype = ctypes.c_char_p
+        self.check(self.rt.cudaSetDevice(device), "cudaSetDevice")
+        self.check(self.rt.cudaFree(None), "creating the context")
+        self.streams = [self.stream(), self.stream()]
+        self.start, self.stop = self.event(), self.event()
+        self.set_aside = self.persisting_bytes()
+
+    def persisting_bytes(self) -> int:
+        """Of the L2, set aside for what asks to stay there."""
+        size, persisting_l2 = ctypes.c_size_t(), 6
+        return 0 if self.rt.cudaDeviceGetLimit(ctypes.byref(size), persisting_l2) else size.value
+
+    def lasting(self) -> str:
+        """What a candidate has set that outlives its calls and changes which lines the L2 keeps for others, or ""."""
+        if (now := self.persisting_bytes()) != self.set_aside:
+            return f"set {now} bytes of the L2 aside ({self.set_aside} before), which outlives its calls"
+        for stream in self.streams:
+            window, kind = (ctypes.c_uint64 * 8)(), 1
+            if not self.rt.cudaStreamGetAttribute(stream, kind, ctypes.byref(window)) and window[1]:
+                return f"left an access policy window of {window[1]} bytes on its caller's stream, which outlives its calls"
+        return ""
+
+    def check(self, code: int, what: str) -> None:
+        if code:
+            raise CudaError(f"{what}: {self.rt.cudaGetErrorString(code).decode()} (CUDA error {code})")
+
+    def stream(self) -> ctypes.c_void_p:
+        stream = ctypes.c_void_p()
+        non_blocking = 1  # a launch on the legacy stream is then unordered with ours, as it would be in an engine
+        self.check(self.rt.cudaStreamCreateWithFlags(ctypes.byref(stream), non_blocking), "cudaStreamCreate")
+        return stream
+
+    def event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self.check(self.rt.cudaEventCreate(ctypes.byref(event)), "cudaEventCreate")
+        return event
+
+    def open(self, handle: str) -> int:
+        class IpcHandle(ctypes.Structure):  # passed by value, so it needs its real size
+            _fields_ = [("reserved", ctypes.c_ubyte * 64)]
+
+        self.rt.cudaIpcOpenMemHandle.argtypes = [ctypes.c_void_p, IpcHandle, ctypes.c_uint]
+        pointer = ctypes.c_void_p()
+        lazy_peer_access = 1
+        raw = IpcHandle.from_buffer_copy(bytes.fromhex(handle))
+        self.check(self.rt.cudaIpcOpenMemHandle(ctypes.byref(pointer), raw, lazy_peer_access), "cudaIpcOpenMemHandle")
+        return pointer.value or 0
+
+    def close(self, address: int) -> None:
+        self.check(self.rt.cudaIpcCloseMemHandle(ctypes.c_void_p(address)), "cudaIpcCloseMemHandle")
+
+    def settle(self, what: str) -> None:
+        self.check(self.rt.cudaGetLastError(), what)
+        self.check(self.rt.cudaDeviceSynchronize(), what)
+
+    def capture(self, launch: Any) -> ctypes.c_void_p | None:
+        """A graph of what `launch(stream)` enqueues, or None where it cannot be captured."""
+        stream, graph = self.streams[0], ctypes.c_void_p()
+        relaxed = 2  # lets a candidate that allocates at its first call do so
+        self.check(self.rt.cudaStreamBeginCapture(stream, relaxed), "cudaStreamBeginCapture")
+        launch(stream)
+        code = self.rt.cudaStreamEndCapture(stream, ctypes.byref(graph))
+        self.rt.cudaGetLastError()  # a refused capture leaves an error behind that is not the kernel's
+        return None if code or not graph.value else graph
+
+    def chained(self, graphs: list[ctypes.c_void_p]) -> ctypes.c_void_p:
+        """A graph that runs these one after another: none can reach into what is before or behind it."""
+        whole, last = ctypes.c_void_p(), ctypes.c_void_p()
+        self.check(self.rt.cudaGraphCreate(ctypes.byref(whole), ctypes.c_uint(0)), "cudaGraphCreate")
+        for number, graph in enumerate(graphs):
+            node = ctypes.c_void_p()
+            behind = ctypes.byref(last) if number else None
+            add = self.rt.cudaGraphAddChildGraphNode
+            count = ctypes.c_size_t(1 if number else 0)
+            self.check(add(ctypes.byref(node), whole, behind, count, graph), "cudaGraphAddChildGraphNode")
+            last = node
+        return whole
+
+    def release(self, graph: ctypes.c_void_p) -> None:
+        self.check(self.rt.cudaGraphDestroy(graph), "cudaGraphDestroy")
+
+    def executable(self, graph: ctypes.c_void_p) -> ctypes.c_void_p | None:
+        """What can be launched of a graph, or None where it cannot be instantiated."""
+        executable = ctypes.c_void_p()
+        if self.rt.cudaGraphInstantiate(ctypes.byref(executable), graph, ctypes.c_ulonglong(0)):
+            self.rt.cudaGetLastError()
+            return None
+        self.check(self.rt.cudaGraphUpload(executable, self.streams[0]), "cudaGraphUpload")
+        return executable
+
+
+class Piece(ctypes.Structure):
+    """As in probes/company.cu."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("to", "a", "x", "b", "bytes", "packs_of_b", "steps_of_a")]
+
+
+class Pieces(ctypes.Structure):
+    _fields_ = [("piece", Piece * 32), ("count", ctypes.c_int), ("steps_of_b", ctypes.c_uint32)]
+
+
+class Company:
+    """The kernels around each call (probes/company.cu), as the parent describes them (harness/timing/neighbours.py)."""
+
+    def __init__(self, library: Any, base: int, message: dict[str, Any]) -> None:
+        self.library, self.base, self.message = library, base, message
+        self.apart: bool = message["apart"]
+        self.plain = message["neighbour"] == 0 and not self.apart
+
+    def pieces(self, places: list[list[int]], slot: int) -> Pieces:
+        """[first, stride, bytes, a, x or -1, b, packs of b, steps of a] of each tensor, all but three where it is produced."""
+        made = Pieces(count=len(places), steps_of_b=self.message["steps"])
+        for at, (first, stride, size, *mixture) in enumerate(places):
+            made.piece[at] = Piece(to=self.base + first + slot * stride, bytes=size)
+            if mixture:
+                a, x, b, packs, steps = mixture
+                made.piece[at].a, made.piece[at].b = self.base + a, self.base + b
+                made.piece[at].x, made.piece[at].packs_of_b = (self.base + x if x >= 0 else 0), packs
+                made.piece[at].steps_of_a = steps
+        return made
+
+    def address(self, name: str, slot: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.base + self.message[name] + 8 * slot)
+
+    def before(self, slot: int, slots: int, stream: Any) -> None:
+        inputs, poisoned = (self.pieces(self.message[name], slot) for name in ("pieces", "poisoned"))
+        secret, seen = self.address("secrets", slot), self.address("digests", (slot - 1) % slots)
+        # Where nothing is read in between, nothing may be forgotten.
+        now = self.address("never", 0) if self.apart else self.address("digests", slot)
+        neighbour = ctypes.c_int(self.message["neighbour"])
+        by = ctypes.byref
+        self.library.company_produce(by(inputs), by(poisoned), secret, seen, now, neighbour, stream)
+        evicted, size, kept = self.message["evict"]
+        if size:
+            place, never = ctypes.c_void_p(self.base + evicted), self.address("never", 0)
+            self.library.company_evict(by(poisoned), place, ctypes.c_int64(size), never, ctypes.c_int(kept), stream)
+
+    def after(self, slot: int, stream: Any) -> None:
+        outputs = self.pieces(self.message["outputs"], slot)
+        neighbour = ctypes.c_int(self.message["neighbour"])
+        self.library.company_consume(ctypes.byref(outputs), self.address("digests", slot), neighbour, stream)
+
+
+class Worker:
+    REQUESTS = ("enter", "load", "map", "unmap", "call", "plan", "host", "time")
+    """By the names of the methods that answer them."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.cuda: Cuda | None = None
+        self.arenas: dict[int, tuple[int, Any]] = {}
+        self.symbols: dict[str, Any] = {}
+        self.company: Any = None
+        """The library of the neighbours on a GPU, on a CPU that of the loop that makes calls."""
+        self.planned: tuple[list[Any], Any, Any] | None = None
+        """The launches in order, their graph and the one that is run before it, untimed; on a CPU in the graph's place what the
+        loop is given: the entry, the words of all calls and how many of each lie on the stack."""
+        self.whole: tuple[Any, Any] | None = None
+        """Whoever captured it, and what the graph is made from."""
+
+    # Requests. Each takes the message and returns the answer; an exception becomes {"error": ...}.
+
+    def enter(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        sandbox = load_sibling("sandbox")
+        box = message["box"]
+        return {"active": sandbox.enter(**{**box, "limits": sandbox.Limits(**box["limits"])})}
+
+    def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        if message["gpu"] and self.cuda is None:
+            self.cuda = Cuda(message["cuda_library"], message["device"])
+        if "company" in message:  # who only answers what is right is not timed
+            self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        library = ctypes.CDLL(message["path"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        self.programmatic = (
+            ctypes.c_int.in_dll(library, "enable_pdl") if hasattr(library, "enable_pdl") else ctypes.c_int()
+        )
+        found = {}
+        for dtype, names in message["symbols"].items():
+            for name in names:
+                if hasattr(library, name):
+                    found[dtype] = name
+                    self.symbols[dtype] = getattr(library, name)
+                    self.symbols[dtype].restype = None
+                    break
+        return {"found": found}
+
+    def map(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.unmap(message, fds)
+        if message["kind"] == "memfd":
+            # Page tables and all: else a timed call has the faults of whoever first touches its argument set.
+            view = mmap.mmap(fds[0], message["size"], flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            os.close(fds[0])
+            self.arenas[message["id"]] = (ctypes.addressof(ctypes.c_char.from_buffer(view)), view)
+        else:
+            assert self.cuda is not None
+            self.arenas[message["id"]] = (self.cuda.open(message["handle"]), None)
+        return {}
+
+    def unmap(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Forget an arena, and the plan, since it holds addresses."""
+        self.forget()
+        address, view = self.arenas.pop(message["id"], (0, None))
+        if address and view is None:
+            assert self.cuda is not None
+            self.cuda.close(address)
+        return {}
+
+    def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Call once for each argument list, or `repeat` times, on alternating streams, without waiting in between."""
+        function = self.symbols[message["dtype"]]
+        if message.get("fence"):
+            self.fenced(function, message["calls"][0], message["fence"])
+            return {}
+        before = rounding_control()
+        calls = [self.arguments(arguments) for arguments in message["calls"]]
+        for _ in range(message.get("repeat", 1)):
+            for index, prepared in enumerate(calls):
+                if self.cuda:
+                    function(*prepared, self.cuda.streams[index % 2])
+                else:
+                    function(*prepared)
+        if self.cuda:
+            self.cuda.settle("the kernel")
+        return left_rounding(before)
+
+    def fenced(self, function: Any, arguments: list[list[Any]], fence: dict[str, Any]) -> None:
+        """On a CPU: one call whose tensors lie in pages of their own between pages without access, inputs in read-only ones.
+
+        fence: `end`, whether each tensor ends where its last page does, else it begins where its first one does; `tensors`: bytes of
+        each, and whether it is only read.
+        """
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype, libc.mmap.argtypes = (
+            ctypes.c_void_p,
+            [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long],
+        )
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        private_anonymous, wide, page = 0x22, FENCE_BYTES, mmap.PAGESIZE
+        tensors, mapped, prepared = iter(fence["tensors"]), [], []
+        for item, plain in zip(arguments, self.arguments(arguments), strict=True):
+            if item[0] != "p":
+                prepared.append(plain)
+                continue
+            size, only_read = next(tensors)
+            body = -(-size // page) * page
+            base = libc.mmap(None, body + 2 * wide, 0, private_anonymous, -1, 0)
+            if base in (None, ctypes.c_void_p(-1).value):
+                raise OSError(ctypes.get_errno(), "mmap")
+            first = base + wide
+            libc.mprotect(first, body, mmap.PROT_READ | mmap.PROT_WRITE)
+            at = first + (body - size if fence["end"] else 0)
+            ctypes.memmove(at, plain.value, size)
+            if only_read:
+                libc.mprotect(first, body, mmap.PROT_READ)
+            mapped.append((base, body + 2 * wide, at, plain.value, size, only_read))
+            prepared.append(ctypes.c_void_p(at))
+        function(*prepared)
+        for base, whole, at, home, size, only_read in mapped:
+            if not only_read:
+                ctypes.memmove(home, at, size)
+            libc.munmap(base, whole)
+
+    def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Prepare a sequence of calls to be timed, in place of the one before: on a GPU a graph of them in their company.
+
+        `alone`: only the neighbours, without the calls. `again`: the same calls as before in a graph of their own.
+        """
+        if message.get("again") and self.planned is not None:
+            return self.replan()
+        self.forget()
+        function = self.symbols[message["dtype"]]
+        calls = [self.arguments(arguments) for arguments in message["calls"]]
+        if self.cuda is None:
+            launches = [lambda prepared=prepared: function(*prepared) for prepared in calls]
+            entry = ctypes.cast(function, ctypes.c_void_p)
+            self.planned = launches, (entry, *words_of(self.company, calls)), None
+            return {"graph": True}
+        company = Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
+        self.programmatic.value = int(message["company"]["programmatic"])
+        own = [lambda stream, prepared=prepared: function(*prepared, stream) for prepared in calls]
+        self.planned, self.whole = plan_in_company(self.cuda, company, own, self.cuda, neighbours_only=message["alone"])
+        return {"graph": self.whole is not None}
+
+    def replan(self) -> dict[str, Any]:
+        if self.whole is not None:
+            assert self.planned is not None and self.cuda is not None
+            launches, graph, ahead = self.planned
+            self.cuda.rt.cudaGraphExecDestroy(graph)
+            self.planned = launches, self.cuda.executable(self.whole[1]), ahead
+        return {"graph": self.whole is not None}
+
+    def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Seconds that the host takes for each of `repeat` calls, on a GPU only enqueued; of fewer where they take long."""
+        function, stream = self.symbols[message["dtype"]], [self.cuda.streams[0]] if self.cuda else []
+        prepared = self.arguments(message["calls"][0])
+        return {"seconds": self.enqueued(lambda: function(*prepared, *stream), message["repeat"])}
+
+    def enqueued(self, call: Any, repeat: int) -> float:
+        """Seconds a call, the least of five rounds."""
+
+        def taken(calls: int, *, whole: bool) -> float:
+            start = time.perf_counter_ns()
+            for _ in range(calls):
+                call()
+            enqueued_ns = time.perf_counter_ns() - start
+            if self.cuda:
+                self.cuda.settle("the kernel")
+            return (time.perf_counter_ns() - start if whole else enqueued_ns) * 1e-9 / calls
+
+        repeat = max(1, min(repeat, int(HOST_ROUND_S / max(taken(1, whole=True), 1e-9))))
+        return min(taken(repeat, whole=False) for _ in range(5))
+
+    def time(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Make the planned calls of these numbers in that `order`, `repeat` times; on a GPU all of them as they were planned.
+
+        Answers the seconds that it took by this side's clock.
+        """
+        assert self.planned is not None
+        launches, graph, before = self.planned
+        repeat = message["repeat"]
+        if self.cuda is None and graph is None:  # a Python candidate's calls come from Python
+            calls = [launches[number] for number in message["order"]]
+            start = time.perf_counter_ns()
+            for _ in range(repeat):
+                for call in calls:
+                    call()
+            return {"seconds": (time.perf_counter_ns() - start) * 1e-9}
+        if self.cuda is None:
+            order = (ctypes.c_int32 * len(message["order"]))(*message["order"])
+            taken_ns = self.company.make_calls(*graph, order, len(order), repeat)
+            return {"seconds": taken_ns * 1e-9}
+        return {"seconds": time_in_company(self.cuda, launches, graph, before, repeat)}
+
+    # The rest is plumbing.
+
+    def forget(self) -> None:
+        """Let go of the plan. Nothing of it is running: every request settles what it has started."""
+        planned, self.planned = self.planned, None
+        for graph in planned[1:] if planned is not None else ():
+            if graph is not None and self.cuda:
+                self.cuda.rt.cudaGraphExecDestroy(graph)
+        if self.whole is not None:
+            self.whole[0].release(self.whole[1])
+            self.whole = None
+
+    def arguments(self, encoded: list[list[Any]]) -> list[Any]:
+        """["p", arena, offset] | ["i", integer] | ["f", float] | ["d", float] -> ctypes values."""
+        return [
+            ctypes.c_void_p(self.arenas[item[1]][0] + item[2]) if item[0] == "p" else CTYPES[item[0]](item[1])
+            for item in encoded
+        ]
+
+    def serve(self) -> None:
+        requests = {name: getattr(self, name) for name in self.REQUESTS}
+        while True:
+            message, fds = receive(self.channel)
+            if message is None:
+                return
+            try:
+                answer = requests[message["op"]](message, fds)
+            except CudaError as error:
+                answer = {"error": str(error), "fatal": True}
+            except (OSError, MemoryError) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            send(self.channel, refused(self.cuda, message["op"], answer))
+
+
+STACK_WORDS = (0, 4, 16, 64)
+"""As in probes/calls.cpp."""
+
+
+def words_of(library: Any, calls: list[list[Any]]) -> tuple[Any, int]:
+    """(all calls' arguments as probes/calls.cpp wants them, words of each that lie on the stack), of ctypes values."""
+    library.make_calls.restype = ctypes.c_int64
+    library.make_calls.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64, ctypes.c_void_p] + [ctypes.c_int64] * 2
+    registers = library.integer_registers(), library.float_registers()
+    placed: list[list[int]] = []
+    most = 0
+    for call in calls:
+        whole: tuple[list[int], list[int]] = ([], [])
+        stack: list[int] = []
+        for value in call:
+            word = int.from_bytes(bytes(value).ljust(8, b"\0"), sys.byteorder)
+            kind = isinstance(value, (ctypes.c_float, ctypes.c_double))
+            (whole[kind] if len(whole[kind]) < registers[kind] else stack).append(word)
+        most = max(most, len(stack))
+        placed.append(
+            [*whole[0], *[0] * (registers[0] - len(whole[0])), *whole[1], *[0] * (registers[1] - len(whole[1])), *stack]
+        )
+    room = next((size for size in STACK_WORDS if size >= most), None)
+    if room is None:
+        raise OSError(f"an entry point with {most} arguments more than fit into registers cannot be called")
+    length = sum(registers) + room
+    flat = [word for words in placed for word in (*words, *[0] * (length - len(words)))]
+    return (ctypes.c_uint64 * len(flat))(*flat), room
+
+
+def plan_in_company(
+    cuda: Cuda, company: Company, calls: list[Any], capturing: Any, *, neighbours_only: bool
+) -> tuple[tuple[list[Any], Any, Any], tuple[Any, Any] | None]:
+    """((launches in order, their executable graph, that of what is run before it), (who frees it, what it is made from)).
+
+    The last is None where they cannot be captured.
+
+    `calls` take a stream; `capturing.capture` makes a graph of some, or None, and `capturing.release` frees it. Each call
+    is a graph of its own between its neighbours', so that it can neither run beside another nor change what they do.
+    Where programmatic launches take part the calls are captured as one sequence: only there a kernel may begin before the
+    one ahead of it has ended.
+    """
+    slots = range(len(calls))
+    before = [lambda stream, slot=slot: company.before(slot, len(calls), stream) for slot in slots]
+    after = [lambda stream, slot=slot: company.after(slot, stream) for slot in slots]
+    stream = cuda.streams[0]
+    before[0](stream)
+    if not neighbours_only:
+        calls[0](stream)  # what a candidate does at its first call is not what is timed
+    cuda.settle("the kernel")
+    made: list[tuple[Any, Any]] = []
+
+    def captured(by: Any, launch: Any) -> Any:
+        graph = by.capture(launch)
+        if graph is not None:
+            made.append((by, graph))
+        return graph
+
+    middle = [[] if neighbours_only else [call] for call in calls]
+    ahead = None
+    if company.apart:
+        ahead = cuda.executable(captured(cuda, lambda stream: [launch(stream) for launch in before]))
+        sequence = [launch for slot in slots for launch in middle[slot]]
+    else:
+        sequence = [launch for slot in slots for launch in (before[slot], *middle[slot], after[slot])]
+    if company.plain:
+        parts: list[Any] = []
+        for slot in slots:
+            parts += [captured(cuda, before[slot]), *(captured(capturing, call) for call in middle[slot])]
+            parts.append(captured(cuda, after[slot]))
+            if None in parts:
+                break
+        whole = None if None in parts else (cuda, cuda.chained(parts))
+    else:
+        all_of_it = capturing.capture(lambda stream: [launch(stream) for launch in sequence])
+        whole = None if all_of_it is None else (capturing, all_of_it)
+    graph = None if whole is None else cuda.executable(whole[1])
+    for by, one in made:
+        by.release(one)
+    cuda.settle("the captured kernel")
+    return (sequence, graph, ahead), whole if graph is not None else None
+
+
+def time_in_company(cuda: Cuda, launches: list[Any], graph: Any, ahead: Any, repeat: int) -> float:
+    """Seconds of so many passes, by CUDA events."""
+    rt, stream, elapsed = cuda.rt, cuda.streams[0], ctypes.c_float()
+    if ahead is not None:
+        rt.cudaGraphLaunch(ahead, stream)
+    rt.cudaEventRecord(cuda.start, stream)
+    for _ in range(repeat):
+        if graph is not None:
+            rt.cudaGraphLaunch(graph, stream)
+        else:
+            for launch in launches:
+                launch(stream)
+    rt.cudaEventRecord(cuda.stop, stream)
+    cuda.settle("the timed kernel")
+    cuda.check(rt.cudaEventElapsedTime(ctypes.byref(elapsed), cuda.start, cuda.stop), "cudaEventElapsedTime")
+    return elapsed.value * 1e-3
+
+
+def rounding_control() -> bytes:
+    """How this thread rounds and whether it flushes subnormal numbers, as its processor's control registers say."""
+    environment, library = (ctypes.c_ubyte * 64)(), ctypes.CDLL(None)
+    if hasattr(library, "fegetenv"):
+        library.fegetenv(environment)
+    raw = bytes(environment)
+    if os.uname().machine != "x86_64":
+        return raw[:4]
+    return raw[:2] + (int.from_bytes(raw[28:32], "little") & ~0x3F).to_bytes(4, "little")  # without what has happened
+
+
+def left_rounding(before: bytes) -> dict[str, Any]:
+    """An answer: {}, or that a call has left its caller's thread with other registers than those."""
+    if rounding_control() == before:
+        return {}
+    said = "left its caller's thread with another rounding, or subnormal numbers treated otherwise"
+    return {"error": said, "outcome": "INCORRECT"}
+
+
+LASTING = ("call", "plan", "host")
+"""Requests whose answers say what a candidate has left behind."""
+
+
+def refused(cuda: Any, op: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, or an error in its place."""
+    left = cuda.lasting() if cuda is not None and op in LASTING and "error" not in answer else ""
+    return {"error": left, "outcome": "CHEATED"} if left else answer
+
+
+def load_sibling(name: str) -> Any:
+    """A module beside this file, by location: the repository is not on this process's path."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"astrolabe_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def send(channel: socket.socket, message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    channel.sendall(struct.pack("<I", len(data)) + data)
+
+
+def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """The next message and the file descriptors that came with it; None where the parent has gone."""
+    head, fds, _, _ = socket.recv_fds(channel, 4, 1)
+    if len(head) < 4:
+        return None, list(fds)
+    (left,) = struct.unpack("<I", head)
+    parts = []
+    while left:
+        part = channel.recv(min(left, 1 << 20))
+        if not part:
+            return None, list(fds)
+        parts.append(part)
+        left -= len(part)
+    return json.loads(b"".join(parts)), list(fds)
+
+
+if __name__ == "__main__":
+    Worker(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -1,0 +1,245 @@
+"""The processes of one evaluator, and the memory that they share with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+
+from harness import backends
+from harness.device import Arena, DeviceError
+from harness.problems.pytorch import COMPILING, Problem, is_model
+from harness.processes.fork_server import PythonWorker, Zygote
+from harness.processes.fork_server import settle as settle_waiting
+from harness.processes.worker import LIMITS, Worker, WorkerFailure
+from harness.records import Build, Outcome
+from harness.timing.sampling import PAIR, SideFailure
+from kernels.catalog import Kernel
+from kernels.spec import Device
+
+OURS = (PAIR, "light")
+"""Workers that load libraries of ours."""
+MEMORY_SHARE = 0.5
+"""Of the GPU memory that was free before its process started a candidate may take so much."""
+
+
+def is_python_side(module: ModuleType) -> bool:
+    """Whether this toolchain's candidates are called with torch tensors (harness/farside/python_worker.py)."""
+    return getattr(module, "PYTHON_SIDE", False)
+
+
+class Pool:
+    """One process a candidate, kept warm until another is judged, and the arena that all of them map. Close it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        on: Device,
+        *,
+        dtypes: tuple[str, ...],
+        libraries: bool,
+        company: Callable[[], Path],
+        least: Callable[[], int],
+        look: Callable[[Worker], None],
+        ahead: Callable[[Build], None],
+    ) -> None:
+        """`libraries`: whether candidates of a problem may call them. `company`: the library of what stands around a
+        timed call. `least`: bytes of the first arena. `look` sees every worker that was started, and may refuse it.
+        `ahead`: what has to be done with a build before a process of it may be judged.
+        """
+        self.kernel, self.spec, self.device, self.dtypes = kernel, kernel.spec, on, dtypes
+        self._libraries, self._company, self._least, self._look = libraries, company, least, look
+        self._ahead = ahead
+        self.pinned: set[str] = set()
+        """Candidates whose processes stay."""
+        self._arena: Arena | None = None
+        self._workers: dict[str, Worker] = {}
+        self._available: dict[str, int] = {}
+        """Candidate -> what `_memory_available` said before its process started."""
+        self._zygote: Zygote | None = None
+        self._started: list[Worker] = []
+        """Every process of `start` that may be alive: those that nobody keeps here have the arena mapped, too."""
+        self._starting = threading.RLock()
+        """Native workers are started several at once."""
+        self._dying: list[Worker] = []
+        """Killed, and not waited for yet."""
+
+    def get(self, build: Build) -> Worker:
+        """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
+        worker = self._workers.get(build.candidate)
+        if worker is not None and worker.alive:
+            return worker
+        self.drop(build.candidate)
+        if self._short_of_memory():
+            self.only(build.candidate)
+            self.settle()  # a process that ends has its memory for seconds
+        self._available[build.candidate] = self._memory_available()
+        worker = self.start(build)
+        self._workers[build.candidate] = worker
+        return worker
+
+    def match(self, candidate: str, rivals: Iterable[str]) -> None:
+        """These processes may be there from now on, and ours."""
+        self.pinned = set(rivals)
+        self.only(candidate)
+
+    def only(self, candidate: str) -> None:
+        """End all but this candidate's process, those that are pinned, and ours.
+
+        Before anything is judged: whoever was before maps the memory that it is judged in, and could do its work between
+        two questions, or slow its rivals. That it is stopped is not enough on a GPU, where what it launched runs on.
+        """
+        for name in list(self._workers):
+            if name != candidate and name not in self.pinned and name not in OURS:
+                self.drop(name)
+
+    def _short_of_memory(self) -> bool:
+        """Whether less than a quarter of the device is free: a candidate that took it all must not starve the next."""
+        if self.device != "cuda":
+            return False
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return free < total / 4
+
+    def _memory_available(self) -> int:
+        """Bytes of the GPU that are free or our own; what is missing of it others have taken."""
+        if self.device != "cuda":
+            return 0
+        import torch
+
+        arena = self._arena.size if self._arena is not None else 0
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + arena + self.kernel.gpu_bytes()
+
+    @contextmanager
+    def guarding_memory(self, candidate: str) -> Iterator[None]:
+        """Raises SideFailure where that candidate has taken the GPU's memory, whatever failed of it or nothing did.
+
+        No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail. A problem's
+        own Model may take what it needs.
+        """
+        failed: Exception | None = None
+        try:
+            yield
+        except (RuntimeError, DeviceError, WorkerFailure) as fault:
+            failed = fault
+        if taken := self._memory_taken(candidate):
+            raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from failed
+        if failed is not None:
+            raise failed
+
+    def _memory_taken(self, candidate: str) -> str:
+        """What is wrong with the memory that the candidate's process has taken, or ""."""
+        worker = self._workers.get(candidate)
+        if is_model(self.kernel, candidate):
+            return ""
+        if self.device != "cuda" or worker is None or not worker.alive:
+            return ""
+        before = self._available[candidate]
+        taken = before - self._memory_available()
+        if taken <= before * MEMORY_SHARE:
+            return ""
+        return f"its process took {taken / 2**30:.0f} GiB of the {before / 2**30:.0f} GiB of GPU memory that were free"
+
+    def start(self, build: Build, *, compilers: bool = False) -> Worker:
+        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load.
+
+        `compilers`: it may start programs, in the same box, and is not to be judged.
+        """
+        artefact = Path(build.artefact)
+        if not compilers:
+            with self._starting:
+                self._ahead(build)
+        if build.backend != "model_new" and not is_python_side(backends.get(build.backend)):
+            symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
+            native = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
+            with self._starting:
+                return self._seen(native)
+        with self._starting:
+            return self._seen(self._started_in_python(build, artefact, compilers=compilers))
+
+    def _started_in_python(self, build: Build, artefact: Path, *, compilers: bool) -> Worker:
+        worker: Worker
+        if isinstance(self.kernel, Problem) and build.backend == "model_new":
+            worker = self.kernel.start(
+                build.candidate, artefact, libraries=self._libraries, company=self._company(), compilers=compilers
+            )  # fmt: skip
+        else:
+            if self._zygote is not None and not self._zygote.alive:
+                self._zygote.close()
+                self._zygote = None
+            if self._zygote is None:
+                self._zygote = Zygote(self.device)
+            worker = PythonWorker(
+                self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
+                company=self._company(), limits=COMPILING if compilers else LIMITS, compilers=compilers,
+            )  # fmt: skip
+        return worker
+
+    def _seen(self, worker: Worker) -> Worker:
+        self._started = [*(one for one in self._started if one.alive), worker]
+        self._look(worker)
+        return worker
+
+    def ours(self, name: str, artefact: Path, symbols: dict[str, tuple[str, ...]]) -> Worker:
+        """A worker that loads a library of ours, kept until the end."""
+        if name not in self._workers or not self._workers[name].alive:
+            self.drop(name)
+            self._workers[name] = Worker(
+                device=self.device, artefact=artefact, symbols=symbols, company=self._company()
+            )
+        return self._workers[name]
+
+    def drop(self, candidate: str) -> None:
+        worker = self._workers.pop(candidate, None)
+        if worker is not None:
+            self.end(worker)
+
+    def end(self, worker: Worker) -> None:
+        """Have a process of `start` end, beside what comes next; nothing is timed before it has (`settle`)."""
+        worker.kill()
+        ended = [one for one in self._dying if not one.alive]
+        self._dying = [*(one for one in self._dying if one not in ended), worker]
+        # Or a hundred wrong candidates in a row leave as many open files, and threads that watch nobody.
+        for one in ended:
+            one.close()
+
+    def settle(self) -> None:
+        """Wait until every process that was dropped has ended, several at once, and until none is being begun."""
+        settle_waiting()
+        while self._dying:
+            self._dying[-1].close()
+            self._dying.pop()  # not before: who interrupts may ask again
+
+    def arena(self, size: int) -> Arena:
+        """An arena of at least `size` bytes; the workers let go of a smaller one."""
+        if self._arena is None or self._arena.size < size:
+            if self._arena is not None:
+                everyone = [*self._workers.values(), *self._started]
+                for worker in {id(one): one for one in everyone}.values():
+                    if worker.alive:
+                        with suppress(WorkerFailure):  # it is no more, and whoever asks for it next gets another
+                            worker.unmap(self._arena)
+            self.settle()  # until it has ended a process has the memory mapped, or has taken it
+            if self._arena is not None:
+                self._arena.close()
+            self._arena = Arena(self.device, max(size, self._least(), 64 << 20))
+        return self._arena
+
+    def close(self) -> None:
+        """End all workers and free the shared memory. Safe to call twice."""
+        for candidate in list(self._workers):
+            self.drop(candidate)
+        for worker in self._started:
+            if worker not in self._dying and worker.alive:  # left by what was interrupted
+                self.end(worker)
+        self._started = []
+        self.settle()
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None

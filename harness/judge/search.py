@@ -1,0 +1,343 @@
+"""Search of the integers that a candidate leaves open, by building, checking and timing variants.
+
+Optuna's TPE proposes, for all workloads, for the small and for the large ones in turn; variants of a batch are built
+side by side, then timed in turn against the source as it came, so that drift hits all of them alike. Few samples for
+all, more for the best few (successive halving) and for those that are best on a band of sizes (harness/judge/bands.py). What
+wins here is measured again like any candidate, against the incumbent, before anybody calls it faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from harness.checks.correctness import Layout
+from harness.judge import bands, verification
+from harness.judge.bands import Key, Ratios, Split, score
+from harness.judge.comparisons import Case
+from harness.judge.session import Rig
+from harness.judge.tunables import Tunable, bake, tunables
+from harness.processes.worker import Worker, WorkerFailure
+from harness.records import Build
+from harness.store import digest
+from harness.timing import comparison
+from harness.timing.sampling import PAIR, Side, SideFailure
+from kernels.spec import Frozen
+
+FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
+CASES = {"cuda": 8, "cpu": 3}
+"""Timed workloads and cache states that a variant is tried on; the measure gate looks at all."""
+PROGRAMMATIC = "enable_pdl"
+"""The variable by which a source lets its caller choose programmatic launch (docs/kernels.md)."""
+MOST_VARIANTS = 64
+MOST_SPILLED = 64
+"""Bytes stored and loaded from which on a variant is not run; the source as it came always is."""
+TRIES = 2
+"""A busy machine accuses who is honest now and then: a variant that failed while it was timed is started afresh once."""
+
+STARTED_AT_ONCE = 4
+"""Processes of variants: on a GPU each waits 0.3 s for its context."""
+PROGRAMMATIC_CASES = 2
+"""Beside them, hot among kernels with programmatic launch, where the source has a choice of it: when to let the next kernel
+begin is nothing to search among plain ones."""
+One = TypeVar("One")
+Measurement = Callable[[Rig, str, Sequence[dict[str, int]], Sequence[Case], int], list[Ratios | None]]
+"""Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
+
+
+class Tuned(Frozen):
+    """The variant that the search of a candidate's tunables picked."""
+
+    candidate: str
+    values: dict[str, int] = Field(default_factory=dict)
+    """For every workload; those that the source came with where none is clearly better."""
+    split: Split | None = None
+    """Values by bands of workloads, where those measured clearly faster than one choice for all."""
+    tried: int = 0
+    reason: str = ""
+
+
+def left_open(source: str) -> list[Tunable]:
+    """The integers of a source that a search may choose."""
+    return [tunable for tunable in tunables(source) if len(tunable.choices) > 1]
+
+
+def search(rig: Rig, source: str, seconds: float, measure: Measurement | None = None) -> Tuned:
+    """Values for the tunables of `source`, found in about `seconds`; `measure` (the real one) times the variants."""
+    measure, open_ = measure or measured_ratios, left_open(source)
+    deadline = time.monotonic() + seconds
+    size = math.prod(len(t.choices) for t in open_)
+    start: Key = tuple(sorted((t.name, t.value) for t in open_))
+    cases = _contests(rig, source)
+    groups = _groups(rig, cases)
+    proposals = _Proposals(open_, len(groups))
+    batch = max(2, min(8, len(os.sched_getaffinity(0))))
+    known: dict[Key, Ratios] = {}
+    failed = 0
+    while time.monotonic() < deadline and len(known) + failed < MOST_VARIANTS:
+        keys = proposals.ask(batch)
+        if not keys:
+            break
+        for key, ratios in zip(keys, measure(rig, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
+            if ratios is None:
+                failed += 1
+                proposals.tell(key, None)
+            else:
+                known[key] = ratios
+                proposals.tell(key, [score(ratios, group) for group in groups])
+        best = min((score(ratios) for ratios in known.values()), default=0.0)
+        rig.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
+    tried = len(known) + failed
+    said = f"{tried} of {size - 1} variants tried"
+    workloads = [workload for workload, _, _ in cases]
+    margin = comparison.MARGIN[rig.device]
+    as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
+    proposal = bands.proposed(rig.spec, workloads, known | {start: as_it_came}, margin)
+    finalists = [key for key in sorted(known, key=lambda key: score(known[key]))[:FINALISTS] if score(known[key]) < 0]
+    finalists += [key for _, key in proposal[1] if key not in finalists and key != start] if proposal else []
+    if not finalists:
+        reason = f"{said}, none faster than the numbers it came with"
+        return _tuned(source, start, None, tried, reason)
+    again = measure(rig, source, _values(finalists), cases, LAST_BLOCKS)
+    last = {key: ratios for key, ratios in zip(finalists, again, strict=True) if ratios is not None}
+    single = min(last, key=lambda key: score(last[key]), default=start)
+    if single != start and score(last[single]) >= -margin / 2:
+        single = start
+    last[start] = [[1.0] * LAST_BLOCKS for _ in cases]
+    split = bands.confirmed(rig.spec, workloads, proposal, last, single, margin) if proposal else None
+    gain = math.exp(-score(last[single]))
+    reason = f"the best {gain:.3f}x" if single != start else "none clearly faster than the numbers it came with"
+    if split is not None:
+        reason += f"; by {' * '.join(split.measure.sizes)} in {len(split.bands)} bands"
+    return _tuned(source, single, split, tried, f"{said}, {reason}")
+
+
+def _tuned(source: str, key: Key, split: Split | None, tried: int, reason: str) -> Tuned:
+    candidate = digest(bake(source, dict(key)))
+    return Tuned(candidate=candidate, values=dict(key), split=split, tried=tried, reason=reason)
+
+
+def _values(keys: Sequence[Key]) -> list[dict[str, int]]:
+    return [dict(key) for key in keys]
+
+
+def _groups(rig: Rig, cases: Sequence[Case]) -> list[list[int]]:
+    """Cases whose best numbers are looked for: all of them, and the smaller and larger half where sizes differ."""
+    every = list(range(len(cases)))
+    ordered = sorted(every, key=lambda case: rig.moved(cases[case][0]))
+    small, large = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
+    if len({workload.label for workload, _, _ in cases}) < 2:
+        return [every]
+    return [every, small, large]
+
+
+class _Proposals:
+    """Which variants to try next: all of a small space, the nearest to the start first; what TPE asks for in a large one.
+
+    One study for each group of cases: they ask in turn, and every measurement is told to all of them.
+    """
+
+    def __init__(self, open_: Sequence[Tunable], groups: int) -> None:
+        self.start = tuple(sorted((t.name, t.value) for t in open_))
+        self.trials: dict[Key, tuple[int, Any]] = {}
+        self.seen: set[Key] = {self.start}
+        self.studies: list[Any] = []
+        self.turn = 0
+        if math.prod(len(t.choices) for t in open_) <= MOST_VARIANTS:
+            names = sorted(open_, key=lambda t: t.name)
+            every = [
+                tuple(zip([t.name for t in names], p, strict=True))
+                for p in itertools.product(*(t.choices for t in names))
+            ]
+            rank = {t.name: {c: abs(i - _place(t)) for i, c in enumerate(t.choices)} for t in names}
+            self.left = sorted(every, key=lambda key: sum(rank[name][value] for name, value in key))
+            return
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        for seed in range(groups):
+            # Fixed seeds: a resumed run proposes the same variants, whose builds it then finds in the store.
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=12, multivariate=True, constant_liar=True)
+            self.studies.append(optuna.create_study(sampler=sampler))
+        self.space: dict[str, Any] = {t.name: optuna.distributions.CategoricalDistribution(t.choices) for t in open_}
+
+    def ask(self, count: int) -> list[Key]:
+        found: list[Key] = []
+        if not self.studies:
+            while self.left and len(found) < count:
+                key = self.left.pop(0)
+                if key not in self.seen:
+                    found.append(key)
+        else:
+            for _ in range(8 * count):  # it may propose what it proposed before
+                if len(found) == count:
+                    break
+                study = self.turn % len(self.studies)
+                self.turn += 1
+                trial = self.studies[study].ask(self.space)
+                key = tuple(sorted(trial.params.items()))
+                if key in self.seen:
+                    self.studies[study].tell(trial, state=_failed())
+                    continue
+                self.trials[key] = study, trial
+                self.seen.add(key)
+                found.append(key)
+            else:
+                found += itertools.islice(self._neighbours(), count - len(found))
+        self.seen.update(found)
+        return found
+
+    def _neighbours(self) -> Iterator[Key]:
+        """What no study asks for any more: untried variants that differ in one number from the best of one."""
+        for study in self.studies:
+            finished = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
+            best = min(finished, key=lambda trial: trial.value).params if finished else {}
+            for name in best:
+                for value in self.space[name].choices:
+                    key = tuple(sorted({**best, name: value}.items()))
+                    if key not in self.seen:
+                        self.seen.add(key)
+                        yield key
+
+    def tell(self, key: Key, scores: Sequence[float] | None) -> None:
+        """What a variant came to in each group; None where it failed."""
+        if not self.studies:
+            return
+        import optuna
+
+        asked, trial = self.trials.get(key, (None, None))
+        if scores is None:
+            if asked is not None:
+                self.studies[asked].tell(trial, state=_failed())
+            return
+        for index, (study, value) in enumerate(zip(self.studies, scores, strict=True)):
+            if index == asked:
+                study.tell(trial, value)
+            else:
+                study.add_trial(optuna.trial.create_trial(params=dict(key), distributions=self.space, value=value))
+
+
+def _failed() -> Any:
+    import optuna
+
+    return optuna.trial.TrialState.FAIL
+
+
+def _place(tunable: Tunable) -> int:
+    """Where among its choices the tunable starts; the middle where it starts at none of them."""
+    return tunable.choices.index(tunable.value) if tunable.value in tunable.choices else len(tunable.choices) // 2
+
+
+def _contests(rig: Rig, source: str) -> list[Case]:
+    """A spread of the timed workloads and cache states, smallest and largest among them."""
+    timed = [workload for workload in rig.suite() if workload.timed]
+    cases: list[Case] = [(w, c, "plain") for w in timed for c in rig.caches(w)]
+    hot: list[Case] = [(w, "hot", "pdl") for w in timed if "hot" in rig.caches(w)]
+    chosen = spread(cases, CASES[rig.device])
+    return chosen + spread(hot, PROGRAMMATIC_CASES) if PROGRAMMATIC in source else chosen
+
+
+def spread(every: list[One], most: int) -> list[One]:
+    """As many of them at most, the first and the last included."""
+    if len(every) <= most:
+        return every
+    return [every[round(i * (len(every) - 1) / (most - 1))] for i in range(most)]
+
+
+def measured_ratios(
+    rig: Rig, source: str, variants: Sequence[dict[str, int]], cases: Sequence[Case], blocks: int
+) -> list[Ratios | None]:
+    """Ratios of each variant by case: time of the source as it came / time of the variant; None where it failed."""
+    texts = [source, *(bake(source, values) for values in variants)]
+    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+        builds = list(pool.map(rig.build, [rig.store.put(text) for text in texts]))
+    rig.pool.only("")
+    sides: dict[int, Side] = {}
+    found: dict[int, list[list[float]]] = {}
+    left = dict.fromkeys(range(len(builds)), TRIES)
+
+    def begin(index: int) -> Worker | None:
+        left[index] -= 1
+        spills = index and _spills(builds[index].resources) > MOST_SPILLED
+        return _begun(rig, builds[index]) if builds[index].ok and not spills and left[index] >= 0 else None
+
+    def take(index: int, worker: Worker | None) -> None:
+        if worker is not None and _is_right(rig, worker):
+            sides[index] = Side(str(index), worker)
+
+    try:
+        with ThreadPoolExecutor(min(STARTED_AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
+            begun = list(pool.map(begin, range(len(builds))))
+        for index, worker in enumerate(begun):  # in turn: they are asked in the same memory
+            take(index, worker)
+        if 0 not in sides:
+            return [None] * len(variants)
+        for case in cases:
+            _time(rig, case, sides, found, blocks, lambda index: take(index, begin(index)))
+    finally:
+        for side in sides.values():
+            rig.pool.end(side.worker)
+    whole = {i for i in sides if len(found.get(i, ())) == len(cases)}
+    return [found[i] if i in whole else None for i in range(1, len(texts))]
+
+
+def _spills(resources: dict[str, str]) -> int:
+    """Bytes that the worst kernel of a build stores and loads for want of registers."""
+    return max((int(n) for text in resources.values() for n in re.findall(r"spills=(\d+)", text)), default=0)
+
+
+def _begun(rig: Rig, build: Build) -> Worker | None:
+    try:
+        return rig.start(build)
+    except WorkerFailure:
+        return None
+
+
+def _is_right(rig: Rig, worker: Worker) -> bool:
+    """Whether it has been right on every small workload, else it is ended. The winner is verified in full."""
+    try:
+        for workload in rig.suite():
+            if Layout(rig.spec, workload, 1).size > 8 << 20:
+                break
+            for check in verification.checks(rig, worker, workload, everything=False):
+                if not check.passed:
+                    rig.pool.end(worker)
+                    return False
+    except WorkerFailure:
+        return False
+    return True
+
+
+def _time(
+    rig: Rig,
+    case: Case,
+    sides: dict[int, Side],
+    found: dict[int, list[list[float]]],
+    blocks: int,
+    start: Callable[[int], None],
+) -> None:
+    """One contest of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
+    while 0 in sides:
+        fresh = {index: Side(side.name, side.worker) for index, side in sides.items()}
+        contest = rig.contest(*case)
+        try:
+            result = rig.run(contest, list(fresh.values()), blocks=(blocks, blocks), confirm=False)
+        except SideFailure as fault:
+            if fault.side == PAIR:
+                raise RuntimeError(f"the neighbours of timed calls failed by themselves: {fault.reason}") from None
+            rig.pool.end(sides.pop(int(fault.side)).worker)
+            start(int(fault.side))
+            continue
+        for index, side in fresh.items():
+            found.setdefault(index, []).append(result.ratios[side.name])
+        return

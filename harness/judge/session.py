@@ -1,0 +1,476 @@
+"""What is warm for one kernel on one device: its suite, builds, the processes of its candidates, inputs and expected outputs.
+
+Checks (verification.py), contests (comparisons.py, quick.py) and the search (search.py) work on a Rig; whoever asks for a
+verdict asks an Evaluator (evaluate.py), which is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+from pydantic import Field
+
+from harness import backends, device, machine
+from harness.checks.correctness import SPECIAL, TOLERANCE, Bench, Cases, Layout, distributions, drawn
+from harness.checks.fitting import left_out, one_signed, require_timed, too_large
+from harness.device import Arena, generator, synchronize
+from harness.farside import sandbox
+from harness.judge import triton_kernels
+from harness.judge.pool import Pool, is_python_side
+from harness.once import Locks
+from harness.problems.pytorch import Problem
+from harness.processes.scratch import remove_tree
+from harness.processes.watchdog import folder_bytes
+from harness.processes.worker import Worker, WorkerFailure
+from harness.records import Build, Cache, Company, DeviceFacts
+from harness.store import Store, digest, digest_of
+from harness.timing import interleaved, load, neighbours, roofs, speed_of_light
+from harness.timing.interleaved import Result
+from harness.timing.sampling import PAIR, Contest, Side, SideFailure
+from kernels.catalog import Kernel, KernelError
+from kernels.spec import Device, Frozen, Workload
+
+VERSION = "26"
+"""Part of every cache key: raised when a verdict would come out differently."""
+CACHES: tuple[Cache, ...] = ("cold", "hot")
+COMPILE_S = 300.0
+CALL_S = 20.0
+"""A request to call a candidate takes so long at most."""
+KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
+
+
+class MissingTool(Exception):
+    """A compiler or device that the evaluation needs is not here; the message says what to install."""
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What a kernel brings for its compiler."""
+
+    flags: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    headers: dict[str, bytes] = field(default_factory=dict)
+    """By path below the kernel's folder."""
+
+    def digest(self) -> str:
+        """ "" where there is nothing."""
+        if not (self.flags or self.headers):
+            return ""
+        held = [f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in self.headers.items()]
+        return digest(*self.flags, "", *self.include, "", *held)
+
+    def put(self, folder: Path) -> tuple[str, ...]:
+        """Write the headers into a folder that is not there; the compiler's flags."""
+        for name, text in self.headers.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+        places = [folder, *(folder / name for name in self.include)] if self.headers else []
+        return (*(f"-I{place}" for place in places), *self.flags)
+
+
+HEADERS = "kernel"
+"""Of a build's folder: where the kernel's headers lie while it is compiled."""
+
+
+def compiled(
+    candidate: str, text: str, module: ModuleType, folder: Path, facts: DeviceFacts, brought: Brought = Brought(),
+    **entry: str,
+) -> Build:  # fmt: skip
+    """That source built into `folder` by its backend for that device, or why it could not be."""
+    source, artefact = folder / f"candidate{module.SUFFIX}", folder / getattr(module, "ARTEFACT", "candidate.so")
+    source.write_text(text)
+    start = time.perf_counter()
+    remove_tree(folder / HEADERS)  # of a build that was killed
+    asked: dict[str, Any] = {**entry, "flags": brought.put(folder / HEADERS)} if brought.digest() else {**entry}
+    done = module.compile(source, artefact, facts, COMPILE_S, **asked)
+    remove_tree(folder / HEADERS)
+    if brought.headers:  # headers are called what the user calls them
+        done = replace(done, log=re.sub(rf"(?<![\w/.-]){HEADERS}/", "", done.log))
+    size = folder_bytes(str(artefact), backends.ARTEFACT_BYTES) if artefact.is_dir() else _bytes(artefact)
+    if done.ok and size > backends.ARTEFACT_BYTES:
+        allowed = f"{backends.ARTEFACT_BYTES >> 20} MiB"
+        done = backends.Compiled(False, f"error: what was compiled is larger than the {allowed} that are allowed")
+    if not done.ok and artefact.is_file():
+        artefact.unlink()  # nobody will ask for it
+    return Build(
+        candidate=candidate,
+        backend=module.__name__.rpartition(".")[2],
+        ok=done.ok,
+        artefact=str(artefact) if done.ok else "",
+        log=done.log[-20_000:],
+        seconds=time.perf_counter() - start,
+        resources=done.resources,
+    )
+
+
+def intact(build: Build) -> bool:
+    """Whether the artefact is there and as it was built."""
+    artefact = Path(build.artefact)
+    return artefact.exists() and build.artefact_digest in ("", digest_of(artefact))
+
+
+def _bytes(path: Path) -> int:
+    return path.stat(follow_symlinks=False).st_size if path.is_file() else 0
+
+
+class Rig:
+    """Use as a context manager: closing ends the workers. Not safe for several threads at once, `build` excepted.
+
+    What an engine elsewhere does in its own way: `toolchain`, `_made`, `_admit`, `_with_roofs`.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        on: Device,
+        store: Store,
+        *,
+        dtypes: tuple[str, ...] = (),
+        sandbox_mode: str = "auto",
+        own_kernels: str = "some",
+        exact_to: str = "",
+        say: Callable[[str], None] = lambda _text: None,
+        facts: DeviceFacts | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """`facts`, `memory_bytes`: of the device, where it is another machine's; without, this one is looked at."""
+        self.kernel, self.device, self.store, self.say = kernel, on, store, say
+        self.exact_to = exact_to
+        """Hash of the source whose outputs a candidate must have in every bit, or ""."""
+        self.spec = kernel.spec
+        unknown = [dtype for dtype in dtypes if dtype not in self.spec.dtypes]
+        if unknown:
+            raise ValueError(f"{self.spec.name} has no dtype {unknown[0]} (have: {', '.join(self.spec.dtypes)})")
+        self.dtypes = dtypes or self.spec.dtypes
+        self.extra_workloads: tuple[Workload, ...] = ()
+        self.extra_values: dict[str, tuple[str, ...]] = {}
+        self.facts: DeviceFacts = facts or device.facts(on)
+        self.device_bytes = memory_bytes or device.memory_bytes(on)
+        self.sandbox_mode = sandbox_mode
+        self.own_kernels = own_kernels
+        """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
+        self.call_s = CALL_S
+        self.asks = set(SPECIAL)
+        """Which values that are no finite numbers candidates must hand on; not those that the kernel's own baseline loses."""
+        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes) + one_signed(self.spec)
+        """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
+        self.layers: tuple[str, ...] = ()
+        self.measured: dict[str, str] = {"timing": interleaved.describe(on), "tolerance": TOLERANCE}
+        """How, in words, for the report."""
+        self.others = 0.0
+        self.clocks: list[dict[str, str]] = []
+        """What others took of the CPU at most, and this device's clocks, while something was timed."""
+        self._measured_facts: DeviceFacts | None = None
+        self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
+        self.paces_us: dict[str, float] = {}
+        """Workload's label -> what a call of a problem's Model took at least: of a slow one a sample has fewer calls."""
+        self._building = Locks()
+        require_timed(self.spec, on, self.dtypes, self.device_bytes)
+        self.pool = Pool(
+            kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._company, least=self._least_memory,
+            look=self._look_at_box, ahead=lambda build: self.compile_ahead(build, self.suite()),
+        )  # fmt: skip
+
+    def compile_ahead(self, build: Build, workloads: Sequence[Workload]) -> None:
+        """Have what calls of those workloads need compiled before a process that is judged makes them; does nothing on a CPU.
+
+        Inputs are drawn for this alone. Held-out sizes come last, once the candidate has passed the others: what the processes
+        before leave in the folder, later ones can read. Raises WorkerFailure as `triton_kernels.fill`.
+        """
+        if self.device != "cuda" or not triton_kernels.wanted(build):
+            return
+        spec, by_label = self.spec, {workload.label: workload for workload in workloads}
+
+        def call(worker: Worker, label: str) -> None:
+            workload = by_label[label]
+            layout = Layout(spec, workload, 1)
+            arena = self.memory(layout.size)
+            if arena.id not in worker.mapped:
+                worker.map(arena)
+            values = distributions(spec, {})[0]
+            inputs = drawn(spec, workload, values, self.extra_values, self.device)
+            Bench(spec, arena, layout, generator(self.device)).write(0, inputs)
+            synchronize(self.device)
+            self.say(f"Triton compiles for {label}")
+            calls = [layout.arguments(arena, 0)]
+            message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}
+            worker.request(message, timeout_s=triton_kernels.COMPILE_S)
+
+        if triton_kernels.fill(Path(build.artefact), by_label, lambda: self.pool.start(build, compilers=True), call):
+            self.pool.drop(build.candidate)  # a process that lives has the folder as it was
+
+    # --- the suite -----------------------------------------------------------------------------------------------
+
+    def suite(self, *, held_out: bool = False) -> tuple[Workload, ...]:
+        """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
+        extra = () if held_out else self.extra_workloads
+        found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
+        fitting = [w for w in found if not too_large(self.spec, w, self.device_bytes)]
+        return tuple(sorted(fitting, key=self.moved))
+
+    def moved(self, workload: Workload) -> int:
+        """Bytes that one call must read and write."""
+        return self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
+
+    def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
+        """Add what the tester proposed; nothing can be removed. Raises ValueError naming what the spec does not allow."""
+        names = {tensor.name for tensor in self.spec.inputs}
+        for name in values:
+            if name not in names:
+                raise ValueError(
+                    f"values are proposed for {name!r}, which is no input (inputs: {', '.join(sorted(names))})"
+                )
+        known = {w.label for w in self.spec.workloads}
+        added = tuple({w.label: w for w in workloads if w.label not in known}.values())
+        if any(w.weight for w in self.spec.workloads):  # nobody knows how often a program would call these
+            added = tuple(w.model_copy(update={"timed": False}) for w in added)
+        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
+        type(self.spec).model_validate(proposed.model_dump())
+        for workload in added:
+            if reason := too_large(self.spec, workload, self.device_bytes):
+                raise ValueError(reason)
+        if added:
+            self._admit(added, values)
+        self.extra_workloads, self.extra_values = added, dict(values)
+
+    def _admit(self, added: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
+        """Raises ValueError for a size that the operation does not have, such as an odd number of pairs."""
+        try:
+            for workload in added:
+                self.cases.get(workload, distributions(self.spec, values)[0], values)
+        except KernelError as error:
+            raise ValueError(str(error)) from None
+
+    def key(self, *parts: str) -> str:
+        """Of an answer in the store: all that it depends on, and `parts`."""
+        suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
+        values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
+        reference = self.kernel.defines_right()
+        spec = self.spec.model_dump_json(exclude={"workloads"})
+        exact = [f"exact to {self.exact_to}"] if self.exact_to else []
+        return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *exact, *parts)
+
+    # --- build ---------------------------------------------------------------------------------------------------
+
+    def backend(self, candidate: str) -> ModuleType:
+        text = self.store.get(candidate)
+        problem = isinstance(self.kernel, Problem) and backends.is_python(text)
+        module = backends.for_source(text, self.device, problem=problem)
+        if missing := self.toolchain(module)[0]:
+            raise MissingTool(missing)
+        return module
+
+    def toolchain(self, module: ModuleType) -> tuple[str, str]:
+        """(why sources of that backend cannot be built, or "", compiler and flags that build them)."""
+        missing = module.why_unavailable()
+        return missing, "" if missing else module.identity(self.facts)
+
+    def build(self, candidate: str) -> Build:
+        """Compile the source of that hash. Safe to call from several threads. Raises MissingTool without a compiler."""
+        module = self.backend(candidate)
+        _missing, identity = self.toolchain(module)
+        self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = identity
+        key = self.build_key(candidate, module)
+        with self._building.of(key):
+            kept = self.store.kept("build", key, Build)
+            if kept is not None and (not kept.ok or intact(kept)):
+                return kept
+            build = self._compiled(candidate, module, key)
+            if build.ok:
+                build = build.model_copy(update={"artefact_digest": digest_of(Path(build.artefact))})
+            self.store.keep("build", key, build)
+            return build
+
+    def build_key(self, candidate: str, module: ModuleType) -> str:
+        """Of the build of that source by that backend, in the store."""
+        brought = self.brought(candidate, module).digest()
+        more = [brought] if brought else []
+        return digest(candidate, module.__name__, self.toolchain(module)[1], *self._entry(module).values(), *more)
+
+    def brought(self, candidate: str, module: ModuleType) -> Brought:
+        """The kernel's headers and flags, for its own sources: not for ours, nor for what is no text for a compiler of C++."""
+        if not hasattr(module, "FLAGS") or candidate in self._harness_sources:
+            return Brought()
+        settings = self.spec.build
+        return Brought(settings.flags_on(self.device), settings.include, self.kernel.headers)
+
+    def _entry(self, module: ModuleType) -> dict[str, str]:
+        """A toolchain that binds the entry itself must know its name; the others build the same for every kernel."""
+        if not is_python_side(module):
+            return {}
+        binding = self.spec.build.binding
+        bound = {"binding": json.dumps(binding)} if getattr(module, "BINDS", False) and binding else {}
+        return {"entry": self.spec.entry_name, **bound}
+
+    def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
+        folder = self.store.build_folder(key)
+
+        def make(into: Path) -> Build:
+            return self._made(candidate, module, into)
+
+        return machine.built(key, folder, make) if candidate in self._ours else make(folder)
+
+    def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
+        brought = self.brought(candidate, module)
+        return compiled(candidate, self.store.get(candidate), module, into, self.facts, brought, **self._entry(module))
+
+    @cached_property
+    def _ours(self) -> list[str]:
+        """Hashes of the sources that every run builds: ours, and the baselines that the kernel came with."""
+        baselines = [digest(path.read_text()) for path in self.kernel.folder.glob("baseline*") if path.is_file()]
+        return [*self._harness_sources, *baselines]
+
+    @cached_property
+    def _harness_sources(self) -> list[str]:
+        return [*self.beside(), digest(roofs.source(self.device).read_text())]
+
+    def is_ours(self, candidate: str) -> bool:
+        """Whether what is found out about that source is this machine's to keep, for all runs."""
+        return candidate in self._ours
+
+    def beside(self) -> list[str]:
+        """Of those that are loaded beside a timed candidate."""
+        ours = (speed_of_light.source(self.device), neighbours.BESIDE[self.device])
+        return [self.store.put(path.read_text()) for path in ours]
+
+    # --- workers -------------------------------------------------------------------------------------------------
+
+    def start(self, build: Build) -> Worker:
+        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
+        return self.pool.start(build)
+
+    def memory(self, size: int) -> Arena:
+        """An arena of at least `size` bytes; the workers let go of a smaller one."""
+        return self.pool.arena(size)
+
+    def _company(self) -> Path:
+        """The library of what stands around a timed call: the kernels before and after it, or on a CPU the loop that makes it."""
+        build = self.build(self.store.put(neighbours.BESIDE[self.device].read_text()))
+        if not build.ok:
+            raise RuntimeError(f"what stands around a timed call does not compile:\n{build.log}")
+        return Path(build.artefact)
+
+    def _least_memory(self) -> int:
+        """Bytes of an arena that the largest workload of both suites fits into."""
+        everything = (*self.suite(), *self.suite(held_out=True))
+        return max(Layout(self.spec, workload, 2, wide=True, shift=16).size for workload in everything)
+
+    def _look_at_box(self, worker: Worker) -> None:
+        """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""
+        if self.layers:
+            return
+        self.layers = tuple(worker.active)
+        missing = tuple(sandbox.missing(worker.active))
+        self.notices = (*self.notices, *missing)
+        if missing and self.sandbox_mode == "require":
+            worker.close()
+            self.close()
+            raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
+
+    def contest(
+        self, workload: Workload, cache: Cache, on: Company = "plain", *, kernel: Kernel | None = None
+    ) -> Contest:
+        """One workload in one cache state and company, ready to be run."""
+        pace_us = self.paces_us.get(workload.label, 0.0) if kernel is None else 0.0
+        cache_bytes = self.facts.last_level_cache_bytes
+        extra = self.extra_values if kernel is None else None
+        contest = Contest(kernel or self.kernel, workload, cache, self.device, cache_bytes, on, pace_us, extra)
+        contest.open(self.memory(contest.size))
+        return contest
+
+    def run(self, contest: Contest, sides: list[Side], **how: Any) -> Result:
+        """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
+        self.pool.settle()
+        pair = None
+        if self.device == "cuda" and contest.company != "alone":
+            worker = self.pool.ours(PAIR, self._company(), {PAIR: ("company_nothing",)})
+            prepared = contest.pair is not None and contest.pair.worker is worker
+            pair = contest.pair if prepared else Side(PAIR, worker, PAIR)
+        found = interleaved.run(contest, sides, pair=pair, **how)
+        contest.pair = pair
+        return found
+
+    def side(self, name: str, build: Build) -> Side:
+        """Raises SideFailure where its process cannot load."""
+        try:
+            return Side(name, self.pool.get(build))
+        except WorkerFailure as fault:
+            raise SideFailure(name, fault.outcome, fault.reason) from None
+
+    def caches(self, workload: Workload) -> tuple[Cache, ...]:
+        """A working set larger than the last-level cache is never hot."""
+        return CACHES if self.moved(workload) <= self.facts.last_level_cache_bytes else CACHES[:1]
+
+    def light_us(self, workload: Workload, cache: Cache, on: Company = "plain", *, again: bool = False) -> float:
+        """The measured bound of this workload on this device in that cache state; `again` measures it once more."""
+        text = speed_of_light.source(self.device).read_text()
+        kernel, streaming = speed_of_light.kernel_for(self.spec, workload, self.device)
+        key = digest("light", VERSION, self.facts.model_dump_json(), text, cache, on, kernel.spec.model_dump_json())
+        everywhere = self.everywhere
+        kept = self.store.kept("light", key, Light)
+        if kept is None and everywhere is not None and (kept := everywhere.kept("light", key, Light)) is not None:
+            self.store.keep("light", key, kept)
+        if kept is not None and not again:
+            return kept.microseconds
+        build = self.build(self.store.put(text))
+        if not build.ok:
+            raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
+        others = load.Watch()
+        contest = self.contest(streaming, cache, on, kernel=kernel)
+        variants = {name: (name,) for name in speed_of_light.VARIANTS[self.device]}
+        worker = self.pool.ours("light", Path(build.artefact), variants)
+        # The fastest variant; each one's median, for a sample less its neighbours may come out short by chance.
+        found = [self.run(contest, [Side(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]
+        best = min(found)
+        best = min(best, kept.microseconds) if kept else best
+        self.store.keep("light", key, Light(microseconds=best))
+        if (
+            everywhere is not None and not others.said()
+        ):  # what was measured beside others is too slow for those to come
+            everywhere.keep("light", key, Light(microseconds=best))
+        return best
+
+    @cached_property
+    def everywhere(self) -> Store | None:
+        """What is kept on this machine for all its runs; None where nothing can be."""
+        return machine.store()
+
+    def measured_facts(self) -> DeviceFacts:
+        """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/timing/roofs.py)."""
+        if self._measured_facts is None:
+            self._measured_facts = self._with_roofs()
+        return self._measured_facts
+
+    def _with_roofs(self) -> DeviceFacts:
+        return roofs.measured(self)
+
+    def close(self) -> None:
+        """End all workers, free the shared memory and the cases (gigabytes on a GPU). Safe to call twice."""
+        self.pool.close()
+        self.kernel.close()
+        if self.cases.kept:
+            self.cases.kept.clear()  # a rig and its pool hold each other, so it may be long until they are collected
+            if self.device == "cuda":
+                device.give_back_memory(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Light(Frozen):
+    """A measured speed of light."""
+
+    microseconds: float = Field(gt=0)

@@ -1,0 +1,84 @@
+"""Triton candidates on a GPU: their kernels are compiled before they are judged, in a process that may start compilers.
+
+Triton compiles when a kernel is called, by what it is called with. So every workload of both suites is called once in a
+worker with the compilers' box and a GPU; what that leaves in its folder becomes a part of the build, which later workers get
+a copy of (harness/farside/triton_calls.py). The folder belongs to the one candidate: nobody else's kernels are ever in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from harness.farside.triton_calls import CACHE, uses_triton
+from harness.processes.worker import Worker, WorkerFailure
+from harness.records import Build, Outcome
+
+COMPILE_S = 300.0
+"""A first call, with all that it compiles; a search over configurations (triton.autotune) compiles dozens."""
+CALLED = "triton_calls.json"
+"""Beside what was built, where no candidate sees it: the calls whose kernels are there."""
+MOST_BYTES, MOST_FILES = 1 << 30, 20_000
+"""Of one candidate's compiled kernels."""
+
+
+def wanted(build: Build) -> bool:
+    """Whether the build's kernels have to be compiled by calling them."""
+    source = Path(build.artefact) / "candidate.py"
+    return build.ok and source.is_file() and uses_triton(source.read_text())
+
+
+def fill(
+    artefact: Path, calls: Iterable[str], start: Callable[[], Worker], call: Callable[[Worker, str], object]
+) -> bool:
+    """Make those of the calls, by name, that were not made for this build yet, in the worker that `start` gives; answers
+    whether there were any.
+
+    Raises WorkerFailure where a call fails (the judged process, without what was to be compiled, would fail in other words),
+    where compiling takes too long and where the folder grows out of bounds.
+    """
+    record = artefact.with_name(CALLED)
+    made: list[str] = json.loads(record.read_text()) if record.exists() else []
+    missing = [name for name in calls if name not in made]
+    worker: Worker | None = None
+    try:
+        for name in missing:
+            worker = worker or start()
+            call(worker, name)
+            gather(worker.scratch / "candidate" / CACHE, artefact / CACHE)
+            made.append(name)
+    except WorkerFailure as fault:
+        raise WorkerFailure(fault.outcome, f"while Triton compiled its kernels: {fault.reason}") from None
+    finally:
+        if worker is not None:
+            worker.close()
+            record.write_text(json.dumps(made))
+    return bool(missing)
+
+
+def gather(source: Path, target: Path) -> None:
+    """Copy the files of a folder that a hostile process may still be changing: never through a link, never without end.
+
+    Raises WorkerFailure.
+    """
+    size = count = 0
+    if not source.is_dir() or source.is_symlink() or source.parent.is_symlink():
+        return
+    for folder, _folders, names, at in os.fwalk(source, follow_symlinks=False):
+        into = target / Path(folder).relative_to(source)
+        into.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+            except OSError:  # a link, or gone meanwhile: no kernel of Triton's
+                continue
+            with os.fdopen(fd, "rb") as file:
+                found = os.fstat(fd)
+                size, count = size + found.st_size, count + 1
+                if size > MOST_BYTES or count > MOST_FILES:
+                    raise WorkerFailure(Outcome.OUT_OF_RESOURCES, f"they take more than {MOST_BYTES >> 20} MiB")
+                if stat.S_ISREG(found.st_mode):
+                    (into / name).write_bytes(file.read(found.st_size))  # it may be growing

@@ -1,0 +1,158 @@
+"""Whose code a Python candidate's process runs on a CPU, where no profile names kernels: its own, a library's, or neither.
+
+The process is stopped at random moments while it makes the calls that are timed, and the kernel says where each of its threads
+stands. A candidate reaches the BLAS inside numpy and torch by ctypes or by an extension of its own; what it runs there is
+seen whichever way it came.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.checks.correctness import Bench, Layout, distributions
+from harness.device import generator
+from harness.processes.worker import WorkerFailure
+from harness.records import Build
+from harness.timing.sampling import clocked
+from kernels.spec import Frozen, Workload
+
+if TYPE_CHECKING:
+    from harness.judge.session import Rig
+
+LOOKS, PATIENCE_S = 60, 10.0
+REPEAT = 1000
+INTERVAL_S = 2e-3
+STOPPED_S = 5e-3
+LIBRARY = re.compile(
+    r"libtorch_cpu|libtorch_cuda|\.libs/|openblas|libmkl|blas|lapack|_multiarray_umath|_umath_linalg|dnnl|/site-packages/.*\.so"
+)
+NEITHER = re.compile(
+    r"libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
+)
+"""Bindings and thread pools: they stand between the interpreter and whoever works."""
+MOST_LIBRARY = 0.25
+LEAST_OWN = 0.02
+DISPATCH_US = 30.0
+"""What torch's dispatcher takes of a call at most (empty_like, views, the copy of what is returned): that is nobody's work."""
+FEWEST = 20
+
+
+class Seen(Frozen):
+    """In how many looks a thread stood in code of each kind."""
+
+    own: int = 0
+    library: int = 0
+    neither: int = 0
+    names: tuple[str, ...] = ()
+    """Of the libraries."""
+    call_us: float = 0.0
+
+    @property
+    def looks(self) -> int:
+        return self.own + self.library + self.neither
+
+
+def watch(rig: Rig, build: Build, workload: Workload) -> Seen:
+    """What its threads run in calls of that workload; nothing where the kernel does not say. Raises WorkerFailure."""
+    bench_layout = Layout(rig.spec, workload, 1)
+    worker, arena = rig.pool.get(build), rig.memory(bench_layout.size)
+    if arena.id not in worker.mapped:
+        worker.map(arena)
+    case = rig.cases.get(workload, distributions(rig.spec, {})[0], {})
+    Bench(rig.spec, arena, bench_layout, generator(rig.device)).write(0, case.inputs)
+    message = {"op": "host", "dtype": workload.dtype, "calls": [bench_layout.arguments(arena, 0)], "repeat": REPEAT}
+    message["shapes"] = bench_layout.shapes()
+    failed: list[WorkerFailure] = []
+    seconds: list[float] = []
+    enough = threading.Event()
+
+    def call() -> None:
+        try:
+            while not enough.is_set():
+                seconds.append(clocked(worker.request(message, timeout_s=rig.call_s)))
+        except WorkerFailure as fault:
+            failed.append(fault)
+
+    thread = threading.Thread(target=call)
+    places: list[int] = []
+    late = time.monotonic() + PATIENCE_S
+    thread.start()
+    try:
+        while thread.is_alive() and len(places) < LOOKS and time.monotonic() < late:
+            time.sleep(random.uniform(0, INTERVAL_S))
+            places += _places(worker.process.pid)
+        with suppress(OSError):
+            maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
+    finally:
+        enough.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    return _sorted(places, maps, str(worker.scratch), min(seconds) * 1e6)
+
+
+def _places(pid: int) -> list[int]:
+    """Where those of its threads that are at work stand; it runs on afterwards."""
+    found = []
+    try:
+        if _state(pid) == "T":  # between two requests
+            return []
+        os.killpg(pid, signal.SIGSTOP)
+        late = time.monotonic() + STOPPED_S
+        while _state(pid) not in "Tt" and time.monotonic() < late:
+            time.sleep(2e-5)
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError, ValueError):
+                number, *rest = Path(f"/proc/{pid}/task/{task}/syscall").read_text().split()
+                if number == "-1":  # of its own code, not within a system call
+                    found.append(int(rest[1], 16))
+        os.killpg(pid, signal.SIGCONT)
+    except (OSError, ValueError):
+        return []
+    return found
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> Seen:
+    ranges = []
+    for line in maps.splitlines():
+        fields = line.split(maxsplit=5)
+        if "x" in fields[1]:
+            low, high = (int(end, 16) for end in fields[0].split("-"))
+            ranges.append((low, high, fields[5] if len(fields) > 5 else ""))
+    counts, names = {"own": 0, "library": 0, "neither": 0}, set()
+    for place in places:
+        path = next((path for low, high, path in ranges if low <= place < high), None)
+        if path is None or path == "" or path.startswith(scratch) or "/candidate/" in path:
+            kind = "own"  # memory that is no file's, too: what it compiled or wrote there
+        elif LIBRARY.search(path) and not NEITHER.search(path):
+            kind = "library"
+            names.add(path.rpartition("/")[2].split(".so")[0][:40])
+        else:
+            kind = "neither"
+        counts[kind] += 1
+    return Seen(**counts, names=tuple(sorted(names)), call_us=call_us)
+
+
+def doubt(seen: Seen, *, libraries: bool) -> str:
+    """Why a gain may be a library's, or "". `libraries`: they may do a part of the work."""
+    if seen.looks < FEWEST:
+        return f"whose code did the work is not known: it was seen at work {seen.looks} times, {FEWEST} are needed"
+    share = seen.library / seen.looks
+    said = f"in {seen.library} of {seen.looks} looks it ran code of {' and '.join(seen.names)}, in {seen.own} its own"
+    if share * seen.call_us < DISPATCH_US or share < MOST_LIBRARY:
+        return ""
+    if libraries and seen.own >= LEAST_OWN * seen.looks:
+        return ""
+    return f"a library did the work: {said}"

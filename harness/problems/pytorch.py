@@ -1,0 +1,585 @@
+"""A problem, a PyTorch module in another's format, as a kernel that the Evaluator can judge.
+
+Its code is hostile: it is executed in workers only, never here. One process describes it when it is opened, one draws its
+inputs, one or two compute what is right (in fp64, and in fp32 as eager torch computes it on this device, which earns the
+tolerance). The parent keeps the values, and compares.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import device as devices
+from harness.checks.correctness import GIVEN, Layout
+from harness.checks.fitting import JUDGING_FACTOR
+from harness.device import Arena, synchronize
+from harness.farside import module_state, sandbox
+from harness.once import Once
+from harness.processes.fork_server import PythonWorker, Zygote, shared
+from harness.processes.worker import WorkerFailure
+from harness.records import Outcome
+from harness.store import digest
+from kernels import catalog, importers
+from kernels.catalog import Kernel, KernelError
+from kernels.importers.kernelbench import Description
+from kernels.spec import OWN_VALUES, Device, Spec, Tensor, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from kernels.importers import Import
+
+DEFINITION = "definition.json"
+FORMS = {
+    ".py": "it must define class Model and get_inputs() at its top level, in KernelBench's form",
+    ".json": "it must be a definition of flashinfer-bench (name, axes, inputs, outputs, reference) or a definition.json of "
+    "SOL-ExecBench with its workload.jsonl beside it (docs/kernels.md)",
+}
+DESCRIBE_S = 300.0
+"""Executing a problem and drawing its inputs thrice; KernelBench's largest draw 6 GB."""
+REFERENCE_S = 300.0
+POOL, LARGE_POOL, LARGE_BYTES = 4, 2, 1 << 30
+"""Draws of get_inputs() kept for tensors that only it can draw; fewer of larger ones, which take it half a minute each."""
+QUICK_S, FRESH_S = 0.03, 12.0
+"""Draws that take no longer than this are used once, until all have taken so much: then those that there are come again."""
+LARGE_WEIGHTS = 64 << 20
+"""Bytes of weights from which on modules are constructed on the device, where Model's constructor allows that: a core draws
+some 300 MB of them a second, and seven processes do."""
+LIMITS = sandbox.Limits(memory_bytes=16 << 30, threads=512)
+COMPILING = sandbox.Limits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
+"""torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
+DESCRIBED_SHARE, DESCRIBED_BYTES = 4, 40 << 30
+"""A process that draws a whole problem's inputs may take one part in so many of this machine's memory, at most so much, or LIMITS."""
+EAGER = "eager"
+COMPILE_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+
+
+def describing() -> sandbox.Limits:
+    share = min(devices.memory_bytes("cpu") // DESCRIBED_SHARE, DESCRIBED_BYTES)
+    return LIMITS._replace(memory_bytes=max(LIMITS.memory_bytes, share))
+
+
+class ProblemWorker(PythonWorker):
+    """A worker that loads a problem's code, as `problem["role"]` says (harness/farside/problem.py)."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        spec: Spec,
+        *,
+        device: str,
+        artefact: Path,
+        problem: dict[str, Any],
+        patience_s: float = REFERENCE_S,
+        compilers: bool = False,
+        company: Path | None = None,
+        limits: sandbox.Limits = LIMITS,
+    ) -> None:
+        self.problem, self.patience_s = problem, patience_s
+        limits = COMPILING if compilers else limits
+        super().__init__(
+            zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
+            limits=limits, compilers=compilers,
+        )  # fmt: skip
+
+    def request(self, message: dict[str, Any], **how: Any) -> dict:
+        if message["op"] in ("load", "call", "plan"):
+            how["timeout_s"] = max(how.get("timeout_s") or 0.0, self.patience_s)
+        return super().request(message, **how)
+
+    def _has_children(self) -> bool:
+        return super()._has_children() and not self.problem.get("compile")  # torch.compile's Model is timed
+
+    def _entry(self) -> dict[str, Any]:
+        return {**super()._entry(), "problem": self.problem}
+
+
+@dataclass(frozen=True)
+class Problem(Kernel):
+    """`folder` is the problem's file. Close it: it owns processes."""
+
+    source: Import | None = None
+    description: Description | None = None
+    device: Device = "cpu"
+    seed: int = 0
+    """Of the weights: secret, and the same for Model and ModelNew."""
+    token: str = ""
+    box: Box | None = None
+
+    __hash__ = Kernel.__hash__
+
+    @property
+    def has_reference(self) -> bool:
+        """Its Model."""
+        return True
+
+    def reference_in(self, dtype: str, /, **arguments: Any) -> dict[str, torch.Tensor]:
+        """Outputs by name: float64 asks for what is right, float32 for what eager torch makes on this device.
+
+        Takes inputs and axes by name. Raises KernelError where Model does not take them.
+        """
+        assert self.box is not None
+        axes = {axis: arguments.pop(axis) for axis in self.spec.axes}
+        return self.box.reference(self, arguments, axes, exact=dtype == "float64")
+
+    def reference(self, /, **arguments: Any) -> dict[str, torch.Tensor]:
+        return self.reference_in("float64", **arguments)
+
+    @property
+    def noise_bits(self) -> int | None:
+        """Of the format that eager torch's noise comes from, TF32 on a GPU; None where Model cannot be rounded otherwise."""
+        assert self.description is not None
+        if self.description.random or not self.description.fp64:
+            return None
+        return 11 if self.device == "cuda" else 24
+
+    @contextmanager
+    def rounding(self, **how: Any) -> Iterator[None]:
+        """Meanwhile Model in fp64 rounds otherwise; `how`: arguments of rounding.Rounding."""
+        assert self.box is not None
+        self.box.rounding = how
+        try:
+            yield
+        finally:
+            self.box.rounding = None
+
+    @contextmanager
+    def another_instance(self, seed: int) -> Iterator[None]:
+        """Meanwhile what is right is what a module under that seed, beside the first one in its process, makes."""
+        assert self.box is not None
+        self.box.instance = seed
+        try:
+            yield
+        finally:
+            self.box.instance = 0
+
+    @property
+    def reference_on(self) -> Device:
+        return self.device
+
+    def reference_axes(self) -> tuple[str, ...]:
+        return self.spec.axes
+
+    def defines_right(self) -> str:
+        return f"{self.text}\n{self.description}"
+
+    @property
+    def text(self) -> str:
+        """The module that is executed."""
+        return self.source.module if self.source is not None else ""
+
+    def baselines(self, device: Device) -> dict[str, Path]:
+        return {EAGER: self.folder}
+
+    def baseline(self, device: Device, name: str | None = None) -> tuple[str, Path]:
+        if name not in (None, EAGER):
+            raise KernelError(f"{self.spec.name} is a problem: its only baseline is {EAGER}, not {name!r}")
+        return EAGER, self.folder
+
+    def wrong(self, device: Device) -> dict[str, Path]:
+        return {}
+
+    def compiled(self, mode: str) -> str:
+        """The source by which the evaluator knows torch.compile of Model in that mode."""
+        return f"# torch.compile({COMPILE_MODES[mode]})\n{self.text}"
+
+    def sources(self) -> dict[str, str]:
+        """Hash of the sources that are Model itself -> mode of torch.compile, "" for eager."""
+        return {digest(self.text): ""} | {digest(self.compiled(mode)): COMPILE_MODES[mode] for mode in COMPILE_MODES}
+
+    def asked(self, role: str, **more: Any) -> dict[str, Any]:
+        """What a worker is told of the problem."""
+        assert self.description is not None
+        return {
+            "role": role,
+            "text": self.text,
+            "arguments": self.description.arguments,
+            "scalar_inputs": [not one.shape for one in self.description.inputs],
+            "scalar_outputs": [not one.shape for one in self.description.outputs],
+            "random": self.description.random,
+            "returns": self.description.returns,
+            "state": [entry.asked() for entry in self.description.state],
+            "seed": self.seed,
+            "dtype": "float32",
+            "exact": False,
+            "eager": False,
+            "compile": "",
+            "narrow": self._narrow(),
+            "made_there": self.description.anywhere and self.description.weight_bytes >= LARGE_WEIGHTS,
+            **more,
+        }
+
+    def _narrow(self) -> str:
+        """In which dtype eager torch compares the inputs with Python's numbers; "" where that is fp64."""
+        assert self.description is not None
+        dtypes = {one.dtype for one in self.description.inputs if "float" in one.dtype}
+        if "float64" in dtypes:
+            return ""
+        return dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float16", "bfloat16"} else "float32"
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """The outputs that Model returns; those behind them are its state after the call."""
+        assert self.description is not None
+        return tuple(tensor.name for tensor in self.spec.outputs[: len(self.description.outputs)])
+
+    def named(self, reason: str) -> str:
+        """The reason with the user's name of what is wrong of the state."""
+        assert self.description is not None
+        entries = [entry.asked() for entry in self.description.state]
+        groups, places = module_state.placed(entries)
+
+        def name(match: re.Match[str]) -> str:
+            group, row = next((at for at, (dtype, _) in enumerate(groups) if dtype == match[1]), -1), int(match[2])
+            begins = [
+                (first, entry) for entry, own in zip(entries, places, strict=True) for at, first in own if at == group
+            ]
+            before = [(first, module_state.State.says(entry)) for first, entry in begins if first <= row]
+            return f"{max(before)[1]} after the call ({match[0]})" if before else match[0]
+
+        return re.sub(r"state_(\w+?)_after\[(\d+), \d+\]", name, reason) if entries else reason
+
+    def start(
+        self, candidate: str, artefact: Path, *, libraries: bool, company: Path | None = None, compilers: bool = False
+    ) -> ProblemWorker:
+        """The process of a candidate, or of the eager or the compiled Model. Raises WorkerFailure.
+
+        `libraries`: torch's operators may do a part of the candidate's work. `compilers`: it may start programs.
+        """
+        assert self.box is not None
+        mode = self.sources().get(candidate)
+        asked = self.asked("candidate", eager=mode is not None, compile=mode or "")
+        zygote = shared(self.device, libraries=libraries or mode is not None)
+        return ProblemWorker(
+            zygote, self.spec, device=self.device, artefact=artefact, problem=asked,
+            compilers=bool(mode) or compilers, company=company,
+        )  # fmt: skip
+
+    def says(self) -> str:
+        """How right was defined, in words, for verdict and report."""
+        assert self.description is not None
+        how = "in fp64" if self.description.fp64 else "in fp32 without TF32, since it has no fp64 form here"
+        if self.description.random:
+            how = "with sums in fp64 from the same state of torch's generator, since its outputs are random"
+        said = f"the reference is the problem's Model {how}"
+        assert self.source is not None
+        return "; ".join([said, *self.source.says(self.spec, self.description)])
+
+    def gpu_bytes(self) -> int:
+        """The buffers that the reference answers in; its process gives back what it computed with."""
+        if self.box is None or self.device != "cuda":
+            return 0
+        return sum(arena.size for name, arena in self.box.arenas.items() if name != "inputs")
+
+    def close(self) -> None:
+        if self.box is not None:
+            self.box.close()
+
+
+def is_model(kernel: Kernel, candidate: str) -> bool:
+    """Whether that source is a problem's own Model, eager or compiled."""
+    return isinstance(kernel, Problem) and candidate in kernel.sources()
+
+
+class Box:
+    """The processes that execute a problem's own code for us: what it draws, and what is right."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.workers: dict[str, ProblemWorker] = {}
+        self.rounding: dict[str, Any] | None = None
+        """How references in fp64 round (rounding.Rounding); None as they do."""
+        self.instance = 0
+        """The seed of the module that is asked, 0 for the first one."""
+        self.arenas: dict[str, Arena] = {}
+        self.drawn_at: Workload | None = None
+        self.drawn: list[dict[int, torch.Tensor]] = []
+        """Draws at those sizes: inputs that only get_inputs() can draw, by their place."""
+        self.filled: dict[int, int] = {}
+        self.turns: dict[int, int] = {}
+        """Of each draw: how often its like had been used when it was made."""
+        self.quick_s, self.spent_s = math.inf, 0.0
+        """What a draw takes at least, and what all have taken."""
+        self.drawing = ""
+        """The module that the drawing worker has executed."""
+        self.given: dict[str, Callable[[torch.Tensor, Workload], None]] = {}
+        """What of GIVEN is its own."""
+
+    def describe(self, text: str, path: Path) -> Any:
+        """What harness/farside/problem.py finds. Raises KernelError where the problem ends its process or hangs."""
+        plain = Spec(
+            name="problem", summary="described", axes=("one",), dtypes=("float32",),
+            arguments=(Tensor(name="nothing", role="output", shape=("1",)),),
+            workloads=(Workload(axes={"one": 1}, dtype="float32"),),
+        )  # fmt: skip
+        try:
+            worker = ProblemWorker(
+                shared("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
+                patience_s=DESCRIBE_S, limits=describing(),
+            )  # fmt: skip
+        except WorkerFailure as fault:
+            raise KernelError(f"{path} cannot be imported: {_plain(fault.reason)}") from None
+        found = worker.found
+        worker.close()
+        return found
+
+    def call(self, name: str, problem: Problem, spec: Spec, workload: Workload, asked: dict[str, Any],
+             given: dict[str, torch.Tensor], on: str) -> dict[str, torch.Tensor]:  # fmt: skip
+        """Outputs by name of one call in the worker of that name, started where it is not there. Raises WorkerFailure."""
+        layout = Layout(spec, workload, 1)
+        worker = self.workers.get(name)
+        if on == "cuda":
+            devices.give_back_memory()
+        if worker is None or not worker.alive:
+            zygote = shared(on, libraries=True)
+            worker = self.workers[name] = ProblemWorker(zygote, spec, device=on, artefact=problem.folder, problem=asked)
+        arena = self.arenas.get(name)
+        if arena is None or arena.size < layout.size:
+            if arena is not None:
+                worker.unmap(arena)
+                arena.close()
+            arena = self.arenas[name] = Arena(on, layout.size)
+        if arena.id not in worker.mapped:
+            worker.map(arena)
+        for tensor in spec.inputs:
+            layout.view(arena, tensor)[0].copy_(given[tensor.name])
+        synchronize(on)
+        calls = [layout.arguments(arena, 0)]
+        message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}
+        more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
+        if asked["role"] == "reference" and self.instance:
+            more["instance"] = self.instance
+        worker.request(message | more)
+        return {tensor.name: layout.view(arena, tensor)[0].clone() for tensor in spec.outputs}
+
+    def reference(
+        self, problem: Problem, given: dict[str, torch.Tensor], axes: dict[str, int], *, exact: bool
+    ) -> dict[str, torch.Tensor]:
+        assert problem.description is not None
+        wide = exact and problem.description.fp64
+        spec, dtype = problem.spec, problem.spec.dtypes[0]
+        if wide:  # every float, not only those of the workload's dtype
+            wider = [("float" in spec.dtype(t, spec.workloads[0]), t) for t in spec.tensors]
+            arguments = tuple(t.model_copy(update={"dtype": "float64"}) if is_float else t for is_float, t in wider)
+            spec = spec.model_copy(update={"arguments": arguments})
+        workload = Workload(axes=axes, dtype=dtype)
+        computed = "float64" if wide else "float32"
+        asked = problem.asked("reference", dtype=computed, exact=exact)
+        name = f"{computed} {'exact' if exact else 'eager'}"
+        try:
+            try:
+                return self.call(name, problem, spec, workload, asked, given, self.device)
+            except WorkerFailure as fault:
+                if fault.outcome is not Outcome.OUT_OF_RESOURCES:
+                    raise
+                self._make_room(name)
+                return self.call(name, problem, spec, workload, asked, given, self.device)
+        except WorkerFailure as fault:
+            at = " ".join(f"{axis}={size}" for axis, size in axes.items())
+            raise KernelError(f"{problem.spec.name}: Model fails at {at}: {_plain(fault.reason)}") from None
+
+    def _make_room(self, name: str) -> None:
+        """Give back what the other references hold of the device, and what torch has set aside here; they start anew."""
+        for other in [one for one in self.workers if one != name and not one.startswith("inputs")]:
+            self.end(other)
+            if (arena := self.arenas.pop(other, None)) is not None:
+                arena.close()
+        if self.device == "cuda":
+            devices.give_back_memory(0)
+
+    def _pool(self, problem: Problem, workload: Workload) -> list[dict[int, torch.Tensor]]:
+        """Draws of get_inputs() for that workload."""
+        assert problem.source is not None
+        drawn_at = problem.source.drawn_at(workload, problem.description)  # type: ignore[arg-type]
+        if drawn_at != self.drawn_at:
+            self.drawn_at, self.drawn, self.filled, self.turns = drawn_at, [], {}, {}
+        wanted = POOL
+        while len(self.drawn) < wanted:
+            self.drawn.append(self._draw(problem, drawn_at, len(self.drawn)))
+            wanted = LARGE_POOL if sum(one.nbytes for one in self.drawn[0].values()) > LARGE_BYTES else POOL
+        return self.drawn
+
+    def fill(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
+        """Fill one input, or several of them one above the other, with draws of get_inputs(), the same for all inputs; behind the
+        user's inputs come the states that Model has come to.
+
+        A draw that takes little time is used once by each input, as long as all such have not taken FRESH_S.
+        """
+        assert problem.description is not None
+        found, pool = problem.description.inputs, self._pool(problem, workload)
+        dimensions = len(found[at].shape or (1,)) if at < len(found) else 2
+        several = view.dim() > dimensions
+        for one in view if several else [view]:
+            turn = self.filled.get(at, 0)
+            self.filled[at] = turn + 1
+            place = turn % len(pool)
+            if (
+                turn > self.turns.get(place, place)
+                and self.quick_s < QUICK_S
+                and self.spent_s < FRESH_S
+                and not problem.description.state
+            ):
+                assert self.drawn_at is not None
+                pool[place], self.turns[place] = self._draw(problem, self.drawn_at, place), turn
+            kept = pool[place][at]
+            if len(one) > len(kept):
+                raise KernelError(f"get_inputs() of {problem.spec.name} draws {len(kept)} leading rows, not {len(one)}")
+            one.copy_(kept[: one.shape[0]])
+
+    def fill_near(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
+        """The same, with other low bits in the floats that differ between two draws."""
+        import torch
+
+        self.fill(problem, at, view, workload)
+        first, second = (self.drawn[turn][at][: view.shape[-len(self.drawn[turn][at].shape)]] for turn in (0, 1))
+        moving = (first != second).to(view.device)
+        bits, mask = {8: (torch.int64, (1 << 26) - 1), 4: (torch.int32, (1 << 12) - 1)}[view.element_size()]
+        raw = view.view(bits)
+        noise = torch.randint(
+            0, mask + 1, raw.shape, dtype=bits, device=view.device, generator=devices.generator(view.device.type)
+        )
+        raw.bitwise_xor_(noise.masked_fill_(~moving | (view == 0), 0))
+
+    def fill_among(self, problem: Problem, at: int, view: torch.Tensor, workload: Workload) -> None:
+        """Fill an input, whatever its shape, with the values that its elements have, each as often as it was drawn."""
+        import torch
+
+        assert problem.description is not None
+        table, on = problem.description.inputs[at].table, view.device
+        if table is None:
+            drawn = secrets.choice(self._pool(problem, workload))[at].reshape(-1).to(on)
+            view.copy_(drawn[torch.randint(len(drawn), view.shape, device=on, generator=devices.generator(on.type))])
+            return
+        wide = torch.float64 if view.dtype.is_floating_point else torch.int64
+        values = torch.tensor(table.values, dtype=wide, device=on).to(view.dtype)
+        upto = torch.tensor(table.shares, dtype=torch.float64, device=on).cumsum(0)
+        drawn = torch.rand(view.shape, device=on, dtype=torch.float64, generator=devices.generator(on.type))
+        view.copy_(values[torch.searchsorted(upto, drawn.mul_(upto[-1])).clamp_max_(len(values) - 1)])
+
+    def _draw(self, problem: Problem, workload: Workload, steps: int) -> dict[int, torch.Tensor]:
+        """One draw of the inputs that only get_inputs() can draw, by their place; of states that behind so many calls of Model."""
+        import torch
+
+        assert problem.source is not None and problem.description is not None
+        count = len(problem.description.inputs)
+        found = problem.description.inputs
+        given = [
+            at
+            for at, one in enumerate(problem.spec.inputs)
+            if one.values[0].partition(":")[0] in OWN_VALUES and not (at < count and found[at].table)
+        ]
+        began = time.monotonic()
+        inputs = [problem.spec.inputs[at] for at in given]
+        seed = Tensor(name="seed", role="input", shape=("1",), dtype="int64")
+        drawn = tuple(tensor.model_copy(update={"role": "output", "touched": None}) for tensor in inputs)
+        spec = problem.spec.model_copy(update={"arguments": (seed, *drawn), "workloads": (workload,)})
+        text = problem.source.module_at(workload)
+        worker = f"inputs {steps}" if problem.description.state else "inputs"
+        if self.drawing != text:  # its module draws at other sizes
+            for name in [name for name in self.workers if name.startswith("inputs")]:
+                self.end(name)
+            self.drawing = text
+        try:
+            asked = problem.asked(
+                "inputs", text=text, only=[at for at in given if at < count],
+                steps=steps if any(at >= count for at in given) else None,
+            )  # fmt: skip
+            seeded = {"seed": torch.tensor([secrets.randbits(31)])}
+            made = self.call(worker, problem, spec, workload, asked, seeded, "cpu")
+        except WorkerFailure as fault:
+            raise KernelError(f"{problem.spec.name}: get_inputs() fails: {_plain(fault.reason)}") from None
+        if problem.description.state:
+            self.end(worker)
+        taken = time.monotonic() - began
+        self.quick_s, self.spent_s = min(self.quick_s, taken), self.spent_s + taken
+        return {at: made[tensor.name] for at, tensor in zip(given, inputs, strict=True)}
+
+    def end(self, name: str) -> None:
+        """End the worker of that name, if it is there."""
+        if (worker := self.workers.pop(name, None)) is not None:
+            worker.close()
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        for arena in self.arenas.values():
+            arena.close()
+        for name, fill in self.given.items():
+            GIVEN[name].remove(fill)
+            if not GIVEN[name]:
+                del GIVEN[name]
+        self.workers, self.arenas, self.given = {}, {}, {}
+
+
+_described: Once[Description] = Once()
+"""By text: what a problem is like does not change while this process lives."""
+
+
+def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:
+    """A kernel by name or folder, or a problem by its file or the folder of its definition, for a device of so much memory.
+
+    Raises KernelError.
+    """
+    definition = Path(name).expanduser() / DEFINITION
+    if definition.is_file() and not definition.with_name("spec.py").exists():
+        return open_problem(definition, on, memory_bytes=memory_bytes)
+    return open_problem(Path(name), on, memory_bytes=memory_bytes) if importers.is_problem(name) else catalog.load(name)
+
+
+def read(path: Path) -> tuple[Path, Import]:
+    """The problem's file, whole path, and what its importer read. Raises KernelError."""
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise KernelError(f"{path} is no file")
+    importer = importers.for_file(path)
+    if importer is None:
+        raise KernelError(f"{path} is no problem: {FORMS[path.suffix]}")
+    return path, importer.read(path)
+
+
+def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> Problem:
+    """Describe a problem in the box and make its spec. The caller closes it. Raises KernelError.
+
+    `memory_bytes`: of the device, where it is another machine's.
+    """
+    path, source = read(path)
+    box = Box(on)
+    try:
+        description = _described.get(source.module, lambda: source.described(box.describe(source.module, path)))
+        token = digest(source.module)[:16]
+        most_bytes = (memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
+        spec = source.spec(description, token, most_bytes=most_bytes)
+    except BaseException:
+        box.close()
+        raise
+    return reopened(path, source, description, spec, on, box)
+
+
+def reopened(
+    path: Path, source: Import, description: Description, spec: Spec, on: Device, box: Box | None = None
+) -> Problem:
+    """A problem that was described before. The caller closes it."""
+    box, token = box or Box(on), digest(source.module)[:16]
+    problem = Problem(
+        spec=spec, folder=path, source=source, description=description, device=on, seed=secrets.randbits(31), token=token,
+        box=box,
+    )  # fmt: skip
+    for at in range(len(description.inputs) + len(description.groups)):
+        kind = description.inputs[at].values[0] if at < len(description.inputs) else "given"
+        fill = {"near": box.fill_near, "among": box.fill_among}.get(kind, box.fill)
+        name = f"{token}_{at}"
+        box.given[name] = lambda view, workload, at=at, fill=fill: fill(problem, at, view, workload)
+        GIVEN.setdefault(name, []).append(box.given[name])
+    return problem
+
+
+def _plain(reason: str) -> str:
+    return " ".join(reason.split())[:600]

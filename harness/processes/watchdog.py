@@ -1,0 +1,161 @@
+"""The parent's side of the box: who belongs to it, what it uses, and a watchdog that ends it where that is too much."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from harness.farside.sandbox import Limits
+
+
+@dataclass(frozen=True)
+class _Usage:
+    memory_bytes: int
+    threads: int
+
+
+def _usage(pid: int) -> _Usage | None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    if "RssAnon" not in fields:  # a zombie
+        return None
+    kilobytes = sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem", "VmSwap"))
+    return _Usage(kilobytes * 1024, int(fields["Threads"]))
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/<pid>/stat after the name: state, parent, group, session, ..."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def session_members(leader: int) -> list[int]:
+    """Every process in the session that `leader` began."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if (fields := _stat(pid)) and fields[3] == str(leader)]
+
+
+def family(leader: int) -> list[int]:
+    """Every process that descends from `leader` or is in its session: one that has left the session is still a child."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    known = {pid: fields for pid in pids if (fields := _stat(pid))}
+    found = {pid for pid, fields in known.items() if pid == leader or fields[3] == str(leader)}
+    grown = True
+    while grown:
+        children = {pid for pid, fields in known.items() if int(fields[1]) in found} - found
+        found |= children
+        grown = bool(children)
+    return sorted(found)
+
+
+def folder_bytes(folder: str, most: int) -> int:
+    """Bytes of the files below a folder; stops counting beyond `most`. Links are not followed."""
+    total, pending = 0, [folder]
+    while pending and total <= most:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                else:
+                    total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1)
+                if total > most:
+                    break
+    return total
+
+
+class Watchdog:
+    """Kills a boxed process group that outgrows its limits or its time, and says why.
+
+    The group's leader must be an unreaped child started with `start_new_session=True`. `tree`: it may have children
+    (compilers). Without it only the leader is looked at, as seccomp lets a worker have none: two small reads of
+    /proc a poll, 60 us, so that watching does not disturb what is timed.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        limits: Limits,
+        *,
+        seconds: float | None = None,
+        scratch: str = "",
+        tree: bool = False,
+        interval_s: float = 0.05,
+    ) -> None:
+        self.reason = ""
+        """Why the group was killed; empty while it was not."""
+        self._pid, self._limits, self._scratch, self._tree, self._interval = pid, limits, scratch, tree, interval_s
+        self._seconds = seconds
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._began = _stat(pid)[19:20]
+        self._stop, self._awake = threading.Event(), threading.Event()
+        self._awake.set()
+        self._polls = 0
+        self._thread = threading.Thread(target=self._watch, name=f"watchdog-{pid}", daemon=True)
+        self._thread.start()
+
+    def sleeps(self) -> None:
+        """The leader was stopped: until it goes on it needs no look, and each takes some time of what others do meanwhile."""
+        if not self._tree:
+            self._awake.clear()
+
+    def goes_on(self) -> None:
+        self._awake.set()
+
+    def stop(self) -> str:
+        """End the watch (call before the process is reaped) and return the reason for a kill, or ''."""
+        self._stop.set()
+        self._awake.set()
+        self._thread.join()
+        return self.reason
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _watch(self) -> None:
+        while self._awake.wait() and not self._stop.wait(self._interval):
+            if self._awake.is_set() and (reason := self._fault()):
+                self.reason = reason
+                self._kill()
+                return
+
+    def _fault(self) -> str:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return f"took longer than {self._seconds:g} s"
+        usages = [_usage(pid) for pid in (family(self._pid) if self._tree else [self._pid])]
+        memory = sum(usage.memory_bytes for usage in usages if usage)
+        threads = sum(usage.threads for usage in usages if usage)
+        if self._limits.memory_bytes and memory > self._limits.memory_bytes:
+            return f"used {memory / 2**30:.2f} GiB of memory, {self._limits.memory_bytes / 2**30:.2f} GiB are allowed"
+        if self._limits.threads and threads > self._limits.threads:
+            return f"started {threads} processes and threads, {self._limits.threads} are allowed"
+        self._polls += 1
+        if self._scratch and self._limits.scratch_bytes and self._polls % 4 == 0:
+            size = folder_bytes(self._scratch, self._limits.scratch_bytes)
+            if size > self._limits.scratch_bytes:
+                allowed = self._limits.scratch_bytes / 2**20
+                return f"filled its scratch folder beyond the {allowed:.0f} MiB that are allowed"
+        return ""
+
+    def _kill(self) -> None:
+        if self._began != _stat(self._pid)[19:20]:
+            return  # the pid is someone else's by now
+        others = family(self._pid) if self._tree else []
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        for pid in {*others, *(session_members(self._pid) if self._tree else [])}:  # some may just have been born
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

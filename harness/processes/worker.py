@@ -1,0 +1,407 @@
+"""One candidate, one process: the parent's end of harness/farside/worker.py."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.device import Arena, cuda_library
+from harness.farside import sandbox
+from harness.farside.worker import send
+from harness.processes import libraries, scratch
+from harness.processes.watchdog import Watchdog
+from harness.records import Outcome
+
+if TYPE_CHECKING:
+    pass
+
+ANSWER_BYTES = 1 << 20  # an answer is a few numbers; a longer one is an attack on our memory
+START_S = 30.0
+
+
+class WorkerFailure(Exception):
+    """The candidate failed in its worker: what to call it, and why."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome, self.reason = outcome, reason
+
+
+REQUEST_S = 60.0
+STOP_S = 5.0
+REFUSALS = ("INCORRECT", "WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
+"""What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
+LIMITS = sandbox.Limits(memory_bytes=8 << 30, threads=512)
+
+# The kernel ends a worker with the *thread* that started it, and a graph's nodes run on threads that come and go.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="worker-starter")
+
+
+ADDR_NO_RANDOMIZE = 0x40000
+
+
+def _popen(same_addresses: bool, command: list[str], **how: Any) -> subprocess.Popen:
+    """Start a process; on a CPU one whose libraries and stack lie where those of every other worker lie.
+
+    A binary's speed depends on its addresses: of 80 contests of a kernel with itself five differed by 5 to 10 %, steadily
+    as long as both processes lived, and none without randomised addresses. What is set here is this thread's alone, and
+    its children's. Where it is refused, as in Docker, all is as it was.
+    """
+    libc = ctypes.CDLL(None)
+    usual = libc.personality(ctypes.c_ulong(0xFFFFFFFF))
+    libc.personality(ctypes.c_ulong(usual | ADDR_NO_RANDOMIZE if same_addresses else usual & ~ADDR_NO_RANDOMIZE))
+    return subprocess.Popen(command, **how)
+
+
+def _rests(task: Path) -> bool:
+    """Whether the thread is stopped, or no more."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except OSError:
+        return True
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+class Forked(Protocol):
+    """What is used of a subprocess.Popen; a worker that is no child of ours offers the same."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class Worker:
+    """A process that has entered the sandbox and loaded one candidate. Close it; a failure closes it too.
+
+    It runs while it is asked (`request`) and is stopped else: what a candidate does between two questions would be nobody's
+    time, on memory that it shares with whoever is judged next.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        artefact: Path,
+        symbols: dict[str, tuple[str, ...]],
+        company: Path | None = None,
+        limits: sandbox.Limits = LIMITS,
+    ) -> None:
+        """`company`: the library of what stands around a timed call (harness/timing/neighbours.py)."""
+        self.device, self.limits = device, limits
+        self._enter()
+        try:
+            self._load(artefact, symbols, company)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self) -> None:
+        """The process, in its box, with nothing of a candidate yet."""
+        self.scratch = scratch.folder("worker")
+        self.code = scratch.folder("code")
+        """What it loads lies here, where it cannot write: a file by a name that is expected is the one that we put there."""
+        self.mapped: set[int] = set()
+        self.warnings: list[str] = []
+        ours, theirs = socket.socketpair()
+        self.channel = ours
+        self.log = (self.scratch / "output.txt").open("w+b")
+        self.watchdog: Watchdog | None = None
+        try:
+            self.process: subprocess.Popen | Forked = self._start(theirs)
+        except BaseException:
+            self._let_go()
+            raise
+        finally:
+            theirs.close()
+        try:
+            self.move()  # whoever started or forked it for us
+            gpu = self.device == "cuda"
+            self.watchdog = Watchdog(
+                self.process.pid, self.limits, scratch=str(self.scratch), tree=self._has_children()
+            )
+            box = {
+                "scratch": str(self.scratch),
+                **self._visible(),
+                "devices": [],
+                "limits": self.limits._asdict(),
+                "gpu": gpu,
+                "allow_exec": False,
+                "parent": self._parent(),
+            }
+            box["readable"] = [*box["readable"], str(self.code)]
+            message = {"op": "enter", "box": box, **self._device()}
+            self.active: list[str] = self.request(message, timeout_s=START_S)["active"]
+            self.own_code = libraries.mapped(self.process.pid, gpu=gpu)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, artefact: Path, symbols: dict[str, tuple[str, ...]], company: Path | None) -> None:
+        load = {"op": "load", "path": str(self._own(artefact)), **self._device(), **self._entry()}
+        if company is not None:
+            load["company"] = str(shutil.copyfile(company, self.code / "company.so"))
+        load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
+        found = self.request(load, timeout_s=START_S).get("found")
+        if not isinstance(found, dict):
+            raise WorkerFailure(Outcome.CHEATED, "the worker answered outside the protocol: it says not what it found")
+        self.found: dict[str, str] = found
+
+    def _device(self) -> dict[str, Any]:
+        gpu = self.device == "cuda"
+        return {"gpu": gpu, "cuda_library": cuda_library() if gpu else "", "device": 0}
+
+    def move(self) -> None:
+        """Its threads to the cores on which whoever asks may run."""
+        cores = os.sched_getaffinity(0)
+        with suppress(OSError):  # threads come and go, and so may the process
+            for task in os.listdir(f"/proc/{self.process.pid}/task"):
+                os.sched_setaffinity(int(task), cores)
+
+    # What a worker of another kind does otherwise (harness/processes/fork_server.py).
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen | Forked:
+        """The process, at the other end of the channel, in a session of its own."""
+        return _starter.submit(
+            _popen,
+            self.device == "cpu",
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(__file__).parent.parent / "farside" / "worker.py"),
+                str(theirs.fileno()),
+            ],
+            pass_fds=[theirs.fileno()],
+            cwd=self.scratch,
+            env=sandbox.clean_environment(str(self.scratch)) | self._threads(),
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ).result()
+
+    def _own(self, artefact: Path) -> Path:
+        """The candidate copied beside its scratch folder: it need not see the store at all."""
+        return Path(shutil.copyfile(artefact, self.code / "candidate.so"))
+
+    def _visible(self) -> dict[str, Any]:
+        """What of the machine's files it may read: a native candidate the libraries that it is linked to, no folder."""
+        gpu = self.device == "cuda"
+        if known := libraries.allowed(gpu=gpu):
+            return {"readable": list(known), "system": False}
+        return {"readable": [*sandbox.interpreter_paths(), *([str(Path(cuda_library()).parent)] if gpu else [])]}
+
+    def foreign_code(self) -> str:
+        """What its process runs that is not the candidate's own code, one sentence, or ""."""
+        return libraries.foreign(self.process.pid, self.own_code, self.code, gpu=self.device == "cuda")
+
+    def _parent(self) -> int:
+        return os.getpid()
+
+    def _has_children(self) -> bool:
+        """Whether the watchdog is to count what it starts, which takes some time of a core: of none that is timed."""
+        return False
+
+    def _entry(self) -> dict[str, Any]:
+        """What else the far side must know to load the candidate."""
+        return {}
+
+    def _threads(self) -> dict[str, str]:
+        cores = len(os.sched_getaffinity(0))
+        if self.device == "cuda":
+            return {"CUDA_MODULE_LOADING": "EAGER"}
+        # As many threads as cores, so that none has to move. The sandbox refuses threads that pin themselves: one that
+        # pins another process's threads would be slowing its rival.
+        # Threads wait awake for some 50 us, then sleep: with libgomp's default a barrier on a machine that others use too
+        # spins away the time slice of the thread that it waits for (12 ms in place of 0.3 ms were seen).
+        return {"OMP_NUM_THREADS": str(cores), "GOMP_SPINCOUNT": "20000"}
+
+    def map(self, arena: Arena) -> None:
+        message, fds = arena.description()
+        self.request({"op": "map", **message}, fds=fds)
+        self.mapped.add(arena.id)
+
+    def unmap(self, arena: Arena) -> None:
+        if arena.id in self.mapped:
+            self.request({"op": "unmap", "id": arena.id})
+            self.mapped.discard(arena.id)
+
+    def request(self, message: dict[str, Any], *, timeout_s: float | None = None, fds: list[int] | None = None) -> dict:
+        """Let it go on, ask, wait for the answer and stop it. Raises WorkerFailure where the worker died, hung, failed or
+        talked nonsense."""
+        limit = timeout_s or REQUEST_S
+        late = time.monotonic() + limit
+        self.channel.settimeout(limit)
+        self.proceed()
+        try:
+            if fds:
+                self._send_with(message, fds)
+            else:
+                send(self.channel, message)
+            answer = self._answer(late)
+            self.pause()
+        except TimeoutError:
+            self.close()
+            raise WorkerFailure(Outcome.TIMEOUT, f"no answer within {limit:.0f} s") from None
+        except (OSError, ValueError, EOFError, RecursionError) as error:
+            raise self._death(error) from None
+        except BaseException:  # Ctrl-C: its answer would be taken for that to the next question
+            self.close()
+            raise
+        if "error" in answer:
+            text = str(answer["error"])[:2000]
+            self.close()
+            if answer.get("outcome") in REFUSALS:
+                raise WorkerFailure(Outcome(answer["outcome"]), text)
+            out_of_memory = "out of memory" in text or "MemoryError" in text
+            raise WorkerFailure(Outcome.OUT_OF_RESOURCES if out_of_memory else Outcome.RUNTIME_ERROR, text)
+        return answer
+
+    def _send_with(self, message: dict[str, Any], fds: list[int]) -> None:
+        data = json.dumps(message).encode()
+        socket.send_fds(self.channel, [struct.pack("<I", len(data)) + data], fds)
+
+    def _answer(self, late: float) -> dict[str, Any]:
+        """Raises TimeoutError at that time, however little at once it sends; descriptors that come along are let go."""
+
+        def received(count: int) -> bytes:
+            data = bytearray()
+            while len(data) < count:
+                if (left := late - time.monotonic()) <= 0:
+                    raise TimeoutError
+                self.channel.settimeout(left)
+                part = self.channel.recv(count - len(data))
+                if not part:
+                    raise EOFError
+                data += part
+            return bytes(data)
+
+        (size,) = struct.unpack("<I", received(4))
+        if size > ANSWER_BYTES:
+            raise ValueError("the answer is too long")
+        data = received(size)
+        answer = json.loads(data)
+        if not isinstance(answer, dict):
+            raise ValueError("the answer is no object")
+        if b"\\ud" in data.lower():  # half of a surrogate pair can be neither kept nor printed
+            answer = json.loads(json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
+        return answer
+
+    def _death(self, error: Exception) -> WorkerFailure:
+        """Why the worker is gone, from its exit status, its watchdog and the last line that it wrote."""
+        if self.watchdog and not self.watchdog.reason:
+            time.sleep(0.1)  # a poll of the watchdog: the kill and its reason are not one step
+        try:
+            code: int | None = self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            code = None
+        killed = self.watchdog.reason if self.watchdog else ""
+        last = self.output().strip().splitlines()[-1:] or [""]
+        self.close()
+        tail = f"; it wrote: {last[0][:300]}" if last[0] else ""
+        if killed:
+            return WorkerFailure(Outcome.OUT_OF_RESOURCES, killed)
+        if code is None:
+            return WorkerFailure(Outcome.CHEATED, f"the worker answered outside the protocol ({error}){tail}")
+        if code in (-signal.SIGXFSZ, -signal.SIGXCPU):
+            return WorkerFailure(Outcome.OUT_OF_RESOURCES, f"it ran over a limit ({signal.Signals(-code).name}){tail}")
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return WorkerFailure(Outcome.RUNTIME_ERROR, f"the process {how} in the middle of its work{tail}")
+
+    def output(self) -> str:
+        """The end of what the candidate wrote to its standard output and error."""
+        if self.log.closed:
+            return ""
+        # By our own descriptor: under that name there may by now be a link to a file that only we may read.
+        size = os.fstat(self.log.fileno()).st_size
+        return os.pread(self.log.fileno(), 4096, max(0, size - 4096)).decode(errors="replace")
+
+    def pause(self) -> None:
+        """Stop all its threads, so that they cannot disturb what is timed next."""
+        if self.process.returncode is None:  # else its number may be another's by now
+            signal_group(self.process.pid, signal.SIGSTOP)
+        if self.watchdog is not None:
+            self.watchdog.sleeps()
+
+    def rest(self) -> None:
+        """Wait until none of its threads runs any more: one that is stopped within a system call first ends that.
+
+        Raises WorkerFailure where that takes long: it would have gone on beside its rival.
+        """
+        late = time.monotonic() + STOP_S
+        while self.alive and not all(_rests(task) for task in Path(f"/proc/{self.process.pid}/task").iterdir()):
+            if time.monotonic() > late:
+                raise WorkerFailure(
+                    Outcome.CHEATED, f"was still within a system call {STOP_S:g} s after it was stopped"
+                )
+            time.sleep(1e-4)
+
+    def proceed(self) -> None:
+        if self.watchdog is not None:
+            self.watchdog.goes_on()
+        if self.process.returncode is None:
+            signal_group(self.process.pid, signal.SIGCONT)
+
+    def pin(self, apart: bool) -> None:
+        """Its threads `apart`, one a core in turn, or free again. From here, because the sandbox refuses it to a candidate.
+
+        Threads that wake up together otherwise often share a core for milliseconds while another idles: on two cores
+        a parallel loop took 15 ms in place of 8 that way, and 0.75 in place of 0.1 while the first of them was free. One that
+        is alone stays free, for what it starts inherits its cores.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        with suppress(OSError):  # threads come and go, and so may the process
+            tasks = sorted(int(name) for name in os.listdir(f"/proc/{self.process.pid}/task"))
+            for place, task in enumerate(tasks):
+                with suppress(ProcessLookupError):
+                    os.sched_setaffinity(task, {cores[place % len(cores)]} if apart and len(tasks) > 1 else cores)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """Begin to end the process, without waiting: with a GPU's memory mapped that takes seconds. `close` it later."""
+        if self.process.returncode is None:
+            signal_group(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process and all that it started, and remove its scratch folder. Safe to call twice."""
+        self.kill()
+        if self.watchdog is not None:
+            self.watchdog.stop()
+        self.channel.close()  # a fork that had no group yet when that was killed ends by this
+        self.process.wait()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.channel.close()
+        self.log.close()
+        for folder in (self.scratch, self.code):
+            scratch.remove_tree(folder)
+
+
+def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:
+    """A request, and the seconds that it took by our own clock, from before its process runs until it is stopped."""
+    start = time.perf_counter()
+    answer = worker.request(message, timeout_s=timeout_s)
+    return answer, time.perf_counter() - start

@@ -1,0 +1,460 @@
+"""One contest's ground: argument sets in memory that all sides map, the samples that a side takes of it, the looks at them.
+
+A sample is one request: the worker runs a prepared sequence of calls and answers the seconds by its own clock. Ours runs
+outside. Every call of a sample has inputs that were made for it and outputs of its own (harness/timing/neighbours.py). On a GPU
+what makes and reads them stands around it in the same CUDA graph; their own time, taken by a worker without a candidate,
+is subtracted. On a CPU the parent does both, between samples. After a sample its process is stopped, and before it goes
+on every call may be looked at, wholly: which ones, nothing shows before.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.checks import properties
+from harness.checks.correctness import NEAR_MISS, Bench, Layout, distributions, expected
+from harness.device import Arena, generator, synchronize
+from harness.processes.worker import Worker, WorkerFailure, timed_request
+from harness.records import Cache, Check, Company, Outcome
+from harness.timing.neighbours import Production, copies_together, host, is_kept
+from kernels.catalog import Kernel
+from kernels.spec import Workload
+
+MAX_SLOTS = 768
+CHAIN_US = {"hot": 600.0, "cold": 1400.0}
+"""On a GPU a sample is one pass through a chain of about this length, of two to MAX_CHAIN calls. A chain's time varied by
+0.2 to 2.5 us on an H200 however long it was, the more the more memory it moves."""
+MAX_CHAIN = 64
+NEIGHBOURS_US, BYTES_A_US = 7.0, 1.3e6
+"""What a call and its neighbours are foreseen to take: launches, and bytes moved (four passes)."""
+CHAIN_BYTES = 4 << 30
+"""Argument sets of a chain take so much at most, two of them whatever they take."""
+CONSTANT_BYTES = 1 << 30
+"""Copies of a constant take so much at most, and are four at most: calls have them in turn."""
+EVICT_FACTOR = 1.4
+"""Cold: so many times the last-level cache is read between producer and kernel. On an H200 calls took as long after 1.4 as
+after 3 to within 1 % where their tensors are small, to within 6 % above 25 MB, and varied a third as much."""
+EVICTED_BYTES_A_US = 4e6
+TABLES_FACTOR = 2.0
+"""The copies of a table of which calls touch a part may hold so many times the bytes that a cold pass touches."""
+HOT_SHARE = 0.5
+"""Hot on a CPU: the sets of a pass take so much of the last-level cache at most."""
+SCANNED_BYTES = 64 << 20
+"""On a CPU outputs are searched for poison in so many bytes a sample: all calls, or some of them at random and the last."""
+NEW_CONSTANTS = 0.75
+"""Of the looks so many go to calls with a constant that was redrawn before the sample, where there are such calls."""
+NEW_CONSTANT_TRIES = 8
+"""Samples until one has a call with a new constant: a sample of few calls may have none."""
+ALIKE = 1.5
+"""Sides whose paces differ by less are of about one speed."""
+TOGETHER, ROWS_TOGETHER, OFTEN = 4, 1 << 14, 0.3
+"""Timed calls that are looked at together, where chance is part of what is right; in so large a share of the looks as many as have so
+many rows: a thousand rows show next to nothing of how two of them depend on each other."""
+LEAST_SHARE = 0.02
+"""A call that adds less than this to its neighbours' time is taken to add so much: subtraction cannot see less."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The numbers of the measurement, by device."""
+
+    sample_s: float
+    """On a CPU a sample lasts about this long. Shorter ones drown in the clocks' noise and the pipe's latency; longer ones
+    outlast the scheduler's slice of some 3 ms: beside five other busy processes on two cores samples of 2 ms took 0.1 to
+    1 % more than alone, those of 5 ms and more took half as long again or twice as long."""
+    warm_s: float
+    """At most three samples before the first that counts, until they have taken this long: clocks have risen then."""
+    blocks: tuple[int, int]
+    """At least and at most so many samples of each side. Eight are the fewest whose range covers the median with 99 %."""
+    patience_s: float
+    """After the least number of blocks a contest goes on for this long at most."""
+    width: float
+    """Stop early once the 99 % interval of the ratio is this narrow (full width, relative)."""
+    cache_factor: float
+    """Cold on a CPU: argument sets rotate through this many times the last-level cache."""
+    replan: int
+    """Graphs are made anew after so many blocks: on an H200 a binary beside itself once differed by 3 % as long as both
+    graphs lived, and not in other graphs of the same processes."""
+    rounds: int
+    """Hot on a CPU: a sample is at most so many requests, where a pass through all sets is shorter than one."""
+    clock_share: float
+    """The worker's clock may lack this share of a sample against ours, beyond what the baseline's lacks."""
+
+
+class SideFailure(WorkerFailure):
+    """A contestant failed while it was timed."""
+
+    def __init__(self, side: str, outcome: Outcome, reason: str) -> None:
+        super().__init__(outcome, reason)
+        self.side = side
+
+
+PROTOCOLS = {
+    "cuda": Protocol(0.0, 0.01, (8, 24), 1.0, 0.015, 0.0, 8, 1, 0.15),
+    "cpu": Protocol(2e-3, 0.02, (8, 24), 1.0, 0.04, 3.0, 1 << 30, 8, 0.25),
+}
+
+
+@dataclass
+class Side:
+    """One contestant: a worker, and what it took."""
+
+    name: str
+    worker: Worker
+    symbol: str = ""
+    """Under which name the worker knows the entry point; the workload's dtype where empty."""
+    calls: int = 1
+    """In a request."""
+    rounds: int = 1
+    """Requests in a sample."""
+    passes: int = 1
+    """Through its calls, in a request: one, unless nothing stands around them and nobody looks."""
+    pace_s: float = 0.0
+    """Seconds per call as warmed up, with its neighbours."""
+    seconds: list[float] = field(default_factory=list)
+    """Per call with its neighbours, one for each sample."""
+    lacking: list[float] = field(default_factory=list)
+    """Our clock minus the worker's, per request, the mean of a sample's."""
+    quickest_s: float = math.inf
+    """Seconds per call by our clock, in the quickest request of a sample."""
+    graph: bool = True
+    looked: int = 0
+    """Calls that were looked at."""
+    error: float = 0.0
+    """The largest of them, in tolerances."""
+
+
+def chain_length(fresh_bytes: int, evict_bytes: int, pace_us: float = 0.0) -> int:
+    """Calls in a GPU's sample, from the bytes of an argument set, and from what a call is known to take with its neighbours."""
+    call_us = max(NEIGHBOURS_US + fresh_bytes / BYTES_A_US, pace_us) + evict_bytes / EVICTED_BYTES_A_US
+    chain_us = CHAIN_US["cold" if evict_bytes else "hot"]
+    return max(2, min(int(chain_us / call_us), MAX_CHAIN, CHAIN_BYTES // fresh_bytes))
+
+
+class Contest:
+    """One workload in one cache state and company, laid out in an arena that all sides map."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        workload: Workload,
+        cache: Cache,
+        device: str,
+        cache_bytes: int,
+        company: Company = "plain",
+        pace_us: float = 0.0,
+        extra: dict[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        """`pace_us`: of a call, where it is known. `extra`: distributions that inputs may have beside those of the spec."""
+        self.kernel, self.workload, self.cache, self.device = kernel, workload, cache, device
+        self.company = company
+        self.extra = extra or {}
+        self.values, *self.others = distributions(kernel.spec, self.extra)
+        """The distribution of the inputs now, which is the first but for samples that do not count, and the others."""
+        self.protocol = PROTOCOLS[device]
+        spec, sizes, copies = kernel.spec, Layout(kernel.spec, workload, 1).sizes, {}
+        kept = [tensor.name for tensor in spec.inputs if is_kept(tensor)]
+        fresh = sum(size for name, size in sizes.items() if name not in kept)
+        evict = 0
+        if device == "cuda":
+            evict = int(EVICT_FACTOR * cache_bytes) if cache == "cold" and company != "alone" else 0
+            slots = chain_length(fresh, evict, pace_us)
+            if company == "alone":
+                slots = max(2, min(slots, int(HOT_SHARE * cache_bytes / fresh)))
+            copies = {name: max(1, min(slots, 4, CONSTANT_BYTES // sizes[name])) for name in kept}
+        else:
+            touched = sum(spec.tensor_bytes(tensor, workload) for tensor in spec.tensors)
+            passed = self.protocol.cache_factor * cache_bytes if cache == "cold" else HOT_SHARE * cache_bytes
+            slots = max(2, min(int(passed / touched) + (cache == "cold"), MAX_SLOTS))
+            most = TABLES_FACTOR * passed if cache == "cold" else passed
+            copies = {name: max(1, min(slots, int(most / sizes[name]))) for name in kept}
+        self.layout = Layout(spec, workload, slots, copies_together(spec, copies))
+        self.production = Production(spec, workload, self.layout, device, evict)
+        self.size = self.layout.size + self.production.size
+        """Bytes of the arena."""
+        self.called: list[int] = list(range(slots))
+        """The argument sets of the last request, in the order of its calls."""
+        self.idle = list(range(slots))
+        """On a CPU: all sets, those that were not called for longest first."""
+        self.pair: Side | None = None
+        """On a GPU: the neighbours by themselves, once they have been prepared."""
+        self.finished = 0
+        """On a GPU: the digest of the last call as it was when its side had answered."""
+
+    def open(self, arena: Arena) -> None:
+        """Fill the arena."""
+        self.arena = arena
+        rng = generator(self.device)
+        self.bench = Bench(self.kernel.spec, arena, self.layout, rng)
+        self.production.open(arena, rng)
+        for tensor in self.kernel.spec.poisoned:
+            self.layout.bytes_view(arena, tensor).fill_(0xFF)
+        if self.device == "cpu":
+            self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
+        synchronize(self.device)
+
+    def prepare(self, side: Side) -> None:
+        """Map, plan, warm up: samples for its pace."""
+        if self.arena.id not in side.worker.mapped:
+            side.worker.map(self.arena)
+        if self.device == "cpu":
+            side.worker.pin(False)  # threads that are started now would be born on one core
+        self.plan(side)
+        side.calls, side.rounds, side.passes = (self.layout.slots if self.device == "cuda" else 1), 1, 1
+        self.sample(side)
+        if self.device == "cpu":
+            side.worker.pin(True)
+        self._fill_sample(side, min(side.seconds))
+        while len(side.seconds) < 4 and sum(side.seconds) * side.calls * side.rounds < self.protocol.warm_s:
+            self.sample(side)
+        side.pace_s = min(side.seconds)
+        self._fill_sample(side, side.pace_s)
+        side.seconds.clear()
+        side.lacking.clear()
+        side.quickest_s = math.inf
+
+    def _fill_sample(self, side: Side, pace_s: float) -> None:
+        """As many calls a sample as take its time at that pace."""
+        if self.device == "cuda":  # always the whole chain
+            if self.company == "alone":
+                side.passes = max(1, round(CHAIN_US["hot"] * 1e-6 / (pace_s * side.calls)))
+            return
+        wanted = self.protocol.sample_s / max(pace_s, 1e-7)
+        side.calls = max(1, min(self.layout.slots, round(wanted)))
+        side.rounds = max(1, min(self.protocol.rounds, round(wanted / side.calls)))
+
+    def plan(self, side: Side) -> None:
+        """Let the worker prepare the calls of all argument sets, on a GPU as a graph."""
+        layout = self.layout
+        message: dict[str, Any] = {"op": "plan", "dtype": side.symbol or self.workload.dtype, "shapes": layout.shapes()}
+        message["calls"] = [layout.arguments(self.arena, slot) for slot in range(layout.slots)]
+        if self.device == "cuda":
+            self.production.renew()
+            synchronize(self.device)
+            message |= {"company": self.production.message(self.company), "alone": side.name == PAIR}
+        side.graph = bool(side.worker.request(message).get("graph", True))
+
+    def plan_again(self, side: Side) -> None:
+        """Another graph of the same calls."""
+        side.worker.request({"op": "plan", "again": True})
+
+    def settle(self, side: Side, first: Side) -> None:
+        """A sample's calls once all paces are known: sides of about one speed make the same number of them.
+
+        On a busy machine the longer of two samples is interrupted more often: of a hundred contests of a binary with
+        itself five were FASTER or SLOWER where one side's pace had been taken in a busy moment.
+        """
+        alike = 1 / ALIKE < side.pace_s / first.pace_s < ALIKE
+        self._fill_sample(side, (first if alike else side).pace_s)
+
+    def _request(self, side: Side, calls: int, passes: int = 1) -> tuple[float, float]:
+        """One request on argument sets that were not called since they were written: (seconds by its clock, by ours).
+
+        Its process is stopped until they are there, or a thread of it could begin before the clock does, and as soon as it
+        has answered: what it had left to do it has not done (Worker.request).
+        """
+        self.production.renew(passes=passes)
+        if self.device == "cpu":
+            self._draw_order(calls)
+            self.production.produce(self.called)
+            if self.cache == "cold":
+                self.production.forget(self.called)
+        synchronize(self.device)
+        answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
+        if (
+            self.device == "cuda"
+        ):  # an answer is no end: this waits for the device, and shows whether the last call was done
+            start = time.perf_counter()
+            self.finished = self.production.last_digest()
+            outside += time.perf_counter() - start
+        if self.device == "cpu":
+            side.worker.rest()
+        if code := side.worker.foreign_code():
+            raise WorkerFailure(Outcome.CHEATED, code)
+        return clocked(answer), outside
+
+    def _draw_order(self, calls: int) -> None:
+        """Which sets are called next, in an order that nobody foresees: who knew the next one could begin with it.
+
+        From the half that was not called for longer, so that cold calls are cold.
+        """
+        long_idle = self.idle[: max(calls, (len(self.idle) + 1) // 2)]
+        self.called = random.sample(long_idle, calls)
+        called = set(self.called)
+        self.idle = [slot for slot in self.idle if slot not in called] + self.called
+
+    def sample(self, side: Side, *, look: bool = False) -> None:
+        """One sample of one side, the caller has stopped the others; `look` at one of its calls, drawn at random."""
+        inside = outside = 0.0
+        looked = random.randrange(side.rounds) if look else -1
+        for number in range(side.rounds):
+            own, ours = self._request(side, side.calls, side.passes)
+            if own > ours * 1.01 + 1e-4:
+                raise WorkerFailure(Outcome.CHEATED, "its clock says more seconds than have passed")
+            inside, outside = inside + own, outside + ours
+            side.quickest_s = min(side.quickest_s, ours / side.calls / side.passes)
+            self._examine(side, look=number == looked)
+        side.seconds.append(inside / side.rounds / side.calls / side.passes)
+        side.lacking.append((outside - inside) / side.rounds)
+
+    def _examine(self, side: Side, *, look: bool) -> None:
+        """What the calls of the last request have left. Raises WorkerFailure."""
+        if side.name == PAIR or self.company == "alone":
+            return
+        self.require_written()
+        if self.device == "cuda" and self.production.last_digest() != self.finished:
+            raise WorkerFailure(Outcome.CHEATED, "worked on after it had answered")
+        if look:
+            self.look(side, self._drawn())
+
+    def _drawn(self) -> int:
+        """The call to look at: any, but mostly one whose constants are new, where who prepared them once goes wrong."""
+        # Of several passes in a row nobody knows what the first call of the last one was made from.
+        known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
+        new = [slot for slot in self._with_new_constants() if slot in known]
+        return random.choice(new if new and random.random() < NEW_CONSTANTS else known)
+
+    def _with_new_constants(self) -> list[int]:
+        return [slot for slot in self.called if self.production.has_new_constants(slot)]
+
+    def look_at_new_constants(self, side: Side) -> None:
+        """One sample more, which does not count, and a look at a call whose constants are new: the side has by then met many.
+
+        Who prepares a constant once may be honest for its first calls, and a large call is looked at after few samples.
+        """
+        if side.name == PAIR or self.company == "alone" or not self.production.kept:
+            return
+        for _ in range(NEW_CONSTANT_TRIES):
+            self.sample(side)
+            side.seconds.pop()
+            side.lacking.pop()
+            if new := self._with_new_constants():
+                self.look(side, random.choice(new))
+                return
+
+    def unwritten(self) -> str:
+        """Where poison is left, or "". Of integers it may be right, -1; a float is not a NaN of all ones by chance."""
+        import torch
+
+        called, spec = self.called, self.kernel.spec
+        per_call = spec.write_bytes(self.workload)
+        most = max(1, SCANNED_BYTES // max(per_call, 1))
+        if self.device == "cpu" and len(called) > most:
+            called = [*random.sample(called[:-1], most - 1), called[-1]]
+        for tensor in spec.outputs:
+            if tensor.role != "output" or "float" not in spec.dtype(tensor, self.workload):
+                continue
+            view = self.layout.view(self.arena, tensor)
+            width = view.element_size()
+            if self.device == "cuda":
+                left = int((view.view(getattr(torch, f"int{8 * width}")) == -1).sum())
+            else:
+                first, step, count = view.data_ptr(), view.stride(0) * width, view[0].numel()
+                left = sum(host().poisoned(first + slot * step, count, width) for slot in called)
+            if left:
+                return f"{left} elements of {tensor.name} were not written"
+        return ""
+
+    def require_written(self) -> None:
+        """Raises WorkerFailure where poison is left."""
+        if left := self.unwritten():
+            raise WorkerFailure(Outcome.CHEATED, f"skipped work while it was timed: {left}")
+
+    def look(self, side: Side, slot: int) -> None:
+        """Check one timed call wholly: its inputs, every element of its outputs. Raises WorkerFailure."""
+        name = f"timed calls, {self.cache}"
+        inputs = self.production.inputs(slot)
+        if self.device == "cuda" and not all(self.production.digests_agree(at) for at in {slot, max(slot - 1, 0)}):
+            raise WorkerFailure(Outcome.CHEATED, "changed its outputs after they were read, or what read them")
+        check = self.bench.check_inputs(slot, inputs, name)
+        if check.passed:
+            right = expected(self.kernel, self.workload, inputs, self.values)
+            check = self.bench.check_outputs(slot, right, name)
+        if not check.passed:
+            raise WorkerFailure(_blame(check), f"wrong while it was timed: {check.message}")
+        self._look_at_chance(slot)
+        side.looked += 1
+        side.error = max(side.error, check.error)
+
+    def _look_at_chance(self, slot: int) -> None:
+        """What several timed calls came to together, where a kernel's properties.py says what is unlikely. Raises WorkerFailure."""
+        module = self.kernel.properties
+        if module is None or not hasattr(module, "unlikely"):
+            return
+        # Of several passes in a row nobody knows what the first call of the last one was made from.
+        known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
+        rows = self.kernel.spec.shape(self.kernel.spec.outputs[0], self.workload.axes)[0]
+        most = max(TOGETHER, ROWS_TOGETHER // rows) if random.random() < OFTEN else TOGETHER
+        slots = {slot, *random.sample(known, min(most, len(known)))}
+        calls = [(self.production.inputs(at), self.bench.outputs(at)) for at in slots]
+        if said := properties.unlikely(self.kernel, self.workload, calls):
+            raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {len(calls)} calls: {said}")
+
+    def sample_of_others(self, side: Side) -> None:
+        """One sample that does not count, of inputs of another distribution, and a look at one of its calls.
+
+        Nothing but the values tells it from those that do. Who is right in the checks of a young process, and for what is timed
+        in an old one, is found out by it. Raises WorkerFailure.
+        """
+        if side.name == PAIR or self.company == "alone" or not self.others:
+            return
+        values = random.choice(self.others)
+        with self.production.drawn_as(values, self.extra) as changed:
+            if changed:
+                self.values, usual, quickest_s = values, self.values, side.quickest_s
+                try:
+                    self.sample(side, look=True)
+                finally:
+                    self.values, side.quickest_s = usual, quickest_s
+                side.seconds.pop()
+                side.lacking.pop()
+
+    def finish(self, side: Side) -> Check:
+        """What all looks at a side have found. Raises WorkerFailure where it wrote to what is not its own."""
+        if name := self.production.constants_intact():
+            raise WorkerFailure(Outcome.CHEATED, f"wrong while it was timed: changed its input {name}")
+        guards = self.bench.check_guards("guards, timed")
+        if not guards.passed:
+            raise WorkerFailure(Outcome.CHEATED, f"wrong while it was timed: {guards.message}")
+        return Check(
+            workload=self.workload.label, name=f"{side.looked} timed calls, {self.cache}", passed=True, error=side.error
+        )
+
+    def long_sample(self, side: Side, seconds: float, *, look: bool = False) -> float:
+        """Seconds per call by our clock, of requests that take about so many and the pipe's latency does not matter.
+
+        `look` at one of the calls: that they are many tells that this is no other sample.
+        """
+        if self.device == "cuda":
+            passes = max(1, math.ceil(seconds / (side.pace_s * side.calls)))
+            _, outside = self._request(side, side.calls, passes)
+            self._examine(side, look=look)
+            return outside / passes / side.calls
+        calls = max(1, min(self.layout.slots, math.ceil(seconds / side.pace_s)))
+        rounds = max(1, math.ceil(seconds / (side.pace_s * calls)))
+        looked, total = random.randrange(rounds) if look else -1, 0.0
+        for number in range(rounds):
+            total += self._request(side, calls)[1]
+            self._examine(side, look=number == looked)
+        return total / rounds / calls
+
+
+PAIR = "pair"
+"""The side without a candidate: producer and consumer alone."""
+
+
+def clocked(answer: dict) -> float:
+    """The seconds that a worker says. Raises WorkerFailure for what is none."""
+    value = answer.get("seconds")
+    if not isinstance(value, float) or not 0 < value < 3600:
+        raise WorkerFailure(Outcome.CHEATED, f"its clock answered {value!r}")
+    return value
+
+
+def _blame(found: Check) -> Outcome:
+    """Of a timed call that was wrong: an accident of rounding is no fraud, and a repair may mend it."""
+    return Outcome.INCORRECT if 0 < found.error <= NEAR_MISS else Outcome.CHEATED

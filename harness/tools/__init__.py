@@ -1,0 +1,1 @@
+"""What other programs say of a build: compute-sanitizer, disassemblers."""
