@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from graph.conversation import exchanges, kept_by_servers
 from graph.runs import Run, RunError
-from harness import patch
 from harness.backends import is_python
+from harness.export import patch
 from harness.export.one_file import needs_loader, standalone
 from harness.report import html, plot, roofline
 from harness.report.result import Result, WorkloadRow

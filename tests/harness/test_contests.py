@@ -53,8 +53,8 @@ def test_weights_decide_the_suite_and_it_says_so(tmp_path) -> None:
             comparison=Comparison.SAME, samples=20,
         )  # fmt: skip
 
-    plain = contests.suite_of(rig, ratios, [timed(1.0, None), timed(1000.0, None)])
-    weighted = contests.suite_of(rig, ratios, [timed(1.0, 10), timed(1000.0, 1)])
+    plain = comparisons.suite_of(rig, ratios, [timed(1.0, None), timed(1000.0, None)])
+    weighted = comparisons.suite_of(rig, ratios, [timed(1.0, 10), timed(1000.0, 1)])
     assert plain is not None and plain.comparison is Comparison.FASTER and not plain.weighted
     assert weighted is not None and weighted.comparison is Comparison.SLOWER and weighted.weighted
 

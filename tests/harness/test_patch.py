@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import patch
 from harness.backends import stable_abi
 from harness.evaluate import Evaluator
+from harness.export import patch
 from harness.export.dropin import ExportError
 from harness.report.pull_request import markdown
 from harness.store import Store
