@@ -1,18 +1,17 @@
-"""Runs one scenario again and again in forked processes that are killed by SIGKILL at a given point, and resumed.
+"""One scenario unbroken, and once more by processes each of which is killed by SIGKILL at its point; the next one resumes.
 
-    kills.py FOLDER    prints {"unbroken": {...}, "<node> <visit> <when>": {...}, ...}
-
-Forking after the imports makes a case cost a tenth of a second. `when` is one of
+`main(FOLDER)` prints {"unbroken": {...}, "killed": {...}, "points": [[index, when], ...], "lives": [[node, ...], ...]}: a point is
+that of a node in the unbroken run's order, a life the nodes that one process began with. `when` is one of
     begins    in the node's first line
     ends      when its work is done and nothing of it is stored
-What is on the disk when a node's update has just been stored is what is there when the next one begins.
+What is on the disk when a node's update has just been stored is what is there when the next one begins. Every node is killed at
+its first visit's beginning and at its last one's end, so whatever a process has in mind and not on the disk is lost on the way.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -40,15 +39,17 @@ def scenario() -> Settings:
     return settings("killed", rounds=4, width=2, patience=4, memory="on")
 
 
-class Death:
-    """Kills this process at its point; counts visits by itself, so a resumed process is given none."""
+class Life:
+    """Writes down which nodes a process begins; kills it when `node` is visited for the `visit`-th time, if one is named."""
 
-    def __init__(self, node: str, visit: int, when: str) -> None:
-        self.node, self.visit, self.when = node, visit, when
+    def __init__(self, log: Path, node: str = "", visit: int = 0, when: str = "") -> None:
+        self.log, self.node, self.visit, self.when = log, node, visit, when
         self.visits: Counter[str] = Counter()
 
     def wrap(self, node: workflow.Node) -> workflow.Node:
         def wrapped(state, runtime):
+            with self.log.open("a") as log:
+                log.write(f"{node.__name__}\n")
             self.visits[node.__name__] += 1
             mine = node.__name__ == self.node and self.visits[self.node] == self.visit
             if mine and self.when == "begins":
@@ -66,21 +67,20 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def attempt(folder: Path, death: Death | None, *, resume: bool) -> int:
+def attempt(folder: Path, life: Life, *, resume: bool) -> int:
     """One process's life; its wait status."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
     try:
         front = Silent()
-        if death is not None:
-            workflow.NODES = tuple(death.wrap(node) for node in workflow.NODES)
+        workflow.NODES = tuple(life.wrap(node) for node in workflow.NODES)
         door = Door(folder, paper_context(Script(SCRIPT)))
         if resume:
             ending = door.resume("killed", front, nobody)
         else:
             ending = door.start(record(scenario()), BASELINE, front, nobody)
-        facts = {
+        found = {
             "attempts": [row.model_dump(mode="json", exclude={"seconds"}) for row in ending.result.attempts],
             "best": ending.result.best,
             "stop": ending.result.stop_reason,
@@ -89,9 +89,8 @@ def attempt(folder: Path, death: Death | None, *, resume: bool) -> int:
             "calls": ending.result.spent.calls,
             "evaluations": sorted((folder / "killed" / "evaluations.log").read_text().splitlines()),
             "lessons": learned(folder),
-            "started": [node for event, node in front.events if event == "started"],
         }
-        (folder / "facts.json").write_text(json.dumps(facts))
+        (folder / "facts.json").write_text(json.dumps(found))
     except BaseException:  # noqa: BLE001  a forked child must not go on in pytest's place
         traceback.print_exc()
         os._exit(1)
@@ -104,33 +103,39 @@ def learned(folder: Path) -> list[list[Any]]:
     return sorted([one.round, one.title, str(one.outcome), one.kept] for one in lessons if one is not None)
 
 
-def case(folder: Path, death: Death | None) -> dict[str, Any]:
-    folder.mkdir(parents=True)
-    status = attempt(folder, death, resume=False)
-    if death is not None:
-        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
-            return {"error": f"was not killed: status {status}"}
-        status = attempt(folder, None, resume=True)
-    if status:
-        return {"error": f"ended with status {status}"}
-    facts = json.loads((folder / "facts.json").read_text())
-    shutil.rmtree(folder)
-    return facts
+def facts(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "facts.json").read_text())
+
+
+def lived(folder: Path) -> list[str]:
+    """The nodes that the last process began."""
+    log = folder / "life.log"
+    nodes = log.read_text().split()
+    log.unlink()
+    return nodes
 
 
 def main(folder: Path) -> None:
     # Once, before forking: compilers' versions. Never: the report, which takes longer than the run and has own tests.
     versions(scenario())
     outputs.write_report = lambda *_: None
-    unbroken = case(folder / "unbroken", None)
-    results = {"unbroken": unbroken}
-    visits = Counter(unbroken["started"])
-    for node, count in visits.items():
-        for visit, when in ((1, "begins"), (count, "ends")):
-            name = f"{node} {visit} {when}"
-            results[name] = case(folder / name.replace(" ", "-"), Death(node, visit, when))
-    json.dump(results, sys.stdout)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    unbroken, killed = folder / "unbroken", folder / "killed"
+    for place in (unbroken, killed):
+        place.mkdir()
+    status = attempt(unbroken, Life(unbroken / "life.log"), resume=False)
+    assert status == 0, status
+    order, lives = lived(unbroken), []
+    last = {node: index for index, node in enumerate(order)}
+    points = sorted([(order.index(node), "begins") for node in last] + [(last[node], "ends") for node in last])
+    at = 0
+    for index, when in points:
+        visit = order[at : index + 1].count(order[index])
+        status = attempt(killed, Life(killed / "life.log", order[index], visit, when), resume=bool(lives))
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (order[index], when, status)
+        lives.append(lived(killed))
+        at = index
+    status = attempt(killed, Life(killed / "life.log"), resume=True)
+    assert status == 0, status
+    lives.append(lived(killed))
+    found = {"unbroken": facts(unbroken), "killed": facts(killed), "order": order, "points": points, "lives": lives}
+    json.dump(found, sys.stdout)
