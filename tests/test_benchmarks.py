@@ -14,7 +14,6 @@ from kernels import catalog
 from kernels.spec import Workload
 
 pytestmark = [
-    pytest.mark.xdist_group("evaluate"),
     pytest.mark.usefixtures("few_samples"),
     pytest.mark.skipif(bool(backends.get("cpu").why_unavailable()), reason=backends.get("cpu").why_unavailable()),
 ]

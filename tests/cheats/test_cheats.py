@@ -26,8 +26,6 @@ from tests.machine import LOOKED_AT
 HANGS_S = 0.5
 """One that never answers is not waited for any longer."""
 
-# What is measured must not share the cores with another test.
-pytestmark = pytest.mark.xdist_group("timing")
 BY_CHANCE = "// Found by chance."
 
 

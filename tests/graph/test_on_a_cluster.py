@@ -16,7 +16,7 @@ from tests.test_run import BASELINE, REFERENCE, SPEC
 
 pytest.importorskip("distributed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("on a cluster"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = [
     "--device", "cpu", "--engine", "dask:2", "--rounds", "1", "--width", "2",

@@ -18,10 +18,7 @@ from harness.records import Outcome, Verdict
 from harness.store import Store
 from kernels import catalog
 
-pytestmark = [
-    pytest.mark.xdist_group("zygote"),  # one import of torch, not one for each process of pytest
-    pytest.mark.usefixtures("few_samples"),
-]
+pytestmark = pytest.mark.usefixtures("few_samples")
 
 NUMPY = """
 import numpy as np

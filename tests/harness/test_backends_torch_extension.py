@@ -62,7 +62,6 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.xdist_group("torch_extension")
 def test_a_plain_function_of_tensors_gets_a_binding(evaluator: Evaluator) -> None:
     build = evaluator.build(evaluator.store.put(PLAIN))
     assert build.ok and build.backend == "torch_extension", build.log
@@ -72,7 +71,6 @@ def test_a_plain_function_of_tensors_gets_a_binding(evaluator: Evaluator) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.xdist_group("torch_extension")
 def test_a_registered_operator_is_called_by_its_names_and_torch_does_not_do_its_work(evaluator: Evaluator) -> None:
     verdict = evaluator.verify(evaluator.build(evaluator.store.put(REGISTERED)))
     assert verdict.outcome is Outcome.CHEATED, verdict.reason

@@ -26,7 +26,7 @@ from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster faults"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLOW_TO_BUILD = '#include <regex>\nstatic std::regex a("x"), b("y");\n' + "".join(
     f"template <int N> struct S{n} {{ static constexpr int v = S{n}<N - 1>::v + 1; }};\n"

@@ -17,7 +17,7 @@ from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload
 
-pytestmark = [pytest.mark.xdist_group("engines"), pytest.mark.usefixtures("few_samples")]
+pytestmark = pytest.mark.usefixtures("few_samples")
 SECRET = "a-key-of-a-models-server"
 CRASH = "\n#include <csignal>\n__attribute__((constructor)) static void crash() { std::raise(SIGSEGV); }\n"
 

@@ -26,7 +26,7 @@ from harness.timing.sampling import PROTOCOLS, SideFailure
 from kernels import catalog
 from kernels.spec import Workload
 
-pytestmark = [pytest.mark.xdist_group("evaluate"), pytest.mark.usefixtures("few_samples")]
+pytestmark = pytest.mark.usefixtures("few_samples")
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,6 @@ from harness.store import Store
 from kernels import catalog
 from kernels.spec import Workload
 
-pytestmark = pytest.mark.xdist_group("evaluate")
-
 HOW = {
     "crash": ("*static_cast<volatile int*>(nullptr) = 1;", Outcome.RUNTIME_ERROR),
     "exit": ("_exit(3);", Outcome.RUNTIME_ERROR),

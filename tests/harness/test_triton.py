@@ -26,8 +26,6 @@ from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
 
-pytestmark = pytest.mark.xdist_group("zygote")
-
 PROBLEM = """
 import torch
 from torch import nn
