@@ -1,5 +1,5 @@
-"""A kernel that a person wrote through the tools as a strong model would (six answers, killed once by SIGKILL while the tools
-of the second were at work, and resumed): what was said, played back over g++ with times of paper."""
+"""A kernel that a person wrote through the tools as a strong model would (six answers, killed once by SIGKILL while its
+tools were at work, and resumed): what was said, played back over g++ with times of paper."""
 
 from __future__ import annotations
 
