@@ -81,5 +81,7 @@ class InferRequest(GraphRequest):
     fanout: Annotated[tuple[int, ...] | None, Option("N", together=True, usual="20 a layer")] = None
     on: Literal["train", "valid", "test", "all"] = "test"
     """Ids to infer."""
+    loss: Annotated[str | None, Option(absent=True)] = None
+    """What labels are, as the checkpoint has it."""
     out: Path | None = None
     """Write the predictions: FILE.npz or FILE.csv."""
