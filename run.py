@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from graph.commands.opened import door
 from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, STARTED, Command, usage_error
@@ -127,7 +127,7 @@ def _go(words: list[str]) -> int:
         starting.start()
         if isinstance(command, Command):
             return command.go()
-        return epoch(command) if words[0] == "epoch" else infer(command)
+        return epoch(cast("EpochRequest", command)) if words[0] == "epoch" else infer(cast("InferRequest", command))
     except KeyboardInterrupt:
         print("run.py: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

@@ -8,7 +8,7 @@ from compiler.evaluate import check
 from compiler.frontend import Traced, trace
 from compiler.program import Program, lower_program
 from compiler.schedule import Schedule
-from kernels.spec import Spec
+from kernels.spec import Spec, Workload
 
 FIRST_WITH_CLUSTERS = 90
 
@@ -19,7 +19,9 @@ def source(spec: Spec, reference: str, architecture: str = "sm_90") -> str:
     meaning = Meaning(spec, reference)
     cuda = [w for w in spec.workloads if "cuda" in w.devices]
     dtypes = tuple(dtype for dtype in spec.dtypes if any(w.dtype == dtype for w in cuda))
-    sized = {dtype: [w for w in cuda if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes}
+    sized: dict[str, list[Workload]] = {
+        dtype: [w for w in cuda if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes
+    }
     program = meaning.program(dtypes[0], 1)
     first = schedule(meaning.program, dtypes, sized, Choice(clusters=clusters))
     text = meaning.text(first, open_numbers(program, clusters))

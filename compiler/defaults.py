@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from compiler.codegen import columns
 from compiler.draft.expressions import loads_of
-from compiler.draft.partition import ROW, Kernel
-from compiler.program import Program
+from compiler.draft.partition import ROW
+from compiler.program import PackedKernel, Program
 from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, Version
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
@@ -71,7 +71,7 @@ def _versions(programs, dtype: str, workloads: list[Workload], choice: Choice, l
     yield Version(vector=1, narrow=False, kernels=last)
 
 
-def _row_kernels(program: Program) -> list[Kernel]:
+def _row_kernels(program: Program) -> list[PackedKernel]:
     return [kernel for kernel in program.kernels if kernel.layout == ROW]
 
 
@@ -82,8 +82,8 @@ def _bands(program: Program, workloads: list[Workload], choice: Choice) -> list[
         column = [kernel for kernel in program.kernels if columns.takes(kernel)]
         if not column:
             return []
-        found = {_next_power(_value(program, kernel.rows, w) // kernel.width) for w in workloads for kernel in column}
-        return [(packs, None) for packs in sorted(found)]
+        counts = {_next_power(_value(program, kernel.rows, w) // kernel.width) for w in workloads for kernel in column}
+        return [(packs, None) for packs in sorted(counts)]
     found: set[tuple[int, int | None]] = set()
     most = 1024 * LONGEST_KEPT * (MOST_SPLIT if choice.clusters else 1)
     for workload in workloads:
@@ -110,7 +110,7 @@ def _next_power(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _plan(kernel: Kernel, width: int, longest: int | None, most_rows: int | None, choice: Choice) -> KernelPlan:
+def _plan(kernel: PackedKernel, width: int, longest: int | None, most_rows: int | None, choice: Choice) -> KernelPlan:
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     if kernel.layout != ROW:
         if columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
@@ -138,7 +138,7 @@ def _plan(kernel: Kernel, width: int, longest: int | None, most_rows: int | None
     return KernelPlan(members=members, pdl=choice.pdl and choice.clusters, sketch=sketch)
 
 
-def _fits(kernel: Kernel, sketch: Rows) -> bool:
+def _fits(kernel: PackedKernel, sketch: Rows) -> bool:
     """Whether what a thread keeps of its row leaves registers for the rest."""
     places = {(load.args[0], load.args[1]) for load in loads_of(kernel.roots) if load.op == "load"}
     kept = [buffer for buffer, place in places if kernel.pack in place.free_symbols and buffer not in kernel.made]

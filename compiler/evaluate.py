@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -14,22 +15,22 @@ import torch
 
 from compiler.draft.expressions import Expr
 from compiler.draft.index import FloorDiv, Index, Modulo
-from compiler.draft.partition import ROW, Kernel, Member
+from compiler.draft.partition import ROW, Member
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
-from compiler.program import Program
+from compiler.program import PackedKernel, Program
 from kernels.spec import Tensor
 
 TYPES = {
     "float": torch.float64, "double": torch.float64, "int64_t": torch.int64, "int32_t": torch.int64, "bool": torch.bool
 }  # fmt: skip
-UNARY = {
+UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "exp": torch.exp, "log": torch.log, "log1p": torch.log1p, "expm1": torch.expm1, "tanh": torch.tanh, "erf": torch.erf,
     "erfc": torch.erfc, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "atan": torch.atan,
     "log2": torch.log2, "exp2": torch.exp2, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
     "round": torch.round, "sigmoid": torch.sigmoid, "neg": torch.neg, "not": torch.logical_not, "abs": torch.abs,
 }  # fmt: skip
-BINARY = {
+BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "atan2": torch.atan2,
     "fmod": torch.fmod, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
     "and": torch.logical_and, "or": torch.logical_or, "max": torch.maximum, "min": torch.minimum,
@@ -37,7 +38,7 @@ BINARY = {
     "shift_right": torch.bitwise_right_shift, "shift_left": torch.bitwise_left_shift,
     "floor_quotient": torch.floor_divide, "floor_remainder": torch.remainder,
 }  # fmt: skip
-REDUCE = {
+REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all
 }  # fmt: skip
 
@@ -76,8 +77,8 @@ class _Evaluation:
     def _count(self, index: Index) -> int:
         return int(index.subs(self.sizes))
 
-    def _kernel(self, kernel: Kernel) -> None:
-        lane, loops = self.program.partition.lane, []
+    def _kernel(self, kernel: PackedKernel) -> None:
+        lane = self.program.lane
         if kernel.layout == ROW:
             loops = [(kernel.row, kernel.rows), (kernel.pack, kernel.length / kernel.width)]
         else:

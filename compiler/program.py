@@ -40,6 +40,15 @@ _LOWERING = threading.Lock()
 """Expressions are interned in a table of the process."""
 
 
+@dataclass(eq=False)
+class PackedKernel(Kernel):
+    """A kernel whose innermost loop steps over packs of `width` neighbouring elements."""
+
+    pack: Index = field(default_factory=lambda: sympy.Integer(0))
+    """The variable that counts packs."""
+    width: int = 1
+
+
 @dataclass
 class Program:
     """A reference's meaning at one pack width."""
@@ -54,14 +63,15 @@ class Program:
     lowered: Lowered
     inputs: dict[str, Buffer]
     outputs: dict[str, Buffer]
-    kernels: list[Kernel] = field(default_factory=list)
-    partition: Partition | None = None
+    kernels: list[PackedKernel]
+    lane: Index
+    """The variable of an element in its pack."""
 
     def pointer(self, buffer: Buffer) -> str:
         """The spec's name of a buffer that the call brings."""
         return next(n for n, b in [*self.inputs.items(), *self.outputs.items()] if b is buffer)
 
-    def stored(self, kernel: Kernel) -> set[Buffer]:
+    def stored(self, kernel: PackedKernel) -> set[Buffer]:
         outputs = set(self.outputs.values())
         return {out for out in kernel.made if out in outputs}
 
@@ -124,11 +134,11 @@ class Fusion(Partition):
         pack = variables.named(self.program.name(name), sympy.expand(count / width))
         return (width * pack + self.lane if width > 1 else pack), pack, width
 
-    def _space(self, ranges, reduced, definition: Definition) -> Kernel:
+    def _space(self, ranges, reduced, definition: Definition) -> PackedKernel:
         variables, name = self.program.ranges, self.program.name
         kept = [size for axis, size in enumerate(ranges) if axis not in reduced]
         folded = [size for axis, size in enumerate(ranges) if axis in reduced]
-        kernel = Kernel(tuple(ranges), frozenset(reduced), sympy.Integer(0), [])
+        kernel = PackedKernel(tuple(ranges), frozenset(reduced), sympy.Integer(0), [])
         kernel.layout = self._layout(kernel, definition)
         if kernel.layout == ROW:
             kernel.row = variables.variable(name("row"), product(kept))
@@ -192,7 +202,7 @@ def _lowered(spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[st
         SIZES.reset(token)
     if lowered.libraries:
         raise NoProgram(f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's")
-    outputs = {}
+    outputs: dict[str, Buffer] = {}
     for tensor in spec.outputs:
         value = values[traced.outputs[tensor.name]]
         if not in_pieces:
@@ -200,9 +210,8 @@ def _lowered(spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[st
         outputs[tensor.name] = _output(
             lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
         )
-    program = Program(spec, dtype, vector, packs, sizes, lowered, inputs, outputs)
-    program.partition = Fusion(lowered, set(outputs.values()), vector)
-    program.kernels = [step for step in program.partition.steps if isinstance(step, Kernel)]
+    fusion = Fusion(lowered, set(outputs.values()), vector)
+    program = Program(spec, dtype, vector, packs, sizes, lowered, inputs, outputs, _kernels(fusion), fusion.lane)
     _check(program)
     return program
 
@@ -221,41 +230,47 @@ def _dtype(tensor: Tensor, dtype: str) -> torch.dtype:
 
 def _output(lowered: Lowered, tensor: Tensor, value: Value, shape, dtype: torch.dtype, taken) -> Buffer:
     """A buffer for an output, and the definitions that write it: one for each piece of a concatenation."""
-    type, made = COMPUTED[dtype], value.buffer.written_by if value.buffer is not None and value.is_whole else None
-    reduced = isinstance(made, Definition) and made.reduced and len(made.outs) == 1 and value.buffer not in taken
-    if reduced and COMPUTED[value.buffer.dtype] == type and tuple(value.shape) == tuple(shape):
-        value.buffer.dtype, value.buffer.text = dtype, tensor.name
-        return value.buffer
+    type, own = COMPUTED[dtype], value.buffer if value.is_whole else None
+    if own is not None and own not in taken and isinstance(made := own.written_by, Definition):
+        alone = made.reduced and len(made.outs) == 1
+        if alone and COMPUTED[own.dtype] == type and tuple(value.shape) == tuple(shape):
+            own.dtype, own.text = dtype, tensor.name
+            return own
     buffer = Buffer(lowered.name(f"{tensor.name}_out"), shape, dtype, text=tensor.name)
     lowered.buffers.append(buffer)
     pieces = value.pieces if value.buffer is None else ()
     if pieces and len({part.value.shape for part in pieces}) == 1:
         for piece in pieces:
-            definition = Definition(
-                lowered.next_order(), "map", piece.value.shape, frozenset(),
-                lambda position, of=piece.value: cast(of.at(position), type), [buffer], tensor.name, type, place=piece.place,
-            )  # fmt: skip
-            lowered.definitions.append(definition)
-        return buffer
-    whole = lowered.reshape(value, shape)
-    definition = Definition(
-        lowered.next_order(), "map", shape, frozenset(), lambda position: cast(whole.at(position), type), [buffer],
-        tensor.name, type,
-    )  # fmt: skip
-    lowered.definitions.append(definition)
+            _write(lowered, piece.value, buffer, tensor.name, type, piece.place)
+    else:
+        _write(lowered, lowered.reshape(value, shape), buffer, tensor.name, type)
     return buffer
 
 
+def _write(lowered: Lowered, value: Value, buffer: Buffer, origin: str, type: str, place=None) -> None:
+    """A map that puts the value's elements where `place` says."""
+    definition = Definition(
+        lowered.next_order(), "map", value.shape, frozenset(), lambda position: cast(value.at(position), type), [buffer],
+        origin, type, place=place,
+    )  # fmt: skip
+    lowered.definitions.append(definition)
+
+
+def _kernels(fusion: Fusion) -> list[PackedKernel]:
+    """Raises NoProgram for what the sketches have no text for."""
+    kernels = [step for step in fusion.steps if isinstance(step, Kernel)]
+    for kind in (member.definition.kind for kernel in kernels for member in kernel.members):
+        if kind != "map" and kind not in FOLDS:
+            raise NoProgram(f"the reference needs a {kind.replace('_', ' ')}, which no sketch has yet")
+    return [kernel for kernel in kernels if isinstance(kernel, PackedKernel)]
+
+
 def _check(program: Program) -> None:
-    """What the sketches have no text for, and what would be read after it was overwritten. Raises NoProgram."""
+    """What goes through memory, and what would be read after it was overwritten. Raises NoProgram."""
     outputs = set(program.outputs.values())
     written: set[str] = set()
     for kernel in program.kernels:
         made = kernel.made
-        for member in kernel.members:
-            kind = member.definition.kind
-            if kind != "map" and kind not in FOLDS:
-                raise NoProgram(f"the reference needs a {kind.replace('_', ' ')}, which no sketch has yet")
         for load in loads_of(kernel.roots):
             buffer = load.args[0]
             if buffer not in made and buffer.text not in program.inputs and buffer not in outputs:
@@ -266,7 +281,7 @@ def _check(program: Program) -> None:
         written |= {b.text for b in program.stored(kernel)} & set(program.inputs)
 
 
-def _check_in_place(program: Program, kernel: Kernel) -> None:
+def _check_in_place(program: Program, kernel: PackedKernel) -> None:
     """A tensor that is read and written: every thread may read of it only what it writes itself."""
     stored = program.stored(kernel)
     for buffer in stored:

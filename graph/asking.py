@@ -33,10 +33,10 @@ def on_terminal(question: dict[str, Any], store: Store) -> Answer | None:
     print("", *said, "", sep="\n\n", file=out)
     while True:
         print("yes, no, `no: why`, or edit? ", end="", file=out, flush=True)
-        said = sys.stdin.readline()
-        if not said:
+        line = sys.stdin.readline()
+        if not line:
             return None
-        word = said.strip()
+        word = line.strip()
         if word.lower() in ("y", "yes"):
             return "yes"
         if word.lower() in ("n", "no"):

@@ -131,12 +131,14 @@ def postgres(url: str, run_id: str, *, exclusive: bool) -> Iterator[BaseCheckpoi
         ) from None
     try:
         with PostgresSaver.from_conn_string(url) as saver:
+            connection = saver.conn
+            assert isinstance(connection, psycopg.Connection)  # no pool was asked for
             saver.setup()
             if exclusive:
-                row = saver.conn.execute(
+                row = connection.execute(
                     "SELECT pg_try_advisory_lock(hashtextextended(%s, 0)) AS held", (f"astrolabe {run_id}",)
                 ).fetchone()
-                if not row["held"]:
+                if row is None or not row["held"]:
                     raise RunError(f"run {run_id} is being worked on by another process of this database")
             yield saver
     except psycopg.OperationalError as error:

@@ -241,7 +241,7 @@ def _tool(name: str, arguments: type[Arguments]) -> StructuredTool:
 
 def at_desk(request: ToolCallRequest, execute: Callable[[ToolCallRequest], ToolMessage | Command]) -> ToolMessage:
     """Runs one call within its limits: arguments come from the store, what it says goes there."""
-    desk: Desk = request.runtime.context
+    desk = cast(Desk, request.runtime.context)
     settings, call = desk.state["settings"], request.tool_call
     used = sum(fact["seconds"] for fact in found(request.state["messages"]))
     text = desk.context.store.get(call["args"]["kept"])
@@ -276,7 +276,7 @@ def _refusal(name: str, text: str, used: float, most: float) -> str:
     return ""
 
 
-def turns() -> CompiledStateGraph:
+def turns() -> CompiledStateGraph[Writing, Any, Writing, Writing]:
     """One draft: model and tools in turns."""
     graph = StateGraph(Writing, context_schema=Desk)
     graph.add_node("model", model)
@@ -334,7 +334,7 @@ def tried(facts: Iterable[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(fact["candidate"] for fact in facts if fact["candidate"] and fact["tool"] == "compile"))
 
 
-def desks() -> CompiledStateGraph:
+def desks() -> CompiledStateGraph[Desks, Desk, Desks, Desks]:
     """All drafts of a round, each at a desk of its own."""
     graph = StateGraph(Desks, context_schema=Desk)
     graph.add_node("draft", draft, input_schema=Writing)

@@ -28,17 +28,18 @@ def checked(target: str) -> str:
 
 def tell(target: str, run: Run, state: str, message: str = "", result: dict[str, Any] | None = None) -> str:
     """Run the command with the record on its standard input, or POST it. Why that failed in one sentence, or ""."""
+    folder = str(run.folder.resolve())
     record = {
         "run_id": run.id,
         "state": state,
         "message": message,
-        "folder": str(run.folder.resolve()),
+        "folder": folder,
         "result": result,
     }
     body = json.dumps(record)
     if target.startswith(("http://", "https://")):
         return _post(target, body)
-    names = {"ASTROLABE_RUN": run.id, "ASTROLABE_STATE": state, "ASTROLABE_FOLDER": record["folder"]}
+    names = {"ASTROLABE_RUN": run.id, "ASTROLABE_STATE": state, "ASTROLABE_FOLDER": folder}
     try:
         done = subprocess.run(
             shlex.split(target), input=body, text=True, env=os.environ | names, timeout=COMMAND_S, check=False,

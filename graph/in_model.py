@@ -35,10 +35,10 @@ def measure(
         if kernel.spec.name in kernels:
             raise RunError(f"two of these runs are of {kernel.spec.name}; name one")
         with Evaluator(kernel, result.device, run.store) as evaluator:
-            builds = [evaluator.build(source) for source in (result.source, result.best)]
-        if failed := next((build for build in builds if not build.ok), None):
+            before, best = evaluator.build(result.source), evaluator.build(result.best)
+        if failed := next((build for build in (before, best) if not build.ok), None):
             raise RunError(f"{kernel.spec.name}: {failed.candidate[:8]} does not compile any more: {failed.log[:200]}")
-        kernels[kernel.spec.name] = (kernel.spec, *builds)
+        kernels[kernel.spec.name] = (kernel.spec, before, best)
     common = [
         one
         for one in next(iter(kernels.values()))[0].dtypes

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TextIO
+from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -64,13 +64,14 @@ SHOWN_FROM_S = 0.05
 """Plain lines: a node that ended sooner had nothing to do, such as an approval that nobody asked for."""
 
 P = ParamSpec("P")
+D = TypeVar("D", bound="Display")
 
 
-def harmless(method: Callable[Concatenate[Display, P], None]) -> Callable[Concatenate[Display, P], None]:
+def harmless(method: Callable[Concatenate[D, P], None]) -> Callable[Concatenate[D, P], None]:
     """A failure of the display turns the display off, with one line on standard error; the run goes on."""
 
     @functools.wraps(method)
-    def guarded(self: Display, *args: P.args, **kwargs: P.kwargs) -> None:
+    def guarded(self: D, *args: P.args, **kwargs: P.kwargs) -> None:
         if self.broken:
             return
         try:
@@ -132,7 +133,7 @@ def display(*, json: bool = False, why: tuple[str, ...] = (), stdout: TextIO | N
     if console.is_terminal and not console.is_dumb_terminal:
         with contextlib.suppress(OSError):  # a terminal that hung up
             return LiveDisplay(console, why)
-    return PlainDisplay(console.file, why)
+    return PlainDisplay(stdout or (sys.stderr if json else sys.stdout), why)
 
 
 def attempt_line(attempt: Attempt) -> Text:

@@ -96,9 +96,11 @@ def postgres(url: str) -> Iterator[tuple[BaseStore, tuple[type[Exception], ...]]
     with ExitStack() as stack:
         try:
             store = stack.enter_context(PostgresStore.from_conn_string(url))
-            store.conn.execute("SELECT pg_advisory_lock(hashtextextended('astrolabe memory', 0))")
+            connection = store.conn
+            assert isinstance(connection, psycopg.Connection)  # no pool was asked for
+            connection.execute("SELECT pg_advisory_lock(hashtextextended('astrolabe memory', 0))")
             store.setup()
-            store.conn.execute("SELECT pg_advisory_unlock(hashtextextended('astrolabe memory', 0))")
+            connection.execute("SELECT pg_advisory_unlock(hashtextextended('astrolabe memory', 0))")
         except psycopg.Error as error:
             where = checkpoints.without_password(url)
             raise RunError(f"the memory in {where} cannot be used: {checkpoints.safe(str(error), url)}") from None

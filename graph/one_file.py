@@ -53,11 +53,11 @@ def of_file(file: str, request: RunRequest, protocol: str | None) -> Asked:
     source = read_source(file, on)
     kernel = pytorch.load(request.kernel, on)
     name = request.baseline
-    as_file = name is not None and name not in kernel.baselines(on) and Path(name).is_file()  # type: ignore[arg-type]
+    as_file = name is not None and name not in kernel.baselines(on) and Path(name).is_file()
     baseline = baseline_source(kernel, on, name=None if as_file else name, file=name if as_file else None)
     _check_protocol(protocol, kernel)
     compare = compared(request.compare, kernel, on)
-    return Asked(kernel, on, file, source, baseline, request.dtypes, request.own_kernels, compare)  # type: ignore[arg-type]
+    return Asked(kernel, on, file, source, baseline, request.dtypes, request.own_kernels, compare)
 
 
 def of_run(door: Door, run_id: str, file: str, request: RunRequest, protocol: str | None) -> Asked:

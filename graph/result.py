@@ -71,7 +71,7 @@ def result(
         device_name=facts.name if facts else "",
         facts=facts,
         policy=policy_text(settings.policy),
-        policies=dict(settings.policy),
+        policies=dict(settings.policy.items()),
         baseline=settings.baseline,
         status=status,
         stop_reason=_stop_reason(stop, status, error),

@@ -326,7 +326,7 @@ class Session:
         self.state = cast(State, snapshot.values)
         return self.ending("finished")
 
-    def _stream(self, graph: CompiledStateGraph, first: Any) -> None:
+    def _stream(self, graph: CompiledStateGraph[Any, Any], first: Any) -> None:
         config = config_of(self.run) | {"recursion_limit": recursion_limit(self.record.settings)}
         parts = graph.stream(
             first,
@@ -338,7 +338,7 @@ class Session:
             version="v2",
         )
         for part in parts:
-            data = part["data"]
+            data: Any = part["data"]  # of the two modes that were asked for
             if part["type"] == "values":
                 self.state = data
                 self.front.state(data)

@@ -19,6 +19,7 @@ from harness.problems.pytorch import Problem
 from harness.records import Build, Comparison, Outcome, Suite, Verdict
 from harness.timing.sampling import SideFailure
 from harness.tools import sanitizer
+from kernels.catalog import Kernel
 from kernels.spec import Frozen, Workload
 
 DRAWS = 200
@@ -247,13 +248,14 @@ class Sanitized(Frozen):
     reports: tuple[sanitizer.Report, ...]
 
 
-def measure_against(evaluator: Evaluator, problem: Problem, verdict: Verdict, mode: str) -> Verdict:
+def measure_against(evaluator: Evaluator, problem: Kernel, verdict: Verdict, mode: str) -> Verdict:
     """The verdict with its times against torch.compile's in `against`, or with a note of why there are none.
 
     `mode`: a key of problems.COMPILE_MODES.
     """
     if not verdict.passed:
         return verdict
+    assert isinstance(problem, Problem)  # nothing else has modes
     compiled = evaluator.store.put(problem.compiled(mode))
     evaluator.say(f"timing against torch.compile ({mode})")
     built = evaluator.build(compiled)

@@ -20,7 +20,7 @@ from harness.processes.fork_server import shared
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Outcome
 from harness.store import write_atomically
-from kernels.spec import Frozen, Spec, Tensor, Workload
+from kernels.spec import Dtype, Frozen, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -229,10 +229,10 @@ def _stats(elapsed_ms: list[float], device: dict[str, str]) -> dict[str, Any]:
     return {name: float(f"{value:.3g}") for name, value in found.items()} | {"num_trials": len(elapsed_ms), **device}
 
 
-def _spec(problem: Problem, precision: str, timed: int) -> Spec:
+def _spec(problem: Problem, precision: Dtype, timed: int) -> Spec:
     assert problem.description is not None
     shape = tuple(str(slope * problem.description.lead + rest) for slope, rest in problem.description.outputs[0].shape)
-    dtype: Any = problem.description.outputs[0].dtype
+    dtype = problem.description.outputs[0].dtype
     outputs = (
         Tensor(name="output_0", role="output", shape=shape or ("1",), dtype=precision if "float" in dtype else dtype),
         Tensor(name="generators", role="output", shape=(str(GENERATORS),), dtype="uint8"),

@@ -233,9 +233,9 @@ class EpochGain(Frozen):
     baseline_s: float = Field(gt=0)
     time_s: float = Field(gt=0)
     """Medians of an epoch."""
-    baseline_accuracy: float
-    accuracy: float
-    """On validation ids."""
+    baseline_accuracy: float | None = None
+    accuracy: float | None = None
+    """On validation ids; None where the graph has none."""
 
 
 class Verdict(Frozen):

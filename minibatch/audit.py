@@ -15,7 +15,7 @@ from kernels import catalog
 from minibatch import training
 from minibatch.batches import Batch, Loader
 from minibatch.graphs import Graph
-from minibatch.resident import Sampled, Trainer
+from minibatch.resident import Trainer
 
 BATCHES = 2
 """Of each epoch whose neighbours are looked at."""
@@ -38,7 +38,7 @@ def of_trainer(trainer: Trainer, ids: torch.Tensor, number: int) -> list[Seen]:
     seen = []
     for at in range(trainer.begin(ids, number)):
         trainer.sample_next(0)
-        found: Sampled = trainer.sampled[0]
+        found = trainer.sampled[0]
         seeds = found.seeds[found.seeds >= 0].to(torch.int64, copy=True)
         kept = at < BATCHES
         seen.append(Seen(seeds, [h.clone() for h in found.heads if kept], [p.clone() for p in found.picked if kept]))
@@ -64,6 +64,7 @@ def _global(batch: Batch, hop: torch.Tensor) -> torch.Tensor:
 def violated(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: list[list[Seen]]) -> str:
     """What these epochs over the same seeds did wrong, as one sentence; empty where nothing was found."""
     judge = catalog.load("sample_neighbors").properties
+    assert judge is not None
     for number, batches in enumerate(epochs):
         served = torch.cat([batch.seeds for batch in batches]) if batches else ids[:0]
         if not torch.equal(served.sort().values, ids.to(served.device).sort().values):

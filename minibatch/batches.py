@@ -6,7 +6,7 @@ import ctypes
 import math
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Batch:
     """Nodes known before each hop and after the last."""
 
 
-def require_fanouts(fanouts: list[int]) -> None:
+def require_fanouts(fanouts: Sequence[int]) -> None:
     """Raises GraphError where these are no fanouts."""
     if not fanouts or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in fanouts):
         raise GraphError(f"fanouts must be at least 1, not {' '.join(map(str, fanouts))}; give one for each layer")
@@ -74,7 +74,7 @@ def require_number(name: str, value: Any, least: int, most: int | None = None) -
     return found
 
 
-def most_nodes(batch: int, fanouts: list[int], nodes: int, *, repeated: bool = False) -> list[int]:
+def most_nodes(batch: int, fanouts: Sequence[int], nodes: int, *, repeated: bool = False) -> list[int]:
     """The most nodes that can be known before each hop and after the last; repeated: of seeds each is a row however often it comes."""
     known = [batch if repeated else min(batch, nodes)]
     most = nodes + batch - 1 if repeated else nodes
@@ -94,7 +94,7 @@ class Loader:
     """
 
     def __init__(
-        self, graph: Graph, fanouts: list[int], batch: int, *, threads: int = 0, slots: int = 0, seed: int = 0,
+        self, graph: Graph, fanouts: Sequence[int], batch: int, *, threads: int = 0, slots: int = 0, seed: int = 0,
         pin: bool = False, with_features: bool = True, copy: bool = True, newest_only: bool = False, with_replacement: bool = False,
         places: bool = False,
     ) -> None:  # fmt: skip
@@ -132,7 +132,7 @@ class Loader:
         return made
 
     @property
-    def slots(self) -> list[tuple[torch.Tensor | None, ...]]:
+    def slots(self) -> list[tuple[torch.Tensor, ...]]:
         """Those of an epoch."""
         return self._open[0].slots
 
@@ -275,7 +275,8 @@ def usable(graph: Graph, with_features: bool = True) -> Graph:
     """The graph with arrays as native code reads them, converted where they were others. Raises GraphError."""
     names = ["rowptr", "col", "labels", *(["features"] if with_features else [])]
     names += [name for name in ("edge_ids", "edge_weights") if getattr(graph, name) is not None]
-    made = replace(graph, **{name: converted(name, getattr(graph, name)) for name in names})
+    tensors: dict[str, Any] = {name: converted(name, getattr(graph, name)) for name in names}
+    made = replace(graph, **tensors)
     made.require_topology()
     for name in ("labels", "features") if with_features else ("labels",):
         if len(getattr(made, name)) != made.nodes:

@@ -6,11 +6,13 @@ import contextlib
 import pickle
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy._core.multiarray import _reconstruct  # what the pickle names is private
 
 from minibatch.graphs import Graph, GraphError
 
@@ -21,9 +23,9 @@ VERSION = 2
 EDGES_AT_ONCE = 1 << 28
 """Sorted in one piece: eight bytes each and their sorting's, about 10 GB."""
 ROWS_AT_ONCE = 1 << 20
-SPLIT_HOLDS = [
-    (np._core.multiarray._reconstruct, "numpy.core.multiarray._reconstruct"),
-    np._core.multiarray._reconstruct,
+SPLIT_HOLDS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    (_reconstruct, "numpy.core.multiarray._reconstruct"),
+    _reconstruct,
     np.ndarray,
     np.dtype,
     *{type(np.dtype(kind)) for kind in ("int32", "int64")},

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -48,15 +48,18 @@ from minibatch.resident import Trainer
 from minibatch.rungs import trainer_of
 from minibatch.timeline import Span, Trace
 
+if TYPE_CHECKING:
+    from minibatch.request import ResolvedEpoch, ResolvedInference
 
-def epoch(asked: EpochRequest) -> int:
+
+def epoch(request: EpochRequest) -> int:
     """Train for --epochs epochs; prints each one's metric, writes a checkpoint after each, and keeps the best beside it."""
     ranks.end_with_parent()
-    if asked.report and not asked.report.parent.is_dir():
-        raise GraphError(f"--report {asked.report}: there is no folder {asked.report.parent}")
-    path = _checkpoint_path(asked)
-    state = training.load_checkpoint(path) if asked.resume else None
-    asked = options.resolve(asked, state)
+    if request.report and not request.report.parent.is_dir():
+        raise GraphError(f"--report {request.report}: there is no folder {request.report.parent}")
+    path = _checkpoint_path(request)
+    state = training.load_checkpoint(path) if request.resume else None
+    asked = options.resolve(request, state)
     require_fanouts(asked.fanout)
     device, rung = rungs.device_and_rung(asked)
     count = asked.gpus or asked.ranks
@@ -85,7 +88,7 @@ def epoch(asked: EpochRequest) -> int:
     return code
 
 
-def _train(asked: EpochRequest, device: str, rung: str, path: Path, state: dict[str, Any] | None) -> int:
+def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict[str, Any] | None) -> int:
     first = ranks.rank() == 0
     console = Console(highlight=False, quiet=not first or asked.as_json, stderr=True)
     placed = _placed(asked, device, console, resident=rungs.RUNGS[rung].resident)
@@ -141,7 +144,10 @@ def _train(asked: EpochRequest, device: str, rung: str, path: Path, state: dict[
                     "optimizer": way.optimizer.state_dict(),
                     "schedule": schedule.held(),
                 }
-                about = {"options": options.held(asked, rungs.hidden_of(asked, device)), "graph": asked.graph}
+                about: dict[str, Any] = {
+                    "options": options.held(asked, rungs.hidden_of(asked, device)),
+                    "graph": asked.graph,
+                }
                 about |= {"identity": placed.identity, "valid": valid, "best": best, "since": since}
                 training.save_checkpoint(path, **saved, **about, epoch=number)
                 if better:
@@ -154,7 +160,8 @@ def _train(asked: EpochRequest, device: str, rung: str, path: Path, state: dict[
         captured = way.trainer is not None and way.trainer.captured
         if asked.report and (first or captured):
             # A trace cannot look into replays of a CUDA graph; those of all ranks wait for one another.
-            spans = way.trainer.spans() if captured else trace.finish() if trace else []
+            replays = way.trainer if captured else None
+            spans = replays.spans() if replays else trace.finish() if trace else []
             if first:
                 _report(asked, placed, device, rung, record, valid, spans)
                 console.print(f"report: {asked.report}")
@@ -180,7 +187,7 @@ def best_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.best{path.suffix}")
 
 
-def _seed_epoch(asked: EpochRequest, number: int) -> None:
+def _seed_epoch(asked: ResolvedEpoch, number: int) -> None:
     """Every epoch's random numbers begin from its own seed, so that a resumed run draws what the whole one does; each rank its own."""
     torch.manual_seed(batch_seed(asked.seed, number * ranks.ranks() + ranks.rank()) % (1 << 63))
 
@@ -200,7 +207,7 @@ def _require_labelled(graph: Graph) -> None:
 
 
 def _report(
-    asked: EpochRequest,
+    asked: ResolvedEpoch,
     placed: Placed,
     device: str,
     rung: str,
@@ -214,6 +221,7 @@ def _report(
         f"{asked.model}, fanout {' '.join(map(str, asked.fanout))}, {ranks.ranks()} x {asked.batch} seeds a batch; "
         f"epoch {record.number + 1}: {record.batches} batches a process{_where_features_are(placed)}"
     ]
+    assert asked.report is not None
     write_atomically(asked.report, report.render(report.Page(asked.graph, name, lines, [row])))
 
 
@@ -237,9 +245,9 @@ def _where_features_are(placed: Placed) -> str:
     return f"; features in host memory, {min(rows, nodes):,} of {nodes:,} rows on the device too"
 
 
-def with_sources(asked: EpochRequest, sources: dict[str, tuple[str, str]]) -> EpochGain:
+def with_sources(request: EpochRequest, sources: Mapping[str, tuple[str, str]]) -> EpochGain:
     """Whether epochs become faster with other kernels; sources: kernel -> (device that it is for, text). Raises GraphError."""
-    asked = options.resolve(asked, None)
+    asked = options.resolve(request, None)
     require_fanouts(asked.fanout)
     device, rung = rungs.device_and_rung(asked)
     if asked.gpus > 1 or asked.ranks > 1:
@@ -271,13 +279,13 @@ def with_sources(asked: EpochRequest, sources: dict[str, tuple[str, str]]) -> Ep
     return found
 
 
-def infer(asked: InferRequest) -> int:
+def infer(request: InferRequest) -> int:
     """The metric on ids of the checkpoint's model, from sampled and from all neighbours; --out writes what it predicts."""
-    if asked.out and (asked.out.suffix not in (".npz", ".csv") or not asked.out.parent.is_dir()):
-        raise GraphError(f"--out {asked.out}: name an .npz or .csv file in a folder that is there")
-    path = _checkpoint_path(asked)
+    if request.out and (request.out.suffix not in (".npz", ".csv") or not request.out.parent.is_dir()):
+        raise GraphError(f"--out {request.out}: name an .npz or .csv file in a folder that is there")
+    path = _checkpoint_path(request)
     state = training.load_checkpoint(path)
-    asked = options.resolve_inference(asked, state)
+    asked = options.resolve_inference(request, state)
     require_fanouts(asked.fanout)
     console = Console(highlight=False, quiet=asked.as_json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -290,7 +298,7 @@ def infer(asked: InferRequest) -> int:
     if asked.on != "all":
         graph.require_ids(asked.on)
     model = rungs.model_of(asked, placed, state, device)
-    objective = objectives.of(graph, asked.loss)
+    objective = objectives.of(graph, state["options"].get("loss"))
     metric = objective.metric
     found: dict[str, Any] = {"graph": asked.graph, "model": asked.model, "fanout": asked.fanout, "nodes": len(ids)}
     start = time.perf_counter()
@@ -355,7 +363,7 @@ def _write(path: Path, ids: torch.Tensor, predicted: torch.Tensor) -> None:
 
 
 def _sampled(
-    asked: InferRequest, placed: Placed, model: torch.nn.Module, device: str, rung: str,
+    asked: ResolvedInference, placed: Placed, model: torch.nn.Module, device: str, rung: str,
     objective: objectives.Objective, ids: torch.Tensor, say: training.Say,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
     """(logits, labels) of batches of ids from sampled neighbours, on the device where the graph is."""

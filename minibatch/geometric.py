@@ -6,7 +6,7 @@ on a GPU). Its loader expands only the newest nodes at each hop, which is less w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class _Places(torch.utils.data.Sampler):
         return len(self.places)
 
 
-def sampler_of(graph: Graph, fanouts: list[int]) -> Any:
+def sampler_of(graph: Graph, fanouts: Sequence[int]) -> Any:
     """PyG's NeighborSampler over our rows as they are: it would make them of 16 bytes an edge and sort those."""
     from torch_geometric.data import Data
     from torch_geometric.sampler import NeighborSampler
@@ -65,7 +65,7 @@ class Loader:
     """Batches of torch_geometric.data.Data from NeighborLoader. on_device: features stay there and are sliced there. Close it."""
 
     def __init__(
-        self, graph: Graph, fanouts: list[int], batch: int, *, workers: int, device: str, on_device: bool = False,
+        self, graph: Graph, fanouts: Sequence[int], batch: int, *, workers: int, device: str, on_device: bool = False,
         seed: int = 0,
     ) -> None:  # fmt: skip
         from torch_geometric.data import Data

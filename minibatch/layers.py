@@ -173,7 +173,10 @@ class Layers:
 
     def _kept(self, h: torch.Tensor, layer: int, key: torch.Tensor | None) -> torch.Tensor:
         """Which elements of hidden rows ReLU and dropout leave."""
-        return h > 0 if key is None or not self.drop else (h > 0) & kept(*h.shape, self.drop, int(key), layer)
+        if key is None or not self.drop:
+            return h > 0
+        rows, width = h.shape
+        return (h > 0) & kept(rows, width, self.drop, int(key), layer)
 
     def _call(self, name: str, *values: Any) -> None:
         arguments: list[Any] = []

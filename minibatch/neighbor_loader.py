@@ -53,6 +53,8 @@ class NeighborLoader:
         self.input_nodes = (
             torch.arange(self.graph.nodes) if input_nodes is None else ids_of(input_nodes, self.graph.nodes)
         )
+        assert self.graph.edge_ids is not None
+        self._edge_ids = self.graph.edge_ids
         degrees = self.graph.rowptr[1:] - self.graph.rowptr[:-1]
         widest = max(1, int(degrees.max()))
         # More than the highest degree changes nothing without replacement, and takes room.
@@ -124,7 +126,7 @@ class NeighborLoader:
             places.append(at[rows, columns])
             counts.append(len(rows))
             first = known
-        return torch.cat(parts, dim=1), self.graph.edge_ids[torch.cat(places)], counts
+        return torch.cat(parts, dim=1), self._edge_ids[torch.cat(places)], counts
 
     def _induced(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         """All edges between these nodes."""
@@ -135,7 +137,7 @@ class NeighborLoader:
         at = torch.arange(len(rows)) - (degree.cumsum(0) - degree)[rows] + begin[rows]
         source = local[self.graph.col[at].long()]
         kept = source >= 0
-        return torch.stack([source[kept], rows[kept]]), self.graph.edge_ids[at[kept]], None
+        return torch.stack([source[kept], rows[kept]]), self._edge_ids[at[kept]], None
 
     def close(self) -> None:
         """End the threads; the garbage collector does it too."""

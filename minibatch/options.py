@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from minibatch import models
 from minibatch.graphs import GraphError
 from minibatch.request import EpochRequest, GraphRequest, InferRequest
+
+if TYPE_CHECKING:
+    from minibatch.request import ResolvedEpoch, ResolvedInference
 
 Request = TypeVar("Request", bound=GraphRequest)
 
@@ -20,7 +23,12 @@ FIXED = ("model", "hidden", "loss")
 FANOUT_OF_INFERENCE = 20
 
 
-def resolve(request: Request, state: dict[str, Any] | None) -> Request:
+def resolve(request: EpochRequest, state: dict[str, Any] | None) -> ResolvedEpoch:
+    """With the options that were left out. Raises GraphError where a given one does not fit the checkpoint's state."""
+    return cast("ResolvedEpoch", _resolve(request, state))
+
+
+def _resolve(request: Request, state: dict[str, Any] | None) -> Request:
     """With the options that were left out. Raises GraphError where a given one does not fit the checkpoint's state."""
     held = state["options"] if state else {}
     missing = {}
@@ -33,12 +41,13 @@ def resolve(request: Request, state: dict[str, Any] | None) -> Request:
         if given is None and name in type(request).model_fields:
             missing[name] = held.get(name, default)
     request = request.with_(**missing)
-    if state is not None and len(held.get("fanout", request.fanout)) != len(request.fanout):
-        raise GraphError(f"the model has {len(held['fanout'])} layers, and --fanout names {len(request.fanout)}")
+    layers = len(request.fanout or ())
+    if "fanout" in held and len(held["fanout"]) != layers:
+        raise GraphError(f"the model has {len(held['fanout'])} layers, and --fanout names {layers}")
     return request
 
 
-def resolve_inference(request: InferRequest, state: dict[str, Any]) -> InferRequest:
+def resolve_inference(request: InferRequest, state: dict[str, Any]) -> ResolvedInference:
     """The same for inference, which has a fanout and a batch of its own."""
     layers = len(state["options"].get("fanout", DEFAULTS["fanout"]))
     own = {
@@ -46,10 +55,10 @@ def resolve_inference(request: InferRequest, state: dict[str, Any]) -> InferRequ
         "batch": request.batch or DEFAULTS["batch"],
         "seed": request.seed or 0,
     }
-    return resolve(request.with_(**own), state)
+    return cast("ResolvedInference", _resolve(request.with_(**own), state))
 
 
-def held(request: EpochRequest, hidden: int) -> dict[str, Any]:
+def held(request: ResolvedEpoch, hidden: int) -> dict[str, Any]:
     """What of the options a checkpoint holds."""
     return {name: getattr(request, name) for name in DEFAULTS} | {"fanout": list(request.fanout), "hidden": hidden}
 

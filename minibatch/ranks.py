@@ -124,10 +124,10 @@ def start(words: list[str], count: int, checkpoint: Path) -> int:
                     time.sleep(GRACE_S)
                     break
                 time.sleep(LOOK_S)
-            failed = [(n, child.poll()) for n, child in enumerate(children) if child.poll()]
+            failed = [(code, number) for number, child in enumerate(children) if (code := child.poll())]
             if failed:
                 # Killed ones first: the others complain that it is gone.
-                number, code = min(failed, key=lambda one: one[1])
+                code, number = min(failed)
                 raise GraphError(_died(number, code, checkpoint))
         finally:
             for child in children:

@@ -62,7 +62,7 @@ class Page:
     rows: Sequence[Row]
 
 
-def row_of(rung: str, what: str, record: Any, accuracy: float, graph: Graph, spans: Sequence[Span]) -> Row:
+def row_of(rung: str, what: str, record: Any, accuracy: float | None, graph: Graph, spans: Sequence[Span]) -> Row:
     """Of an epoch that was trained: training.Epoch or resident.ResidentEpoch."""
     row_bytes = graph.features.shape[1] * graph.features.element_size()
     stages = getattr(record, "stages_s", {})

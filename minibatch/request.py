@@ -6,7 +6,7 @@ Light: `run.py epoch --help` imports it. What None stands for is minibatch/optio
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
 
@@ -85,3 +85,22 @@ class InferRequest(GraphRequest):
     """What labels are, as the checkpoint has it."""
     out: Path | None = None
     """Write the predictions: FILE.npz or FILE.csv."""
+
+
+if TYPE_CHECKING:  # The same records once minibatch/options.py has said what None stood for.
+
+    class ResolvedEpoch(EpochRequest):
+        fanout: tuple[int, ...]
+        batch: int
+        model: str
+        seed: int
+        lr: float
+        schedule: Literal["constant", "cosine", "plateau"]
+
+    class ResolvedInference(InferRequest):
+        fanout: tuple[int, ...]
+        batch: int
+        model: str
+        seed: int
+
+    Resolved: TypeAlias = ResolvedEpoch | ResolvedInference

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -50,7 +50,7 @@ class Sampled:
     heads: list[torch.Tensor] = field(default_factory=list)
     picked: list[torch.Tensor] = field(default_factory=list)
     local: list[torch.Tensor] = field(default_factory=list)
-    totals: torch.Tensor | None = None
+    totals: torch.Tensor = field(kw_only=True)
     """int32 [relabelled hops]: how many nodes are known after each."""
     transposed: list[Transposed] = field(default_factory=list)
     """Of each hop but the last, where layers are computed by hand."""
@@ -72,7 +72,7 @@ class Buffers:
 class Sampler:
     """Samples the neighbourhoods of batches of seeds. `fused`: the last hop is not renumbered, its ids stay global."""
 
-    def __init__(self, graph: Graph, kernels: Kernels, fanouts: list[int], batch: int, *, fused: bool) -> None:
+    def __init__(self, graph: Graph, kernels: Kernels, fanouts: Sequence[int], batch: int, *, fused: bool) -> None:
         require_fanouts(fanouts)
         self.graph, self.kernels, self.fanouts, self.batch, self.fused = graph, kernels, list(fanouts), batch, fused
         self.device = str(graph.col.device.type)
@@ -197,7 +197,7 @@ class Trainer:
     """
 
     def __init__(
-        self, graph: Graph, model: Sage, kernels: Kernels, fanouts: list[int], batch: int, *, lr: float = 0.003,
+        self, graph: Graph, model: torch.nn.Module, kernels: Kernels, fanouts: Sequence[int], batch: int, *, lr: float = 0.003,
         fused: bool = True, padded: bool = True, captured: bool = False, layered: bool = False, seed: int = 0, ranks: int = 1,
         cache_rows: int | None = None, objective: Objective | None = None,
     ) -> None:  # fmt: skip
@@ -219,7 +219,7 @@ class Trainer:
         self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
         self.buffers = [Buffers(self.device, kept=True) for _ in range(2)]
-        self.sampled: list[Sampled | None] = [None, None]
+        self.sampled: dict[int, Sampled] = {}
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self._room_for(max(-(-len(graph.train) // batch), WARM_STEPS))
 
@@ -264,8 +264,9 @@ class Trainer:
         else:
             found = self.sampler.exact(seeds, self.draws)
         if self.layers:
-            self._transpose(found, self.buffers[slot] if self.padded else Buffers(self.device, kept=False))
-        kept = self.sampled[slot]
+            buffers = self.buffers[slot] if self.padded else Buffers(self.device, kept=False)
+            self._transpose(self.layers, found, buffers)
+        kept = self.sampled.get(slot)
         if self.captured and kept is not None:
             kept.labels.copy_(found.labels)  # the only tensor that is not in the slot's buffers
         else:
@@ -278,25 +279,23 @@ class Trainer:
         self.position += 1
         self.draws += SEEDS_A_BATCH
 
-    def _transpose(self, found: Sampled, buffers: Buffers) -> None:
+    def _transpose(self, layers: Layers, found: Sampled, buffers: Buffers) -> None:
         """What the backward pass gathers along, of all hops but the last."""
         found.transposed = [
-            self.layers.transpose(local, len(found.heads[hop + 1]), buffers, str(hop))
+            layers.transpose(local, len(found.heads[hop + 1]), buffers, str(hop))
             for hop, local in enumerate(found.local[: self.hops - 1])
         ]
 
-    def _passed(self, found: Sampled, key: torch.Tensor | None) -> Passed:
+    def _passed(self, layers: Layers, found: Sampled, key: torch.Tensor | None) -> Passed:
         """The layers' forward pass."""
         if self.fused:
-            return self.layers.forward(
-                self.graph.features, found.heads[-1], [found.picked[-1], *found.local[::-1]], key
-            )
-        return self.layers.forward(self.features.rows(found.heads[-1]), None, found.local[::-1], key)
+            return layers.forward(self.graph.features, found.heads[-1], [found.picked[-1], *found.local[::-1]], key)
+        return layers.forward(self.features.rows(found.heads[-1]), None, found.local[::-1], key)
 
     def logits(self, found: Sampled) -> torch.Tensor:
         """[seeds of the batch, classes], in float32; a seed that comes twice has two rows alike."""
         if self.layers:
-            return of_seeds(self._passed(found, None).hidden[-1].float(), found)
+            return of_seeds(self._passed(self.layers, found, None).hidden[-1].float(), found)
         if self.fused:
             own = self.features.rows(found.heads[-1])
             h = self.model.combine(0, own, self.features.mean(found.picked[-1]))
@@ -311,11 +310,11 @@ class Trainer:
 
     def compute(self, found: Sampled) -> None:
         """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit."""
-        loss = self._differentiate_layers(found) if self.layers else self._differentiate(found)
+        loss = self._differentiate_layers(self.layers, found) if self.layers else self._differentiate(found)
         flag = torch.maximum(self.sampler.overflowed(found), self.idle) if self.padded else self.idle.clone()
         if self.ranks > 1:
             self._reduce(flag)
-        self.optimizer.found_inf = flag
+        self.optimizer.found_inf = flag  # type: ignore[attr-defined]  # as torch.amp.GradScaler hands it to fused steps
         self.optimizer.step()
         self.losses.index_copy_(0, self.finished, loss.detach().reshape(1))
         self.flags.index_copy_(0, self.finished, flag.reshape(1))
@@ -330,19 +329,20 @@ class Trainer:
         loss.backward()
         return loss
 
-    def _differentiate_layers(self, found: Sampled) -> torch.Tensor:
+    def _differentiate_layers(self, layers: Layers, found: Sampled) -> torch.Tensor:
         """The same by hand but for the loss itself."""
-        passed = self._passed(found, self.key)
+        passed = self._passed(layers, found, self.key)
         logits = passed.hidden[-1].float().requires_grad_()
         loss = self.objective.loss(of_seeds(logits, found), found.labels)
-        self.layers.backward(passed, *torch.autograd.grad(loss, logits), found.transposed[::-1], self.key)
+        (gradient,) = torch.autograd.grad(loss, logits)
+        layers.backward(passed, gradient, found.transposed[::-1], self.key)
         return loss
 
     def _reduce(self, flag: torch.Tensor) -> None:
         """One all-reduce of all gradients and the flag: a step that one rank leaves out is left out by all."""
         from torch import distributed
 
-        grads = [parameter.grad for parameter in self.model.parameters()]
+        grads = [grad for parameter in self.model.parameters() if (grad := parameter.grad) is not None]
         flat = (
             self.layers.gradient if self.layers else torch.cat([*(grad.flatten() for grad in grads), flag.reshape(1)])
         )
@@ -366,7 +366,7 @@ class Trainer:
 
     def _warm_up_idle(self) -> None:
         self.graphs.clear()
-        self.sampled = [None, None]
+        self.sampled.clear()
         self.begin(self.graph.train[: self.sampler.batch * WARM_STEPS], 0)
         self.idle.fill_(1)
         self.model.train()
@@ -437,13 +437,15 @@ class Trainer:
             self.key.fill_(batch_seed(self.seed, number) + step)
             found = self.sampler.exact(self.order[step], draws)
             if self.layers:
-                self._transpose(found, Buffers(self.device, kept=False))
+                self._transpose(self.layers, found, Buffers(self.device, kept=False))
             self.compute(found)
         finally:
             self.padded = padded
 
     @torch.no_grad()
-    def outputs(self, ids: torch.Tensor, fanouts: list[int], batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def outputs(
+        self, ids: torch.Tensor, fanouts: Sequence[int], batch: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(logits, labels) of batches of `ids` from neighbourhoods sampled with these fanouts."""
         self.model.eval()
         sampler = Sampler(self.graph, self.kernels, fanouts, batch, fused=self.fused)
@@ -454,7 +456,7 @@ class Trainer:
             found = sampler.exact(padded_to(some, batch), draws)
             yield self.logits(found)[: len(some)], found.labels[: len(some)]
 
-    def accuracy(self, ids: torch.Tensor, fanouts: list[int], batch: int) -> float | None:
+    def accuracy(self, ids: torch.Tensor, fanouts: Sequence[int], batch: int) -> float | None:
         """The objective's metric of `ids`: the share that is labelled rightly where labels are classes."""
         return self.objective.metric_of(self.outputs(ids, fanouts, batch))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,9 +17,11 @@ from minibatch.graphs import GraphError
 from minibatch.objectives import Objective
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
-from minibatch.request import EpochRequest, GraphRequest
 from minibatch.resident import Trainer
 from minibatch.timeline import Trace
+
+if TYPE_CHECKING:
+    from minibatch.request import Resolved, ResolvedEpoch
 
 HIDDEN = 256
 HIDDEN_ON_CPU = 64
@@ -103,7 +105,7 @@ class Route:
         return self.objective.metric_of(self.outputs(ids, say))
 
 
-def device_and_rung(asked: EpochRequest) -> tuple[str, str]:
+def device_and_rung(asked: ResolvedEpoch) -> tuple[str, str]:
     """Raises GraphError where options do not go together, or there are fewer GPUs than asked for."""
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked.gpus > there:
@@ -132,11 +134,11 @@ def device_and_rung(asked: EpochRequest) -> tuple[str, str]:
     return device, name
 
 
-def hidden_of(asked: GraphRequest, device: str) -> int:
+def hidden_of(asked: Resolved, device: str) -> int:
     return asked.hidden or (HIDDEN if device == "cuda" else HIDDEN_ON_CPU)
 
 
-def model_of(asked: GraphRequest, placed: Placed, state: dict | None, device: str) -> torch.nn.Module:
+def model_of(asked: Resolved, placed: Placed, state: dict | None, device: str) -> torch.nn.Module:
     """The model on the device, with the weights of the checkpoint's state where there is one. Raises GraphError."""
     graph = placed.graph
     sizes = (graph.features.shape[1], hidden_of(asked, device), graph.classes, len(asked.fanout))
@@ -159,14 +161,14 @@ def inferring(model: str, device: str) -> str:
     return "gpu-layers" if device == "cuda" and model == "sage" else "salient"
 
 
-def threads_of(asked: GraphRequest) -> int:
+def threads_of(asked: Resolved) -> int:
     """Threads or processes that prepare batches: those asked for, else this rank's share of the machine's cores."""
     return asked.threads or max(1, len(os.sched_getaffinity(0)) // ranks.here())
 
 
 @contextlib.contextmanager
 def route(
-    asked: EpochRequest, placed: Placed, model: torch.nn.Module, device: str, name: str, state: dict | None,
+    asked: ResolvedEpoch, placed: Placed, model: torch.nn.Module, device: str, name: str, state: dict | None,
     console: Console,
 ) -> Iterator[Route]:  # fmt: skip
     """The rung's route, ready to run; closed at the end."""
@@ -207,7 +209,7 @@ def route(
             return
         torch.backends.cuda.matmul.allow_tf32 = True  # float32 without it would be slow for no reason of its loader
         console.print(f"NeighborLoader samples by {geometric.sampler_named()}")
-        options = {
+        options: dict[str, Any] = {
             "workers": threads_of(asked),
             "device": device,
             "seed": asked.seed,
@@ -224,15 +226,22 @@ def route(
         )
 
 
-def loader_of(asked: GraphRequest, placed: Placed, device: str) -> Loader:
+def loader_of(asked: Resolved, placed: Placed, device: str) -> Loader:
     """The native loader, whose slots are used again; a user's own model sees each node's neighbours once."""
-    options = {"threads": threads_of(asked), "seed": asked.seed, "pin": device == "cuda"}
+    threads, pin = threads_of(asked), device == "cuda"
     return Loader(
-        placed.graph, asked.fanout, asked.batch, **options, copy=False, newest_only=models.is_own(asked.model)
+        placed.graph,
+        asked.fanout,
+        asked.batch,
+        threads=threads,
+        seed=asked.seed,
+        pin=pin,
+        copy=False,
+        newest_only=models.is_own(asked.model),
     )
 
 
-def _resident(trainer: Trainer, asked: GraphRequest) -> Route:
+def _resident(trainer: Trainer, asked: Resolved) -> Route:
     def run(ids: torch.Tensor, number: int, say: training.Say, trace: Trace | None) -> Any:
         record = trainer.epoch(ids.to(trainer.device), number, trace)
         say(record.batches, record.batches)
@@ -243,7 +252,7 @@ def _resident(trainer: Trainer, asked: GraphRequest) -> Route:
 
 
 def trainer_of(
-    name: str, placed: Placed, model: torch.nn.Module, fanouts: list[int], batch: int, lr: float = 0.003, seed: int = 0,
+    name: str, placed: Placed, model: torch.nn.Module, fanouts: Sequence[int], batch: int, lr: float = 0.003, seed: int = 0,
     count: int = 1, sources: Mapping[str, str] | None = None, objective: Objective | None = None,
 ) -> Trainer:  # fmt: skip
     """The resident trainer of a rung, not prepared yet."""

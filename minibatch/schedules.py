@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 from minibatch.objectives import Objective
 
 NAMES = ("constant", "cosine", "plateau")
-PLATEAU = {"factor": 0.5, "patience": 3}
+PLATEAU: dict[str, Any] = {"factor": 0.5, "patience": 3}
 """Half the rate after more than so many epochs without a better metric of valid ids."""
 
 
@@ -25,8 +25,8 @@ class Schedule:
         if name == "cosine":
             self.inner = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
         elif name == "plateau":
-            better = "max" if objective.better(1, 0) else "min"
-            self.inner = lr_scheduler.ReduceLROnPlateau(optimizer, mode=better, **PLATEAU)
+            higher = objective.better(1, 0)
+            self.inner = lr_scheduler.ReduceLROnPlateau(optimizer, mode="max" if higher else "min", **PLATEAU)
 
     def _rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
@@ -35,6 +35,7 @@ class Schedule:
         """An epoch has ended; metric: of valid ids, the same on every rank."""
         self.rate_before = self._rate()
         if isinstance(self.inner, lr_scheduler.ReduceLROnPlateau):
+            assert metric is not None  # commands.epoch refuses a graph without valid ids
             self.inner.step(metric)
         elif self.inner is not None:
             self.inner.step()

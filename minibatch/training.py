@@ -147,10 +147,11 @@ def full_outputs(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = n
     model.eval()
     ids = ids.to(graph.features.device)
     h = graph.features.float() if graph.features.device.type == "cpu" else graph.features.to(torch.bfloat16)
-    if not isinstance(model, models.Model):
+    if isinstance(model, models.Own):
         degree = graph.rowptr[1:] - graph.rowptr[:-1]
         rows = torch.repeat_interleave(torch.arange(graph.nodes, device=h.device), degree)
         return model.whole(h, torch.stack([graph.col.long(), rows]))[ids]
+    assert isinstance(model, models.Model)
     seen = []
     with torch.autocast(h.device.type, torch.bfloat16, enabled=h.dtype == torch.bfloat16):
         h = model.begin(h)

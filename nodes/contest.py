@@ -39,7 +39,7 @@ def contest(state: State, runtime: Runtime[Context]) -> dict:
         if attempt is None:
             break
         tried.add((attempt.round, attempt.plan.id))
-        now = {**now, **_again(attempt, now, runtime.context)}  # type: ignore[typeddict-item]
+        now = {**now, **_again(attempt, now, runtime.context)}
     update = {key: now[key] for key in ("attempts", "incumbent", "stale_rounds") if now.get(key) is not state.get(key)}
     new = [one for one in now.get("attempts", []) if one.round == state["round"] or one not in state["attempts"]]
     learn(runtime.store, now, runtime.context.kernel.spec, new)

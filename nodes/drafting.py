@@ -60,6 +60,7 @@ def _answer(text: str) -> DraftAnswer:
     if not isinstance(said, dict):
         return DraftAnswer(reason="the drafter's answer is no JSON object")
     if isinstance(said.get("source"), str) and said["source"].strip():
-        notes = said.get("notes") if isinstance(said.get("notes"), list) else []
+        notes = said.get("notes")
+        notes = notes if isinstance(notes, list) else []
         return DraftAnswer(source=said["source"], notes=tuple(str(note)[:300] for note in notes[:20]))
     return DraftAnswer(reason=str(said.get("none") or "the drafter gave no source and no reason")[:500])

@@ -38,8 +38,8 @@ def fallback(state: State, runtime: Runtime[Context]) -> dict:
     began, evaluator = time.monotonic(), context.evaluator
     try:
         found = beside_the_source(evaluator, incumbent.verdict, settings.source)
-    except Unsupported as reason:
-        context.say("fallback", f"the source's own launch stays out: {reason}")
+    except Unsupported as refusal:
+        context.say("fallback", f"the source's own launch stays out: {refusal}")
         return {}
     if found is None:
         return {}

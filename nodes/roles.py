@@ -26,7 +26,8 @@ class Usage(Frozen):
     money_usd: float | None = 0.0
 
     def plus(self, other: Usage) -> Usage:
-        money = None if None in (self.money_usd, other.money_usd) else self.money_usd + other.money_usd
+        one, two = self.money_usd, other.money_usd
+        money = None if one is None or two is None else one + two
         return Usage(
             calls=self.calls + other.calls,
             tokens_in=self.tokens_in + other.tokens_in,

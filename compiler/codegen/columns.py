@@ -8,19 +8,19 @@ from compiler.codegen.kernels import Function, _packed, accumulators, indented, 
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.index import index_is_divided
-from compiler.draft.partition import FLAT, Kernel
+from compiler.draft.partition import FLAT
 from compiler.draft.printing import Scope, index_text
-from compiler.program import Program
+from compiler.program import PackedKernel, Program
 
 
-def takes(kernel: Kernel) -> bool:
+def takes(kernel: PackedKernel) -> bool:
     """Whether all of a kernel is one stage of reductions along one loop, and what follows from them for each column."""
     folds = [m for m in kernel.members if m.definition.reduced]
     one_loop = kernel.layout == FLAT and len(kernel.inner) == 1 and bool(folds)
     return one_loop and all(m.stage == 0 for m in folds) and not index_is_divided([kernel.rows])
 
 
-def columns_function(program: Program, kernel: Kernel, name: str, narrow: bool, pdl: bool) -> Function:
+def columns_function(program: Program, kernel: PackedKernel, name: str, narrow: bool, pdl: bool) -> Function:
     """`template <int Lanes, int Deep, int Split, int Unroll>`: blockIdx.x / Split is the tile, the rest the part of the rows."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)

@@ -12,10 +12,10 @@ from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import Function, elements_function, in_axes, rows_function
 from compiler.codegen.text import element_type
 from compiler.draft.expressions import loads_of
-from compiler.draft.partition import ROW, Kernel
+from compiler.draft.partition import ROW
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
-from compiler.program import Program
+from compiler.program import PackedKernel, Program
 from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, Version
 from kernels.spec import Spec
 
@@ -53,7 +53,7 @@ class File:
         return self.functions[key]
 
     def _made(
-        self, program: Program, kernel: Kernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
+        self, program: Program, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
     ) -> Function:
         if isinstance(plan.sketch, Rows):
             return rows_function(program, kernel, name, narrow, resident, plan.pdl)
@@ -154,21 +154,25 @@ class File:
         kernel, sketch = function.kernel, plan.sketch
         assert isinstance(sketch, Rows)
         rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
-        lines, numbers, threads = [], [sketch.threads, sketch.team, sketch.split], str(sketch.threads)
+        lines: list[str] = []
+        numbers: list[int | str] = [sketch.threads, sketch.team, sketch.split]
+        threads, longest = str(sketch.threads), sketch.longest
+        if longest is None and self.open and (sketch.items or sketch.split > 1):
+            raise NoProgram("a schedule whose numbers are open says how many packs the longest row has")
         each = str(sketch.threads // sketch.team if sketch.team else 1)
         if sketch.items and self.open and sketch.split == 1 and not sketch.few:
             lines = [
-                f"constexpr int kItems = items_of({sketch.longest}, ITEMS), kTeam = team_of({sketch.longest}, ITEMS);",
-                f"constexpr int kThreads = threads_of({sketch.longest}, ITEMS, THREADS);",
+                f"constexpr int kItems = items_of({longest}, ITEMS), kTeam = team_of({longest}, ITEMS);",
+                f"constexpr int kThreads = threads_of({longest}, ITEMS, THREADS);",
                 f"const int threads = kTeam > 0 ? kThreads : static_cast<int>(({packs} + kItems * 32 - 1) / (kItems * 32)) * 32;",
             ]
             numbers, threads = ["kThreads", "kTeam", 1, "kItems"], "threads"
             each = "(kTeam > 0 ? kThreads / (kTeam > 0 ? kTeam : 1) : 1)"
-        elif sketch.split > 1 and len(self.open.get("SPLIT", ())) > 1:
+        elif longest is not None and sketch.split > 1 and len(self.open.get("SPLIT", ())) > 1:
             # Few rows want as many blocks as possible, of short ones; no thread keeps more than eight packs.
-            least, items = (max(1, -(-sketch.longest // 8192)), "1") if sketch.few else (sketch.split, "ITEMS")
+            least, items = (max(1, -(-longest // 8192)), "1") if sketch.few else (sketch.split, "ITEMS")
             lines = [
-                f"constexpr int kSplit = SPLIT > {least} ? SPLIT : {least}, kShare = ({sketch.longest} + kSplit - 1) / kSplit;",
+                f"constexpr int kSplit = SPLIT > {least} ? SPLIT : {least}, kShare = ({longest} + kSplit - 1) / kSplit;",
                 f"constexpr int kItems = items_of(kShare, {items}), kThreads = ((kShare + kItems - 1) / kItems + 31) / 32 * 32;",
                 "constexpr int kStep = kItems * kSplit * 32;",
                 f"const int threads = static_cast<int>(({packs} + kStep - 1) / kStep) * 32;",
@@ -195,7 +199,8 @@ class File:
         """Independent kernels of elements share a launch: their blocks stand side by side."""
         name = "launch_" + "_and_".join(function.name for function, _ in together)
         names: dict[str, str] = {}
-        arguments, parameters, counts, lines = [], [], [], []
+        parameters: list[str] = []
+        arguments, counts, lines = [], [], []
         body = ["    wait_for_predecessor<1>();"] if together[0][1].pdl else []
         sketch, pdl = together[0][1].sketch, together[0][1].pdl
         assert isinstance(sketch, Elements)

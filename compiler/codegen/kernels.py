@@ -11,10 +11,10 @@ from compiler.codegen.levels import Store, folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import Printer, Text, Window, element_type
 from compiler.draft.expressions import Expr, walk
 from compiler.draft.index import Index, index_is_divided
-from compiler.draft.partition import Kernel, Member
+from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, index_text
 from compiler.draft.tensors import Buffer
-from compiler.program import Program
+from compiler.program import PackedKernel, Program
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Function:
     """Text of each, in the entry's names."""
     packed: tuple[Buffer, ...]
     """What must be aligned."""
-    kernel: Kernel
+    kernel: PackedKernel
 
 
-def open_text(program: Program, kernel: Kernel, narrow: bool) -> Text:
+def open_text(program: Program, kernel: PackedKernel, narrow: bool) -> Text:
     fast = all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
     return Text(program, kernel, "int" if narrow else "int64_t", fast)
 
@@ -115,7 +115,9 @@ def indented(lines: list[str], by: int) -> list[str]:
     return ["    " * by + line for line in lines]
 
 
-def rows_function(program: Program, kernel: Kernel, name: str, narrow: bool, resident: bool, pdl: bool) -> Function:
+def rows_function(
+    program: Program, kernel: PackedKernel, name: str, narrow: bool, resident: bool, pdl: bool
+) -> Function:
     """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split` blocks."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
@@ -241,7 +243,7 @@ def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict[Wi
     return found
 
 
-def elements_function(program: Program, kernel: Kernel, name: str, narrow: bool) -> Function:
+def elements_function(program: Program, kernel: PackedKernel, name: str, narrow: bool) -> Function:
     """`template <int Threads, int Items>`, a device function of a block's number: a thread to each pack."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)

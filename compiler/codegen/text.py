@@ -15,10 +15,10 @@ from compiler.draft.accumulators import identity
 from compiler.draft.expressions import Expr, constant, make
 from compiler.draft.index import Index
 from compiler.draft.packing import _is_multiple
-from compiler.draft.partition import ROW, Kernel, Member
+from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import STORED, Scope, Statements, _bare, index_text
 from compiler.draft.tensors import Buffer
-from compiler.program import Program
+from compiler.program import PackedKernel, Program
 
 HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
 BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
@@ -43,9 +43,9 @@ class Window:
 class Text:
     """Names and expressions of one kernel."""
 
-    def __init__(self, program: Program, kernel: Kernel, wide: str, fast: bool) -> None:
+    def __init__(self, program: Program, kernel: PackedKernel, wide: str, fast: bool) -> None:
         self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
-        self.lane = program.partition.lane
+        self.lane = program.lane
         self.width = kernel.width
         self.levels: list[set[sympy.Symbol]] = [set(), {kernel.pack}]
         if kernel.layout == ROW:

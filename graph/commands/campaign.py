@@ -77,9 +77,9 @@ def _campaign(asked: CampaignCommand, at_work: Engine) -> int:
     found.begin(campaigns.asked_for(name, asked.suite, on, words(each, leave_out=PLACE), problems, asked.samples))
     stop = None if at_work.here else threading.Event()
     kinds = at_work.kinds()
-    ahead = found.folder.resolve() / "ahead"
+    drafts = found.folder.resolve() / "ahead"
     plans = [
-        _plan(asked, each, protocol, one, kind if len(kinds) > 1 else "", stop, ahead) for kind, one in kinds.items()
+        _plan(asked, each, protocol, one, kind if len(kinds) > 1 else "", stop, drafts) for kind, one in kinds.items()
     ]
     out = sys.stderr if asked.as_json else sys.stdout
     with found.lock():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from graph.commands.opened import door
 from graph.commands.options import BOTH, EXIT_SAME, STARTED, ByProtocol, Clocks, Command, OfRuns, usage_error
@@ -56,11 +56,11 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
                 say=lambda line: shown.say("harness", line),
             )  # fmt: skip
         verdict, name = said.verdict, what.baseline[0]
-        if self.plot:
+        if self.plot and swept is not None:
             svg.save(sweep.picture(swept, verdict, name, what.name), self.plot)
         if self.as_json:
             comparison = verdict.suite.comparison if verdict.suite else None
-            record = {
+            record: dict[str, Any] = {
                 "file": what.name,
                 "baseline": name,
                 "comparison": comparison,

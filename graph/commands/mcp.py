@@ -72,10 +72,11 @@ class McpCommand(Database, Command):
 
             service.start_soon(StartArguments(kernel=self.request.kernel[:100], device=self.request.device))
         try:
-            if self.http is None:
+            port = self.http
+            if port is None:
                 anyio.run(mcp_server.over_stdio, service)
             else:
-                anyio.run(lambda: mcp_server.over_http(service, self.http, said=_listening))
+                anyio.run(lambda: mcp_server.over_http(service, port, said=_listening))
         finally:
             ended = service.close(GRACE_S)
         if not ended:

@@ -80,7 +80,9 @@ def _list(found: list[Entry], as_json: bool) -> int:
     from harness.report.inert import one_line
 
     lessons = [lesson for entry in found if (lesson := entry.lesson) is not None]
-    rows = [("family", "kernel", "device", "bound", "over then", "over all", "came to", "run", "change")]
+    rows: list[tuple[str, ...]] = [
+        ("family", "kernel", "device", "bound", "over then", "over all", "came to", "run", "change")
+    ]
     for lesson in lessons:
         ratios = [f"{value:.3f}x" if value else "-" for value in (lesson.gain, lesson.speedup)]
         came = "kept" if lesson.kept else str(lesson.outcome) if not lesson.gain else "not kept"

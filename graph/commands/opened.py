@@ -39,6 +39,7 @@ def front(command: Working, why: tuple[str, ...], engine: Engine | None = None):
     from graph import live
 
     STARTED.set()
+    shown: live.Display
     if command.no_live:
         shown = live.PlainDisplay(sys.stderr if command.as_json else sys.stdout, why)
     else:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -55,7 +55,7 @@ class WorkerCommand(Command):
         if self.folder is not None and not self.folder.is_dir():
             raise RunError(f"--folder {self.folder} is no folder")
         folder = Path(tempfile.mkdtemp(prefix="astrolabe-lent-", dir=self.folder))
-        more = {
+        more: dict[str, Any] = {
             name: float(value)
             for name in ("stall_s", "parked_s", "room_bytes")
             if (value := os.environ.get(f"ASTROLABE_CLUSTER_{name.upper()}"))
@@ -71,6 +71,6 @@ class WorkerCommand(Command):
         Supervisor(orders, lent, folder, lambda text: print(text, file=sys.stderr, flush=True)).serve(
             with_parent=self.with_parent
         )
-        if self.with_parent:  # killed, it could not remove the folder that it made for this
+        if self.with_parent and self.tls:  # killed, it could not remove the folder that it made for this
             shutil.rmtree(self.tls.parent, ignore_errors=True)
         return 0

@@ -106,11 +106,11 @@ def with_native_source(text: str, device: str, written: str) -> str:
 def _literal(text: str, device: str) -> ast.Constant | None:
     name, found = SOURCES[device], None
     for node in ast.parse(text).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            value = node.value  # type: ignore[union-attr]
+            value = node.value
             if not isinstance(value, ast.Constant) or not isinstance(value.value, str) or found is not None:
                 raise ValueError(f"line {node.lineno}: {name} must be one plain string literal, assigned once")
             found = value

@@ -55,6 +55,8 @@ NO_SAFETENSORS = (
 class Recorder:
     """A function that records what it is called with. Calls go through unchanged, whatever is found out about them."""
 
+    __name__: str  # by functools.update_wrapper
+
     def __init__(
         self,
         function: Callable[..., Any],

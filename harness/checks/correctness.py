@@ -207,8 +207,8 @@ def draw(
         return
     if kind == "bits" and view.dtype.is_floating_point:  # any: subnormals, infinities and NaNs too
         whole = getattr(torch, {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[view.element_size()])
-        low, high = (0, 256) if view.element_size() == 1 else (-(1 << 8 * view.element_size() - 1), None)
-        view.view(whole).random_(low, high, generator=rng)
+        least, end = (0, 256) if view.element_size() == 1 else (-(1 << 8 * view.element_size() - 1), None)
+        view.view(whole).random_(least, end, generator=rng)
         return
     if kind in ("bits", "padded", "distinct", "offsets", "starts"):
         properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
@@ -229,8 +229,8 @@ def draw(
         view.normal_(mean, deviation, generator=rng)
         return
     if kind == "range":
-        low, high = (float(bound) for bound in rest.split(":"))
-        view.uniform_(low, high, generator=rng)
+        lowest, highest = (float(bound) for bound in rest.split(":"))
+        view.uniform_(lowest, highest, generator=rng)
         return
     if kind in ("uniform", "scaled"):
         view.uniform_(0, 1, generator=rng)
@@ -381,12 +381,12 @@ def _summed(kernel: Kernel, workload: Workload, values: str) -> dict[str, tuple[
         return [(got[t] != exact[t]) & ~(got[t].isnan() & exact[t].isnan()) for t in exact]
 
     found: dict[str, tuple[int, ...]] = {}
-    for name, values in inputs.items():
-        if not values.dtype.is_floating_point:
+    for name, tensor in inputs.items():
+        if not tensor.dtype.is_floating_point:
             continue
         dims = []
-        for dim in range(values.dim()):
-            if values.shape[dim] >= ENTRIES:
+        for dim in range(tensor.dim()):
+            if tensor.shape[dim] >= ENTRIES:
                 by_entry = [changed(name, dim, entry) for entry in range(ENTRIES)]
                 if any(bool((first & second & third).any()) for first, second, third in zip(*by_entry, strict=True)):
                     dims.append(dim)
@@ -608,7 +608,7 @@ def drawn(
     """Every input that knows the distribution `values` drawn from it, the others from their first."""
     import torch
 
-    rng, inputs = generator(device), {}
+    rng, inputs = generator(device), dict[str, torch.Tensor]()
     for tensor in spec.inputs:
         known = (*tensor.values, *extra.get(tensor.name, ()))
         dtype = getattr(torch, spec.dtype(tensor, workload))

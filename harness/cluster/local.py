@@ -69,7 +69,7 @@ class Local:
         said = [line.strip() for line in log if line.strip() and " - INFO - " not in line]  # Dask's, of who connects
         return "; ".join(said[-lines:]) or "nothing was said"
 
-    def _child(self, words: list[str], **how: int) -> subprocess.Popen:
+    def _child(self, words: list[str], stdout: int | None = None) -> subprocess.Popen:
         """A command of run.py, out of reach of the terminal's signals, with nothing of the user's environment but its tools."""
         with (self.folder / "log.txt").open("ab") as log:
             return subprocess.Popen(
@@ -79,7 +79,7 @@ class Local:
                 stdin=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                **({"stdout": log} | how),  # type: ignore[arg-type]
+                stdout=log if stdout is None else stdout,
             )
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import dask.config
 from distributed import Scheduler
@@ -49,7 +50,7 @@ def serve(host: str, port: int, security: Security | None, dashboard: str, said:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         scheme = "tls" if security else "tcp"
-        how = {"security": security} if security else {}
+        how: dict[str, Any] = {"security": security} if security else {}
         async with Scheduler(
             host=f"{scheme}://{host}",
             port=port,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any, cast
 
 from distributed import Worker, get_worker
 from distributed.security import Security
@@ -286,7 +287,7 @@ async def _gathered(worker: Worker, names: list[str]) -> dict[str, bytes]:
     lacking = [name for name in names if content_key(name) not in data]
     if lacking or missing or failed:
         raise Lacking(*lacking)
-    return {name: data[content_key(name)] for name in names}
+    return {name: cast(bytes, data[content_key(name)]) for name in names}
 
 
 def run(orders: Orders, security: Security | None) -> None:
@@ -300,7 +301,7 @@ def run(orders: Orders, security: Security | None) -> None:
     threading.Thread(target=here.watch, name="stall", daemon=True).start()
 
     async def serve() -> None:
-        how = {"security": security} if security else {}
+        how: dict[str, Any] = {"security": security} if security else {}
         async with Worker(
             orders.address,
             nthreads=orders.place.slots,

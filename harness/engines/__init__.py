@@ -48,12 +48,13 @@ class EngineChoice(Frozen):
 def choice(text: str, *, model: str = "", tls: str = "", insecure: bool = False) -> EngineChoice:
     """`process`, `dask`, `dask:4` (so many workers) or `dask:ADDRESS`. Raises EngineError."""
     name, _, rest = text.partition(":")
-    if name not in ("process", "dask") or (name == "process" and rest):
+    names: dict[str, Literal["process", "dask"]] = {"process": "process", "dask": "dask"}
+    if name not in names or (name == "process" and rest):
         raise EngineError(f"there is no engine {text!r}: process, dask, dask:WORKERS or dask:ADDRESS of a scheduler")
     if name == "process" and (model or tls or insecure):
         raise EngineError("--device-model, --tls and --insecure are for --engine dask")
     more: dict[str, Any] = {"workers": int(rest)} if rest.isdigit() and int(rest) else {"address": rest}
-    return EngineChoice(name=name, model=model, tls=tls, insecure=insecure, **more)
+    return EngineChoice(name=names[name], model=model, tls=tls, insecure=insecure, **more)
 
 
 class Cores(Frozen):

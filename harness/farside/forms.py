@@ -172,7 +172,7 @@ def module_form(folder: str, signature: Signature, device: str) -> Form:
     model = getattr(module, "ModelNew", None)
     if model is None:
         raise Refused("MISSING_ENTRY", f"the module defines neither a function {signature.entry} nor a class ModelNew")
-    inputs = getattr(module, "get_init_inputs", list)()
+    inputs = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
     made = model(*inputs).to(device)
     return signature.returning(made, positional(made.forward))
 
@@ -229,8 +229,8 @@ def use_prebuilt(extensions: Path) -> None:
         return cpp_extension._import_module_from_library(name, str(folder), given["is_python_module"])
 
     original = cpp_extension._jit_compile
-    cpp_extension._jit_compile = prebuilt  # type: ignore[assignment]
-    cpp_extension._get_build_directory = lambda name, verbose: str(extensions / name)  # type: ignore[assignment]
+    cpp_extension._jit_compile = prebuilt
+    cpp_extension._get_build_directory = lambda name, verbose: str(extensions / name)
     writes = cpp_extension._maybe_write if hasattr(cpp_extension, "_maybe_write") else None
     if writes is not None:
         cpp_extension._maybe_write = lambda filename, content: None  # type: ignore[assignment]

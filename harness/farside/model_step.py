@@ -76,6 +76,11 @@ class Attention(nn.Module):
     """Of `queries` new tokens a sequence over a cache of `context`; heads [heads, head_dim]. With merge_attn_states_lse the
     cache is attended in two parts, as engines do where sequences share a prefix."""
 
+    keys: Tensor
+    values: Tensor
+    merged: Tensor
+    merged_lse: Tensor
+
     def __init__(self, plan: dict[str, Any], batch: int, queries: int, of: dict[str, Any]) -> None:
         super().__init__()
         hidden, self.heads, self.dim = plan["hidden"], plan["heads"], plan["head_dim"]
@@ -116,6 +121,8 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """down(silu(gate(x)) * up(x)), x [tokens, hidden]."""
 
+    activated: Tensor
+
     def __init__(self, hidden: int, ffn: int, tokens: int, of: dict[str, Any]) -> None:
         super().__init__()
         self.gate_up = nn.Linear(hidden, 2 * ffn, bias=False, **of)
@@ -134,6 +141,8 @@ class MLP(nn.Module):
 
 class Step(nn.Module):
     """`layers` transformer layers over [batch * queries, hidden]."""
+
+    first: Tensor
 
     def __init__(self, plan: dict[str, Any], batch: int, queries: int, of: dict[str, Any]) -> None:
         super().__init__()
@@ -166,7 +175,7 @@ def loaded(libraries: dict[str, str], plan: dict[str, Any], variant: str) -> Ker
 def prepared(step: Step, kernels: Kernels, device: str) -> tuple[Callable[[], None], bool]:
     """(what runs the step once, whether it is a captured graph)."""
     if device == "cpu":
-        return lambda: step(kernels), False  # type: ignore[return-value]
+        return lambda: step(kernels), False
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):

@@ -60,7 +60,7 @@ def rebuilt(form: Any, leaves: list[Any]) -> Any:
     if kind == "dict":
         return {name: rebuilt(one, leaves) for name, one in inner}
     found = [rebuilt(one, leaves) for one in inner]
-    return {"list": list, "tuple": tuple, "deque": lambda one: deque(one, form["most"])}[kind](found)
+    return deque(found, form["most"]) if kind == "deque" else {"list": list, "tuple": tuple}[kind](found)
 
 
 def attributes(model: Any) -> Iterator[tuple[str, str, Any]]:
@@ -249,7 +249,7 @@ class State:
             same = False
         if not same and "initial" not in entry:
             raise self.refused(self._lacking(entry))
-        found = []
+        found: list[Any] = []
         for at, (shape, dtype) in enumerate(entry["leaves"]):
             one = leaves[at] if same else None
             if isinstance(one, self.torch.Tensor) and list(one.shape) == shape:

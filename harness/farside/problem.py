@@ -119,8 +119,8 @@ def judged_of(value: Any) -> list[Any]:
 
 def fields(value: Any) -> list[tuple[str, Any]] | None:
     """(name, value) of a named tuple, a dataclass or a dict; None for what is none."""
-    if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
-        return list(zip(value._fields, value, strict=True))
+    if isinstance(value, tuple) and isinstance(names := getattr(value, "_fields", None), tuple):
+        return list(zip(names, value, strict=True))
     if isinstance(value, dict):  # transformers' outputs are dicts and dataclasses
         return list(value.items())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -276,8 +276,8 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
         kinds = ["given" if kind == "near" else kind for kind in kinds]
     entries = trial.state(small, other)
     if entries and sizes:  # whose shape follows the leading size is followed at one size only
-        size = sorted(sizes)[1:2] or [given[leading[0]].shape[0]]
-        drawn = [trial.cut(inputs(namespace, seed)[0], leading, size[0]) for seed in (2, 3)]
+        size = next(iter(sorted(sizes)[1:]), given[leading[0]].shape[0])
+        drawn = [trial.cut(inputs(namespace, seed)[0], leading, size) for seed in (2, 3)]
         if trial.state(*drawn) != entries:
             small, other = (inputs(namespace, seed)[0] for seed in (2, 3))
             leading, sizes = [], []
@@ -354,8 +354,8 @@ def distribution(draws: list[torch.Tensor]) -> str:
     values = whole.double().sort().values
     if is_lattice(values, whole.dtype):  # what lies between is never drawn, and ties are
         return "among"
-    low, high = float(values[0]), float(values[-1])
-    if low >= 0 and high <= 1 and uniform(values):
+    least, most = float(values[0]), float(values[-1])
+    if least >= 0 and most <= 1 and uniform(values):
         return "uniform"
     if uniform(torch.special.ndtr(values)):
         return "ordinary"
@@ -1020,8 +1020,8 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
     if problem["role"] == "inputs":
         return InputsForm(namespace, signature, problem)
     if problem["role"] == "protocol":
-        made = None if problem["eager"] else lambda: forms.loaded(Path(message["path"]), device)
-        return protocol_side.ProtocolForm(forms, problem, namespace, made, signature, device)
+        theirs = None if problem["eager"] else lambda: forms.loaded(Path(message["path"]), device)
+        return protocol_side.ProtocolForm(forms, problem, namespace, theirs, signature, device)
     initial = getattr(namespace, "get_init_inputs", list)
     ours = problem["role"] == "reference" or problem["eager"]
     module = namespace if ours else forms.loaded(Path(message["path"]), device)

@@ -78,7 +78,7 @@ LAYOUTS = (
     "SparseCPU", "SparseCUDA", "SparseCsrCPU", "SparseCsrCUDA", "MkldnnCPU", "NestedTensorCPU", "NestedTensorCUDA",
     "QuantizedCPU", "QuantizedCUDA",
 )  # fmt: skip
-REFUSE = [].sort
+REFUSE = list[int]().sort
 """What stands in place of a computing operator: any argument is a TypeError. A builtin cannot be changed from Python."""
 
 
@@ -153,7 +153,7 @@ class Watch:
         name_of, device_of = _autograd._KinetoEvent.name, _autograd._KinetoEvent.device_type
         host = torch._C._autograd.DeviceType.CPU
         self.host, self.both = {activities.CPU}, {activities.CPU, activities.CUDA}
-        self.begin = lambda wanted: (prepare(config, wanted), enable(config, wanted, set()))
+        self.begin = lambda wanted: (prepare(config, wanted), enable(config, wanted, set()))  # type: ignore[call-arg]  # the stub lacks scopes
         self.end = lambda: [(name_of(event), device_of(event) == host) for event in disable().events()]
 
     def profiled(self, run: Callable[[], None], *, kernels: bool) -> None:
@@ -199,6 +199,7 @@ def foreign_libraries(site: str, own: str) -> list[str]:
 class PythonWorker(native.Worker):
     """The requests of harness/farside/worker.py for a candidate that is called with torch tensors."""
 
+    planned: tuple[list[Any], Any, Any] | None
     REQUESTS = ("warm", *native.Worker.REQUESTS)
     torch: Any = None
 
@@ -225,7 +226,7 @@ class PythonWorker(native.Worker):
         torch, self.folder = self.torch, message["path"]
         if self.gpu and "company" in message:  # who only answers what is right is not timed
             self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        self.watch = Watch(OFF) if OFF else problem_side.Ledger()
+        self.watch: Any = Watch(OFF) if OFF else problem_side.Ledger()
         # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
         self.ours = frozenset(foreign_libraries(self.site, self.folder))
         signature = forms.Signature(message["arguments"], message["entry"])
@@ -326,7 +327,9 @@ class PythonWorker(native.Worker):
 
     def forget(self) -> None:
         super().forget()
-        self.graphs = []  # torch frees a graph with its last reference, and must not while it captures another
+        self.graphs: list[
+            Any
+        ] = []  # torch frees a graph with its last reference, and must not while it captures another
 
     def settle(self, what: str) -> None:
         if self.gpu:
@@ -427,7 +430,7 @@ def build(source: Path, folder: str) -> None:
                     raise RuntimeError(error_prefix)
 
     os.environ["TORCH_EXTENSIONS_DIR"] = folder
-    cpp_extension._run_ninja_build = run  # type: ignore[assignment]
+    cpp_extension._run_ninja_build = run
     try:
         forms.execute(source)
     except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too

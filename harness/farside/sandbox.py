@@ -33,13 +33,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-_DEFAULTS = {
-    "memory_bytes": 4 << 30, "file_bytes": 64 << 20, "scratch_bytes": 1 << 30, "threads": 256, "open_files": 256,
-    "cpu_seconds": 0,
-}  # fmt: skip
-
-
-class Limits(namedtuple("Limits", _DEFAULTS, defaults=_DEFAULTS.values())):
+class Limits(
+    namedtuple(
+        "Limits",
+        ("memory_bytes", "file_bytes", "scratch_bytes", "threads", "open_files", "cpu_seconds"),
+        defaults=(4 << 30, 64 << 20, 1 << 30, 256, 256, 0),
+    )
+):
     """What one boxed process tree may use. 0 means no limit. No dataclass: to import those takes as long as to enter the box.
 
     `memory_bytes` is an address-space limit where there is no GPU (CUDA reserves terabytes of addresses) and the
@@ -381,11 +381,11 @@ def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
         # CPU not even its own: the comparison is between equal numbers of cores.
         rules["sched_setaffinity"] = _arguments_equal(0, (0, me), _EPERM) if gpu else [(_RETURN, 0, 0, _EPERM)]
         if not gpu:
-            names = ("bind", "listen", "accept", "accept4", "pidfd_open", "pidfd_getfd")
+            names = ["bind", "listen", "accept", "accept4", "pidfd_open", "pidfd_getfd"]
             # What the kernel goes on doing for a process that is stopped, while its rival is timed.
-            names += ("timer_create", "io_setup")
+            names += ["timer_create", "io_setup"]
             # Pages of the memory that all sides share: who gives them back has its rival fault them in anew, in timed calls.
-            names += ("fallocate", "mbind")
+            names += ["fallocate", "mbind"]
             for name in names:
                 rules[name] = [(_RETURN, 0, 0, _EPERM)]
             # SIGBUS and SIGSEGV: who answers a fault with a page is not stopped by those without access around its tensors.

@@ -427,7 +427,7 @@ class Rig:
             raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
         others = load.Watch()
         contest = self.contest(streaming, cache, on, kernel=kernel)
-        variants = {name: (name,) for name in speed_of_light.VARIANTS[self.device]}
+        variants: dict[str, tuple[str, ...]] = {name: (name,) for name in speed_of_light.VARIANTS[self.device]}
         worker = self.pool.ours("light", Path(build.artefact), variants)
         # The fastest variant; each one's median, for a sample less its neighbours may come out short by chance.
         found = [self.run(contest, [Side(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]

@@ -275,8 +275,8 @@ def checked_once(rig: Rig, build: Build, workload: Workload) -> str:
         _entries(rig, rig.pool.get(build), (workload,))
     except WorkerFailure as fault:
         return fault.reason
-    fault = _tried(rig, build, workload)[1]
-    return fault.reason if fault else ""
+    failure = _tried(rig, build, workload)[1]
+    return failure.reason if failure else ""
 
 
 def _own_baseline(rig: Rig) -> Build | None:

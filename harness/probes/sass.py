@@ -70,7 +70,7 @@ def copied_libraries(build: Build, folder: Path) -> list[Path]:
     found = [artefact := Path(build.artefact)]
     if artefact.is_dir():
         found = [*artefact.glob("native.so"), *sorted(artefact.glob("extensions/*/*.so"))]
-    return [shutil.copy(library, folder / f"{number}.so") for number, library in enumerate(found)]
+    return [Path(shutil.copy(library, folder / f"{number}.so")) for number, library in enumerate(found)]
 
 
 class ToolFailed(Exception):

@@ -131,16 +131,16 @@ def _without_padding(opcodes: Sequence[str]) -> list[str]:
 
 def summarise(launch: Sampled, lines: Sequence[int], source: Sequence[str]) -> dict[str, str]:
     """The lines with the most samples, or the instructions where their lines are not known."""
-    total, by = sum(launch.samples), Counter[str]()
+    total, by = sum(launch.samples), dict[str, float]()
     reasons: dict[str, Counter[str]] = {}
     for at, (name, count) in enumerate(zip(launch.opcodes, launch.samples, strict=True)):
         line = lines[at] if at < len(lines) else 0
         text = source[line - 1].strip()[:80] if 0 < line <= len(source) else ""
         place = f"line {line} {text}".strip() if line else f"instruction {at + 1} {name}"
-        by[place] += count
+        by[place] = by.get(place, 0) + count
         reasons.setdefault(place, Counter()).update(launch.reasons[at])
     readings = {"kernel": launch.kernel[:80], "samples": f"{total:.0f}"}
-    for place, count in by.most_common(LINES):
+    for place, count in sorted(by.items(), key=lambda item: item[1], reverse=True)[:LINES]:
         said = [f"{name} {n / count:.0%}" for name, n in reasons[place].most_common(REASONS)]
         readings[place] = f"{count / total:.0%} of the samples" + (f": {', '.join(said)}" if said else "")
     return readings

@@ -272,11 +272,9 @@ class _Translation:
             left = left.args[0]
         differ = isinstance(node.ops[0], ast.NotEq)
         if self._is_integer(left) and self._is_integer(right):
-            word = {ast.NotEq: "!=", ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}.get(
-                type(node.ops[0])
-            )
-            if word:
-                return f"{self._integer(left)} {word} {self._integer(right)}"
+            comparisons = {ast.NotEq: "!=", ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+            if type(node.ops[0]) in comparisons:
+                return f"{self._integer(left)} {comparisons[type(node.ops[0])]} {self._integer(right)}"
         if differ and isinstance(left, ast.Attribute) and self._is_tensor(left.value):
             of = self._tensor(left.value)
             if left.attr == "shape" and isinstance(right, ast.Tuple):
@@ -331,12 +329,12 @@ class _Translation:
             return f"-({self._integer(node.operand)})"
         if isinstance(node, ast.BinOp):
             left, right = f"int64_t({self._integer(node.left)})", self._integer(node.right)
-            for kind, word in ((ast.Add, "+"), (ast.Sub, "-"), (ast.Mult, "*")):
-                if isinstance(node.op, kind):
-                    return f"({left} {word} {right})"
-            for kind, name in ((ast.FloorDiv, "quotient"), (ast.Mod, "remainder")):
-                if isinstance(node.op, kind):
-                    return f"host::{name}({left}, {right})"
+            operators = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+            if type(node.op) in operators:
+                return f"({left} {operators[type(node.op)]} {right})"
+            functions = {ast.FloorDiv: "quotient", ast.Mod: "remainder"}
+            if type(node.op) in functions:
+                return f"host::{functions[type(node.op)]}({left}, {right})"
             raise NoHost(f"{ast.unparse(node)} is no sum of products")
         if isinstance(node, ast.Subscript):
             return f"{self._tensor(node.value.value)}.size({self._integer(node.slice)})"  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ tolerance). The parent keeps the values, and compares.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import secrets
@@ -576,7 +577,7 @@ def reopened(
         kind = description.inputs[at].values[0] if at < len(description.inputs) else "given"
         fill = {"near": box.fill_near, "among": box.fill_among}.get(kind, box.fill)
         name = f"{token}_{at}"
-        box.given[name] = lambda view, workload, at=at, fill=fill: fill(problem, at, view, workload)
+        box.given[name] = functools.partial(fill, problem, at)
         GIVEN.setdefault(name, []).append(box.given[name])
     return problem
 

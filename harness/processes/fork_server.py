@@ -234,7 +234,7 @@ class PythonWorker(Worker):
     ) -> None:
         """`compilers`: it may start programs, in the same box; never one that is judged."""
         self.zygote, self.spec, self.backend, self.compilers = zygote, spec, backend, compilers
-        symbols = dict.fromkeys(dtypes, (spec.entry_name,))
+        symbols: dict[str, tuple[str, ...]] = dict.fromkeys(dtypes, (spec.entry_name,))
         super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=limits)
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:

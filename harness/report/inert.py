@@ -64,5 +64,5 @@ class InertStream:
 @contextmanager
 def inert_streams() -> Iterator[None]:
     """Whatever is printed in here, on standard output and error, is inert."""
-    with redirect_stdout(InertStream(sys.stdout)), redirect_stderr(InertStream(sys.stderr)):  # type: ignore[type-var]
+    with redirect_stdout(InertStream(sys.stdout)), redirect_stderr(InertStream(sys.stderr)):
         yield

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -33,7 +33,7 @@ from harness.records import (
 )
 from kernels.spec import Device, Dtype, Frozen
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 CONTRADICTION = 0.05
 """Share by which a speedup may miss the quotient of the two times beside it before a sentence says why."""
 Status = Literal["running", "finished", "stopped", "paused", "failed"]
@@ -318,7 +318,7 @@ class Result(Row):
         return statistics.geometric_mean(shares) if shares else None
 
 
-def policy_text(policies: Mapping[str, str]) -> str:
+def policy_text(policies: Mapping[Any, str]) -> str:
     """`{"planner": "chat", "coder": "rules", ...}` as `planner=chat, others rules`."""
     if not policies:
         return ""

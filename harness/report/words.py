@@ -121,10 +121,12 @@ def equality(draws: Draws) -> str:
 def epoch_gain(gain: EpochGain) -> str:
     """`SAME, 1.004x (0.998 - 1.011): 1.147 s and 1.142 s on papers100M-like, rung gpu-graph; accuracy 0.301 and 0.302`."""
     low, high = gain.speedup.low, gain.speedup.high
+    accuracy = ""
+    if gain.baseline_accuracy is not None and gain.accuracy is not None:
+        accuracy = f"; validation accuracy {gain.baseline_accuracy:.3f} and {gain.accuracy:.3f}"
     return (
         f"{gain.comparison}, {gain.speedup.median:.3f}x ({low:.3f} – {high:.3f}): {gain.baseline_s:.3f} s and "
-        f"{gain.time_s:.3f} s on {gain.graph}, rung {gain.rung}; validation accuracy {gain.baseline_accuracy:.3f} and "
-        f"{gain.accuracy:.3f}"
+        f"{gain.time_s:.3f} s on {gain.graph}, rung {gain.rung}{accuracy}"
     )
 
 

@@ -6,6 +6,7 @@ timed the others are stopped, as every process is that nobody asks.
 
 from __future__ import annotations
 
+import functools
 import random
 import secrets
 import statistics
@@ -130,7 +131,7 @@ def run(
         ahead = [side.name for side in sides[1:] if block and _seems_ahead(contest, sides[0], side, pair)]
         for side in rng.sample(everyone, len(everyone)):
             look = side.name in check and (small or block in looks[side.name] or side.name in ahead)
-            _blaming(side, lambda side, look=look: contest.sample(side, look=look))
+            _blaming(side, functools.partial(contest.sample, look=look))
             if side.name in check and block in others[side.name]:
                 _blaming(side, contest.sample_of_others)
         late = time.monotonic() - began > protocol.patience_s

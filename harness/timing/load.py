@@ -69,9 +69,8 @@ def _own_s() -> float:
             fields = path.read_text().rpartition(")")[2].split()
             pid = int(path.parent.name)
             parents[pid], ticks[pid] = int(fields[1]), sum(int(field) for field in fields[11:15])
-    ours, found = {os.getpid()}, True
-    while found:
-        found = {pid for pid, parent in parents.items() if parent in ours} - ours
+    ours = {os.getpid()}
+    while found := {pid for pid, parent in parents.items() if parent in ours} - ours:
         ours |= found
     return sum(ticks.get(pid, 0) for pid in ours) / TICKS_PER_S
 

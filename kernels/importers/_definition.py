@@ -124,9 +124,9 @@ def _check(definition: Definition) -> None:
                 raise ValueError(f"{role} {name} cannot be drawn from {one.values[:80]!r}")
             if one.values is not None:
                 checked_values(one.values)
-            for axis in one.shape or ():
-                if axis not in definition.axes:
-                    raise ValueError(f"{role} {name} has the axis {axis[:80]!r}, which is not among its axes")
+            for size in one.shape or ():
+                if size not in definition.axes:
+                    raise ValueError(f"{role} {name} has the axis {size[:80]!r}, which is not among its axes")
     if both := sorted(definition.inputs.keys() & definition.outputs.keys()):
         raise ValueError(f"{both[0]} is an input and an output")
     if all(one.shape is None for one in definition.inputs.values()):

@@ -230,12 +230,12 @@ class Definitions:
         at_lead = [tuple(slope * found.lead + rest for slope, rest in out.shape) for out in found.outputs]
         forms += [("output", name, form, shape, out.dtype) for (name, form), shape, out
                   in zip(self.definition.outputs.items(), at_lead, found.outputs, strict=False)]  # fmt: skip
-        for role, there, wanted in (
+        for role, there, count in (
             ("input", len(found.inputs), len(self.tensor_inputs)),
             ("output", len(found.outputs), len(self.definition.outputs)),
         ):
-            if there != wanted:
-                raise KernelError(f"{self.path}: run() has {there} {role} tensors, and the definition {wanted}")
+            if there != count:
+                raise KernelError(f"{self.path}: run() has {there} {role} tensors, and the definition {count}")
         for role, name, form, shape, dtype in forms:
             wanted = tuple(sizes[axis] for axis in form.shape or ())
             if (wanted, form.dtype) != (shape, dtype):
@@ -246,8 +246,8 @@ class Definitions:
 
     def spec(self, description: Description, token: str, *, most_bytes: int) -> Spec:
         """Raises KernelError."""
-        main = next(one.dtype for one in (*description.outputs, *description.inputs))
-        main = next((o.dtype for o in (*description.outputs, *description.inputs) if o.dtype in SIGNIFICAND_BITS), main)
+        dtypes = [*(one.dtype for one in description.outputs), *(one.dtype for one in description.inputs)]
+        main = next((dtype for dtype in dtypes if dtype in SIGNIFICAND_BITS), dtypes[0])
         axes = tuple(self.names["axis", axis] for axis in self.open_axes) or ("one",)
         arguments: list[Argument] = []
         for at, (name, one) in enumerate(zip(self.tensor_inputs, description.inputs, strict=True)):

@@ -323,7 +323,7 @@ def _reaches(spec: Spec, description: Description, workload: Workload, most_byte
 
 def _main_dtype(description: Description) -> Dtype:
     """The float dtype that the problem computes in, the first there is; that of an integer output where there is none."""
-    used = [one.dtype for one in (*description.outputs, *description.inputs)]
+    used = [*(one.dtype for one in description.outputs), *(one.dtype for one in description.inputs)]
     return next((dtype for dtype in used if "float" in dtype), used[0])
 
 

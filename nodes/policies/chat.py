@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from nodes.options import ROLES, Chat, Limits, Role
 from nodes.policies import answers
 from nodes.policies.budget import Budget, BudgetEnded
 from nodes.policies.connection import Connection, Tools, estimated_tokens
-from nodes.policies.model import Agents, Answer, ModelPolicy, Say, silent
+from nodes.policies.model import Agents, ModelPolicy, Say, silent
 from nodes.policies.prices import Prices
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import CoderRequest, Policy, PolicyPaused, Turn, TurnRequest, TurnsEnded, Usage
@@ -29,11 +29,14 @@ PLATEAU = 2
 """Rounds without gain after which another of several models takes the coder's place."""
 
 
-def _or_fallback(asked: Callable[[Any, Any], Answer]) -> Callable[[Any, Any], Answer]:
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _or_fallback(asked: Method) -> Method:
     """A role's method, answered by the fallback once the budget has ended. Raises PolicyPaused where there is none."""
 
     @functools.wraps(asked)
-    def method(self: ChatPolicy, request: Any) -> Answer:
+    def method(self: ChatPolicy, request: Any) -> Any:
         try:
             return asked(self, request)
         except BudgetEnded as ended:
@@ -43,7 +46,7 @@ def _or_fallback(asked: Callable[[Any, Any], Answer]) -> Callable[[Any, Any], An
         self._once_said("budget", f"{sentence}; {self._fallback.name} answers from here on")
         return getattr(self._fallback, asked.__name__)(request)
 
-    return method
+    return cast(Method, method)
 
 
 class ChatPolicy(ModelPolicy):

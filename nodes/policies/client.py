@@ -24,6 +24,8 @@ from nodes.roles import (
     PlannerRequest,
     PolicyPaused,
     ProfilerRequest,
+    Review,
+    ReviewRequest,
     TesterAnswer,
     TesterRequest,
     Usage,
@@ -68,6 +70,9 @@ class ClientPolicy:
 
     def profiler(self, request: ProfilerRequest) -> Finding:
         return Finding(bound="unknown", summary="a client judges the figures itself")
+
+    def reviewer(self, request: ReviewRequest) -> Review:
+        return Review(agrees=True)
 
     def usage(self) -> dict[Role, Usage]:
         return {}

@@ -83,7 +83,7 @@ class Retries(Frozen):
 
     @classmethod
     def of(cls, chat: Chat) -> Retries:
-        asked = {"timeout_s": chat.idle_seconds, "answer_s": chat.answer_seconds}
+        asked: dict[str, Any] = {"timeout_s": chat.idle_seconds, "answer_s": chat.answer_seconds}
         return cls(**{name: seconds for name, seconds in asked.items() if seconds is not None})
 
 
@@ -225,8 +225,8 @@ class Connection:
             passed = time.monotonic() - began
             if attempt >= self.retries.attempts or passed + wait > self.retries.total_s:
                 tried = "once" if attempt == 1 else f"{attempt} times in {passed:.0f} s"
-                asked = f" and asks to wait {wait:.0f} s" if wait > self.retries.total_s else ""
-                raise _Trouble(f"{sentence}{asked}; tried {tried}: resume when it is back", again=False)
+                longer = f" and asks to wait {wait:.0f} s" if wait > self.retries.total_s else ""
+                raise _Trouble(f"{sentence}{longer}; tried {tried}: resume when it is back", again=False)
             self._say("waiting", self.scrub(f"{sentence}; trying again in {wait:.1f} s"))
             time.sleep(wait)
             attempt += 1
@@ -417,12 +417,12 @@ MOST_CALLS = 8
 
 def _called(answer: AIMessage) -> tuple[ToolCall, ...]:
     """The calls of an answer, those whose arguments are no JSON among them: the model is told so."""
-    found = [(call["id"], call["name"], json.dumps(call["args"], ensure_ascii=False)) for call in answer.tool_calls]
-    found += [(call["id"], call["name"], call["args"] or "") for call in answer.invalid_tool_calls]
+    found = [(call["name"], json.dumps(call["args"], ensure_ascii=False)) for call in answer.tool_calls]
+    found += [(call["name"] or "", call["args"] or "") for call in answer.invalid_tool_calls]
     return tuple(
         # A server may leave the id out or give one to two calls; an answer to each must find its own.
-        ToolCall(id=f"call_{number}", name=_kept(str(name or ""))[:64], arguments=_kept(arguments))
-        for number, (_, name, arguments) in enumerate(found[:MOST_CALLS])
+        ToolCall(id=f"call_{number}", name=_kept(name)[:64], arguments=_kept(arguments))
+        for number, (name, arguments) in enumerate(found[:MOST_CALLS])
     )
 
 

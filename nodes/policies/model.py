@@ -21,6 +21,7 @@ from nodes.policies.render import render
 from nodes.policies.replies import Unfit, without_thinking
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.roles import (
+    Asking,
     Attempt,
     CoderAnswer,
     CoderRequest,
@@ -301,7 +302,7 @@ class ModelPolicy(ABC):
             self._without_tools("the model calls none of its tools")
         if self._no_tools:
             return None
-        coded = (*request.earlier.askings, request)[0].request
+        coded = next(iter(request.earlier.askings), request).request
         prompt = self._render(
             "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
             stage="tools", incumbent_source=coded.incumbent_source, timings=coded.timings,
@@ -309,7 +310,7 @@ class ModelPolicy(ABC):
         )  # fmt: skip
         told = self._told(request)
         alone = {"agents": "single"} if self.agents == "single" else {}
-        before, new = turns.said(prompt, told)
+        before, new = turns.said(prompt, tuple(told))
         question = Question(
             role="coder", messages=new, wants=turns.WANTS, after=told[-1].name if told else "",
             facts=turns.facts(_facts("turn", coded) | self._writer(coded) | alone, request),
@@ -326,7 +327,8 @@ class ModelPolicy(ABC):
     def _told(self, request: TurnRequest) -> list[Turn]:
         """All turns about this draft; what a gate said of the source that came of some follows the last of them."""
         told: list[Turn] = []
-        for asking in (*request.earlier.askings, request):
+        askings: list[Asking | TurnRequest] = [*request.earlier.askings, request]
+        for asking in askings:
             if told:
                 asked = asking.request
                 _, failed = self._render(

@@ -188,8 +188,8 @@ class RulesPolicy:
 
 def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
     """The compiler's kernel of what the reference means, once in a run and before everything else."""
-    tried = [*request.attempts, *request.objections]
-    if request.device.device != "cuda" or not request.reference or any(compiling.STEP in a.plan.steps for a in tried):
+    tried = [*(a.plan for a in request.attempts), *(o.plan for o in request.objections)]
+    if request.device.device != "cuda" or not request.reference or any(compiling.STEP in plan.steps for plan in tried):
         return
     if compiling.compiled(request.spec, request.reference, request.device.architecture)[0]:
         why = "written anew from what reference.py computes, its numbers left to the search"
@@ -261,10 +261,10 @@ def _tried(steps: list[str], request: CoderRequest, facts: Facts) -> list[str]:
     for left in itertools.combinations(steps, len(steps) - request.repair + 1):
         if [request.origin, *_texts(list(left), request.origin, facts).values()][-1] == request.source:
             return list(left)
-    left = list(steps)
+    kept = list(steps)
     for _ in range(min(request.repair, len(steps)) - 1):
-        left.remove(_suspect(left, request.outcome))
-    return left
+        kept.remove(_suspect(kept, request.outcome))
+    return kept
 
 
 _ERROR_LINE = re.compile(r"\((\d+)\)\s*:\s*(?:catastrophic |fatal )?error|:(\d+):(?:\d+:)?\s*(?:fatal )?error")
@@ -448,7 +448,9 @@ class _Search:
         # A plan that gained less than it promised says of none of its steps that it costs: that takes one that did not gain, or
         # another plan for that kernel without the step.
         blamed = {step for steps, gain, _ in rows if gain <= 0 for step in steps}
-        blamed |= {step for tried in plans.values() for step in set.union(*tried) - set.intersection(*tried)}
+        blamed |= {
+            step for tried in plans.values() for step in set[str]().union(*tried) - tried[0].intersection(*tried)
+        }
         prior = {
             step: fitted[step] if step in blamed else max(fitted[step], min(before, LEAST_LEFT * before))
             for step, before in prior.items()

@@ -55,7 +55,7 @@ def proxy_of(scheme: str, host: str) -> str:
     """
     named = urllib.request.getproxies_environment()
     kind = next((kind for kind in (scheme, "all") if named.get(kind)), "")
-    if not kind or is_loopback(host) or urllib.request.proxy_bypass_environment(host, named):
+    if not kind or is_loopback(host) or urllib.request.proxy_bypass_environment(host, named):  # type: ignore[attr-defined]  # typeshed lacks it
         return ""
     address = named[kind]
     scheme_of_proxy, _, rest = address.rpartition("://")

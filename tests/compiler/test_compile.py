@@ -10,7 +10,7 @@ import pytest
 from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
-from compiler.schedule import Schedule
+from compiler.schedule import KernelPlan, Rows, Schedule, Version
 from harness.judge.search import _spills
 from harness.records import DeviceFacts
 from kernels import catalog
@@ -57,6 +57,15 @@ def test_a_program_that_means_something_else_has_no_text(silu):
         check(
             program, reference.replace("return {", "return {k: v + 1e-3 for k, v in {").replace("}\n", "}.items()}\n")
         )
+
+
+def test_open_numbers_need_the_longest_row():
+    kernel = catalog.load("fused_add_rmsnorm")
+    meaning = Meaning(kernel.spec, (kernel.folder / "reference.py").read_text())
+    plan = KernelPlan(members=("out",), sketch=Rows(split=2, items=1))
+    version = Version(kernels=(plan,) * len(meaning.program("float32", 1).kernels))
+    with pytest.raises(NoProgram, match="the longest row"):
+        meaning.text(Schedule(versions={"float32": (version,)}), {"SPLIT": (1, 2)})
 
 
 def test_an_operator_without_a_kernel_is_named(silu):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from harness.records import Comparison
+from harness.report.words import epoch_gain
 from kernels import catalog
 from minibatch import models, synthetic, training, trial
 from minibatch.graphs import Graph, GraphError
@@ -195,6 +196,20 @@ def test_a_trial_says_which_side_was_faster(graph):
     assert found.comparison is Comparison.SLOWER
     assert found.kernels == ("gather_mean",)
     assert found.baseline_accuracy == pytest.approx(found.accuracy)
+
+
+def test_epochs_are_compared_without_valid_ids(graph):
+    arrays = graph.arrays() | {"train": graph.train[:BATCH], "valid": graph.valid[:0]}
+
+    def make(sources):
+        torch.manual_seed(0)
+        model = models.make("sage", graph.features.shape[1], 8, graph.classes, 3, dropout=0.0)
+        return Trainer(Graph(**arrays, classes=graph.classes), model, Kernels("cpu", sources=sources), FANOUTS, BATCH)
+
+    found = trial.run(
+        make, {"gather_mean": catalog.load("gather_mean").baselines("cpu")["baseline"].read_text()}, 0, pairs=5
+    )
+    assert found.accuracy is None and "accuracy" not in epoch_gain(found)
 
 
 def test_other_models_are_refused(graph, kernels):
