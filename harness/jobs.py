@@ -33,6 +33,7 @@ from harness.problems.pytorch import Problem
 from harness.records import Build, DeviceFacts, Verdict
 from harness.store import Store, digest, write_atomically
 from harness.timing import roofs
+from kernels import catalog
 from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Frozen, Spec, Workload
@@ -358,7 +359,7 @@ class Bench:
             if not path.exists():
                 write_atomically(path, contents[hash_])
         if not parcel.problem or parcel.description is None:
-            return Kernel(spec=parcel.spec, folder=folder)
+            return catalog.drawing(Kernel(spec=parcel.spec, folder=folder))
         (name,) = parcel.files
         source = pickle.loads(contents[parcel.problem])
         return pytorch.reopened(folder / name, source, parcel.description, parcel.spec, on)

@@ -11,19 +11,21 @@ import difflib
 import functools
 import hashlib
 import inspect
+import math
 import os
 import symtable
 import sys
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from kernels.spec import HEADER_SUFFIXES, SOURCE_SUFFIXES, Device, Spec
+from kernels.spec import DRAWN, HEADER_SUFFIXES, SOURCE_SUFFIXES, Device, Spec
+from kernels.spec import Tensor as Tensor_
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +78,7 @@ class Kernel:
 
     def defines_right(self) -> str:
         """The text of all that says what is right beside the spec, for keys and digests."""
-        paths = (self.folder / name for name in ("reference.py", "properties.py"))
+        paths = (self.folder / name for name in ("reference.py", "properties.py", "inputs.py"))
         return "\n".join(_read(path, "be readable") for path in paths if path.exists())
 
     @functools.cached_property
@@ -178,13 +180,66 @@ def load(name_or_path: str) -> Kernel:
                 raise KernelError(f"{name_or_path} is not a folder")
             raise KernelError(f"there is no kernel {name_or_path!r}; {_nearest(name_or_path, known)}")
         folder = folder.resolve()
-    kernel = Kernel(_spec(folder / "spec.py"), folder)
+    kernel = drawing(Kernel(_spec(folder / "spec.py"), folder))
     if not (folder / "properties.py").exists() or kernel.has_reference:
         _check_binds(folder / "reference.py", "reference")
     if (folder / "properties.py").exists():
         _check_binds(folder / "properties.py", "violated")
     _check_baselines(kernel)
     return kernel
+
+
+DRAWS: dict[str, Kernel] = {}
+"""By the name in `drawn:NAME`, which holds the hash of the inputs.py that defines the function: whose it is."""
+
+
+def drawing(kernel: Kernel) -> Kernel:
+    """The kernel, its functions of inputs.py known by names that no other kernel's have. Raises KernelError where one is missing."""
+    path = kernel.folder / "inputs.py"
+    names = {v.partition(":")[2] for t in kernel.spec.inputs for v in t.values if v.startswith(f"{DRAWN}:")}
+    if not names or kernel.spec.problem:
+        return kernel
+    mark = hashlib.sha256(f"{path} {_read(path, 'define the functions of drawn:NAME')}".encode()).hexdigest()[:12]
+    renamed = {name: f"{name.partition('__')[0]}__{mark}" for name in names}
+    for name in names:
+        _check_binds(path, name.partition("__")[0])
+
+    def told(value: str) -> str:
+        return f"{DRAWN}:{renamed[value.partition(':')[2]]}" if value.startswith(f"{DRAWN}:") else value
+
+    arguments = tuple(
+        a.model_copy(update={"values": tuple(map(told, a.values))})
+        if isinstance(a, Tensor_) and a.role in ("input", "inout")
+        else a
+        for a in kernel.spec.arguments
+    )
+    made = replace(kernel, spec=kernel.spec.model_copy(update={"arguments": arguments}))
+    DRAWS.update(dict.fromkeys(renamed.values(), made))
+    return made
+
+
+def drawn_by_function(name: str, axes: dict[str, int], shape: tuple[int, ...], generator: object) -> Tensor:
+    """What the function `name` of an inputs.py draws for a tensor of that shape. Raises KernelError."""
+    kernel = DRAWS[name]
+    path, function = kernel.folder / "inputs.py", name.partition("__")[0]
+    own = getattr(_inputs(path), function)
+    shapes = [kernel.spec.shape(t, axes) for t in kernel.spec.inputs if f"{DRAWN}:{name}" in t.values]
+    whole = shape if shape in shapes else shapes[0]
+    try:
+        made = own(whole, {**axes, **kernel.spec.scalars}, generator)
+        found = tuple(made.shape)
+    except Exception as error:  # noqa: BLE001, the user's own code may raise anything
+        raise KernelError(
+            f"{path}: {function}() fails for the shape {list(whole)}: {type(error).__name__}: {error}"
+        ) from None
+    if found != whole:
+        raise KernelError(f"{path}: {function}() made a tensor of shape {list(found)}, asked for {list(whole)}")
+    return made if shape == whole else made.flatten()[: math.prod(shape)].reshape(shape)
+
+
+@functools.cache
+def _inputs(path: Path) -> ModuleType:
+    return _execute(path, _read(path, "define the functions of drawn:NAME"))
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

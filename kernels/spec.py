@@ -62,6 +62,8 @@ BELOW = "below"
 OWN_VALUES = ("given", "near", "among")
 """By a generator of a problem's own (harness/checks/correctness.py, GIVEN): as it draws them; the same with other low bits; element by
 element from the values that it has."""
+DRAWN = "drawn"
+"""By a function of the folder's inputs.py: `drawn:NAME`."""
 NUMBERED_VALUES = {
     "range": "LOW:HIGH with two finite numbers, the lower first",
     "normal": "MEAN:DEVIATION with two finite numbers, the second not negative",
@@ -75,13 +77,14 @@ def checked_values(text: str) -> str:
     kind, _, rest = text.partition(":")
     if text in NAMED_VALUES or (kind in (*AXIS_VALUES, BELOW) and re.fullmatch(r"[a-z_0-9]+", rest)):
         return text
-    if kind in OWN_VALUES and re.fullmatch(r"[a-z_0-9]+", rest):
+    if kind in (*OWN_VALUES, DRAWN) and re.fullmatch(r"[a-z_0-9]+", rest):
         return text
     if kind not in NUMBERED_VALUES:
         known = (
             *NAMED_VALUES,
             *(f"{name}:AXIS" for name in AXIS_VALUES),
             f"{BELOW}:TENSOR",
+            f"{DRAWN}:FUNCTION of inputs.py",
             *NUMBERED_VALUES,
             *(f"{name}:NAME" for name in OWN_VALUES),
         )

@@ -19,8 +19,9 @@ from harness.checks import properties, steps
 from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
 from harness.device import Arena, generator, give_back_memory
 from harness.records import Check, Outcome
+from kernels import catalog
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import BELOW, DTYPE_BYTES, OWN_VALUES, Scalar, Size, Spec, Tensor, Workload
+from kernels.spec import BELOW, DRAWN, DTYPE_BYTES, OWN_VALUES, Scalar, Size, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -200,6 +201,9 @@ def draw(
         return
     if kind in OWN_VALUES:
         GIVEN[rest][-1](view, workload)
+        return
+    if kind == DRAWN:
+        view.copy_(catalog.drawn_by_function(rest, workload.axes, tuple(view.shape), generator("cpu")))
         return
     if kind == "integers":
         low, high = (int(bound) for bound in rest.split(":"))

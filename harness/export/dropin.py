@@ -20,7 +20,7 @@ from harness.checks.correctness import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST, UNI
 from harness.judge.search import PROGRAMMATIC
 from harness.store import write_atomically
 from kernels.catalog import Kernel
-from kernels.spec import AXIS_VALUES, BELOW, Device, Scalar, Size, Spec, Tensor, Workload, expression
+from kernels.spec import AXIS_VALUES, BELOW, DRAWN, Device, Scalar, Size, Spec, Tensor, Workload, expression
 
 VERSION = "1.0"
 CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
@@ -62,6 +62,10 @@ def export(
         )
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ExportError(f"{to} is there already and not empty; name another folder")
+    if any(value.startswith(f"{DRAWN}:") for tensor in kernel.spec.inputs for value in tensor.values):
+        raise ExportError(
+            f"{kernel.spec.name} draws inputs by functions of its own (inputs.py), which a package's tests do not have: take --as diff"
+        )
     context = describe(kernel.spec, device)
     context["include"] = (
         [HEADERS, *(f"{HEADERS}/{name}" for name in kernel.spec.build.include)] if kernel.headers else []
