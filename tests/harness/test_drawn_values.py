@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import correctness, device, jobs
+from harness import device, jobs
 from harness.backends import cpu
+from harness.checks import correctness
 from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
