@@ -172,7 +172,7 @@ class Evaluator(Rig):
         Without `calls` only what is read without running it.
         """
         found: dict[str, dict[str, str]] = {}
-        for name in probes.names(calls=calls):
+        for name in probes.names(calls=calls, device=self.device):
             key = self.key("probe", name, build.candidate, build.backend)
             stores = [self.store]
             if self.is_ours(build.candidate) and self.everywhere is not None:

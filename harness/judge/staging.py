@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness import backends
 from harness.checks.correctness import draw
@@ -21,7 +21,8 @@ from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
 if TYPE_CHECKING:
     import torch
 
-STANDALONE = Path(__file__).parent.parent / "farside" / "standalone.py"
+FARSIDE = Path(__file__).parent.parent / "farside"
+STANDALONE, SAMPLED = FARSIDE / "standalone.py", FARSIDE / "sampled.py"
 WRITTEN_BYTES = 64 << 20
 """Of an input at most; a larger one is that, over and over. Counters and addresses care for sizes, not for values."""
 
@@ -47,24 +48,36 @@ def stage(spec: Spec, build: Build, workloads: Sequence[Workload], on: str, fold
     """Copy the candidate into `folder` and write fresh inputs for a call of each workload. `on`: where to draw them."""
     shutil.copyfile(build.artefact, folder / "candidate.so")
     shutil.copyfile(STANDALONE, folder / STANDALONE.name)  # the box's user may not be able to read this checkout
-    import torch
-
-    calls = []
-    for index, workload in enumerate(workloads):
-        files = {tensor.name: f"{index}-{tensor.name}.bin" for tensor in spec.inputs}
-        drawn: dict[str, torch.Tensor] = {}
-        for tensor in spec.inputs:
-            bound = spec.bound(tensor)
-            drawn[tensor.name] = _values(spec, tensor, workload, on, drawn[bound.name] if bound else None)
-            (folder / files[tensor.name]).write_bytes(drawn[tensor.name].view(torch.uint8).cpu().numpy().tobytes())
-        arguments = [_encoded(spec, argument, workload, files) for argument in spec.arguments]
-        calls.append({"symbols": spec.entry_names(workload.dtype), "arguments": arguments})
+    calls = [_call(spec, workload, on, folder, f"{index}-") for index, workload in enumerate(workloads)]
     library = cuda_library()
     told = {"cuda_library": library, "library": "candidate.so", "calls": calls}
     (folder / "calls.json").write_text(json.dumps(told))
     command = [sys.executable, "-I", "-S", str(folder / STANDALONE.name), str(folder / "calls.json")]
     home = cuda_home()
     return Staged(command, [str(Path(library).parent), os.path.realpath(library), *([str(home)] if home else [])])
+
+
+def stage_on_cpu(spec: Spec, build: Build, workload: Workload, folder: Path) -> list[str]:
+    """The same for one call that harness/farside/sampled.py makes over and over; gives the words before its last, the seconds."""
+    shutil.copyfile(build.artefact, folder / "candidate.so")
+    shutil.copyfile(SAMPLED, folder / SAMPLED.name)
+    calls = [_call(spec, workload, "cpu", folder)]
+    (folder / "calls.json").write_text(json.dumps({"library": "candidate.so", "calls": calls}))
+    return [sys.executable, "-I", "-S", str(folder / SAMPLED.name), str(folder / "calls.json")]
+
+
+def _call(spec: Spec, workload: Workload, on: str, folder: Path, prefix: str = "") -> dict[str, Any]:
+    """One call for a script in the box; its inputs are written beside it."""
+    import torch
+
+    files = {tensor.name: f"{prefix}{tensor.name}.bin" for tensor in spec.inputs}
+    drawn: dict[str, torch.Tensor] = {}
+    for tensor in spec.inputs:
+        bound = spec.bound(tensor)
+        drawn[tensor.name] = _values(spec, tensor, workload, on, drawn[bound.name] if bound else None)
+        (folder / files[tensor.name]).write_bytes(drawn[tensor.name].view(torch.uint8).cpu().numpy().tobytes())
+    arguments = [_encoded(spec, argument, workload, files) for argument in spec.arguments]
+    return {"symbols": spec.entry_names(workload.dtype), "arguments": arguments}
 
 
 def _size(spec: Spec, tensor: Tensor, workload: Workload) -> int:

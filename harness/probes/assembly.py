@@ -16,6 +16,7 @@ from pathlib import Path
 from harness.backends import run_boxed
 from harness.records import Build, DeviceFacts
 
+DEVICE = "cpu"
 SECONDS = 60.0
 _INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\t(?P<name>[a-z][a-z0-9.]*)\s*(?P<operands>.*)$")
 _REGISTER = re.compile(r"%([xyz])mm\d+")

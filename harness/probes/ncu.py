@@ -20,6 +20,7 @@ from harness.records import Build, DeviceFacts
 from kernels.spec import Frozen, Spec, Workload
 
 NEEDS_CALLS = True
+DEVICE = "cuda"
 SECONDS = 90.0
 
 # What a reading is called -> the counter, a name that holds from Volta on. The order is that of the readings.

@@ -16,6 +16,8 @@ from harness.backends import run_boxed
 from harness.device import cuda_home
 from harness.records import Build, DeviceFacts
 
+DEVICE = "cuda"
+
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][A-Z0-9_.]+)")
 _UNITS = {
     **dict.fromkeys(("HMMA", "IMMA", "DMMA", "QMMA"), "tensor core products of a warp"),

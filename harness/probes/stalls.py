@@ -20,6 +20,7 @@ from harness.records import Build, DeviceFacts
 from kernels.spec import Spec, Workload
 
 NEEDS_CALLS = True
+DEVICE = "cuda"
 OPTIONS = ("--page", "source", "--print-source", "sass", "--section", "SourceCounters")
 SAMPLES = "Warp Stall Sampling (All Samples)"
 LINES, REASONS = 8, 3

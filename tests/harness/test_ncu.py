@@ -10,7 +10,7 @@ import pytest
 from harness import probes
 from harness.evaluate import Evaluator
 from harness.judge import staging
-from harness.probes import ncu
+from harness.probes import hot_loop, ncu
 from harness.processes.toolbox import Ran
 from harness.records import Build, DeviceFacts
 from harness.store import Store
@@ -218,10 +218,10 @@ def test_readings_are_kept_and_refusals_are_not(tmp_path: Path, monkeypatch: pyt
         asked.append(tuple(workload.label for workload in workloads))
         return answers[len(asked) - 1]
 
-    monkeypatch.setattr(ncu, "read", read)
+    monkeypatch.setattr(hot_loop, "read", read)
     with Evaluator(catalog.load("silu_and_mul"), "cpu", Store(tmp_path)) as evaluator:
         build = Build(candidate="c", backend="cpu", ok=True)
-        told = [evaluator.probes(build)["ncu"] for _ in range(3)]
+        told = [evaluator.probes(build)["hot_loop"] for _ in range(3)]
         timed = [w for w in evaluator.suite() if w.timed]
     assert told == [answers[0], answers[1], answers[1]]
     assert asked == [(timed[0].label, timed[-1].label)] * 2

@@ -1,0 +1,74 @@
+"""Calls a candidate on a CPU for a while and says at which instructions its threads were, for harness/probes/hot_loop.py.
+
+    python -I -S sampled.py CALLS.json SECONDS
+
+CALLS.json as harness/farside/standalone.py takes it, without CUDA, of one call; beside it lies sampler.so. Prints one line of JSON:
+{"calls", "seconds", "inside": {offset in the library: samples}, "outside": {library: samples}}. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
+MOST = 1 << 16
+
+
+class Place(ctypes.Structure):
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def main(path: Path, seconds: float) -> None:
+    told, folder = json.loads(path.read_text()), path.parent
+    sampler = ctypes.CDLL(str(folder / "sampler.so"))
+    library = ctypes.CDLL(str((folder / told["library"]).absolute()), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    (wanted,) = told["calls"]
+    function = next(getattr(library, name) for name in wanted["symbols"] if hasattr(library, name))
+    function.restype = None
+    arguments, held = [], []
+    for kind, *rest in wanted["arguments"]:
+        if kind != "t":
+            arguments.append(CTYPES[kind](rest[0]))
+            continue
+        size, name = rest
+        held.append(mmap.mmap(-1, max(size, 1)))
+        if name:
+            data = (folder / name).read_bytes()
+            for at in range(0, size, len(data)):
+                held[-1][at : min(at + len(data), size)] = data[: min(len(data), size - at)]
+        arguments.append(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(held[-1]))))
+    function(*arguments)  # its pages are there from now on
+    places = (ctypes.c_uint64 * MOST)()
+    calls, began = 0, time.monotonic()
+    sampler.start(places, ctypes.c_int64(MOST))
+    while (took := time.monotonic() - began) < seconds:
+        function(*arguments)
+        calls += 1
+    count = min(int(sampler.stop()), MOST)
+    inside, outside, libc = Counter[int](), Counter[str](), ctypes.CDLL(None)
+    own = Place()
+    libc.dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(own))
+    for address in places[:count]:
+        found = Place()
+        if libc.dladdr(ctypes.c_void_p(address), ctypes.byref(found)) and found.base == own.base:
+            inside[address - own.base] += 1
+        else:
+            outside[Path((found.file or b"?").decode(errors="replace")).name] += 1
+    print(json.dumps({"calls": calls, "seconds": took, "inside": inside, "outside": outside}), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]))

@@ -1,0 +1,73 @@
+"""Where a CPU build spends its time: on a canned disassembly, and of a real build in the box."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.evaluate import Evaluator
+from harness.probes import hot_loop, names
+from harness.store import Store
+from kernels import catalog
+
+LISTING = """
+0000000000001100 <sums>:
+    1100:\tvxorps %xmm0,%xmm0,%xmm0
+    1104:\tvaddps (%rdi,%rax,1),%ymm0,%ymm0
+    1108:\tadd    $0x20,%rax
+    110c:\tjne    1104 <sums+0x4>
+    1110:\tvfmadd231ps (%rsi),%zmm1,%zmm2
+    1114:\tvfmadd231ps 0x40(%rsi),%zmm1,%zmm3
+    1118:\tjne    1110 <sums+0x10>
+    111c:\tjne    1100 <sums>
+    1120:\tret
+"""
+
+
+def test_the_innermost_loops_are_shown_with_their_width_and_their_chains() -> None:
+    samples = Counter({0x1108: 60, 0x1114: 30, 0x1120: 5})
+    said = hot_loop.summarise(LISTING, samples, Counter({"libgomp.so": 5}))
+    assert (
+        said["hottest function"] == "sums: 95% of the samples" and said["outside of the candidate"] == "libgomp.so 5%"
+    )
+    assert (
+        said["loop 1"] == "60% of the samples, 3 instructions"
+        and "1 vector instructions of 32 bytes" in said["loop 1 has"]
+    )
+    assert said["loop 1 accumulates in"] == "1 registers (ymm0): each operation waits for the one before"
+    assert said["loop 2"] == "30% of the samples, 3 instructions" and "2 fused multiply-adds" in said["loop 2 has"]
+    assert said["loop 2 accumulates in"] == "2 registers (zmm2, zmm3)" and said["loop 1 1108"] == "60% add $0x20,%rax"
+
+
+def test_without_a_sample_nothing_is_claimed() -> None:
+    assert "unavailable" in hot_loop.summarise(LISTING, Counter(), Counter())
+    assert "loop 1" not in hot_loop.summarise("", Counter({4: 9}), Counter())
+
+
+def test_a_probe_of_another_device_is_not_asked() -> None:
+    assert {"hot_loop", "assembly"} <= set(names(device="cpu")) and not {"ncu", "sass", "stalls"} & set(
+        names(device="cpu")
+    )
+    assert {"ncu", "sass", "stalls"} <= set(names(device="cuda")) and "hot_loop" not in names(device="cuda")
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or any(shutil.which(tool) is None for tool in ("g++", "objdump")),
+    reason="g++ and objdump on x86-64 only",
+)
+def test_a_real_build_is_sampled_in_the_box(tmp_path: Path) -> None:
+    folder = Path(__file__).resolve().parents[1] / "inputs" / "cpu_column_sums"
+    kernel = catalog.load(str(folder))
+    with Evaluator(kernel, "cpu", Store(tmp_path)) as evaluator:
+        build = evaluator.build(evaluator.store.put((folder / "baseline.cpp").read_text()))
+        timed = [workload for workload in evaluator.suite() if workload.timed]
+        said = hot_loop.read(build, evaluator.facts, kernel.spec, timed)
+        assert said["workload"] == timed[-1].label and "cpu_column_sums" in said["hottest function"]
+        assert int(said["samples"].split(",")[0]) > 5 and "instructions" in said["loop 1"]
+        bad = evaluator.build(evaluator.store.put("#include <cstdlib>\n" + (folder / "baseline.cpp").read_text().replace(
+            "{\n    // bias", "{ abort();\n    // bias")))  # fmt: skip
+        assert "could not be sampled" in hot_loop.read(bad, evaluator.facts, kernel.spec, timed)["unavailable"]
