@@ -30,10 +30,21 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 EVERY_S = 1.0
 """How often the line is written anew. Where it is no terminal, it is written when the step changes, and every half minute."""
 STEP = re.compile(r"\s*(Collecting|Downloading|Downloaded|Building|Built|Prepar|Install|Resolved|Using Python)")
-MODULES = (
-    "torch, rich.live, langchain_openai, langgraph.checkpoint.sqlite, tree_sitter_cuda, optuna, graph.workflow, run"
-)
-"""A run's longest imports. Importing them once compiles the modules that are used, and shows that the installation works."""
+MANY_CORES = 8
+"""With so many everything is compiled at once; with fewer that takes half a minute and more, so only what is used is."""
+USED = """
+import os, torch
+child = os.fork()
+if not child:
+    from compiler import draft
+    draft.answer("import torch\\nclass Model(torch.nn.Module):\\n    def forward(self, x):\\n        return torch.softmax(x, 1)\\n"
+                 "def get_inputs():\\n    return [torch.randn(6, 50)]\\n", "cpu")
+    os._exit(0)
+import rich.live, langchain_openai, langgraph.checkpoint.sqlite, tree_sitter_cuda, optuna, graph.workflow, run
+assert os.waitpid(child, 0)[1] == 0, "a module could not be drafted"
+"""
+"""Imports what a run and a drafter import: processes in the sandbox cannot keep what they compile. It also shows that the
+installation works."""
 
 
 def main() -> int:
@@ -62,7 +73,7 @@ def main() -> int:
     if not install(python, wanted, more):
         return fail("the installation failed; see the installer's words above")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    done = watch("compiling the modules of a run", [python, "-c", f"import {MODULES}"], cwd=HERE, env=environment)
+    done = watch("compiling the modules of a run", [python, "-c", USED], cwd=HERE, env=environment)
     if done.returncode:
         return fail(f"what was installed cannot be imported:\n{done.stdout[-2000:]}")
     say(f"ready after {time.monotonic() - began:.0f} s: {display(python)} run.py --kernel silu_and_mul")
@@ -89,12 +100,14 @@ def install(python: Path, wanted: list[str], more: list[str]) -> bool:
     uv = shutil.which("uv") or python.parent / "uv"
     if not Path(uv).exists():
         watch("fetching uv", [*pip, "-c", CONSTRAINTS, "uv"])
+    everything = (os.cpu_count() or 1) >= MANY_CORES
     tries: list[list] = []
     if Path(uv).exists():
         indices = uv_options(python)
+        indices += ["--compile-bytecode"] if everything else []
         tries += [[uv, "pip", "install", "--python", python, *indices, *also] for also in ([], more)]
-    # What the first import compiles is a tenth of what pip would compile.
-    tries += [[*pip, "--no-compile", *also] for also in ([], more)]
+    compiled = "--compile" if everything else "--no-compile"
+    tries += [[*pip, compiled, *also] for also in ([], more)]
     tries = [command for index, command in enumerate(tries) if command not in tries[:index]]
     for command in tries:
         by = Path(command[0]).name.replace("python", "pip")
