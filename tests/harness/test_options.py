@@ -1,0 +1,83 @@
+"""A field is an option: its docstring the help, its constraints the check."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+import run as door
+from graph.campaign import Campaign, asked_for
+from graph.request import EachRequest, OpenRequest, RunRequest
+from harness.options import Option, Options, command_line, from_words, given, leaves, words
+from nodes.state import Settings
+
+
+class Inner(Options):
+    most: int = Field(default=3, ge=1)
+    """At most so many."""
+    named: Annotated[dict[Literal["a", "b"], str], Option("NAME", "name", every=True)] = Field(default_factory=dict)
+
+
+class Outer(Options):
+    place: Annotated[str, Option("PLACE", positional=True)]
+    inner: Inner = Inner()
+
+
+def test_a_field_of_a_nested_record_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    record = from_words(Outer, ["here", "--most", "5", "--name", "x", "--name-b", "y"])
+    assert record == Outer(place="here", inner=Inner(most=5, named={"a": "x", "b": "y"}))
+    assert given(record) == {"place": "here", "most": 5, "named": {"a": "x", "b": "y"}}
+    assert from_words(Outer, words(record)) == record == Outer(place="here", most=5, name="x", name_b="y")  # type: ignore[call-arg]
+    with pytest.raises(SystemExit):
+        from_words(Outer, ["here", "--most", "0"])
+    assert "argument --most: '0' is not a whole number of at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        from_words(Outer, ["--help"])
+    assert "--most N     at most so many (3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["run", *door.COMMANDS])
+def test_every_option_of_every_command_is_explained_and_named_once(name: str) -> None:
+    for leaf in leaves(door.record_of(name)):
+        assert leaf.help or leaf.keys or leaf.option.hidden or leaf.option.positional, leaf.path
+    assert door.parser_of(name).format_help()
+
+
+def test_a_command_line_says_a_request_again() -> None:
+    line = "--kernel k --rounds 3 --model m --model-coder a,b --tokens-coder 7 --when-spent pause --engine dask:2 --dtype float16"
+    request = from_words(RunRequest, line.split())
+    assert from_words(RunRequest, command_line(request).split()[2:]) == request
+    assert request.chat.models["tester"] == "m" and request.budget.role_tokens == {"coder": 7}
+    assert request.with_(rounds=4).stop.rounds == 4 and request.with_(rounds=4).chat == request.chat
+
+
+def test_settings_of_the_last_release_are_read() -> None:
+    flat = {"rounds": 2, "light_fraction": 0.9, "tokens": 5, "fallback": "none", "models": {"coder": "m"}}
+    told = {"run_id": "a", "kernel": "k", "device": "cpu", "policy": {"coder": "chat"}, "baseline": "b", "source": "s"}
+    settings = Settings.model_validate({**told, **flat, "approve": "none", "engine": {"name": "process"}})
+    assert settings.stop.rounds == 2 and settings.budget.fallback == "pause" and settings.chat.models == {"coder": "m"}
+    assert settings.changed(rounds=9, policy={"coder": "rules"}).stop.light_fraction == 0.9
+
+
+def test_a_campaign_of_the_last_release_goes_on(tmp_path) -> None:
+    old = [
+        "--own-kernels",
+        "some",
+        "--numerics",
+        "eager",
+        "--rounds",
+        "1",
+        "--policy",
+        "auto",
+        "--memory",
+        "off",
+        "--device",
+        "cpu",
+    ]
+    new = words(EachRequest(rounds=1, device="cpu"))  # type: ignore[call-arg]
+    campaign = Campaign(tmp_path, "c")
+    campaign.begin(asked_for("c", "s", "cpu", old, [tmp_path / "1_A.py"]))
+    campaign.begin(asked_for("c", "s", "cpu", new, [tmp_path / "1_A.py"]))
+    assert OpenRequest().kernel == ""
