@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from compiler.codegen.cpu import CPU_NUMBERS, CpuFile
 from compiler.codegen.host import File
-from compiler.defaults import Choice, open_numbers, schedule
+from compiler.defaults import Choice, cpu_schedule, open_numbers, schedule
 from compiler.evaluate import check
-from compiler.frontend import Traced, trace
+from compiler.frontend import NoProgram, Traced, trace
 from compiler.program import Program, lower_program
 from compiler.schedule import Schedule
-from kernels.spec import Spec, Workload
+from kernels.spec import Device, Spec, Workload
 
 FIRST_WITH_CLUSTERS = 90
 
 
-def source(spec: Spec, reference: str, architecture: str = "sm_90") -> str:
-    """A CUDA candidate for the kernel with its numbers left open, checked against the reference. Raises NoProgram."""
-    clusters = int("".join(filter(str.isdigit, architecture)) or 0) >= FIRST_WITH_CLUSTERS
+def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Device = "cuda") -> str:
+    """A candidate for the kernel with its numbers left open, checked against the reference. Raises NoProgram.
+
+    On CUDA `architecture` says what the device can; C++ leaves that to its compiler.
+    """
     meaning = Meaning(spec, reference)
-    cuda = [w for w in spec.workloads if "cuda" in w.devices]
-    dtypes = tuple(dtype for dtype in spec.dtypes if any(w.dtype == dtype for w in cuda))
+    workloads = [w for w in spec.workloads if device in w.devices]
+    dtypes = tuple(dtype for dtype in spec.dtypes if any(w.dtype == dtype for w in workloads))
+    if not dtypes:
+        raise NoProgram(f"the kernel has no workload for {device}")
     sized: dict[str, list[Workload]] = {
-        dtype: [w for w in cuda if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes
+        dtype: [w for w in workloads if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes
     }
-    program = meaning.program(dtypes[0], 1)
-    first = schedule(meaning.program, dtypes, sized, Choice(clusters=clusters))
-    text = meaning.text(first, open_numbers(program, clusters))
+    if device == "cpu":
+        text = meaning.text(cpu_schedule(meaning.program, dtypes, sized), CPU_NUMBERS)
+    else:
+        clusters = int("".join(filter(str.isdigit, architecture)) or 0) >= FIRST_WITH_CLUSTERS
+        program = meaning.program(dtypes[0], 1)
+        first = schedule(meaning.program, dtypes, sized, Choice(clusters=clusters))
+        text = meaning.text(first, open_numbers(program, clusters))
     for found in meaning.programs():
         check(found, reference)
     return text
@@ -52,7 +61,7 @@ class Meaning:
 
     def text(self, schedule: Schedule, open: dict[str, tuple[int, ...]] | None = None) -> str:
         """The candidate's source under a schedule; numbers named in `open` are left to the tune gate. Raises NoProgram."""
-        file = File(self.spec, self.program, open)
+        file = (File if schedule.device == "cuda" else CpuFile)(self.spec, self.program, open)
         for dtype, versions in schedule.versions.items():
             file.entry(dtype, versions)
         return file.text(schedule)

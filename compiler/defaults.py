@@ -71,6 +71,38 @@ def _versions(programs, dtype: str, workloads: list[Workload], choice: Choice, l
     yield Version(vector=1, narrow=False, kernels=last)
 
 
+CPU_LANES = 16
+"""Of a pack for a CPU: two registers of AVX2, one of AVX-512."""
+CPU_TILE = 16
+"""Packs of columns that are reduced side by side, so that a row's bytes lie in a line."""
+
+
+def cpu_schedule(programs, dtypes: tuple[str, ...], workloads: dict[str, list[Workload]]) -> Schedule:
+    """Versions for every dtype: packs where every workload's sizes are multiples of them, and one without."""
+    return Schedule(versions={d: tuple(_cpu_versions(programs, d, workloads.get(d, []))) for d in dtypes}, device="cpu")
+
+
+def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[Version]:
+    for width in (CPU_LANES, CPU_LANES // 2, 1):
+        program = programs(dtype, width)
+        if width > 1 and not any(all(w.axes[axis] % by == 0 for axis, by in program.packs.items()) for w in workloads):
+            continue
+        if width == CPU_LANES // 2 and all(
+            all(w.axes[axis] % (2 * by) == 0 for axis, by in program.packs.items()) for w in workloads
+        ):
+            continue
+        yield Version(vector=width, narrow=False, kernels=tuple(_cpu_plan(kernel, width) for kernel in program.kernels))
+
+
+def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
+    members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
+    if kernel.layout == ROW:
+        return KernelPlan(members=members, sketch=Rows(vector=width))
+    if columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
+        return KernelPlan(members=members, sketch=Columns(vector=width, lanes=CPU_TILE))
+    return KernelPlan(members=members, sketch=Elements(vector=width))
+
+
 def _row_kernels(program: Program) -> list[PackedKernel]:
     return [kernel for kernel in program.kernels if kernel.layout == ROW]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kernels.spec import Frozen
+from kernels.spec import Device, Frozen
 
 
 class Elements(Frozen):
@@ -79,6 +79,7 @@ class Schedule(Frozen):
     """Versions in the order in which the host tries them, by dtype; the last of each has no guard and is scalar: total."""
 
     versions: dict[str, tuple[Version, ...]]
+    device: Device = "cuda"
 
     def head(self) -> str:
         """The comment at the head of an emitted text."""

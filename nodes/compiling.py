@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from harness.once import Once
+from harness.records import DeviceFacts
 from harness.store import digest
 from kernels.spec import Spec
 
@@ -14,18 +15,18 @@ STEP = "compile the reference"
 _found: Once[tuple[str, str]] = Once()
 
 
-def compiled(spec: Spec, reference: str, architecture: str) -> tuple[str, str]:
+def compiled(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
     """(source, ""), or ("", one sentence why there is none); worked out once in this process."""
-    name = digest(spec.model_dump_json(), reference, architecture)
-    return _found.get(name, lambda: _compiled(spec, reference, architecture))
+    name = digest(spec.model_dump_json(), reference, device.device, device.architecture)
+    return _found.get(name, lambda: _compiled(spec, reference, device))
 
 
-def _compiled(spec: Spec, reference: str, architecture: str) -> tuple[str, str]:
+def _compiled(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
     from compiler.compile import source  # imports torch
     from compiler.frontend import NoProgram
 
     try:
-        return source(spec, reference, architecture), ""
+        return source(spec, reference, device.architecture, device.device), ""
     except NoProgram as none:
         return "", str(none)
     except Exception as error:  # noqa: BLE001 -- a defect of the compiler must not end a run that rewrites can serve

@@ -30,7 +30,11 @@ def _prelude() -> str:
 
 
 class File:
-    """One file under construction."""
+    """One file under construction; of C++ see cpu.py."""
+
+    last: tuple[str, ...] = ("cudaStream_t stream",)
+    """Parameters of an entry behind the spec's."""
+    element = staticmethod(element_type)
 
     def __init__(self, spec: Spec, programs, open: dict[str, tuple[int, ...]] | None = None) -> None:
         """`programs`: (dtype, vector) -> Program. `open`: numbers that the tune gate may choose, each with its choices."""
@@ -73,7 +77,7 @@ class File:
     def entry(self, dtype: str, versions: tuple[Version, ...]) -> None:
         spec = self.spec
         program = self.programs(dtype, versions[-1].vector)
-        types = {t.name: element_type((program.outputs | program.inputs)[t.name].dtype) for t in spec.tensors}
+        types = {t.name: self.element((program.outputs | program.inputs)[t.name].dtype) for t in spec.tensors}
         parameters = []
         for argument in spec.arguments:
             if argument.kind == "tensor":
@@ -88,7 +92,7 @@ class File:
         for axis in spec.axes:
             if axis not in given and any(re.search(rf"\b{axis}\b", line) for line in lines):
                 raise NoProgram(f"the size {axis} is no argument of the entry")
-        head = f'extern "C" void {spec.entry_name}_{dtype}({", ".join([*parameters, "cudaStream_t stream"])}) {{'
+        head = f'extern "C" void {spec.entry_name}_{dtype}({", ".join([*parameters, *self.last])}) {{'
         self.entries.append("\n".join([head, *lines, "}", ""]))
 
     def _version(self, dtype: str, version: Version) -> list[str]:

@@ -8,7 +8,7 @@ import sympy
 import torch
 
 from compiler.codegen.levels import Store, folds_of, hoist, run_pass, stores_of
-from compiler.codegen.text import Printer, Text, Window, element_type
+from compiler.codegen.text import Printer, Text, Window
 from compiler.draft.expressions import Expr, walk
 from compiler.draft.index import Index, index_is_divided
 from compiler.draft.partition import Member
@@ -60,7 +60,7 @@ def signature(text: Text, stores: list[Store], roots: list[Expr], counts: list[I
             continue
         const = "" if name in written else "const "
         restrict = "" if name in written and name in read else "__restrict__ "
-        parameters.append(f"{const}{element_type(buffer.dtype)}* {restrict}{name}")
+        parameters.append(f"{const}{text.element(buffer.dtype)}* {restrict}{name}")
         arguments.append(name)
     parameters += [f"{text.wide} {size}" for size in sizes]
     arguments += [f"static_cast<{text.wide}>({_size_text(program, size)})" for size in sizes]
@@ -163,7 +163,7 @@ def rows_function(
                 held = text.fold_names[member]
                 call = f"team_reduce<Threads, Team, Split>({held}, {_typed(text, member)}, {text.join(member)})"
                 top.line(f"{held} = {call};")
-        _row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1])
+        row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (live && member == 0) {")
     if folds:
         top.line("leave_cluster<Split>();")
     head = (
@@ -181,12 +181,13 @@ def _typed(text: Text, member: Member) -> str:
     return f"static_cast<{text.fold_type(member)}>({text.identity(member)})"
 
 
-def _row_stores(text: Text, top: Scope, stores: list[Store]) -> None:
+def row_stores(text: Text, top: Scope, stores: list[Store], who: str) -> None:
+    """What is written once a row, in a block that `who` opens."""
     if not stores:
         return
     hoist(text, [s.value for s in stores], 0, top, {})
-    top.line("if (live && member == 0) {")
-    inner = Scope(2, top)
+    top.line(who)
+    inner = Scope(top.indent + 1, top)
     printer = Printer(text, inner, [s.value for s in stores], {})
     for store in stores:
         value = text.stored_text(store.buffer, printer.text(store.value, inner))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compiler.codegen.text import Printer, Text, Window, element_type
+from compiler.codegen.text import Printer, Text, Window
 from compiler.draft.expressions import Expr, make, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member
@@ -118,7 +118,7 @@ def run_pass(
             continue
         lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
         printer = Printer(text, pack, needed, {})
-        pack.line(f"const auto {name} = load_pack<{window.width}>({text.address(window, pack, printer)});")
+        pack.line(f"{text.bound} {name} = load_pack<{window.width}>({text.address(window, pack, printer)});")
     hoist(text, roots, last - 1, pack, lanes)
     made.shared = pack.lines
     inner = Scope(1 if text.width > 1 else 0, pack)
@@ -129,24 +129,23 @@ def run_pass(
         if not name.isidentifier() and len(roots) > 1:
             name = body._named(root, name, inner)
         values.append(name)
-    lane = text.lane if text.width > 1 else 0
     for member, value in zip(folds, values, strict=False):
         name = text.fold_names[member]
-        inner.line(text.step(member, f"{name}[{lane}]" if array else name, value))
+        inner.line(text.step(member, f"{name}[{text.lane_name}]" if array else name, value))
     packs = _store_packs(text, stores)
     for store, value in zip(stores, values[len(folds) :], strict=True):
-        element = text.stored_text(store.buffer, value)
         if store in packs:
             window, name, at = packs[store]
-            inner.line(f"{name}.at[{text.index(at)}] = {element};")
+            inner.line(f"{name}.at[{text.index(at)}] = {text.lane_stored(store.buffer, value)};")
         else:
+            element = text.stored_text(store.buffer, value)
             inner.line(f"{text.pointer(store.buffer)}[{text.index(store.place)}] = {element};")
     made.lanes = inner.lines
     if text.width > 1:
         loop = f"for (int {text.lane} = 0; {text.lane} < {text.width}; ++{text.lane}) {{"
-        made.lanes = ["#pragma unroll", loop, *inner.lines, "}"]
+        made.lanes = [text.over_lanes, loop, *inner.lines, "}"]
     for window, name in dict.fromkeys((window, name) for window, name, _ in packs.values()):
-        made.loads.append(f"Pack<{element_type(window.buffer.dtype)}, {window.width}> {name};")
+        made.loads.append(f"{text.type_of(window)} {name};")
         made.stores.append(f"store_pack({text.address(window, pack, None)}, {name});")
     return made
 

@@ -41,12 +41,19 @@ class Window:
 
 
 class Text:
-    """Names and expressions of one kernel."""
+    """Names and expressions of one kernel; of C++ see cpu.py."""
+
+    over_lanes = "#pragma unroll"
+    """What stands before a loop over lanes."""
+    bound = "const auto"
+    """What a loaded pack is bound to."""
 
     def __init__(self, program: Program, kernel: PackedKernel, wide: str, fast: bool) -> None:
         self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
         self.lane = program.lane
         self.width = kernel.width
+        self.lane_name = str(self.lane) if self.width > 1 else "0"
+        """Of an accumulator among the lanes'."""
         self.levels: list[set[sympy.Symbol]] = [set(), {kernel.pack}]
         if kernel.layout == ROW:
             self.levels[0] |= kernel.row.free_symbols
@@ -170,8 +177,11 @@ class Text:
 
     # ------------------------------------------------------------------------------------------ text
 
+    def element(self, dtype: torch.dtype) -> str:
+        return element_type(dtype)
+
     def type_of(self, window: Window) -> str:
-        return f"Pack<{element_type(window.buffer.dtype)}, {window.width}>"
+        return f"Pack<{self.element(window.buffer.dtype)}, {window.width}>"
 
     def pointer(self, buffer: Buffer) -> str:
         """A buffer's name in the kernel: what is changed in place has one pointer."""
@@ -215,6 +225,30 @@ class Text:
     def loaded_text(self, buffer: Buffer, text: str) -> str:
         return f"to_float({text})" if buffer.dtype in HALVES else text
 
+    def lane_stored(self, buffer: Buffer, text: str) -> str:
+        """A computed value as an element of a pack."""
+        return self.stored_text(buffer, text)
+
+    def lane_loaded(self, buffer: Buffer, text: str) -> str:
+        """An element of a pack as what is computed with."""
+        return self.loaded_text(buffer, text)
+
+    def operation(self, expr: Expr, parts: list[str]) -> str | None:
+        """The operation where the device has a better text than C's."""
+        op, type = expr.op, expr.type
+        if op == "rsqrt" and type == "float":
+            return f"rsqrtf({_bare(parts[0])})"
+        if self.fast and type == "float":
+            if op == "exp":
+                return f"__expf({_bare(parts[0])})"
+            if op == "sigmoid":
+                return f"__fdividef(1.0f, 1.0f + __expf(-{parts[0]}))"
+            if op == "log":
+                return f"__logf({_bare(parts[0])})"
+            if op == "div":
+                return f"__fdividef({_bare(parts[0])}, {_bare(parts[1])})"
+        return None
+
 
 def _factor(text: str) -> str:
     return f"({text})" if " + " in text or " - " in text else text
@@ -237,12 +271,12 @@ class Printer(Statements):
         if expr.op == "fold":
             member = expr.args[0]
             name = of.fold_names[member]
-            return name if of.kernel.layout == ROW else f"{name}[{of.lane if of.width > 1 else 0}]"
+            return name if of.kernel.layout == ROW else f"{name}[{of.lane_name}]"
         if expr.op in ("load", "load_at"):
             found = of.load_window(expr)
             if found is not None and found[0] in self.lanes:
                 window, lane = found
-                return of.loaded_text(window.buffer, f"{self.lanes[window]}.at[{of.index(lane)}]")
+                return of.lane_loaded(window.buffer, f"{self.lanes[window]}.at[{of.index(lane)}]")
             if expr.op == "load_at":
                 buffer, base, stride, place = expr.args
                 step = f"static_cast<int64_t>({_bare(self.text(place, scope))}) * {_factor(of.index(stride))}"
@@ -250,20 +284,9 @@ class Printer(Statements):
         return super()._print(expr, scope)
 
     def _operation(self, expr: Expr, parts: list[str]) -> str:
-        op, type = expr.op, expr.type
+        op = expr.op
         if op in BITS:
             return f"({parts[0]} {BITS[op]} {parts[1]})"
         if op in ("floor_quotient", "floor_remainder"):
             return f"{op}({_bare(parts[0])}, {_bare(parts[1])})"
-        if op == "rsqrt" and type == "float":
-            return f"rsqrtf({_bare(parts[0])})"
-        if self.of.fast and type == "float":
-            if op == "exp":
-                return f"__expf({_bare(parts[0])})"
-            if op == "sigmoid":
-                return f"__fdividef(1.0f, 1.0f + __expf(-{parts[0]}))"
-            if op == "log":
-                return f"__logf({_bare(parts[0])})"
-            if op == "div":
-                return f"__fdividef({_bare(parts[0])}, {_bare(parts[1])})"
-        return super()._operation(expr, parts)
+        return self.of.operation(expr, parts) or super()._operation(expr, parts)

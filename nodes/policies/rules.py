@@ -189,9 +189,9 @@ class RulesPolicy:
 def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
     """The compiler's kernel of what the reference means, once in a run and before everything else."""
     tried = [*(a.plan for a in request.attempts), *(o.plan for o in request.objections)]
-    if request.device.device != "cuda" or not request.reference or any(compiling.STEP in plan.steps for plan in tried):
+    if not request.reference or any(compiling.STEP in plan.steps for plan in tried):
         return
-    if compiling.compiled(request.spec, request.reference, request.device.architecture)[0]:
+    if compiling.compiled(request.spec, request.reference, request.device)[0]:
         why = "written anew from what reference.py computes, its numbers left to the search"
         yield Plan(
             id=digest(compiling.STEP, request.reference)[:12], title=compiling.STEP, steps=(compiling.STEP,), rationale=why,
@@ -202,7 +202,7 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
 def _compiled(request: CoderRequest) -> CoderAnswer:
     if request.repair:
         return CoderAnswer(reason="the compiler has one text for a reference, and it failed")
-    source, reason = compiling.compiled(request.spec, request.reference, request.device.architecture)
+    source, reason = compiling.compiled(request.spec, request.reference, request.device)
     return CoderAnswer(source=source, reason=reason or request.plan.title)
 
 

@@ -93,7 +93,7 @@ def test_a_defect_of_the_compiler_ends_no_run(silu, monkeypatch):
     kernel, reference = silu
     monkeypatch.setattr("compiler.compile.lower_program", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="the compiler failed"):
-        assert compiled(kernel.spec, reference + "# once", "sm_90") == (
+        assert compiled(kernel.spec, reference + "# once", H100) == (
             "", "the compiler failed on this reference: ZeroDivisionError"
         )  # fmt: skip
 

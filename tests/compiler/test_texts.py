@@ -53,7 +53,7 @@ BITS = (
 HALVES = "torch.cat((x[:, x.shape[1] // 2 :] * 2, x[:, : x.shape[1] // 2] - eps), -1)"
 
 
-def drawn(seed: int) -> tuple[str, str, Choice, list[str]]:
+def drawn(seed: int, device: str = "cuda") -> tuple[str, str, Choice, list[str]]:
     """(spec.py, reference.py, a choice of numbers, workloads for the emulation)."""
     draw = random.Random(seed)
     dtype = draw.choice(("float16", "bfloat16", "float32"))
@@ -72,7 +72,7 @@ def drawn(seed: int) -> tuple[str, str, Choice, list[str]]:
     sizes = [(draw.choice((1, 3, 37)), draw.choice((8, 16, 64, 136, 520))) for _ in range(3)]
     sizes.append((draw.choice((2, 5)), draw.choice((12, 20, 92, 260))))
     workloads = "\n        ".join(
-        f'Workload(axes={{"rows": {rows}, "cols": {cols}}}, dtype={dtype!r}, devices=("cuda",)),'
+        f'Workload(axes={{"rows": {rows}, "cols": {cols}}}, dtype={dtype!r}, devices=({device!r},)),'
         for rows, cols in dict.fromkeys(sizes)
     )
     spec = SPEC.format(dtype=dtype, role="inout" if in_place else "input", outputs=outputs, workloads=workloads)

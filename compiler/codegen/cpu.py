@@ -1,0 +1,283 @@
+"""The C++ file of a program: loops over rows, packs or tiles of columns, lanes that g++ vectorises, OpenMP around them.
+
+Every function does a range of its outermost loop, so that `in_parallel` (cpu/prelude.h) shares it among threads.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import sympy
+import torch
+
+from compiler.codegen.host import File
+from compiler.codegen.kernels import Function, in_axes, indented, row_stores, signature
+from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
+from compiler.codegen.text import Text, Window
+from compiler.draft.expressions import Expr
+from compiler.draft.partition import ROW, Member
+from compiler.draft.printing import STORED, Scope, _bare, index_text
+from compiler.draft.tensors import Buffer
+from compiler.frontend import NoProgram
+from compiler.program import PackedKernel, Program
+from compiler.schedule import Columns, KernelPlan, Rows, Schedule
+
+PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
+HALVES = {torch.float16: "_Float16", torch.bfloat16: "bfloat16"}
+STRIP = 16
+"""Lanes where packs are of one element."""
+BLOCK = 64
+"""Steps whose sum is made apart before it is added to the others': a million numbers are not added one by one."""
+
+
+@functools.cache
+def _prelude() -> str:
+    return PRELUDE.read_text()
+
+
+def element_type(dtype: torch.dtype) -> str:
+    if dtype not in STORED and dtype not in HALVES:
+        raise NoProgram(f"C++ has no type for {str(dtype).removeprefix('torch.')}")
+    return STORED.get(dtype) or HALVES[dtype]
+
+
+class CpuText(Text):
+    """Of C++: packs hold floats, every lane has an accumulator of its own, packs of one element go in strips."""
+
+    over_lanes = "#pragma omp simd"
+    bound = "const auto&"
+
+    def __init__(self, program: Program, kernel: PackedKernel) -> None:
+        super().__init__(program, kernel, "int64_t", False)
+        self.lanes = self.width if self.width > 1 else STRIP
+        self.lane_name = str(self.lane) if self.width > 1 else self.fresh("lane")
+        self.packs = sympy.expand((kernel.length if kernel.layout == ROW else kernel.rows) / self.width)
+
+    def element(self, dtype: torch.dtype) -> str:
+        return element_type(dtype)
+
+    def type_of(self, window: Window) -> str:
+        kind = window.buffer.dtype
+        return f"Pack<{'float' if kind in HALVES else element_type(kind)}, {window.width}>"
+
+    def stored_text(self, buffer: Buffer, text: str) -> str:
+        return f"to<{element_type(buffer.dtype)}>({_bare(text)})"
+
+    def lane_stored(self, buffer: Buffer, text: str) -> str:
+        return _bare(text) if buffer.dtype in HALVES else self.stored_text(buffer, text)
+
+    def lane_loaded(self, buffer: Buffer, text: str) -> str:
+        return text if self.width > 1 or buffer.dtype not in HALVES else f"to_float({text})"
+
+    def operation(self, expr: Expr, parts: list[str]) -> str | None:
+        if expr.op == "exp":
+            return f"exponential({_bare(parts[0])})"
+        if expr.op == "sigmoid":
+            one = "1.0f" if expr.type == "float" else "1.0"
+            return f"({one} / ({one} + exponential(-{parts[0]})))"
+        return None
+
+    # ------------------------------------------------------------------------------------------ loops
+
+    def in_lanes(self, made: list[str]) -> list[str]:
+        """A pass of one pack; where packs are of one element, of each lane of the strip that begins at `first`."""
+        if self.width > 1:
+            return made
+        pack, lane = self.kernel.pack, self.lane_name
+        return [
+            self.over_lanes, f"for (int64_t {lane} = 0; {lane} < count; ++{lane}) {{",
+            f"    const int64_t {pack} = first + {lane};", *indented(made, 1), "}",
+        ]  # fmt: skip
+
+    def over_packs(self, made: list[str], begin: str, end: str) -> list[str]:
+        """The lines for each pack or strip from `begin` to `end`."""
+        if self.width > 1:
+            pack = self.kernel.pack
+            return [f"for (int64_t {pack} = {begin}; {pack} < {end}; ++{pack}) {{", *indented(made, 1), "}"]
+        return [
+            f"for (int64_t first = {begin}; first < {end}; first += {STRIP}) {{",
+            f"    const int64_t count = {end} - first < {STRIP} ? {end} - first : {STRIP};", *indented(made, 1), "}",
+        ]  # fmt: skip
+
+    def accumulators(self, names: dict[Member, str], deep: str = "") -> list[str]:
+        """Arrays of lanes, `deep` of them, at their starts."""
+        return [
+            line for member, name in names.items()
+            for line in (f"{self.fold_type(member)} {name}{deep}[{self.lanes}];", self.restart(member, name, bool(deep)))
+        ]  # fmt: skip
+
+    def restart(self, member: Member, name: str, nested: bool) -> str:
+        set_one = f"one = {self.identity(member)};"
+        inner = f"for (auto& tile : {name}) {{ for (auto& one : tile) {{ {set_one} }} }}"
+        return inner if nested else f"for (auto& one : {name}) {{ {set_one} }}"
+
+    def add(self, member: Member, total: str, part: str) -> list[str]:
+        """`total` of each lane gets what was made apart."""
+        lane = "one"
+        joined = f"{total}[{lane}] = ({self.join(member)})({total}[{lane}], {part}[{lane}]);"
+        return [self.over_lanes, f"for (int {lane} = 0; {lane} < {self.lanes}; ++{lane}) {{ {joined} }}"]
+
+
+def _names(text: CpuText, folds: list[Member], word: str = "") -> dict[Member, str]:
+    return {m: text.fresh(f"{m.definition.origin}_{m.definition.kind}{word}") for m in folds}
+
+
+def _finished(text: CpuText, kernel: PackedKernel, name: str, lines: list[str], parameters, arguments) -> Function:
+    given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
+    whole = "\n".join([f"void {name}({given}) {{", *lines, "}", ""])
+    return Function(name, whole, tuple(parameters), tuple(arguments), (), kernel)
+
+
+def rows_function(program: Program, kernel: PackedKernel, name: str) -> Function:
+    """Rows from `begin` to `end`, each stage of reductions a loop over the row."""
+    text = CpuText(program, kernel)
+    stores = stores_of(text)
+    folds = folds_of(text, stores)
+    full = [store for store in stores if not store.per_row]
+    final = max((store.stage for store in full), default=-1)
+    last_fold = max((member.stage for member in folds), default=-1)
+    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    parameters, arguments = signature(text, stores, roots, [kernel.rows, text.packs])
+    row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
+    end = index_text(text.packs)
+    top = Scope(2)
+    for stage in range(max(final, last_fold + 1) + 1):
+        here = [m for m in folds if m.stage == stage]
+        written = full if stage == final else []
+        if here:
+            hoist(text, [text.value(m) for m in here], 0, top, {})
+            totals, parts = _names(text, here, "_lanes"), _names(text, here, "_part")
+            text.fold_names |= parts
+            top.lines += indented(text.accumulators(totals), 2)
+            made = text.in_lanes(run_pass(text, top, here, [], array=True).lines(0))
+            step = BLOCK * (1 if text.width > 1 else STRIP)
+            top.lines += indented([
+                f"for (int64_t block = 0; block < {end}; block += {step}) {{",
+                f"    const int64_t block_end = block + {step} < {end} ? block + {step} : {end};",
+                *indented(text.accumulators(parts), 1), *indented(text.over_packs(made, "block", "block_end"), 1),
+                *indented([line for m in here for line in text.add(m, totals[m], parts[m])], 1), "}",
+            ], 2)  # fmt: skip
+            for member, held in _names(text, here).items():
+                text.fold_names[member] = held
+                type = text.fold_type(member)
+                top.line(f"const {type} {held} = join_lanes({totals[member]}, {text.join(member)});")
+        if written:
+            hoist(text, [s.value for s in written], 0, top, {})
+            made = text.in_lanes(run_pass(text, top, [], written).lines(0))
+            top.lines += indented(text.over_packs(made, "0", end), 2)
+        row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "{")
+    lines = [f"    for (int64_t {row} = begin; {row} < end; ++{row}) {{", *top.lines, "    }"]
+    return _finished(text, kernel, name, lines, parameters, arguments)
+
+
+def elements_function(program: Program, kernel: PackedKernel, name: str) -> Function:
+    """Packs from `begin` to `end`; reductions of each element one after another."""
+    text = CpuText(program, kernel)
+    stores = stores_of(text)
+    folds = folds_of(text, stores)
+    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    parameters, arguments = signature(text, stores, roots, [text.packs, *(end for _, end in kernel.inner)])
+    top = Scope(1)
+    hoist(text, roots, 0, top, {})
+    body = Scope(0, top)
+    for stage in sorted({m.stage for m in folds}):
+        here = [m for m in folds if m.stage == stage]
+        if text.width > 1:
+            hoist(text, [text.value(m) for m in here], 1, body, {})
+        names = _names(text, here)
+        text.fold_names |= names
+        body.lines += text.accumulators(names)
+        made = text.in_lanes(run_pass(text, body, here, [], array=True).lines(0))
+        for loop, size in reversed(kernel.inner):
+            head = f"for (int64_t {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{"
+            made = [head, *indented(made, 1), "}"]
+        body.lines += made
+    body.lines += text.in_lanes(run_pass(text, body, [], stores).lines(0))
+    lines = [*top.lines, *indented(text.over_packs(body.lines, "begin", "end"), 1)]
+    return _finished(text, kernel, name, lines, parameters, arguments)
+
+
+def columns_function(program: Program, kernel: PackedKernel, name: str, tile: int) -> Function:
+    """Tiles of `tile` packs of columns, from `begin` to `end`: the rows go by once, every column has its accumulator."""
+    text = CpuText(program, kernel)
+    stores = stores_of(text)
+    folds = folds_of(text, stores)
+    (loop, length), end = kernel.inner[0], index_text(text.packs)
+    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    parameters, arguments = signature(text, stores, roots, [text.packs, length])
+    top = Scope(2)
+    hoist(text, [text.value(m) for m in folds], 0, top, {})
+    totals, parts = _names(text, folds, "_lanes"), _names(text, folds, "_part")
+
+    def over_tile(lines: list[str]) -> list[str]:
+        each = 1 if text.width > 1 else STRIP
+        place = f"(tile * {tile} + column) * {each}"
+        head = [f"const int64_t {kernel.pack} = {place};"] if text.width > 1 else [
+            f"const int64_t first = {place}, count = {end} - first < {STRIP} ? {end} - first : {STRIP};"
+        ]  # fmt: skip
+        return ["for (int64_t column = 0; column < columns; ++column) {", *indented([*head, *lines], 1), "}"]
+
+    text.fold_names |= {member: f"{part}[column]" for member, part in parts.items()}
+    made = text.in_lanes(run_pass(text, Scope(2, top), folds, [], array=True).lines(0))
+    added = [line for m in folds for line in text.add(m, f"{totals[m]}[column]", f"{parts[m]}[column]")]
+    deep, length_text = f"[{tile}]", index_text(length)
+    text.fold_names |= {member: f"{total}[column]" for member, total in totals.items()}
+    last = text.in_lanes(run_pass(text, Scope(2, top), [], stores).lines(0))
+    whole = f"{end}" if text.width > 1 else f"({end} + {STRIP - 1}) / {STRIP}"
+    lines = [
+        "for (int64_t tile = begin; tile < end; ++tile) {",
+        f"    const int64_t left = {whole} - tile * {tile}, columns = left < {tile} ? left : {tile};", *(line[4:] for line in top.lines),
+        *indented(text.accumulators(totals, deep), 1),
+        f"    for (int64_t block = 0; block < {length_text}; block += {BLOCK}) {{",
+        f"        const int64_t block_end = block + {BLOCK} < {length_text} ? block + {BLOCK} : {length_text};",
+        *indented(text.accumulators(parts, deep), 2),
+        f"        for (int64_t {loop} = block; {loop} < block_end; ++{loop}) {{", *indented(over_tile(made), 3), "        }",
+        *indented(over_tile(added), 2), "    }", *indented(over_tile(last), 1), "}",
+    ]  # fmt: skip
+    return _finished(text, kernel, name, indented(lines, 1), parameters, arguments)
+
+
+class CpuFile(File):
+    """One file under construction."""
+
+    last = ()
+    element = staticmethod(element_type)
+
+    def _made(
+        self, program: Program, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
+    ) -> Function:
+        if isinstance(plan.sketch, Rows):
+            return rows_function(program, kernel, name)
+        if isinstance(plan.sketch, Columns):
+            return columns_function(program, kernel, name, plan.sketch.lanes)
+        return elements_function(program, kernel, name)
+
+    def _launch(self, program: Program, together, narrow: bool) -> list[str]:
+        return [line for function, plan in together for line in self._call(program, function, plan)]
+
+    def _call(self, program: Program, function: Function, plan: KernelPlan) -> list[str]:
+        kernel = function.kernel
+        count, work = kernel.rows, sympy.expand(kernel.rows * kernel.length)
+        steps = in_axes(program, count)
+        if not isinstance(plan.sketch, Rows):
+            steps = in_axes(program, sympy.expand(count / kernel.width))
+        if isinstance(plan.sketch, Columns):
+            packs = plan.sketch.lanes * (1 if kernel.width > 1 else STRIP)
+            steps = f"({steps} + {packs - 1}) / {packs}"
+        given = ", ".join([*function.arguments, "begin", "end"])
+        body = f"[&](int64_t begin, int64_t end) {{ {function.name}({given}); }}"
+        return [f"in_parallel({steps}, {in_axes(program, work)}, {body});"]
+
+    def text(self, schedule: Schedule) -> str:
+        defined = [
+            f"#define {name} {numbers[0]}" + (f"  // tune: {' '.join(map(str, sorted(numbers)))}" if self.open else "")
+            for name, numbers in (self.open or CPU_NUMBERS).items()
+        ]
+        return "\n".join([
+            schedule.head(), *defined, "", _prelude(), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
+        ])  # fmt: skip
+
+
+CPU_NUMBERS = {"PARALLEL_FROM": (32768, 8192, 262144), "STREAM": (0, 1)}
+"""Elements from which threads share the work; whether results go past the caches. The default first."""

@@ -1,0 +1,247 @@
+// What generated C++ calls. The generator puts it in this file whole; g++ and clang take it by itself.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-math-errno", "no-trapping-math")  // else sqrtf and comparisons keep loops from being vectorised
+#endif
+
+// With vector forms by the C library, which g++ takes by itself only under -ffast-math.
+#if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ >= 35
+extern "C" {
+#define VECTOR_FORM(name) _Pragma("omp declare simd notinbranch") __attribute__((const)) float name(float) noexcept;
+VECTOR_FORM(logf)
+VECTOR_FORM(log1pf)
+VECTOR_FORM(log2f)
+VECTOR_FORM(exp2f)
+VECTOR_FORM(expm1f)
+VECTOR_FORM(tanhf)
+VECTOR_FORM(erff)
+VECTOR_FORM(erfcf)
+VECTOR_FORM(sinf)
+VECTOR_FORM(cosf)
+VECTOR_FORM(atanf)
+#undef VECTOR_FORM
+#pragma omp declare simd notinbranch
+__attribute__((const)) float powf(float, float) noexcept;
+#pragma omp declare simd notinbranch
+__attribute__((const)) float atan2f(float, float) noexcept;
+}
+#endif
+
+namespace {
+
+struct bfloat16 {
+    uint16_t bits;
+};
+
+template <typename To, typename From>
+inline To as_bits(From value) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+template <typename T>
+inline T to_float(T value) { return value; }
+inline float to_float(_Float16 value) { return static_cast<float>(value); }
+inline float to_float(bfloat16 value) { return as_bits<float>(static_cast<uint32_t>(value.bits) << 16); }
+
+template <typename T, typename From>
+inline T to(From value) { return static_cast<T>(value); }
+template <>
+inline bfloat16 to<bfloat16, float>(float value) {  // to nearest, ties to even; a NaN stays one
+    const uint32_t bits = as_bits<uint32_t>(value), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return {static_cast<uint16_t>(value != value ? (bits >> 16) | 0x40u : rounded)};
+}
+
+[[maybe_unused]] inline float round_to_float16(float value) { return to_float(to<_Float16>(value)); }
+[[maybe_unused]] inline float round_to_bfloat16(float value) { return to_float(to<bfloat16>(value)); }
+template <typename T>
+inline int32_t round_to_int8(T value) { return static_cast<int8_t>(value); }
+template <typename T>
+inline int32_t round_to_uint8(T value) { return static_cast<uint8_t>(value); }
+template <typename T>
+inline int32_t round_to_int16(T value) { return static_cast<int16_t>(value); }
+
+// Of integers, towards minus infinity.
+template <typename T>
+inline T floor_quotient(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+template <typename T>
+inline T floor_remainder(T a, T b) { return a - floor_quotient(a, b) * b; }
+
+// NaN wins, as in torch.
+template <typename T>
+inline T maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
+template <typename T>
+inline T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+
+// e^x to 1 ulp or so: x = n ln 2 + r, a polynomial for e^r, 2^n by two factors, so that subnormal results come out too.
+[[maybe_unused]] inline float exponential(float x) {
+    x = x < -104.0f ? -104.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: its last bit is worth one
+    const float n = shifted - 12582912.0f, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    float tail = r * 1.38887862e-3f + 8.33346703e-3f;
+    tail = tail * r + 4.16669185e-2f;
+    tail = tail * r + 1.66666660e-1f;
+    tail = tail * r + 5.00000000e-1f;
+    const int32_t exponent = as_bits<int32_t>(shifted) - 0x4b400000, half = exponent >> 1;
+    const float low = as_bits<float>((half + 127) << 23), high = as_bits<float>((exponent - half + 127) << 23);
+    return ((tail * r) * r + r + 1.0f) * low * high;
+}
+[[maybe_unused]] inline double exponential(double x) { return exp(x); }
+
+// Neighbouring elements; 16-bit floats are floats in it, converted by the hardware.
+template <typename T, int Items>
+struct Pack {
+    T at[Items];
+};
+
+template <int Items, typename T>
+inline const Pack<T, Items>& load_pack(const T* from) {  // where it lies: a copy would go through the stack
+    return *reinterpret_cast<const Pack<T, Items>*>(from);
+}
+
+template <int Items>
+inline Pack<float, Items> load_pack(const _Float16* from) {
+    Pack<float, Items> pack;
+#if defined(__F16C__)
+    if constexpr (Items % 8 == 0) {
+        for (int item = 0; item < Items; item += 8) {
+            const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + item));
+            _mm256_storeu_ps(pack.at + item, _mm256_cvtph_ps(words));
+        }
+        return pack;
+    }
+#endif
+    for (int item = 0; item < Items; ++item) {
+        pack.at[item] = to_float(from[item]);
+    }
+    return pack;
+}
+
+template <int Items>
+inline Pack<float, Items> load_pack(const bfloat16* from) {
+    Pack<float, Items> pack;
+#if defined(__AVX2__)
+    if constexpr (Items % 8 == 0) {
+        for (int item = 0; item < Items; item += 8) {
+            const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + item));
+            const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16);
+            _mm256_storeu_ps(pack.at + item, _mm256_castsi256_ps(wide));
+        }
+        return pack;
+    }
+#endif
+    for (int item = 0; item < Items; ++item) {
+        pack.at[item] = to_float(from[item]);
+    }
+    return pack;
+}
+
+// Past the caches where STREAM says so: what is written is not read first.
+template <typename Wide>
+inline void put(void* to, const Wide& bytes) {
+#if defined(__AVX2__)
+    if constexpr (sizeof(Wide) % 32 == 0) {
+        const bool streaming = STREAM && reinterpret_cast<uintptr_t>(to) % 32 == 0;
+        for (unsigned part = 0; part < sizeof(Wide) / 32; ++part) {
+            const __m256i moved = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(&bytes) + part);
+            __m256i* place = static_cast<__m256i*>(to) + part;
+            streaming ? _mm256_stream_si256(place, moved) : _mm256_storeu_si256(place, moved);
+        }
+        return;
+    }
+#endif
+    memcpy(to, &bytes, sizeof(Wide));
+}
+
+template <int Items, typename T>
+inline void store_pack(T* to, const Pack<T, Items>& pack) { put(to, pack); }
+
+template <int Items>
+inline void store_pack(_Float16* to, const Pack<float, Items>& pack) {
+    Pack<_Float16, Items> narrow;
+#if defined(__F16C__)
+    if constexpr (Items % 8 == 0) {
+        for (int item = 0; item < Items; item += 8) {
+            const __m128i words = _mm256_cvtps_ph(_mm256_loadu_ps(pack.at + item), _MM_FROUND_TO_NEAREST_INT);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(narrow.at + item), words);
+        }
+        return put(to, narrow);
+    }
+#endif
+    for (int item = 0; item < Items; ++item) {
+        narrow.at[item] = static_cast<_Float16>(pack.at[item]);
+    }
+    put(to, narrow);
+}
+
+template <int Items>
+inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
+    Pack<bfloat16, Items> narrow;
+#if defined(__AVX2__)
+    if constexpr (Items % 8 == 0) {
+        for (int item = 0; item < Items; item += 8) {  // as to<bfloat16>
+            const __m256 value = _mm256_loadu_ps(pack.at + item);
+            const __m256i bits = _mm256_castps_si256(value), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+            const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+            const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+            const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+            const __m256i words = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+            const __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(narrow.at + item), _mm_packus_epi32(low, high));
+        }
+        return put(to, narrow);
+    }
+#endif
+    for (int item = 0; item < Items; ++item) {
+        narrow.at[item] = ::to<bfloat16>(pack.at[item]);
+    }
+    put(to, narrow);
+}
+
+// One value of the lanes' partial ones.
+template <int Lanes, typename T, typename Join>
+inline T join_lanes(const T (&values)[Lanes], Join join) {
+    T part[Lanes];
+    memcpy(part, values, sizeof(part));
+    for (int half = Lanes / 2; half > 0; half /= 2) {
+        for (int lane = 0; lane < half; ++lane) {
+            part[lane] = join(part[lane], part[lane + half]);
+        }
+    }
+    return part[0];
+}
+
+// run(begin, end) over [0, count), in parts side by side where there are `work` elements enough.
+template <typename Run>
+inline void in_parallel(int64_t count, int64_t work, Run run) {
+    (void)work;
+#if defined(_OPENMP)
+#pragma omp parallel if (work >= PARALLEL_FROM && count > 1)
+    {
+        const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+        run(count * thread / threads, count * (thread + 1) / threads);
+#else
+    {
+        run(int64_t{0}, count);
+#endif
+#if defined(__x86_64__)
+        if (STREAM) {
+            _mm_sfence();
+        }
+#endif
+    }
+}
+
+}  // namespace

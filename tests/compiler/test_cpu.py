@@ -1,0 +1,83 @@
+"""The C++ of random programs, built by g++ and compared with the reference."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import pytest
+
+from compiler.codegen.cpu import CPU_NUMBERS
+from compiler.compile import Meaning, source
+from compiler.defaults import cpu_schedule
+from compiler.frontend import NoProgram
+from harness.judge.tunables import bake
+from harness.records import DeviceFacts
+from kernels import catalog
+from nodes.compiling import STEP
+from nodes.policies.rules import RulesPolicy
+from nodes.roles import Finding, PlannerRequest
+from tests.compiler.test_texts import drawn
+from tests.nodes.rewrites.emulate.emulation import run, workload
+
+FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-march=native",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+    "-Wall",
+    "-Werror",
+    "-Wno-unknown-pragmas",
+)
+FINDING = Finding(bound="memory", summary="")
+
+
+def built(text: str, folder) -> ctypes.CDLL:
+    (folder / "candidate.cpp").write_text(text)
+    command = ["g++", *FLAGS, str(folder / "candidate.cpp"), "-o", str(folder / "candidate.so")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
+    return ctypes.CDLL(str(folder / "candidate.so"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_drawn_program_is_right_in_cpp(seed, tmp_path):
+    spec, reference, _, workloads = drawn(seed, "cpu")
+    (tmp_path / "spec.py").write_text(spec)
+    (tmp_path / "reference.py").write_text(reference)
+    kernel = catalog.load(str(tmp_path))
+    meaning = Meaning(kernel.spec, reference)
+    made = cpu_schedule(
+        meaning.program, kernel.spec.dtypes, {d: list(kernel.spec.workloads) for d in kernel.spec.dtypes}
+    )
+    text = bake(meaning.text(made, CPU_NUMBERS), {"PARALLEL_FROM": 8192 if seed % 2 else 262144, "STREAM": seed % 2})
+    library = built(text, tmp_path)
+    for named in workloads:
+        for offset in (0, 1):
+            assert run(kernel.spec, kernel, library, workload(named), offset) == "", f"{reference}\n{named}"
+
+
+def test_the_rules_propose_it_on_a_cpu_too():
+    kernel = catalog.load("silu_and_mul")
+    request = PlannerRequest(
+        spec=kernel.spec, device=DeviceFacts(device="cpu", name="", architecture="avx2", units=2, last_level_cache_bytes=1 << 20),
+        finding=FINDING, incumbent="0", source=kernel.baseline("cpu")[1].read_text(), attempts=(),
+        reference=(kernel.folder / "reference.py").read_text(),
+    )  # fmt: skip
+    (plan,) = RulesPolicy().planner(request)
+    assert plan.steps == (STEP,)
+
+
+def test_eight_bit_floats_have_no_cpp():
+    kernel = catalog.load("silu_and_mul")
+    narrow = kernel.spec.model_copy(
+        update={
+            "arguments": tuple(
+                a.model_copy(update={"dtype": "float8_e4m3fn"}) if a.name == "out" else a for a in kernel.spec.arguments
+            )
+        }
+    )
+    with pytest.raises(NoProgram, match="float8"):
+        source(narrow, (kernel.folder / "reference.py").read_text(), device="cpu")
