@@ -211,19 +211,20 @@ def columns_function(program: Program, kernel: PackedKernel, name: str, tile: in
     totals, parts = _names(text, folds, "_lanes"), _names(text, folds, "_part")
 
     def over_tile(lines: list[str]) -> list[str]:
-        each = 1 if text.width > 1 else STRIP
-        place = f"(tile * {tile} + column) * {each}"
-        head = [f"const int64_t {kernel.pack} = {place};"] if text.width > 1 else [
-            f"const int64_t first = {place}, count = {end} - first < {STRIP} ? {end} - first : {STRIP};"
-        ]  # fmt: skip
-        return ["for (int64_t column = 0; column < columns; ++column) {", *indented([*head, *lines], 1), "}"]
+        return ["for (int64_t column = 0; column < columns; ++column) {", *indented(lines, 1), "}"]
+
+    def placed(lines: list[str]) -> list[str]:
+        if text.width > 1:
+            return [f"const int64_t {kernel.pack} = tile * {tile} + column;", *lines]
+        first = f"(tile * {tile} + column) * {STRIP}"
+        return [f"const int64_t first = {first}, count = {end} - first < {STRIP} ? {end} - first : {STRIP};", *lines]
 
     text.fold_names |= {member: f"{part}[column]" for member, part in parts.items()}
-    made = text.in_lanes(run_pass(text, Scope(2, top), folds, [], array=True).lines(0))
+    made = placed(text.in_lanes(run_pass(text, Scope(2, top), folds, [], array=True).lines(0)))
     added = [line for m in folds for line in text.add(m, f"{totals[m]}[column]", f"{parts[m]}[column]")]
     deep, length_text = f"[{tile}]", index_text(length)
     text.fold_names |= {member: f"{total}[column]" for member, total in totals.items()}
-    last = text.in_lanes(run_pass(text, Scope(2, top), [], stores).lines(0))
+    last = placed(text.in_lanes(run_pass(text, Scope(2, top), [], stores).lines(0)))
     whole = f"{end}" if text.width > 1 else f"({end} + {STRIP - 1}) / {STRIP}"
     lines = [
         "for (int64_t tile = begin; tile < end; ++tile) {",
