@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler import operators  # noqa: F401 -- it adds to the table of lowerings
+from compiler import operators, selects  # noqa: F401 -- they add to the table of lowerings
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.drafting import RESERVED
 from compiler.draft.expressions import COMPUTED, cast, loads_of, make

@@ -17,7 +17,7 @@ from kernels import catalog
 from nodes.compiling import STEP
 from nodes.policies.rules import RulesPolicy
 from nodes.roles import Finding, PlannerRequest
-from tests.compiler.test_texts import drawn
+from tests.compiler.test_texts import SELECT, drawn, select_spec
 from tests.nodes.rewrites.emulate.emulation import run, workload
 
 FLAGS = (
@@ -57,6 +57,15 @@ def test_a_drawn_program_is_right_in_cpp(seed, tmp_path):
     for named in workloads:
         for offset in (0, 1):
             assert run(kernel.spec, kernel, library, workload(named), offset) == "", f"{reference}\n{named}"
+
+
+def test_places_of_extremes_and_the_largest_few_are_right_in_cpp(tmp_path):
+    (tmp_path / "spec.py").write_text(select_spec("cpu"))
+    (tmp_path / "reference.py").write_text(SELECT)
+    kernel = catalog.load(str(tmp_path))
+    library = built(source(kernel.spec, SELECT, device="cpu"), tmp_path)
+    for sized in kernel.spec.workloads:
+        assert run(kernel.spec, kernel, library, sized) == "", sized.label
 
 
 def test_the_rules_propose_it_on_a_cpu_too():

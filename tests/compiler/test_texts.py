@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from compiler.compile import Meaning
+from compiler.compile import Meaning, source
 from compiler.defaults import Choice, schedule
 from compiler.frontend import NoProgram
 from compiler.schedule import KernelPlan, Rows, Schedule, Version
@@ -88,6 +88,40 @@ def drawn(seed: int, device: str = "cuda") -> tuple[str, str, Choice, list[str]]
     )  # fmt: skip
     named = [f"{dtype}:rows={rows},cols={cols}" for rows, cols in dict.fromkeys(sizes)]
     return spec, reference, choice, named
+
+
+SELECT = """\
+import torch
+
+
+def reference(x, w, places, codes, eps):
+    weights, ids = torch.softmax(x * w, -1).topk(3, -1)
+    largest, at = x.max(-1)
+    return {"weights": weights, "ids": ids, "least": (x - eps).argmin(-1), "largest": largest, "at": at}
+"""
+SELECTED = "\n".join(
+    f'Tensor(name="{name}", role="output", shape={shape}{kind}),'
+    for name, shape, kind in (
+        ("weights", '("rows", "3")', ""), ("ids", '("rows", "3")', ', dtype="int64"'), ("least", '("rows",)', ', dtype="int64"'),
+        ("largest", '("rows",)', ""), ("at", '("rows",)', ', dtype="int64"'),
+    )
+)  # fmt: skip
+
+
+def select_spec(device: str) -> str:
+    sizes = ((3, 64), (5, 37), (2, 8))
+    workloads = [
+        f'Workload(axes={{"rows": {r}, "cols": {c}}}, dtype="float32", devices=({device!r},)),' for r, c in sizes
+    ]
+    return SPEC.format(dtype="float32", role="input", outputs=SELECTED, workloads="\n".join(workloads))
+
+
+def test_places_of_extremes_and_the_largest_few_are_right_in_the_emulation(tmp_path):
+    (tmp_path / "spec.py").write_text(select_spec("cuda"))
+    (tmp_path / "reference.py").write_text(SELECT)
+    (tmp_path / "candidate.cu").write_text(source(catalog.load(str(tmp_path)).spec, SELECT))
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _in_clusters(version: Version) -> Version:

@@ -1,0 +1,131 @@
+"""Where the extremes of an axis are, in the reductions that every sketch has: the extreme, then the first place that holds it.
+
+A row that stays in registers is read once, whatever number of reductions goes over it. Drafts, whose rows do not, keep
+their reduction over pairs. Registered by being imported.
+"""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from compiler.draft.expressions import Expr, binary, compare, constant, index_value, where
+from compiler.draft.lower_reductions import _fold
+from compiler.draft.lowering import LOWERINGS, Lowering, plain
+from compiler.draft.tensors import Piece, Value
+
+MOST_SELECTED = 8
+"""Rounds of two reductions each; sorting is another algorithm."""
+NOWHERE = 2**31 - 1
+
+
+def _either(a: Expr, b: Expr) -> Expr:
+    return binary("or", a, b)
+
+
+def _one(low: Lowering, a: Value, axis: int, kind: str, taken: tuple[Value, ...]) -> tuple[Value, Value]:
+    """(the extreme, the first place that holds it) along an axis, of places that are not `taken`, with the axis as one."""
+    floats = a.dtype.is_floating_point
+    worst = (float("-inf") if kind == "max" else float("inf")) if floats else (-(2**31) if kind == "max" else NOWHERE)
+
+    def beside(value: Value, position) -> Expr:
+        at = list(position)
+        at[axis] = sympy.Integer(0)
+        return value.at(at)
+
+    def is_taken(position) -> Expr | None:
+        place, found = index_value(position[axis], "int64_t"), None
+        for other in taken:
+            same = compare("eq", place, beside(other, position))
+            found = same if found is None else _either(found, same)
+        return found
+
+    def left(position) -> Expr:
+        value, gone = a.at(position), is_taken(position)
+        return value if gone is None else where(gone, constant(worst, value.type), value)
+
+    best = _fold(low, kind, a, [axis], True, left, dtype=a.dtype)
+
+    def place_if_best(position) -> Expr:
+        value, most = a.at(position), beside(best, position)
+        hit = compare("eq", value, most)
+        if floats:  # torch takes what is no number for the largest and the smallest
+            hit = _either(hit, binary("and", compare("ne", value, value), compare("ne", most, most)))
+        gone, nowhere = is_taken(position), constant(NOWHERE, "int64_t")
+        here = where(hit, index_value(position[axis], "int64_t"), nowhere)
+        return here if gone is None else where(gone, nowhere, here)
+
+    return best, _fold(low, "min", a, [axis], True, place_if_best, dtype=torch.int64)
+
+
+def _shaped(low: Lowering, value: Value, axis: int, keepdim: bool) -> Value:
+    shape = [size for at, size in enumerate(value.shape) if keepdim or at != axis]
+    return low.program.reshape(value, shape)
+
+
+def _arg(kind: str, name: str) -> None:
+    before = LOWERINGS[name]
+
+    def lowered(low: Lowering, a: Value, dim=None, keepdim=False):
+        if low.program.settles or dim is None or not a.shape:
+            return before(low, a, dim, keepdim)
+        axis = dim % len(a.shape)
+        return _shaped(low, _one(low, a, axis, kind, ())[1], axis, keepdim)
+
+    LOWERINGS[name] = lowered
+
+
+def _with_places(kind: str, name: str) -> None:
+    before = LOWERINGS[name]
+
+    def lowered(low: Lowering, a: Value, dim, keepdim=False):
+        if low.program.settles or not a.shape:
+            return before(low, a, dim, keepdim)
+        axis = dim % len(a.shape)
+        return tuple(_shaped(low, found, axis, keepdim) for found in _one(low, a, axis, kind, ()))
+
+    LOWERINGS[name] = lowered
+
+
+def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
+    if low.program.settles or not a.shape or plain(k) > MOST_SELECTED or dim % len(a.shape) != len(a.shape) - 1:
+        return None
+    axis, values, places = len(a.shape) - 1, [], []
+    for _ in range(plain(k)):
+        best, place = _one(low, a, axis, "max" if largest else "min", tuple(places))
+        values.append(best)
+        places.append(place)
+    return _side_by_side(low, values, a.dtype), _side_by_side(low, places, torch.int64)
+
+
+def _side_by_side(low: Lowering, columns: list[Value], dtype: torch.dtype) -> Value:
+    """[..., 1] each as [..., k]; written each by itself."""
+    kept = list(columns[0].shape[:-1])
+    count = len(columns)
+
+    def element(position) -> Expr:
+        chosen = columns[-1].at([*position[:-1], sympy.Integer(0)])
+        for number in range(count - 2, -1, -1):
+            here = compare("eq", index_value(position[-1]), constant(number, "int64_t"))
+            chosen = where(here, columns[number].at([*position[:-1], sympy.Integer(0)]), chosen)
+        return chosen
+
+    whole = low.formula(element, [*kept, count], dtype)
+
+    def piece(number: int) -> Piece:
+        def place(position):
+            flat = sympy.Integer(0)
+            for size, at in zip(kept, position, strict=True):
+                flat = flat * size + at
+            return sympy.expand(flat * count + number)
+
+        return Piece(low.program.reshape(columns[number], kept), place)
+
+    whole.pieces = tuple(piece(number) for number in range(count))
+    return whole
+
+
+for _kind in ("max", "min"):
+    _arg(_kind, f"aten.arg{_kind}.default")
+    _with_places(_kind, f"aten.{_kind}.dim")
+LOWERINGS["aten.topk.default"] = _topk
