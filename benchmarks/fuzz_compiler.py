@@ -46,7 +46,7 @@ SPEC = Spec(
 """
 BINARY = ("({a} + {b})", "({a} - {b})", "({a} * {b})", "torch.maximum({a}, {b})", "torch.minimum({a}, {b})", "torch.where({a} > 0, {a}, {b})")  # fmt: skip
 UNARY = ("torch.tanh({a})", "torch.sigmoid({a})", "({a}).abs()", "torch.exp(-({a}).abs())", "({a}).clamp(-1, 1)", "torch.relu({a})", "({a}) / (1 + ({a}).square())")  # fmt: skip
-LEAVES = ("x", "y", "w", "y[places]", "0.5")
+LEAVES = ("x", "y", "w", "y[places]", "(0.5 * w)")
 FORMS = {
     "elements": ("{e}", '("rows", "cols")', ""),
     "centred": ("{e} - ({e}).mean(-1, keepdim=True)", '("rows", "cols")', ""),
