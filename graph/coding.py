@@ -269,6 +269,13 @@ def _refusal(name: str, text: str, used: float, most: float) -> str:
     if used >= most and name not in FREE:
         return f"{name}: the tools' {most:g} seconds are used up: submit what you have"
     try:
+        json.loads(text or "{}")
+    except ValueError as error:
+        return (
+            f"{name}: its arguments are no whole JSON ({error}); where the answer was cut off at its limit, give edits of a "
+            "source in place of the whole file"
+        )[:1000]
+    try:
         TOOLS[name].model_validate_json(text or "{}")
     except ValidationError as error:
         said = [f"{'.'.join(map(str, e['loc'])) or 'its arguments'}: {e['msg']}" for e in error.errors()[:4]]

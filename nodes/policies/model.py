@@ -400,9 +400,7 @@ class ModelPolicy(ABC):
 def _quoted(text: str) -> str:
     """An answer as it goes back into its conversation: without what it thought before, whole where it fits."""
     text = without_thinking(text)
-    if len(text) > QUOTED_CHARS:
-        text = f"{text[: QUOTED_CHARS // 2]}\n[... left out ...]\n{text[-QUOTED_CHARS // 2 :]}"
-    return text or "(nothing)"
+    return turns.cut(text, QUOTED_CHARS) or "(nothing)"
 
 
 def _sentence(text: str) -> str:

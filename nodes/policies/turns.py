@@ -12,8 +12,11 @@ from typing import Any
 from harness.store import digest
 from nodes.policies.transcript import Message, Question, Reply
 from nodes.roles import ToolCall, Turn, TurnRequest
+from nodes.workbench.arguments import SOURCE_CHARS
 from nodes.workbench.arguments import TOOLS as ARGUMENTS
 
+TEXT_CHARS, CALL_CHARS = 120_000, 2 * SOURCE_CHARS
+"""Of an answer's text, and of one call's arguments (a source with its escapes), that stay in the conversation."""
 CUT_OFF = "That answer was cut off at the limit of {} tokens. Say less, and edit a source instead of giving it whole."
 CALL = "Call a tool: `submit` ends your work, with a source or with the reason why there is none."
 
@@ -57,11 +60,25 @@ def said(prompt: tuple[Message, ...], turns: tuple[Turn, ...]) -> tuple[tuple[Me
     before: list[Message] = []
     new: list[Message] = list(prompt)
     for turn in turns:
-        before += [*new, Message(role="assistant", content=turn.text, calls=turn.calls)]
+        calls = tuple(_short(call) for call in turn.calls)
+        before += [*new, Message(role="assistant", content=cut(turn.text, TEXT_CHARS), calls=calls)]
         pairs = zip(turn.calls, turn.results, strict=True)
         new = [Message(role="tool", content=result, call=call.id) for call, result in pairs]
         new += [Message(role="user", content=turn.reply)] if turn.reply else []
     return tuple(before), tuple(new)
+
+
+def cut(text: str, most: int) -> str:
+    """Whole where it fits, else its two ends."""
+    return text if len(text) <= most else f"{text[: most // 2]}\n[... left out ...]\n{text[-most // 2 :]}"
+
+
+def _short(call: ToolCall) -> ToolCall:
+    """A call as it stands in what was said: what no tool takes for its length is not said again and again."""
+    if len(call.arguments) <= CALL_CHARS:
+        return call
+    left_out = json.dumps({"left_out": f"{len(call.arguments)} characters of arguments"})
+    return call.model_copy(update={"arguments": left_out})
 
 
 def turn_of(question: Question, reply: Reply, number: int) -> Turn:

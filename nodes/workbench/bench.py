@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pydantic import Field
 
@@ -79,17 +80,26 @@ class Workbench:
     ) -> None:
         self.evaluator, self.store, self.spec = evaluator, store, spec
         self.baseline, self.incumbent, self.attempts = baseline, incumbent, tuple(attempts)
-        self._device = threading.Lock()
+        self._lock, self._waited = threading.Lock(), threading.local()
+
+    @property
+    @contextmanager
+    def _device(self) -> Iterator[None]:
+        """One draft at a time; what the others' tools take is not charged to who waits for them."""
+        began = time.monotonic()
+        with self._lock:
+            self._waited.s = getattr(self._waited, "s", 0.0) + time.monotonic() - began
+            yield
 
     def do(self, arguments: Arguments, last: str) -> Found:
         """`last` is the source that an empty name means, or "". What is asked wrongly is said in the text."""
-        began = time.monotonic()
+        began, self._waited.s = time.monotonic(), 0.0
         name, tool = _TOOLS[type(arguments)]
         try:
             found = tool(self, arguments, last)
         except Refused as refused:
             found = Found(text=f"{name}: {refused}")
-        return found.model_copy(update={"tool": name, "seconds": time.monotonic() - began})
+        return found.model_copy(update={"tool": name, "seconds": max(0.0, time.monotonic() - began - self._waited.s)})
 
     # --- names ---------------------------------------------------------------------------------------------------
 

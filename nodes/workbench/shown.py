@@ -25,6 +25,8 @@ LISTING_LINES = 160
 LINE_CHARS = 300
 REGISTERS_A_MULTIPROCESSOR = 65_536
 THREADS_A_MULTIPROCESSOR = 2048
+_HEADER = re.compile(r"/usr/|\S*/lib/gcc/|\S*/cuda[^:]*/include/")
+"""A line about the compiler's own headers, such as GCC's of AVX-512: the candidate cannot mend them."""
 _WARNING = re.compile(r"warning|performance loss", re.IGNORECASE)
 
 
@@ -33,7 +35,8 @@ def built(build: Build, facts: DeviceFacts) -> str:
     if not build.ok:
         return f"[{name}] COMPILE_ERROR\n{data(trimmed(build.log, LOG_CHARS), 'compiler')}"
     rows = [f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items()]
-    warnings = [line for line in printable(build.log).splitlines() if _WARNING.search(line)]
+    lines = printable(build.log).splitlines()
+    warnings = [line for line in lines if _WARNING.search(line) and not _HEADER.match(line)]
     said = [f"[{name}] compiles ({build.seconds:.1f} s)."]
     if rows:
         said.append(data(_rows(rows), "what the compiler says of each kernel"))
