@@ -94,7 +94,7 @@ class Kernel:
                 raise KernelError(f"{self.folder / 'spec.py'}: Spec: field build.include: {place} is no folder")
             for found, _folders, files in os.walk(place, followlinks=True):
                 below = Path(include) / Path(found).relative_to(place)
-                kinds = HEADER_SUFFIXES | SOURCE_SUFFIXES
+                kinds = HEADER_SUFFIXES | SOURCE_SUFFIXES | {""}  # as <cuda/cmath>
                 paths |= {str(below / name): Path(found) / name for name in sorted(files) if Path(name).suffix in kinds}
                 if len(paths) > HEADERS_MOST:  # a link may lead in a circle
                     raise KernelError(

@@ -35,6 +35,7 @@ REFERENCE = "def reference(x):\n    return {'out': FACTOR * x}\n"
 BASELINE = """
 #include "near.h"
 #include <far/wide.h>
+#include <far/without_a_suffix>
 extern "C" void twice(const float* x, float* out, float* scratch, int64_t n) {
     for (int64_t i = 0; i < n; ++i) scratch[2 * i] = near_value(x[i]);
     for (int64_t i = 0; i < n; ++i) out[i] = wide_value(scratch[2 * i]) * FACTOR;
@@ -53,6 +54,8 @@ def folder(tmp_path: Path) -> Path:
         "#include <cstdint>\\ninline float near_value(float x) { return x; }\\n".replace("\\n", "\n")
     )
     (checkout / "wide.h").write_text("inline float wide_value(float x) { return x; }\n")
+    (checkout / "without_a_suffix").write_text("#include <far/wider.h>\n")
+    (checkout / "wider.h").write_text("inline float wider(float x) { return x; }\n")
     (made / "include").symlink_to(checkout.parent)
     build(made, include=("include",), defines={"FACTOR": "2.0f"})
     return made
