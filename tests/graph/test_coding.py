@@ -288,7 +288,7 @@ def test_what_a_model_asks_wrongly_is_said_to_it(server: ModelServer, tmp_path: 
     (attempt,) = ending.result.attempts
     assert (attempt.outcome, attempt.reason) == ("NO_CANDIDATE", "the plan does not fit this source")
     said = [text.splitlines()[0] for text in said_by_tools(server)]
-    assert said[3].startswith("compile: its arguments: Invalid JSON")  # langchain gives those last
+    assert said[3].startswith("compile: its arguments are no whole JSON")  # langchain gives those last
     assert said[0] == "there is no such tool; there are compile, check, time, profile, read, submit"
     assert said[1] == "compile: source: Input should be a valid string"
     assert said[2] == "compile: text: Extra inputs are not permitted"
