@@ -632,7 +632,7 @@ def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, 
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
 
 
-NANS, INFINITE = "not a number", "infinities"
+NANS, INFINITE = "not a number", "infinite values"
 SPECIAL = {NANS: (math.nan,), INFINITE: (math.inf, -math.inf)}
 """Checks of values that are no finite numbers, by name."""
 SPECIAL_EACH = 3

@@ -14,7 +14,6 @@ def at(
 SPEC = Spec(
     name="gather_mean",
     summary="out[i] = mean of table[ids[i][j]] over the ids that are not -1, zeros where there is none",
-    nans=False,  # the reference multiplies padding by 0, which hands on what lies in row 0
     axes=("nodes", "rows", "fanout", "width"),
     dtypes=("float16", "bfloat16", "float32"),
     arguments=(

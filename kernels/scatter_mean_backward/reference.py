@@ -6,5 +6,6 @@ def reference(grad_out: torch.Tensor, ids: torch.Tensor, sources: int) -> dict[s
     shared = grad_out / some.sum(dim=1, keepdim=True).clamp_min(1)
     grad = grad_out.new_zeros(sources, grad_out.shape[1])
     for j in range(ids.shape[1]):
-        grad.index_add_(0, ids[:, j].long().clamp_min(0), shared * some[:, j, None].to(shared.dtype))
+        own = torch.where(some[:, j, None], shared, shared.new_zeros(()))  # not times 0, which a NaN would outlast
+        grad.index_add_(0, ids[:, j].long().clamp_min(0), own)
     return {"grad": grad}

@@ -14,7 +14,6 @@ def at(
 SPEC = Spec(
     name="scatter_mean_backward",
     summary="grad[s] = sum of grad_out[i] / (ids of row i that are not -1) over all i, j with ids[i][j] = s",
-    nans=False,  # the reference multiplies padding by 0, which hands on what lies in row 0
     axes=("sources", "rows", "fanout", "width"),
     dtypes=("float16", "bfloat16", "float32"),
     arguments=(
