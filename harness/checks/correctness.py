@@ -11,11 +11,11 @@ import math
 import os
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.checks import properties, steps
+from harness.checks import fitting, properties, slices, steps
 from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
 from harness.device import Arena, generator, give_back_memory
 from harness.records import Check, Outcome
@@ -281,6 +281,34 @@ class ReferenceRoundings:
         return self.made[number]
 
 
+Slicing = tuple[str, int]
+NOT_SLICED: Slicing = ("", 0)
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """What is right for inputs of a workload that is judged in slices."""
+
+    kernel: Kernel
+    workload: Workload
+    inputs: dict[str, torch.Tensor]
+    values: str
+    """The distribution of the inputs."""
+    axis: str
+    rows: int
+
+    def __len__(self) -> int:
+        return -(-self.workload.axes[self.axis] // self.rows)
+
+    def parts(self) -> Iterator[tuple[slice, Workload, Right]]:
+        """Which rows, the workload that they are, and what is right there."""
+        whole = self.workload.axes[self.axis]
+        for first in range(0, whole, self.rows):
+            end = min(first + self.rows, whole)
+            part, given = slices.cut(self.kernel.spec, self.workload, self.inputs, self.axis, first, end)
+            yield slice(first, end), part, expected(self.kernel, part, given, self.values)
+
+
 @dataclass
 class Case:
     """One workload with one set of input values: private copies, and the expected outputs."""
@@ -288,7 +316,7 @@ class Case:
     workload: Workload
     name: str
     inputs: dict[str, torch.Tensor]
-    expected: Right
+    expected: Right | Sliced
     size: int = field(default=0)
 
 
@@ -624,9 +652,44 @@ def drawn(
     return inputs
 
 
-def make_case(kernel: Kernel, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str) -> Case:
-    """Fresh inputs and what is right for them; `values` as in `drawn`."""
+def rows_apart(kernel: Kernel) -> str:
+    """The leading axis, where slices of it are right by themselves; else ""."""
+    import torch
+
+    spec, axis = kernel.spec, slices.leading_axis(kernel.spec)
+    if not axis or spec.problem or not kernel.has_reference or kernel.properties is not None:
+        return ""
+    tried = [one.model_copy(update={"axes": {**one.axes, axis: slices.TRIED_ROWS}}) for one in spec.workloads]
+    workload = min(tried, key=lambda one: fitting.needed_bytes(spec, one))
+    if fitting.needed_bytes(spec, workload) > slices.MOST_TRIED_BYTES:
+        return ""
+    inputs = drawn(spec, workload, distributions(spec, {})[0], {}, kernel.reference_on)
+    try:
+        whole = _run_reference(kernel, workload, _upcast_to(inputs, "float64"))
+        for first, end in ((0, 1), (1, slices.TRIED_ROWS)):
+            part, given = slices.cut(spec, workload, inputs, axis, first, end)
+            for name, values in _run_reference(kernel, part, _upcast_to(given, "float64")).items():
+                if not torch.allclose(values.double(), whole[name][first:end].double(), 1e-12, 0.0, equal_nan=True):
+                    return ""
+    except KernelError:  # it has no such sizes
+        return ""
+    return axis
+
+
+def make_case(
+    kernel: Kernel,
+    workload: Workload,
+    values: str,
+    extra: dict[str, tuple[str, ...]],
+    device: str,
+    slicing: Slicing = NOT_SLICED,
+) -> Case:
+    """Fresh inputs and what is right for them; `values` as in `drawn`. `slicing`: the axis, and how many rows at once."""
     inputs = drawn(kernel.spec, workload, values, extra, device)
+    axis, rows = slicing
+    if rows:
+        size = sum(t.numel() * t.element_size() for t in inputs.values())
+        return Case(workload, values, inputs, Sliced(kernel, workload, inputs, values, axis, rows), size)
     right = expected(kernel, workload, inputs, values)
     held = [*inputs.values(), *(t for e in right.values() for t in (e.value, e.tolerance))]
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
@@ -709,8 +772,14 @@ def _moves(one: Expected, other: Expected) -> bool:
 class Cases:
     """Cases kept for the next candidate, newest first, up to a size: no candidate can tell another what it saw."""
 
-    def __init__(self, kernel: Kernel, device: str, limit_bytes: int) -> None:
-        self.kernel, self.device, self.limit = kernel, device, limit_bytes
+    def __init__(
+        self,
+        kernel: Kernel,
+        device: str,
+        limit_bytes: int,
+        slicing: Callable[[Workload], Slicing] = lambda _workload: NOT_SLICED,
+    ) -> None:
+        self.kernel, self.device, self.limit, self.slicing = kernel, device, limit_bytes, slicing
         self.kept: OrderedDict[tuple[str, str], Case] = OrderedDict()
         self._said: tuple[list[tuple[str, str]], tuple[str, ...]] | None = None
         self._special: dict[tuple[str, str], Case | None] = {}
@@ -754,7 +823,7 @@ class Cases:
         made, said = None, ""
         for _ in range(2):
             try:
-                made = make_case(self.kernel, workload, values, extra, self.device)
+                made = make_case(self.kernel, workload, values, extra, self.device, self.slicing(workload))
                 break
             except torch.OutOfMemoryError as error:  # its traceback holds what was made so far, until it is left
                 said = str(error).partition(". ")[0]
@@ -862,12 +931,26 @@ class Bench:
         """Views of what a call has left in its outputs, by name."""
         return {tensor.name: self.read(slot, tensor) for tensor in self.spec.outputs}
 
-    def check_outputs(self, slot: int, right: Right, name: str) -> Check:
+    def check_outputs(self, slot: int, right: Right | Sliced, name: str) -> Check:
         """Every element of every output against the reference, and the properties that a call's outputs must have."""
         label = self.layout.workload.label
+        if isinstance(right, Sliced):
+            return self._check_slices(slot, right, f"{name}, in {len(right)} slices")
         error, message, right = judge_closely(self.spec, self.layout.workload, self.outputs(slot), right)
         says = "; ".join([*(e.says for e in right.values()), *(["properties"] if right.law else [])])
         return Check(workload=label, name=name, passed=not message, error=error, tolerance=says, message=message)
+
+    def _check_slices(self, slot: int, right: Sliced, name: str) -> Check:
+        worst, says, whole = 0.0, "", self.outputs(slot)
+        for rows, part, own in right.parts():
+            left = {output: values[rows] for output, values in whole.items()}
+            error, message, own = judge_closely(self.spec, part, left, own)
+            worst, says = max(worst, error), "; ".join(e.says for e in own.values())
+            if message:
+                message += f", of the slice that begins at {right.axis} {rows.start:,}"
+                break
+        label = self.layout.workload.label
+        return Check(workload=label, name=name, passed=not message, error=worst, tolerance=says, message=message)
 
 
 def _filled(view: torch.Tensor, rng: torch.Generator) -> torch.Tensor:

@@ -10,6 +10,8 @@ from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Spec, Workload
 JUDGING_FACTOR = 24
 """A workload is left out where the device has not so many times the bytes that its tensors hold or that a call moves: its
 reference in fp64, that one's intermediate results and the tolerance are up to twenty times as large."""
+SLICED_FACTOR = 4
+"""The same where that is done in slices (harness/checks/slices.py): an argument set, inputs of two distributions, and one slice."""
 
 
 def needed_bytes(spec: Spec, workload: Workload) -> int:
@@ -21,21 +23,25 @@ def needed_bytes(spec: Spec, workload: Workload) -> int:
     return JUDGING_FACTOR * max(held, spec.read_bytes(workload) + spec.write_bytes(workload))
 
 
-def too_large(spec: Spec, workload: Workload, device_bytes: int) -> str:
-    """Why the device cannot judge it, "" where it can."""
-    needed = needed_bytes(spec, workload)
+def too_large(spec: Spec, workload: Workload, device_bytes: int, *, sliced: bool = False) -> str:
+    """Why the device cannot judge it, "" where it can. `sliced`: in slices, which only what is not timed may be."""
+    factor = SLICED_FACTOR if sliced and not workload.timed else JUDGING_FACTOR
+    needed = needed_bytes(spec, workload) // JUDGING_FACTOR * factor
     if needed <= device_bytes:
         return ""
     return (
-        f"{workload.label} needs {needed / 2**30:,.1f} GiB to be judged ({JUDGING_FACTOR} times its tensors), "
+        f"{workload.label} needs {needed / 2**30:,.1f} GiB to be judged ({factor} times its tensors), "
         f"and this device has {device_bytes / 2**30:,.1f} GiB"
     )
 
 
-def left_out(spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: int) -> tuple[str, ...]:
+def left_out(
+    spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: int, *, sliced: bool = False
+) -> tuple[str, ...]:
     """One sentence for each workload of the spec that the device cannot judge, held-out ones included."""
     suite = (*spec.suite(on), *spec.suite(on, held_out=True))
-    reasons = [too_large(spec, workload, device_bytes) for workload in suite if workload.dtype in dtypes]
+    wanted = [workload for workload in suite if workload.dtype in dtypes]
+    reasons = [too_large(spec, workload, device_bytes, sliced=sliced) for workload in wanted]
     return tuple(f"left out, too large: {reason}" for reason in reasons if reason)
 
 

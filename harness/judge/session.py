@@ -20,7 +20,19 @@ from typing import Any, Self
 from pydantic import Field
 
 from harness import backends, device, machine
-from harness.checks.correctness import SPECIAL, TOLERANCE, Bench, Cases, Layout, distributions, drawn
+from harness.checks import slices
+from harness.checks.correctness import (
+    NOT_SLICED,
+    SPECIAL,
+    TOLERANCE,
+    Bench,
+    Cases,
+    Layout,
+    Slicing,
+    distributions,
+    drawn,
+    rows_apart,
+)
 from harness.checks.fitting import left_out, one_signed, require_timed, too_large
 from harness.device import Arena, generator, synchronize
 from harness.farside import sandbox
@@ -43,6 +55,8 @@ VERSION = "26"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
+SMALL_BYTES = 1 << 20
+"""Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 CALL_S = 20.0
 """A request to call a candidate takes so long at most."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
@@ -162,7 +176,7 @@ class Rig:
         self.call_s = CALL_S
         self.asks = set(SPECIAL)
         """Which values that are no finite numbers candidates must hand on; not those that the kernel's own baseline loses."""
-        self.notices = left_out(self.spec, on, self.dtypes, self.device_bytes) + one_signed(self.spec)
+        self.notices = self._left_out() + one_signed(self.spec)
         """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": interleaved.describe(on), "tolerance": TOLERANCE}
@@ -171,7 +185,7 @@ class Rig:
         self.clocks: list[dict[str, str]] = []
         """What others took of the CPU at most, and this device's clocks, while something was timed."""
         self._measured_facts: DeviceFacts | None = None
-        self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on])
+        self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on], self._slicing)
         self.paces_us: dict[str, float] = {}
         """Workload's label -> what a call of a problem's Model took at least: of a slow one a sample has fewer calls."""
         self._building = Locks()
@@ -215,8 +229,33 @@ class Rig:
         """The workloads of this run, smallest first, so that a wrong candidate is found out early."""
         extra = () if held_out else self.extra_workloads
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
-        fitting = [w for w in found if not too_large(self.spec, w, self.device_bytes)]
+        fitting = [w for w in found if not self._too_large(w)]
         return tuple(sorted(fitting, key=self.moved))
+
+    def _too_large(self, workload: Workload) -> str:
+        """Why this device cannot judge it, in slices neither; "" where it can."""
+        said = too_large(self.spec, workload, self.device_bytes)
+        return said and too_large(self.spec, workload, self.device_bytes, sliced=bool(self._axis_of_slices))
+
+    def _left_out(self) -> tuple[str, ...]:
+        said = left_out(self.spec, self.device, self.dtypes, self.device_bytes)
+        if not said:
+            return ()
+        return left_out(self.spec, self.device, self.dtypes, self.device_bytes, sliced=bool(self._axis_of_slices))
+
+    @cached_property
+    def _axis_of_slices(self) -> str:
+        return rows_apart(self.kernel)
+
+    def _slicing(self, workload: Workload) -> Slicing:
+        if not too_large(self.spec, workload, self.device_bytes):
+            return NOT_SLICED
+        axis = self._axis_of_slices
+        return axis, slices.rows_at_once(self.spec, workload, axis, self.device_bytes)
+
+    def slots(self, workload: Workload) -> int:
+        """Argument sets that it is checked with: two calls are in flight at once of small ones only."""
+        return 2 if self.moved(workload) <= SMALL_BYTES else 1
 
     def moved(self, workload: Workload) -> int:
         """Bytes that one call must read and write."""
@@ -237,7 +276,7 @@ class Rig:
         proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
         type(self.spec).model_validate(proposed.model_dump())
         for workload in added:
-            if reason := too_large(self.spec, workload, self.device_bytes):
+            if reason := self._too_large(workload):
                 raise ValueError(reason)
         if added:
             self._admit(added, values)
@@ -363,7 +402,9 @@ class Rig:
     def _least_memory(self) -> int:
         """Bytes of an arena that the largest workload of both suites fits into."""
         everything = (*self.suite(), *self.suite(held_out=True))
-        return max(Layout(self.spec, workload, 2, wide=True, shift=16).size for workload in everything)
+        return max(
+            Layout(self.spec, workload, self.slots(workload), wide=True, shift=16).size for workload in everything
+        )
 
     def _look_at_box(self, worker: Worker) -> None:
         """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""

@@ -35,7 +35,7 @@ from harness.checks.crossings import crossings
 from harness.device import generator, synchronize
 from harness.judge import of_problems
 from harness.judge.pool import is_python_side
-from harness.judge.session import MissingTool, Rig
+from harness.judge.session import SMALL_BYTES, MissingTool, Rig
 from harness.problems.degenerate import holes
 from harness.problems.pytorch import Problem, is_model
 from harness.processes.fork_server import PythonWorker
@@ -57,8 +57,6 @@ FEWEST_DRAWS, DRAWS_S = 50, 4.0
 SLOW_CALL_S = 0.01
 """From here on what a call of a Model took by our clock says what it takes: of shorter ones too much is the pipe's."""
 OF_AN_OLD_PROCESS = 2
-SMALL_BYTES = 1 << 20
-"""Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
 
 
 MOST_WEIGHTS = 64 << 20
@@ -193,7 +191,7 @@ def checks(
 
     `model`: it is a problem's own, and what a slow call takes is kept.
     """
-    bench = mapped_bench(rig, worker, workload, 2, wide=True)
+    bench = mapped_bench(rig, worker, workload, rig.slots(workload), wide=True)
     known = distributions(rig.spec, rig.extra_values)
     small = rig.moved(workload) <= SMALL_BYTES
     chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
@@ -210,7 +208,7 @@ def checks(
         yield from _several(rig, worker, bench, cases[0])
     if isinstance(rig.kernel, Problem) and rig.kernel.description is not None and rig.kernel.description.state:
         yield from _in_a_row(rig, worker, workload, chosen[0])
-        bench = mapped_bench(rig, worker, workload, 2, wide=True)
+        bench = mapped_bench(rig, worker, workload, rig.slots(workload), wide=True)
     if everything and small and not model:
         yield from _many(rig, worker, bench, cases)
         yield from _memory(rig, worker, workload, cases[0])  # the last: it lays the arena out anew

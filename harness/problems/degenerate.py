@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from harness.checks.correctness import Case, drawn
+from harness.checks.correctness import Case, Right, drawn
 from harness.problems.pytorch import Problem
 from kernels.spec import Frozen, Spec, Workload
 
@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 
 def holes(spec: Spec, cases: Iterable[Case]) -> tuple[str, ...]:
     """What no case of any distribution has shown, one sentence each: who gets only that wrong passes all checks."""
-    found = list(cases)
+    found = [case for case in cases if isinstance(case.expected, Right)]
     if not found:
         return ()
     floats = [tensor.name for tensor in spec.inputs if found[0].inputs[tensor.name].dtype.is_floating_point]
