@@ -1,7 +1,7 @@
 # Returns a tensor that is a part of a wider one, so its rows have gaps.
 # Must end in: PASSED
-from honest import compute, fresh
 import torch
+from honest import compute, fresh
 
 
 class ModelNew(torch.nn.Module):
