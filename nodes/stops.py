@@ -60,7 +60,7 @@ def standing(state: State) -> Standing:
     budget, total = settings.budget, spent.total
     checks = [check for check in baseline.checks if check.tolerance] if baseline is not None else []
     timed = {timing.workload.label for timing in baseline.timings} if baseline is not None else set()
-    said = {f"{check.workload}: {check.tolerance}" for check in checks if check.workload in timed}
+    said = {f"{check.workload}, {check.name}: {check.tolerance}" for check in checks if check.workload in timed}
     return Standing(
         rounds=settings.stop.rounds,
         stale_rounds=state.get("stale_rounds", 0),

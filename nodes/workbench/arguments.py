@@ -77,7 +77,7 @@ class ReadArguments(Frozen):
     name: str = Field(
         default="",
         max_length=64,
-        description="`baseline`, `best` (so far) or a source's name; empty: the one compiled last",
+        description="`baseline`, `best` (so far) or a source's name; empty: the one compiled last; of knowledge: a page",
     )
     to: str = Field(default="best", max_length=64, description="of a difference: what it is compared with")
     first_line: int = Field(default=1, ge=1, le=1_000_000)

@@ -19,6 +19,7 @@ from harness.store import Store
 from harness.tools.listing import functions
 from kernels.spec import Frozen, Spec, expression
 from nodes import ledger
+from nodes.knowledge import every, page
 from nodes.policies.render import SHORT, data, difference, knowledge
 from nodes.policies.replies import Unfit, edited
 from nodes.roles import Attempt
@@ -239,7 +240,7 @@ class Workbench:
 
     def read(self, asked: ReadArguments, last: str) -> Found:
         if asked.what == "knowledge":
-            return Found(text=shown.lines(knowledge(self.spec, self.evaluator.facts), "knowledge", asked.first_line))
+            return Found(text=self._known(asked))
         if asked.what == "ledger":
             rows = ledger.rows(ledger.every(self.store), self.attempts)
             return Found(text=shown.lines("\n".join(rows) or "nothing yet", "ledger", asked.first_line))
@@ -252,6 +253,16 @@ class Workbench:
             text = difference(self.store.get(other), text) or "no line differs"
             name = f"{other[:SHORT]} to {name}"
         return Found(text=shown.lines(text, f"{asked.what} {name}", asked.first_line), candidate=candidate)
+
+    def _known(self, asked: ReadArguments) -> str:
+        """The page of that name; without one what is known of such kernels, and the names of all pages. Raises Refused."""
+        name = asked.name.strip().lower()
+        if not name:
+            others = f"There are more pages, by `name`: {', '.join(every())}."
+            return f"{others}\n{shown.lines(knowledge(self.spec, self.evaluator.facts), 'knowledge', asked.first_line)}"
+        if name not in every():
+            raise Refused(f"there is no such page; there are {', '.join(every())}")
+        return shown.lines(page(name), "knowledge", asked.first_line)
 
     def _tried(self) -> str:
         rows = []

@@ -16,6 +16,7 @@ from harness.timing import roofs
 from kernels import catalog
 from kernels.spec import Workload
 from nodes import ledger
+from nodes.knowledge import page
 from nodes.workbench.arguments import (
     CheckArguments,
     CompileArguments,
@@ -149,3 +150,9 @@ def test_time_goes_on_for_seconds_and_over_all_workloads(bench: Workbench, monke
     assert asked == [(len(cases), 20.0)]
     assert "could not be timed" in found.text and "60%" in found.text and found.outcome is Outcome.PASSED
     assert found.gain is None, "a disturbed machine says nothing against a source"
+
+
+def test_every_page_of_what_is_known_can_be_read(bench: Workbench) -> None:
+    assert "cpu_scan" in bench.do(ReadArguments(what="knowledge"), "").text
+    assert page("cpu_scan").splitlines()[0] in bench.do(ReadArguments(what="knowledge", name="cpu_scan"), "").text
+    assert "there is no such page" in bench.do(ReadArguments(what="knowledge", name="../agents"), "").text
