@@ -41,6 +41,8 @@ if __name__ == "__main__":
     if len(sys.argv) != 4:
         print(__doc__)
         for name, one in json.loads((HERE / "manifest.json").read_text()).items():
-            print(f"{name}: {one['repository']} at {one['commit'][:12]}, {one['form']}")
+            print(
+                f"{name}: {one['repository']} at {one['commit'][:12]}, {one['form']}{'; needs ' + one['needs'] if 'needs' in one else ''}"
+            )
         raise SystemExit(0 if len(sys.argv) == 1 else 2)
     print(make(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
