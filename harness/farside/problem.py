@@ -363,11 +363,11 @@ def distribution(draws: list[torch.Tensor]) -> str:
     if deviation > 1e-3 and uniform(torch.special.ndtr((values - mean) / deviation)):
         mean = 0.0 if abs(mean) < 0.05 * deviation else mean  # any sign may be changed of its values
         return f"normal:{mean:.6g}:{deviation:.6g}"
-    span = (high - low) * (1 + 2 / len(values))
-    if uniform((values - low) / span):
-        return f"range:{low:.6f}:{high:.6f}"
+    span = (most - least) * (1 + 2 / len(values))
+    if uniform((values - least) / span):
+        return f"range:{least:.6f}:{most:.6f}"
     # torch.rand(n) * torch.rand(()): up to an end that another draw does not share.
-    if low >= 0 and high <= 1 and all(uniform((one.double() / one.max()).sort().values) for one in draws):
+    if least >= 0 and most <= 1 and all(uniform((one.double() / one.max()).sort().values) for one in draws):
         return "scaled"
     return "given"
 
