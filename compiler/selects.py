@@ -90,7 +90,9 @@ def _with_places(kind: str, name: str) -> None:
 def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
     if low.program.settles or not a.shape or plain(k) > MOST_SELECTED or dim % len(a.shape) != len(a.shape) - 1:
         return None
-    axis, values, places = len(a.shape) - 1, [], []
+    axis = len(a.shape) - 1
+    values: list[Value] = []
+    places: list[Value] = []
     for _ in range(plain(k)):
         best, place = _one(low, a, axis, "max" if largest else "min", tuple(places))
         values.append(best)

@@ -39,7 +39,8 @@ def holes(spec: Spec, cases: Iterable[Case]) -> tuple[str, ...]:
         elif all(one.shape[-1] > 2 and bool((one.diff(dim=-1) >= 0).all()) for one in values):
             said.append(f"{name} was never out of order")
     for tensor in spec.outputs:
-        outputs = [(case, case.expected[tensor.name].value) for case in found if tensor.name in case.expected]
+        known = [(case, case.expected) for case in found if isinstance(case.expected, Right)]
+        outputs = [(case, right[tensor.name].value) for case, right in known if tensor.name in right]
         if not outputs or max(value.numel() for _, value in outputs) < 2:
             continue
         if all(bool((value == value.view(-1)[0]).all()) for _, value in outputs):
