@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from graph.commands import doctor
+from harness.options import from_words
 
 
 def findings(tmp_path, capsys, *words: str) -> tuple[int, dict[str, tuple[str, str]]]:
-    asked = doctor.parser().parse_args(["--json", "--runs-dir", str(tmp_path / "runs"), *words])
-    code = asked.go(asked)
+    code = from_words(doctor.DoctorCommand, ["--json", "--runs-dir", str(tmp_path / "runs"), *words]).go()
     found = json.loads(capsys.readouterr().out)
     return code, {one["what"]: (one["state"], one["said"]) for one in found}
 

@@ -13,6 +13,7 @@ from harness.records import Outcome
 from harness.store import digest
 from kernels.spec import Workload
 from nodes import roles
+from nodes.options import ROLES
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 
 
@@ -75,7 +76,7 @@ def test_plans_start_from_the_incumbent_and_see_every_attempt(tmp_path: Path) ->
 def test_agents_never_see_held_out_workloads(tmp_path: Path) -> None:
     script = Script({1: ["speed 1.3"]})
     run(tmp_path, script, rounds=1)
-    assert {role for role, _ in script.asked} == set(roles.ROLES) - {"drafter", "reviewer"}  # a kernel needs no draft
+    assert {role for role, _ in script.asked} == set(ROLES) - {"drafter", "reviewer"}  # a kernel needs no draft
     for _, request in script.asked:
         assert not any(workload.held_out for workload in request.spec.workloads)
         assert "3000" not in request.model_dump_json()
