@@ -316,6 +316,8 @@ def add_options(parser: argparse.ArgumentParser, record: type[Frozen]) -> None:
             more |= {"type": _reader(leaf), "metavar": option.metavar or _metavar(leaf)}
         if option.positional:
             nargs = ("+" if leaf.info.is_required() else "*") if leaf.many else None if leaf.info.is_required() else "?"
+            if nargs == "?" and choices:  # argparse would hold SUPPRESS against them; the record knows them as well
+                more |= {"metavar": f"{{{','.join(map(str, more.pop('choices')))}}}"}
             target.add_argument(leaf.name, nargs=nargs, **more)
             continue
         dashed = f"--{leaf.name.replace('_', '-')}"
@@ -335,9 +337,9 @@ def sentence(error: ValidationError, record: type[Frozen]) -> str:
     place = tuple(name for name in first["loc"] if isinstance(name, str))
     leaf = next((leaf for leaf in leaves(record) if leaf.path == place[: len(leaf.path)]), None)
     said = first["msg"].removeprefix("Value error, ")
-    return (
-        f"argument --{leaf.name.replace('_', '-')}: {said}" if leaf else f"{'.'.join(place)}: {said}".removeprefix(": ")
-    )
+    if leaf is None:
+        return f"{'.'.join(place)}: {said}".removeprefix(": ")
+    return f"argument {leaf.name if leaf.option.positional else '--' + leaf.name.replace('_', '-')}: {said}"
 
 
 def read(record: type[Given], parser: argparse.ArgumentParser, line: list[str]) -> Given:

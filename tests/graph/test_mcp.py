@@ -204,7 +204,7 @@ def test_what_is_asked_wrongly_is_said(tmp_path: Path) -> None:
     async def conversation(say: Talk) -> None:
         assert (await say("format_disk")).startswith("there is no such tool")
         assert await say("start", kernel="silu_and_mul", device="tpu") == (
-            "start: device: String should match pattern '^(auto|cuda|cpu)$'"
+            "start: device: Input should be 'auto', 'cuda' or 'cpu'"
         )
         await say("start", kernel="silu_and_mul")
         assert "run run is begun already" in await say("start", kernel="silu_and_mul")
