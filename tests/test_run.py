@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import run as door
+from graph.runs import Run
 from tests import forked
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -426,11 +427,12 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(call: Call, kernel: Path
     assert points[0]["next"] == ["__start__"] and points[-1]["next"] == []
     point = next(p for p in points if p["next"] == ["profiler"])
     at = ("--checkpoint", point["checkpoint"])
-    branched = call("fork", "a", *at, "--run-id", "b", "--rounds", "1", "--no-live", "--json")
+    branched = call("fork", "a", *at, "--run-id", "b", "--rounds", "1", "--model", "another", "--no-live", "--json")
     assert branched.returncode in (0, 3), branched.stderr
     record = json.loads(branched.stdout)
     assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
     assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
+    assert set(Run.find(tmp_path / "runs", "b").record.settings.chat.models.values()) == {"another"}
 
     written = call("export", "a", "--samples", "a.csv")
     assert written.returncode == 0 and written.stdout == "a.csv\n", written.stderr

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from graph.commands.opened import asker, close, door, front, told
-from graph.commands.options import CHANGES, UNSAID, Command, Working
+from graph.commands.options import CHANGES, UNSAID, Command, Working, answered_by
 from harness.options import Option, command_line, given
 from nodes.options import RunOptions
 
@@ -19,6 +19,10 @@ class ForkCommand(Working, Command):
     run_id: Annotated[str, Option("NAME")] = ""
     """Name the new run."""
     changes: Annotated[RunOptions, Option(only=CHANGES, usual="as before")] = RunOptions()
+    policy: Annotated[Literal["rules", "chat", "replay"] | None, Option()] = None
+    """Who answers for all roles of the new run."""
+    model: Annotated[str, Option("NAME")] = ""
+    """Language model for all roles of the new run."""
 
     def go(self) -> int:
         from graph.runs import Run, new_id, now, valid_id
@@ -28,11 +32,15 @@ class ForkCommand(Working, Command):
         checkpoint = door(self.runs_dir, self.checkpointer).checkpoint_id(self.run, self.checkpoint)
         name = valid_id(self.run_id) if self.run_id else new_id(origin.kernel)
         why = f"forked from {self.run} at checkpoint {checkpoint}"
-        changes = given(self.changes) | {
-            "run_id": name,
-            "why": (*origin.settings.why, why),
-            "command": command_line(self.with_(checkpoint=checkpoint), "fork", UNSAID),
-        }
+        changes = (
+            given(self.changes)
+            | answered_by(self.policy, self.model)
+            | {
+                "run_id": name,
+                "why": (*origin.settings.why, why),
+                "command": command_line(self.with_(checkpoint=checkpoint), "fork", UNSAID),
+            }
+        )
         new = origin.model_copy(
             update={
                 "run_id": name,

@@ -7,12 +7,13 @@ import sys
 import threading
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from harness.options import EXIT_USAGE as EXIT_USAGE
 from harness.options import Option, Options
+from nodes.options import ROLES
 
 EXIT_FAILURE, EXIT_SAME, EXIT_PAUSED, EXIT_INTERRUPTED = 1, 3, 75, 130
 STARTED = threading.Event()
@@ -80,6 +81,12 @@ class ByProtocol(Options):
 
 CHANGES = ("rounds", "width", "seconds", "tokens", "money_usd")
 """What of a run's options may change while it goes on."""
+
+
+def answered_by(policy: str | None, model: str) -> dict[str, Any]:
+    """The settings that change where one policy, one model or both answer for all roles from here on."""
+    changes: dict[str, Any] = {"policy": dict.fromkeys(ROLES, policy)} if policy else {}
+    return changes | ({"models": dict.fromkeys(ROLES, model)} if model else {})
 
 
 UNSAID = ("checkpointer", "run_id")

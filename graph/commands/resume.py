@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from graph.commands.opened import asker, close, door, front, told
-from graph.commands.options import CHANGES, Command, Working
+from graph.commands.options import CHANGES, Command, Working, answered_by
 from graph.request import Place
 from harness.options import Option, given
-from nodes.options import ROLES, RunOptions
+from nodes.options import RunOptions
 
 REST = "for the rest of the run"
 
@@ -33,13 +33,9 @@ class ResumeCommand(Working, Command):
 
         begun = Run.find(self.runs_dir, self.run)
         answer = from_option(self.answer) if self.answer is not None else None
-        changes = given(self.changes)
+        changes = given(self.changes) | answered_by(self.policy, self.model)
         if "place" in self.model_fields_set:
             changes["engine"] = self.place.choice()
-        if self.policy:
-            changes["policy"] = dict.fromkeys(ROLES, self.policy)
-        if self.model:
-            changes["models"] = dict.fromkeys(ROLES, self.model)
         change = (lambda settings: settings.changed(**changes)) if changes else None
         settings = begun.record.settings
         engine = changes.get("engine", settings.engine).name
