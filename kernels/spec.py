@@ -350,10 +350,6 @@ class Spec(Frozen):
         return tuple(tensor for tensor in self.tensors if tensor.role in ("output", "inout"))
 
     @property
-    def workspaces(self) -> tuple[Tensor, ...]:
-        return tuple(tensor for tensor in self.tensors if tensor.role == "workspace")
-
-    @property
     def poisoned(self) -> tuple[Tensor, ...]:
         """What holds nothing before a call."""
         return tuple(tensor for tensor in self.tensors if tensor.role in ("output", "workspace"))

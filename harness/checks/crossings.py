@@ -19,13 +19,16 @@ def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: boo
     """Untimed workloads: many rows, an odd number of them where there may be; each other axis beyond its largest size; the largest
     sizes in every dtype that lacks them. Empty where the sizes may depend on each other.
 
-    Sizes of the visible suite only, since a reason would tell agents what is held out; `held_out`: all of the device's.
+    Sizes of the visible suite only, since a reason would tell agents what is held out; `held_out`: of all the device's, what
+    those of the visible suite lack.
     """
     listed = [*spec.suite(device), *(spec.suite(device, held_out=True) if held_out else ())]
     if spec.problem or not listed or not _free(spec):
         return ()
     found: dict[str, Workload] = {}
     known = {workload.label for workload in spec.workloads}
+    if held_out:
+        known |= {workload.label for workload in crossings(spec, device, dtypes)}
     for workload in _wanted(spec, listed, device, dtypes):
         if workload.label not in known and _moved(spec, workload) <= MOST_BYTES[device]:
             found.setdefault(workload.label, workload)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from harness.checks.correctness import Bench, Layout, distributions, drawn, expected
-from harness.device import generator, synchronize
+from harness.checks.correctness import distributions, drawn, expected
+from harness.device import synchronize
 from harness.judge import shares
-from harness.judge.session import VERSION
+from harness.judge.session import VERSION, mapped_bench
 from harness.problems import degenerate as degeneracy
 from harness.problems.pytorch import Problem
 from harness.processes.worker import WorkerFailure
@@ -156,14 +156,13 @@ def kernels_of_calls(
 
 
 def _kernels_of_a_call(rig: Rig, build: Build, workload: Workload, warm: bool) -> dict[str, float]:
-    layout = Layout(rig.spec, workload, 1)
-    worker, arena = rig.pool.get(build), rig.memory(layout.size)
-    if arena.id not in worker.mapped:
-        worker.map(arena)
+    worker = rig.pool.get(build)
+    bench = mapped_bench(rig, worker, workload, 1)
     case = rig.cases.get(workload, distributions(rig.spec, {})[0], {})
-    Bench(rig.spec, arena, layout, generator(rig.device)).write(0, case.inputs)
+    bench.write(0, case.inputs)
     synchronize(rig.device)
-    message = {"op": "call", "dtype": workload.dtype, "calls": [layout.arguments(arena, 0)], "shapes": layout.shapes()}
+    calls = [bench.layout.arguments(bench.arena, 0)]
+    message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes()}
     for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
         worker.request(message)
     answer = worker.request(message | {"kernels": True})

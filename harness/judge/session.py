@@ -49,7 +49,7 @@ from harness.timing import interleaved, load, neighbours, roofs, speed_of_light
 from harness.timing.interleaved import Result
 from harness.timing.sampling import PAIR, Contest, Side, SideFailure
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import Device, Frozen, Workload
+from kernels.spec import Device, Frozen, Spec, Workload
 
 VERSION = "26"
 """Part of every cache key: raised when a verdict would come out differently."""
@@ -207,17 +207,14 @@ class Rig:
 
         def call(worker: Worker, label: str) -> None:
             workload = by_label[label]
-            layout = Layout(spec, workload, 1)
-            arena = self.memory(layout.size)
-            if arena.id not in worker.mapped:
-                worker.map(arena)
+            bench = mapped_bench(self, worker, workload, 1)
             values = distributions(spec, {})[0]
             inputs = drawn(spec, workload, values, self.extra_values, self.device)
-            Bench(spec, arena, layout, generator(self.device)).write(0, inputs)
+            bench.write(0, inputs)
             synchronize(self.device)
             self.say(f"Triton compiles for {label}")
-            calls = [layout.arguments(arena, 0)]
-            message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}
+            calls = [bench.layout.arguments(bench.arena, 0)]
+            message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes()}
             worker.request(message, timeout_s=triton_kernels.COMPILE_S)
 
         if triton_kernels.fill(Path(build.artefact), by_label, lambda: self.pool.start(build, compilers=True), call):
@@ -515,3 +512,16 @@ class Light(Frozen):
     """A measured speed of light."""
 
     microseconds: float = Field(gt=0)
+
+
+def mapped_bench(
+    rig: Rig, worker: Worker, workload: Workload, slots: int, *, spec: Spec | None = None, **how: Any
+) -> Bench:
+    """Argument sets of the workload in the arena, which the worker has mapped; `spec`: where it is not the session's; `how`:
+    as Layout takes it."""
+    spec = spec or rig.spec
+    layout = Layout(spec, workload, slots, **how)
+    arena = rig.memory(layout.size)
+    if arena.id not in worker.mapped:
+        worker.map(arena)
+    return Bench(spec, arena, layout, generator(rig.device))

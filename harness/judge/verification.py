@@ -23,7 +23,6 @@ from harness.checks.correctness import (
     SPECIAL,
     Bench,
     Case,
-    Layout,
     distributions,
     drawn,
     expected,
@@ -32,10 +31,10 @@ from harness.checks.correctness import (
     make_case,
 )
 from harness.checks.crossings import crossings
-from harness.device import generator, synchronize
+from harness.device import synchronize
 from harness.judge import of_problems
 from harness.judge.pool import is_python_side
-from harness.judge.session import SMALL_BYTES, MissingTool, Rig
+from harness.judge.session import SMALL_BYTES, MissingTool, Rig, mapped_bench
 from harness.problems.degenerate import holes
 from harness.problems.pytorch import Problem, is_model
 from harness.processes.fork_server import PythonWorker
@@ -236,10 +235,7 @@ def _in_a_row(rig: Rig, worker: Worker, workload: Workload, values: str) -> Iter
 def _cross(rig: Rig, build: Build, *, held_out: bool) -> list[Check]:
     """Checks of sizes that nobody listed (harness/checks/crossings.py). Raises WorkerFailure for what the kernel's baseline gets right."""
     made: list[Check] = []
-    wanted = crossings(rig.spec, rig.device, rig.dtypes) if rig.kernel.properties is None else ()
-    if held_out and rig.kernel.properties is None:
-        every = crossings(rig.spec, rig.device, rig.dtypes, held_out=True)
-        wanted = tuple(workload for workload in every if workload not in wanted)
+    wanted = crossings(rig.spec, rig.device, rig.dtypes, held_out=held_out) if rig.kernel.properties is None else ()
     for workload in wanted:
         try:
             rig.cases.get(workload, distributions(rig.spec, {})[0], {})
@@ -322,11 +318,7 @@ def _tried_with_other_scalars(
     made: list[Check] = []
     try:
         worker = rig.pool.get(build)
-        layout = Layout(kernel.spec, case.workload, 1)
-        arena = rig.memory(layout.size)
-        if arena.id not in worker.mapped:
-            worker.map(arena)
-        bench = Bench(kernel.spec, arena, layout, generator(rig.device))
+        bench = mapped_bench(rig, worker, case.workload, 1, spec=kernel.spec)
         for check in _call(rig, worker, bench, [case]):
             if not check.passed:
                 raise WorkerFailure(*failure(check))
@@ -494,15 +486,6 @@ def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Che
         violated = judge_several(rig.kernel, case.workload, calls, outputs)
         name = f"{len(calls)} calls together"
         yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
-
-
-def mapped_bench(rig: Rig, worker: Worker, workload: Workload, slots: int, **how: Any) -> Bench:
-    """Argument sets of the workload in the arena, which the worker has mapped; `how`: as Layout takes it."""
-    layout = Layout(rig.spec, workload, slots, **how)
-    arena = rig.memory(layout.size)
-    if arena.id not in worker.mapped:
-        worker.map(arena)
-    return Bench(rig.spec, arena, layout, generator(rig.device))
 
 
 def _call(

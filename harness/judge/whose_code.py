@@ -15,17 +15,13 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from harness.checks.correctness import Bench, Layout, distributions
-from harness.device import generator
+from harness.checks.correctness import distributions
+from harness.judge.session import Rig, mapped_bench
 from harness.processes.worker import WorkerFailure
 from harness.records import Build
 from harness.timing.sampling import clocked
 from kernels.spec import Frozen, Workload
-
-if TYPE_CHECKING:
-    from harness.judge.session import Rig
 
 LOOKS, PATIENCE_S = 60, 10.0
 REPEAT = 1000
@@ -62,14 +58,12 @@ class Seen(Frozen):
 
 def watch(rig: Rig, build: Build, workload: Workload) -> Seen:
     """What its threads run in calls of that workload; nothing where the kernel does not say. Raises WorkerFailure."""
-    bench_layout = Layout(rig.spec, workload, 1)
-    worker, arena = rig.pool.get(build), rig.memory(bench_layout.size)
-    if arena.id not in worker.mapped:
-        worker.map(arena)
+    worker = rig.pool.get(build)
+    bench = mapped_bench(rig, worker, workload, 1)
     case = rig.cases.get(workload, distributions(rig.spec, {})[0], {})
-    Bench(rig.spec, arena, bench_layout, generator(rig.device)).write(0, case.inputs)
-    message = {"op": "host", "dtype": workload.dtype, "calls": [bench_layout.arguments(arena, 0)], "repeat": REPEAT}
-    message["shapes"] = bench_layout.shapes()
+    bench.write(0, case.inputs)
+    calls = [bench.layout.arguments(bench.arena, 0)]
+    message = {"op": "host", "dtype": workload.dtype, "calls": calls, "repeat": REPEAT, "shapes": bench.layout.shapes()}
     failed: list[WorkerFailure] = []
     seconds: list[float] = []
     enough = threading.Event()
