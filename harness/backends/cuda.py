@@ -49,10 +49,17 @@ def compile(
 ) -> Compiled:
     chip = architecture_flag(facts.architecture)
     command = [_nvcc(), *together(FLAGS, flags), chip, "-o", str(artefact), str(source)]
-    code, output = run_boxed(command, source.parent, [str(cuda_home())], timeout_s)
+    return run(command, source, artefact, [str(cuda_home())], timeout_s)
+
+
+def run(
+    command: list[str], source: Path, artefact: Path, readable: list[str], timeout_s: float, *, on_gpu: bool = True
+) -> Compiled:
+    """What a compiler makes in the box: nvcc, or g++ in its place where not `on_gpu`."""
+    code, output = run_boxed(command, source.parent, readable, timeout_s)
     log = output.replace(f"{source.parent}/", "")
     return Compiled(
-        code == 0 and artefact.exists(), log if code else warnings(log), resources(log) if code == 0 else {}
+        code == 0 and artefact.exists(), log if code else warnings(log), resources(log) if code == 0 and on_gpu else {}
     )
 
 

@@ -6,16 +6,11 @@ names, for which a registration is added here; its parameters' names and types a
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import re
-import subprocess
-import sysconfig
 from pathlib import Path
 
-from harness.backends import Compiled, cuda, form_of, is_python, run_boxed, together, torch_extension
-from harness.device import cuda_home
+from harness.backends import Compiled, cuda, form_of, is_python, together, torch_extension
 from harness.records import DeviceFacts
 
 SUFFIX = ".cu"
@@ -40,13 +35,8 @@ def why_unavailable() -> str:
     return torch_extension.why_unavailable()
 
 
-@functools.cache
 def identity(facts: DeviceFacts) -> str:
-    import torch
-
-    compiler = str(cuda_home() / "bin" / "nvcc") if facts.device == "cuda" else "g++"  # type: ignore[operator]
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    return f"{version.splitlines()[0]} {version.splitlines()[-1]} stable {' '.join(FLAGS)} {torch.__version__} {facts.architecture}"
+    return torch_extension.toolchain(facts, f"stable {' '.join(FLAGS)}")
 
 
 def schema(text: str, function: str, entry: str) -> str:
@@ -96,9 +86,6 @@ def compile(
     binding: str = "",
     flags: tuple[str, ...] = (),
 ) -> Compiled:
-    import torch
-    from torch.utils import cpp_extension
-
     on_gpu = facts.device == "cuda"
     try:
         text = bound(source.read_text(), entry, binding, "CUDA" if on_gpu else "CPU")
@@ -106,35 +93,7 @@ def compile(
         return Compiled(False, f"error: {error}")
     source = source.with_suffix(".cu" if on_gpu else ".cpp")
     source.write_text(text)
-    folders, library = cpp_extension.include_paths(), str(Path(torch.__file__).parent / "lib")
-    python = sysconfig.get_paths()["include"]  # torch's headers of its shims name Python's
-    common = [
-        *together(FLAGS, flags),
-        *(f"-I{folder}" for folder in [*folders, python]),
-        "-o",
-        str(artefact),
-        f"-L{library}",
-    ]
-    links, readable = ["-lc10", "-ltorch_cpu", "-ltorch"], [*folders, python, library]
-    if on_gpu:
-        home = cuda_home()
-        assert home is not None
-        readable.append(str(home))
-        command = [
-            str(home / "bin" / "nvcc"),
-            *common,
-            "-DUSE_CUDA",
-            *cuda.FLAGS[2:],
-            cuda.architecture_flag(facts.architecture),
-        ]
-        command += [str(source), *links, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"]
-    else:
-        command = [os.environ.get("CXX") or "g++", *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
-        command += [str(source), *links, f"-Wl,-rpath,{library}"]
-    code, output = run_boxed(command, source.parent, readable, timeout_s)
-    log = output.replace(f"{source.parent}/", "")
-    return Compiled(
-        code == 0 and artefact.exists(),
-        cuda.warnings(log) if code == 0 else log,
-        cuda.resources(log) if code == 0 and on_gpu else {},
+    command, readable = torch_extension.command_for(
+        source, artefact, facts, [*together(FLAGS, flags)], torch_extension.LINKS, ["-DUSE_CUDA"]
     )
+    return cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)

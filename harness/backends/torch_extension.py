@@ -26,6 +26,7 @@ DEVICE = "any"
 PYTHON_SIDE = True
 ARTEFACT = "candidate.so"
 FLAGS = ("-std=c++20", "-O3", "-DTORCH_EXTENSION_NAME=candidate", "-DTORCH_API_INCLUDE_EXTENSION_H")
+LINKS = ["-lc10", "-ltorch_cpu", "-ltorch"]
 _BINDS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY(_FRAGMENT)?|PyInit_)\b")
 _BINDING = """
 #include <torch/extension.h>
@@ -47,13 +48,18 @@ def why_unavailable() -> str:
     return why_no_torch()
 
 
-@functools.cache
 def identity(facts: DeviceFacts) -> str:
+    return toolchain(facts, " ".join(FLAGS))
+
+
+@functools.cache
+def toolchain(facts: DeviceFacts, flags: str) -> str:
+    """Compiler, flags, PyTorch and chip: what a build with torch's headers depends on beside its source."""
     import torch
 
     compiler = str(cuda_home() / "bin" / "nvcc") if facts.device == "cuda" else "g++"  # type: ignore[operator]
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    return f"{version.splitlines()[0]} {version.splitlines()[-1]} {' '.join(FLAGS)} {torch.__version__} {facts.architecture}"
+    return f"{version.splitlines()[0]} {version.splitlines()[-1]} {flags} {torch.__version__} {facts.architecture}"
 
 
 def environment(facts: DeviceFacts) -> list[str]:
@@ -65,6 +71,29 @@ def environment(facts: DeviceFacts) -> list[str]:
     home = cuda_home()
     toolkit = [f"CUDA_HOME={home}"] if home else []
     return ["env", *chip, *toolkit, f"PATH={Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"]
+
+
+def command_for(
+    source: Path, artefact: Path, facts: DeviceFacts, options: list[str], links: list[str], for_nvcc: list[str]
+) -> tuple[list[str], list[str]]:
+    """The compiler's command with torch's headers and libraries, and the folders that it reads."""
+    import torch
+    from torch.utils import cpp_extension
+
+    folders = cpp_extension.include_paths()  # torch's own; nvcc knows the toolkit's
+    library = str(Path(torch.__file__).parent / "lib")
+    python = sysconfig.get_paths()["include"]  # torch's headers name Python's
+    common = [*options, *(f"-I{folder}" for folder in [*folders, python]), "-o", str(artefact), f"-L{library}"]
+    readable = [*folders, python, library]
+    if facts.device == "cuda":
+        home = cuda_home()
+        assert home is not None
+        readable.append(str(home))
+        command = [str(home / "bin" / "nvcc"), *common, *cuda.FLAGS[2:], *for_nvcc]
+        command += [cuda.architecture_flag(facts.architecture), str(source), *links]
+        return [*command, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"], readable
+    command = [os.environ.get("CXX") or "g++", *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
+    return [*command, str(source), *links, f"-Wl,-rpath,{library}"], readable
 
 
 def compile(
@@ -79,30 +108,9 @@ def compile(
         text += _BINDING.format(entry=entry)
     source = source.with_suffix(".cu" if on_gpu else ".cpp")
     source.write_text(text)
-    folders = cpp_extension.include_paths()  # torch's own; nvcc knows the toolkit's
-    library = str(Path(torch.__file__).parent / "lib")
-    python = sysconfig.get_paths()["include"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
-    common = [
-        *together(FLAGS, flags),
-        abi,
-        *(f"-I{folder}" for folder in [*folders, python]),
-        "-o",
-        str(artefact),
-        f"-L{library}",
-    ]
-    links = ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
-    readable = [*folders, python, library]
-    if on_gpu:
-        home = cuda_home()
-        assert home is not None
-        readable.append(str(home))
-        command = [str(home / "bin" / "nvcc"), *common, *cuda.FLAGS[2:]]
-        command += [*cpp_extension.COMMON_NVCC_FLAGS, cuda.architecture_flag(facts.architecture), str(source)]
-        command += [*links, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"]
-    else:
-        command = [os.environ.get("CXX") or "g++", *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
-        command += [str(source), *links, f"-Wl,-rpath,{library}"]
+    options, links = [*together(FLAGS, flags), abi], [*LINKS, "-ltorch_python"]
+    command, readable = command_for(source, artefact, facts, options, links, cpp_extension.COMMON_NVCC_FLAGS)
     code, output = run_boxed(command, source.parent, readable, timeout_s)
     log = output.replace(f"{source.parent}/", "")
     kept = "\n".join(line for line in log.splitlines() if not line.startswith(("ptxas info", "    ")) or code)

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, cpu, cuda, form_of, is_python, run_boxed, together
+from harness.backends import Compiled, cpu, cuda, form_of, is_python, together
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -100,10 +100,4 @@ def compile(
         command = [str(home / "bin" / "nvcc"), *common, *cuda.FLAGS[2:], chip, f"-Xlinker=-rpath,{library}"]
     else:
         command = [cpu.compiler(), *common, *cpu.FLAGS[2:], f"-Wl,-rpath,{library}"]
-    code, output = run_boxed(command, source.parent, readable, timeout_s)
-    log = output.replace(f"{source.parent}/", "")
-    return Compiled(
-        code == 0 and artefact.exists(),
-        cuda.warnings(log) if code == 0 else log,
-        cuda.resources(log) if code == 0 and on_gpu else {},
-    )
+    return cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)
