@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 
 from kernels import catalog
-from minibatch import training
+from minibatch import ranks, training
 from minibatch.batches import Batch, Loader
 from minibatch.graphs import Graph
 from minibatch.resident import Trainer
@@ -101,9 +101,29 @@ def _again(graph: Graph, first: list[Seen], second: list[Seen]) -> float:
 
 
 def of_rung(trainer: Trainer) -> str:
-    """`violated` of two epochs that this trainer serves; changes no weight."""
-    ids = trainer.graph.train
-    # The same order twice: the same seeds are in the first batches, and only their neighbours may differ.
-    order = training.order(trainer.graph, 0, 0).to(trainer.device)
-    epochs = [of_trainer(trainer, order, number) for number in (0, 1)]
-    return violated(trainer.graph, trainer.sampler.fanouts, ids, epochs)
+    """`violated` of two epochs that this trainer serves; changes no weight. Of several ranks each looks at its own share, and
+    rank 0 also at all of them: together they serve every seed once, and no two draw the same neighbours."""
+    graph, fanouts, mine, all_ranks = trainer.graph, trainer.sampler.fanouts, ranks.rank(), ranks.ranks()
+
+    def serve(number: int, share: int, shares: int) -> list[Seen]:
+        """The same order each time: the same seeds are in the first batches, and only their neighbours may differ."""
+        ids = training.order(graph, 0, 0, share, shares).to(trainer.device)
+        return of_trainer(trainer, ids, number * all_ranks + mine)
+
+    own = [serve(number, mine, all_ranks) for number in (0, 1)]
+    found = violated(graph, fanouts, training.order(graph, 0, 0, mine, all_ranks), own)
+    if all_ranks > 1:
+        alike = serve(0, 0, all_ranks)  # the first share on every rank
+        seeds = ranks.gather(torch.cat([batch.seeds for batch in own[0]]).cpu())
+        theirs = ranks.gather([_moved(batch, "cpu") for batch in alike])
+        served = torch.cat(seeds)
+        if not found and len(served.unique()) != len(served):
+            found = f"{len(served) - len(served.unique())} seeds are served by two ranks"
+        if not found:
+            epochs = [[_moved(batch, trainer.device) for batch in batches] for batches in theirs]
+            found = violated(graph, fanouts, training.order(graph, 0, 0, 0, all_ranks), epochs)
+    return found
+
+
+def _moved(batch: Seen, device: torch.device | str) -> Seen:
+    return Seen(batch.seeds.to(device), [h.to(device) for h in batch.heads], [p.to(device) for p in batch.picked])

@@ -27,6 +27,7 @@ from harness.report.console import Console
 from harness.report.words import epoch_gain
 from harness.store import write_atomically
 from minibatch import (
+    audit,
     benchmark_graphs,
     objectives,
     ops,
@@ -119,6 +120,8 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
         if state and asked.schedule == state["options"].get("schedule"):
             schedule.load(state["schedule"])
         metric = way.objective.metric
+        if asked.audit:
+            _audit(way, console)
         for number in range(done, done + asked.epochs):
             _seed_epoch(asked, number)
             ids = training.order(graph, asked.seed, number, ranks.rank(), ranks.ranks())
@@ -177,9 +180,25 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
             f"checkpoint: {path}" + (f"; the best of valid ids: {best_path(path)}" if best is not None else "")
         )
         if asked.as_json:
-            found = {"graph": asked.graph, "rung": rung, "device": device, "epochs": records}
+            found = {"graph": asked.graph, "rung": rung, "device": device, "audited": asked.audit, "epochs": records}
             print(json.dumps(found, indent=1, allow_nan=False))
     return 0
+
+
+def _audit(way: rungs.Route, console: Console) -> None:
+    """Raises GraphError, on every rank, with what the first that found something says."""
+    if way.trainer is None:
+        raise GraphError(
+            "--audit looks at rungs whose batches our kernels sample (gpu, gpu-fused, gpu-graph, gpu-layers)"
+        )
+    with console.status("looking at what is sampled"):
+        said = audit.of_rung(way.trainer)
+        found = [one for one in (ranks.gather(said) if ranks.started() else [said]) if one]
+    if found:
+        raise GraphError(f"this is no epoch: {found[0]}")
+    console.print(
+        f"audit: two epochs of {ranks.ranks()} process{'es' if ranks.ranks() > 1 else ''} hold what they must"
+    )
 
 
 def best_path(path: Path) -> Path:

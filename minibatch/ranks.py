@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from minibatch.graphs import GraphError
 
@@ -63,6 +63,15 @@ def agree(value: float | None) -> float | None:
     held = [value]
     distributed.broadcast_object_list(held, src=0)
     return held[0]
+
+
+def gather(value: Any) -> list[Any]:
+    """Every rank's value, on every rank."""
+    from torch import distributed
+
+    held: list[Any] = [None] * ranks()
+    distributed.all_gather_object(held, value)
+    return held
 
 
 def join(device: str) -> None:

@@ -57,6 +57,8 @@ class EpochRequest(GraphRequest):
     """End after N epochs without a better validation."""
     loss: Annotated[Literal["classes", "multi-label", "regression"] | None, Option(usual="what they look like")] = None
     """What labels are."""
+    audit: bool = False
+    """First look at what every process samples: no replacement, no neighbour missing, every seed once."""
     gpus: int = Field(default=0, ge=0)
     """Train on so many GPUs."""
     ranks: int = Field(default=1, ge=1)

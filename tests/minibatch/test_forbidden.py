@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import catalog
-from minibatch import audit, models, resident, synthetic, training, trial
+from minibatch import audit, models, ranks, resident, synthetic, training, trial
 from minibatch.batches import Loader
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
@@ -47,6 +47,18 @@ def test_what_the_native_loader_serves_too(graph):
     assert "epochs 0 and 1 have the same sample for 100% of the rows" in audit.violated(
         graph, FANOUTS, graph.train, again
     )
+
+
+@pytest.mark.parametrize(
+    ("given_to_all", "says"), [(lambda order: order, "seeds are served by two ranks"), (None, "have the same sample")]
+)
+def test_ranks_that_do_the_same_work_are_noticed(graph, monkeypatch, given_to_all, says):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    # The other rank answers with what this one sampled; its seeds are its own unless ranks share an order.
+    other = [lambda seeds: seeds if given_to_all else seeds + 10**6, lambda batches: batches]
+    monkeypatch.setattr(ranks, "gather", lambda value: [value, other[isinstance(value, list)](value)])
+    assert says in audit.of_rung(trainer(graph, Kernels("cpu"), **WAYS["gpu-fused"]))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -66,9 +66,12 @@ def test_training_goes_on_where_it_was_left(tmp_path, trained):
 def test_two_processes_train_one_model(tmp_path, rung, monkeypatch, capfd):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     words = ["epoch", *TINY, "--epochs", "4", "--ranks", "2", "--rung", rung, "--runs-dir", str(tmp_path)]
+    words += ["--audit"] if rung == "gpu-fused" else []
     monkeypatch.setattr(sys, "argv", [str(ROOT / "run.py"), *words])
     assert main(words) == 0
-    epochs = json.loads(capfd.readouterr().out)["epochs"]
+    found = json.loads(capfd.readouterr().out)
+    epochs = found["epochs"]
+    assert found["audited"] == ("--audit" in words)
     assert epochs[0]["batches"] == 4  # of 900 seeds 450 each
     assert epochs[-1]["valid_accuracy"] > 0.5
 
