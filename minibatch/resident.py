@@ -268,7 +268,8 @@ class Trainer:
             self._transpose(self.layers, found, buffers)
         kept = self.sampled.get(slot)
         if self.captured and kept is not None:
-            kept.labels.copy_(found.labels)  # the only tensor that is not in the slot's buffers
+            kept.labels.copy_(found.labels)  # not in the slot's buffers
+            kept.seeds.copy_(found.seeds)
         else:
             self.sampled[slot] = found
         for picked in found.picked:

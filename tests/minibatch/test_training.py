@@ -252,7 +252,9 @@ def test_every_rung_of_a_gpu_learns_infers_and_reports(words, tmp_path, trained,
     if "--model" in words:
         pytest.importorskip("torch_geometric")
     report, kept = tmp_path / "report.html", tmp_path / "model.pt"
-    epochs = trained(*words, "--epochs", "4", "--report", str(report), "--checkpoint", str(kept), runs=tmp_path)
+    looked = ["--audit"] if words[1].startswith("gpu") else []
+    asked = [*words, *looked, "--epochs", "4", "--report", str(report), "--checkpoint", str(kept)]
+    epochs = trained(*asked, runs=tmp_path)
     assert epochs[-1]["edges"] > 10_000
     assert epochs[-1]["valid_accuracy"] > 0.5
     assert "What ran when" in report.read_text()
