@@ -12,10 +12,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING, cast
 
-from graph.commands.opened import door
+from graph.commands.opened import open_service
 from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, STARTED, Command, usage_error
 from harness.options import Options, Parser, parser_for, read
-from harness.report.inert import inert_streams
+from harness.report.inert import escape_streams
 
 if TYPE_CHECKING:
     from minibatch.request import EpochRequest, InferRequest
@@ -45,11 +45,11 @@ def epoch(request: EpochRequest) -> int:
 
     if not request.swapped:
         return commands.epoch(request)
-    from graph.runs import Run, RunError
+    from graph.runs import RunError, RunFolder
 
-    found, sources, opened = [], {}, door(request.runs_dir)
+    found, sources, opened = [], {}, open_service(request.runs_dir)
     for name in request.swapped:
-        of = Run.find(request.runs_dir, name)
+        of = RunFolder.find(request.runs_dir, name)
         result = opened.result(of)
         if not result.best:
             raise RunError(f"run {of.id} has no result yet; `run.py resume {of.id}` goes on with it")
@@ -114,7 +114,7 @@ def main(words: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="readable")
-    with inert_streams():
+    with escape_streams():
         return _go(sys.argv[1:] if words is None else words)
 
 

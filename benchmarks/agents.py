@@ -67,7 +67,7 @@ def main() -> int:
     found: dict[str, dict[str, Row]] = {}
     for kernel in options.kernels:
         for agents in AGENTS:
-            recording = recorded(kernel, agents, options)
+            recording = find_recording(kernel, agents, options)
             if options.recorded and recording is None:
                 print(f"{kernel}: no answers of {agents} are recorded in {options.recorded}", file=sys.stderr)
                 continue
@@ -75,11 +75,11 @@ def main() -> int:
             if result is None:
                 return 1
             found.setdefault(kernel, {})[agents] = Row(result, cost(result, recording))
-    Console(width=150).print(printed(found, options.rounds))
+    Console(width=150).print(print_table(found, options.rounds))
     return 0
 
 
-def printed(found: dict[str, dict[str, Row]], rounds: int) -> Table:
+def print_table(found: dict[str, dict[str, Row]], rounds: int) -> Table:
     table = Table(title=f"one agent and four, {rounds} rounds each at most")
     for column in (
         "kernel", "baseline us", "agents", "speedup", "held out", "passed", "best in round", "tokens", "money", "seconds", "ended",
@@ -107,7 +107,7 @@ def money(usd: float | None) -> str:
     return "unknown" if usd is None else f"${usd:.2f}"
 
 
-def recorded(kernel: str, agents: str, options: argparse.Namespace) -> Path | None:
+def find_recording(kernel: str, agents: str, options: argparse.Namespace) -> Path | None:
     if options.recorded is None:
         return None
     rest = options.rest

@@ -77,7 +77,7 @@ class Overhead:
         cluster.ask = timed
 
 
-def built_once(engine: Engine, kernels: list[Kernel], dtype: str, folder: Path) -> Store:
+def build_once(engine: Engine, kernels: list[Kernel], dtype: str, folder: Path) -> Store:
     """A store with the builds that a run makes once, whatever it judges."""
     store = Store(folder)
     for kernel in kernels:
@@ -87,7 +87,7 @@ def built_once(engine: Engine, kernels: list[Kernel], dtype: str, folder: Path) 
     return store
 
 
-def judged(engine: Engine, item: tuple[Kernel, str, str], dtype: str, built: Store) -> dict:
+def judge_item(engine: Engine, item: tuple[Kernel, str, str], dtype: str, built: Store) -> dict:
     """One candidate's verdict, by an Evaluator of its own."""
     kernel, name, text = item
     began = time.monotonic()
@@ -109,7 +109,7 @@ def judged(engine: Engine, item: tuple[Kernel, str, str], dtype: str, built: Sto
 def judge(asked: argparse.Namespace) -> None:
     opening = time.monotonic()
     with (
-        closing(engines.opened(engines.choice(asked.engine), asked.device, print)) as engine,
+        closing(engines.open_engine(engines.choice(asked.engine), asked.device, print)) as engine,
         tempfile.TemporaryDirectory() as folder,
     ):
         opened_s = time.monotonic() - opening
@@ -121,11 +121,11 @@ def judge(asked: argparse.Namespace) -> None:
         # Kernels in turn, so that neighbours in time are not of one kind.
         rows = zip(*(list(candidates(kernel, on, each)) for kernel in kernels), strict=True)
         todo = [(kernel, *one) for row in rows for kernel, one in zip(kernels, row, strict=True)][: asked.candidates]
-        built = built_once(engine, kernels, dtype, Path(folder))
+        built = build_once(engine, kernels, dtype, Path(folder))
         overhead, first = Overhead(engine), time.monotonic()
 
         def in_time(item: tuple[Kernel, str, str]) -> dict | None:
-            return judged(engine, item, dtype, built) if time.monotonic() - first <= asked.seconds else None
+            return judge_item(engine, item, dtype, built) if time.monotonic() - first <= asked.seconds else None
 
         with ThreadPoolExecutor(engine.width()) as pool:
             found = [made for made in pool.map(in_time, todo) if made is not None]

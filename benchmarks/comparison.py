@@ -73,7 +73,7 @@ def main() -> None:
     late = time.monotonic() + options.seconds
     console = Console(width=170)
     itself: dict[str, list[Timing]] = {kernel.spec.name: [] for kernel in kernels}
-    table = slowed_table(f"made slower, {device.facts(on).name}")
+    table = make_slowed_table(f"made slower, {device.facts(on).name}")
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         number = 0
@@ -150,7 +150,7 @@ def against_itself(itself: dict[str, list[Timing]], title: str) -> Table:
     return table
 
 
-def slowed_table(title: str) -> Table:
+def make_slowed_table(title: str) -> Table:
     table = Table(title=title)
     for column in ("kernel", "workload", "cache", "us", "wanted", "median ratio", "SLOWER", "FASTER"):
         table.add_column(column, justify="right")

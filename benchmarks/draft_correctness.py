@@ -52,10 +52,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write one record a problem, after each")
     options = parser.parse_args()
     problems = suites.problems(options.suite, tuple(int(level) for level in options.levels.split(",")))
-    problems = problems if options.shuffle is None else suites.shuffled(problems, options.shuffle)
+    problems = problems if options.shuffle is None else suites.shuffle(problems, options.shuffle)
     found: list[Judged] = []
     for path in problems:
-        found.append(judged(path))
+        found.append(judge_draft(path))
         one = found[-1]
         print(
             f"{one.problem} {one.outcome} {one.reason[:200]} (numbers up to {one.largest}, {one.seconds:.0f} s)",
@@ -68,7 +68,7 @@ def main() -> None:
     )
 
 
-def judged(path: Path) -> Judged:
+def judge_draft(path: Path) -> Judged:
     began, said = time.monotonic(), ""
     for largest, text in variants(path.read_text(encoding="utf-8")):
         with tempfile.TemporaryDirectory(prefix="astrolabe-correctness-") as folder:
@@ -110,7 +110,7 @@ def variants(text: str) -> Iterator[tuple[int, str]]:
 def shrunk(text: str, largest: int) -> str:
     """The text with every integer that its top level gives a name to halved until it is no larger; a batch is SMALL_BATCH."""
     lines = [line.encode() for line in text.splitlines(keepends=True)]
-    found = [pair for node in ast.parse(text).body if isinstance(node, ast.Assign) for pair in named(node)]
+    found = [pair for node in ast.parse(text).body if isinstance(node, ast.Assign) for pair in find_names(node)]
     for name, node in sorted(found, key=lambda pair: (pair[1].lineno, pair[1].col_offset), reverse=True):
         value = integer(node)
         if value is not None and value > SMALL_BATCH and node.lineno == node.end_lineno:
@@ -119,7 +119,7 @@ def shrunk(text: str, largest: int) -> str:
     return b"".join(lines).decode()
 
 
-def named(node: ast.Assign) -> list[tuple[str, ast.expr]]:
+def find_names(node: ast.Assign) -> list[tuple[str, ast.expr]]:
     """(name, value) of `a = 1`, `a = b = 1` and `a, b = 1, 2`."""
     target, value = node.targets[0], node.value
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):

@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write one record a problem")
     parser.add_argument("--keep", type=Path, help="write each draft there")
     options = parser.parse_args()
-    problems = found(options.suite, [int(level) for level in options.levels.split(",")])
+    problems = find_problems(options.suite, [int(level) for level in options.levels.split(",")])
     if not problems:
         raise SystemExit(f"{options.suite} holds no level1/*.py; name a checkout of KernelBench, or starter")
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -57,7 +57,7 @@ def main() -> None:
     show(records, options.build)
 
 
-def found(suite: str, levels: list[int]) -> list[Path]:
+def find_problems(suite: str, levels: list[int]) -> list[Path]:
     """The problem files of a suite, in their order."""
     folder = STARTER if suite == "starter" else Path(suite)
     folder = folder / "KernelBench" if (folder / "KernelBench").is_dir() else folder
@@ -91,12 +91,12 @@ def record(path: Path, device: str, build: bool, keep: Path | None = None) -> di
         if keep is not None:
             write_atomically(keep / f"{said['problem']}.py", answer["source"])
         if build:
-            said["build"] = compiled(answer["source"], device, scratch)
+            said["build"] = compile_source(answer["source"], device, scratch)
         print(said["problem"], len(said["kernels"]), said.get("build", ""), flush=True, file=sys.stderr)
         return said
 
 
-def compiled(text: str, device: str, scratch: Path) -> str:
+def compile_source(text: str, device: str, scratch: Path) -> str:
     """ "" or the first error of the compiler for the draft's native source, built as a candidate is."""
     module = cuda if device == "cuda" else cpu
     if missing := module.why_unavailable():

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from compiler.compile import Meaning
-from compiler.defaults import Choice, cpu_schedule, schedule
+from compiler.defaults import ScheduleDefaults, cpu_schedule, schedule
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
 from compiler.schedule import Schedule
@@ -101,7 +101,11 @@ def tried(seed: int, in_emulation: bool) -> tuple[str, str, str]:
             text = meaning.text(made)
             for program in meaning.programs():
                 check(program, reference)
-            cuda = meaning.text(schedule(meaning.program, kernel.spec.dtypes, sized, Choice())) if in_emulation else ""
+            cuda = (
+                meaning.text(schedule(meaning.program, kernel.spec.dtypes, sized, ScheduleDefaults()))
+                if in_emulation
+                else ""
+            )
         except NoProgram as none:
             return form, "wrong" if "disagrees" in str(none) else "refused", str(none)
         (folder / "candidate.cpp").write_text(text)

@@ -114,7 +114,7 @@ class Through(Prepared):
 
 
 def speedups(done: list[Called]) -> dict[str, float]:
-    """Of each candidate that was timed, over the baseline: the geometric mean of its short contest."""
+    """Of each candidate that was timed, over the baseline: the geometric mean of its short comparison."""
     found = {}
     for one in done:
         figures = (

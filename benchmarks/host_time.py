@@ -166,12 +166,12 @@ def main() -> None:
         folder = options.drafts or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            whys = list(pool.map(lambda one: prepared(*one, folder, options), wanted))
+            whys = list(pool.map(lambda one: prepare_draft(*one, folder, options), wanted))
         records = []
         for (name, path), why in zip(wanted, whys, strict=True):
             record = {"problem": path.stem, "level": name[0], "why": why}
             if not why and not options.prepare:
-                record |= measured(name, path, folder, options)
+                record |= measure_text(name, path, folder, options)
                 print(json.dumps(record), flush=True)
             records.append(record)
             if options.json:
@@ -179,7 +179,7 @@ def main() -> None:
     show(records)
 
 
-def prepared(name: str, path: Path, folder: Path, options: argparse.Namespace) -> str:
+def prepare_draft(name: str, path: Path, folder: Path, options: argparse.Namespace) -> str:
     """Both files of a draft, and its library; why there is none."""
     file = folder / f"{name}.py"
     if not file.exists():
@@ -198,7 +198,7 @@ def prepared(name: str, path: Path, folder: Path, options: argparse.Namespace) -
     return (done.stderr.strip().splitlines() or ["?"])[-1][:200] if done.returncode else ""
 
 
-def measured(name: str, path: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure_text(name: str, path: Path, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     out = folder / f"{name}.json"
     out.unlink(missing_ok=True)
     files = [str(path), str(folder / f"{name}.native.py"), str(folder / f"{name}.python.py"), str(out)]

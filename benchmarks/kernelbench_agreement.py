@@ -122,7 +122,7 @@ def both(path: Path, spoil: str, options: argparse.Namespace) -> list[dict[str, 
         print(f"{label}: no draft: {drafted.reason}", flush=True)
         return []
     records = []
-    for name, source in (("honest", drafted.source), ("spoiled", spoiled(drafted.source, spoil))):
+    for name, source in (("honest", drafted.source), ("spoiled", spoil_source(drafted.source, spoil))):
         record = {
             "problem": label,
             "candidate": name,
@@ -134,7 +134,7 @@ def both(path: Path, spoil: str, options: argparse.Namespace) -> list[dict[str, 
     return records
 
 
-def spoiled(source: str, how: str) -> str:
+def spoil_source(source: str, how: str) -> str:
     """The method is changed, not the class: `super(ModelNew, self)` in a class that another takes the name of is that other's."""
     return (
         f"{source}\n\n_right = ModelNew.forward\n\n\ndef _spoiled(self, *given):\n"

@@ -25,9 +25,9 @@ from rich.table import Table
 
 from harness import device
 from harness.evaluate import Evaluator
-from harness.farside.worker import Company
+from harness.farside.worker import Neighbours
 from harness.store import Store
-from harness.timing.sampling import Contest
+from harness.timing.sampling import ABComparison
 from kernels import catalog
 from kernels.catalog import Kernel
 
@@ -60,8 +60,8 @@ def main() -> None:
         if on == "cuda":
             neighbours = Path(evaluator.build(evaluator.store.put(neighbours.SOURCE.read_text())).artefact)
         for timing in verdict.timings:
-            contest = evaluator.contest(timing.workload, timing.cache)
-            theirs = {library: seconds(call, contest, neighbours) * 1e6 for library, call in libraries.items()}
+            comparison = evaluator.open_comparison(timing.workload, timing.cache)
+            theirs = {library: seconds(call, comparison, neighbours) * 1e6 for library, call in libraries.items()}
             ratio = min(theirs.values()) / timing.time_us
             ratios.append(ratio)
             table.add_row(
@@ -86,10 +86,10 @@ def functions(kernel: Kernel) -> Callable[..., tuple[torch.Tensor, ...]]:
     return module.eager
 
 
-def seconds(call: Callable[..., object], contest: Contest, neighbours: Path | None) -> float:
-    """Median seconds of one call over the contest's argument sets; `neighbours`: their library, on a GPU."""
-    spec, production, slots = contest.kernel.spec, contest.production, range(contest.layout.slots)
-    sets = [{t.name: contest.bench.read(slot, t) for t in spec.inputs} | spec.scalars for slot in slots]
+def seconds(call: Callable[..., object], comparison: ABComparison, neighbours: Path | None) -> float:
+    """Median seconds of one call over the comparison's argument sets; `neighbours`: their library, on a GPU."""
+    spec, production, slots = comparison.kernel.spec, comparison.production, range(comparison.layout.slots)
+    sets = [{t.name: comparison.bench.read(slot, t) for t in spec.inputs} | spec.scalars for slot in slots]
     with torch.no_grad():
         for arguments in sets[:3]:
             call(**arguments)
@@ -99,7 +99,9 @@ def seconds(call: Callable[..., object], contest: Contest, neighbours: Path | No
                 production.produce(list(slots))
                 found.append(_timed(lambda: [call(**arguments) for arguments in sets]))
             return statistics.median(found) / len(sets)
-        around = Company(ctypes.CDLL(str(neighbours)), contest.arena.view.data_ptr(), production.message("plain"))
+        around = Neighbours(
+            ctypes.CDLL(str(neighbours)), comparison.buffers.view.data_ptr(), production.message("plain")
+        )
         graphs = [_captured(around, sets, call), _captured(around, sets, None)]
         found = []
         for _ in range(SAMPLES + WARM_UP):
@@ -110,7 +112,7 @@ def seconds(call: Callable[..., object], contest: Contest, neighbours: Path | No
     return statistics.median(found[WARM_UP:])
 
 
-def _captured(around: Company, sets: list[dict], call: Callable[..., object] | None) -> torch.cuda.CUDAGraph:
+def _captured(around: Neighbours, sets: list[dict], call: Callable[..., object] | None) -> torch.cuda.CUDAGraph:
     """The calls between their neighbours; the neighbours alone for None."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -66,7 +66,7 @@ def main() -> int:
             return 1
         _, taught, alone = (result for result in runs if result is not None)
         target = max(1.0, SHARE * min(best(taught), best(alone)))
-        rounds = [reached(alone, target), reached(taught, target)]
+        rounds = [first_round_at(alone, target), first_round_at(taught, target)]
         fewer += rounds[1] < rounds[0]
         figures = (f"{target:.2f}x", *map(str, rounds), f"{best(alone):.2f}x", f"{best(taught):.2f}x")
         table.add_row(*kinds, first, second, *figures)
@@ -84,7 +84,7 @@ def best(result: Result) -> float:
     return max((a.speedup.median for a in result.attempts if a.accepted and a.speedup), default=1.0)
 
 
-def reached(result: Result, target: float) -> int:
+def first_round_at(result: Result, target: float) -> int:
     """The first round after which the incumbent is that fast; 0 where the baseline is, one more than it had where none is."""
     if target <= 1.0:
         return 0

@@ -24,16 +24,16 @@ import torch
 from rich.console import Console
 
 from minibatch import geometric, report, rungs, synthetic, training
-from minibatch.batches import SEEDS_A_BATCH, Loader, padded_to
+from minibatch.batches import SEEDS_A_BATCH, BatchLoader, pad_to
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
 from minibatch.request import EpochRequest
 from minibatch.resident import MARGIN, Sampler
-from minibatch.timeline import Span, Trace
+from minibatch.timeline import Span, SpanTrace
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WHAT = {name: rung.what for name, rung in rungs.RUNGS.items()} | {
+WHAT = {name: variant.what for name, variant in rungs.VARIANTS.items()} | {
     "gpu-host": "gpu-graph with features in host memory, hot rows on the device too"
 }
 ON_GPU_ONLY = ("about", "pyg-hbm", "gpu-host", "gpu-graph", "gpu-layers")
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--one", choices=ORDER, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        print("RESULT " + json.dumps(one(asked.one, asked.graph, asked.epochs, asked.small_epochs)), flush=True)
+        print("RESULT " + json.dumps(run_variant(asked.one, asked.graph, asked.epochs, asked.small_epochs)), flush=True)
         return
     name = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{len(os.sched_getaffinity(0))} CPU cores"
     found: dict[str, Any] = {"graph": asked.graph, "device": name, "fanouts": FANOUTS, "batch": BATCH}
@@ -96,15 +96,15 @@ def _text(said: str | bytes | None) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
 
 
-def rows(found: dict[str, Any]) -> list[report.Row]:
+def rows(found: dict[str, Any]) -> list[report.EpochRow]:
     made = []
     for rung in (name for name in WHAT if name in found):  # from the one that people have to the fastest
         record = found[rung]
         if "error" in record:
-            made.append(report.Row(rung, WHAT[rung], error=record["error"]))
+            made.append(report.EpochRow(rung, WHAT[rung], error=record["error"]))
             continue
         made.append(
-            report.Row(
+            report.EpochRow(
                 rung, WHAT[rung], min(record["epoch_s"]), extrapolated=record["extrapolated"], edges=record["edges"],
                 nodes=record["nodes_read"], row_bytes=record["row_bytes"], floor_share=record.get("share_of_floor"),
                 accuracy=record["small_test_accuracy"], stages_s=record["stages_s"],
@@ -120,21 +120,21 @@ def page(found: dict[str, Any]) -> str:
         "a batch; the fastest of the timed epochs of each rung, every one with another order and other neighbours.",
         f"≈: extrapolated from {HOST_BATCHES} batches. Accuracy: of test ids of the graph small, which has labels to be learnt.",
     ]
-    return report.render(report.Page(found["graph"], found["device"], lines, rows(found)))
+    return report.render(report.EpochPage(found["graph"], found["device"], lines, rows(found)))
 
 
 def _asked(rung: str) -> EpochRequest:
     return EpochRequest(model="sage", rung=rung, fanout=FANOUTS, batch=BATCH, lr=0.003, seed=0)
 
 
-def one(rung: str, name: str, epochs: int, small_epochs: int) -> dict[str, Any]:
+def run_variant(rung: str, name: str, epochs: int, small_epochs: int) -> dict[str, Any]:
     start = time.perf_counter()
     if rung == "about":
         graph = synthetic.generate(name, device=DEVICE)
         return {"nodes": graph.nodes, "edges_in_all": graph.edges} | about(graph)
     try:
         if rung.startswith("pyg"):
-            geometric.sampler_named()
+            geometric.name_sampler()
         placed = _placed(rung, name)
         if DEVICE == "cuda":
             torch.cuda.synchronize()
@@ -174,7 +174,7 @@ def _measured(rung: str, placed: Placed, epochs: int) -> dict[str, Any]:
     records, start = [], time.perf_counter()
     with route_of(rung, placed) as way:
         found: dict[str, Any] = {"prepare_s": time.perf_counter() - start}
-        trace = Trace(DEVICE)
+        trace = SpanTrace(DEVICE)
         for number in range(epochs + 1):  # every one in another order and with other neighbours
             ids = training.order(graph, 0, number)[: limit * BATCH]
             records.append(way.run(ids, number, training.nothing, trace if number == epochs else None))
@@ -254,7 +254,7 @@ def about(graph: Graph) -> dict[str, Any]:
         sampler = Sampler(graph, kernels, fanouts, BATCH, fused=False)
         nodes, edges = [], []
         for number in range(10):
-            seeds = padded_to(graph.train[number * BATCH : (number + 1) * BATCH], BATCH)
+            seeds = pad_to(graph.train[number * BATCH : (number + 1) * BATCH], BATCH)
             batch = sampler.exact(seeds, torch.arange(3, device="cuda") + number * SEEDS_A_BATCH)
             nodes.append(batch.totals.tolist())
             edges.append([int((picked >= 0).sum()) for picked in batch.picked])
@@ -327,7 +327,7 @@ def _sampler_alone(rung: str, graph: Graph, batches: int = 20) -> dict[str, floa
     """Million edges that one core samples in a second of its own time, without slicing: ours, or what samples for PyG."""
     ids = graph.train[: BATCH * batches]
     if rung == "salient":
-        with Loader(graph, FANOUTS, BATCH, threads=1, with_features=False) as loader:
+        with BatchLoader(graph, FANOUTS, BATCH, threads=1, with_features=False) as loader:
             for _ in loader.epoch(ids, 1):  # memory is touched for the first time
                 pass
             edges = sum(batch.edges for batch in loader.epoch(ids, 0))

@@ -34,7 +34,7 @@ def main() -> None:
         "--rungs",
         nargs="+",
         default=["gpu-graph", "gpu-layers"],
-        choices=[name for name, rung in rungs.RUNGS.items() if rung.captured],
+        choices=[name for name, variant in rungs.VARIANTS.items() if variant.captured],
     )
     parser.add_argument("--epochs", type=int, default=2, help="timed, after one that is not")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "benchmarks")))

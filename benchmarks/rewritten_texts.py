@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.rewrite_inputs import FACTS, Input, inputs
 from harness.store import digest
-from nodes.policies.rules import RulesPolicy, applied_step
+from nodes.policies.rules import RulesPolicy, apply_step
 from nodes.rewrites import Facts, ordered
 from nodes.roles import CoderRequest
 
@@ -43,7 +43,7 @@ def read(one: Input, plans: int) -> dict:
         digest(text)
         for rewrite in ordered(one.device.device)
         for step in rewrite.forms
-        for text in (applied_step(step, start, facts) for start in (one.text, first))
+        for text in (apply_step(step, start, facts) for start in (one.text, first))
         if text is not None
     ]
     steps = list(answered[0].steps) if answered else []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from compiler.codegen.cpu import CPU_NUMBERS, CpuFile
-from compiler.codegen.host import File
-from compiler.defaults import Choice, cpu_schedule, open_numbers, schedule
+from compiler.codegen.host import HostFile
+from compiler.defaults import ScheduleDefaults, cpu_schedule, open_numbers, schedule
 from compiler.evaluate import check
 from compiler.frontend import NoProgram, Traced, trace
-from compiler.program import Program, lower_program
+from compiler.program import KernelProgram, lower_program
 from compiler.schedule import Schedule
 from kernels.spec import Device, Spec, Workload
 
@@ -32,7 +32,7 @@ def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Devi
     else:
         clusters = int("".join(filter(str.isdigit, architecture)) or 0) >= FIRST_WITH_CLUSTERS
         program = meaning.program(dtypes[0], 1)
-        first = schedule(meaning.program, dtypes, sized, Choice(clusters=clusters))
+        first = schedule(meaning.program, dtypes, sized, ScheduleDefaults(clusters=clusters))
         text = meaning.text(first, open_numbers(program, clusters))
     for found in meaning.programs():
         check(found, reference)
@@ -45,9 +45,9 @@ class Meaning:
     def __init__(self, spec: Spec, reference: str) -> None:
         self.spec, self.reference = spec, reference
         self.traced: dict[str, Traced] = {}
-        self._programs: dict[tuple[str, int], Program] = {}
+        self._programs: dict[tuple[str, int], KernelProgram] = {}
 
-    def program(self, dtype: str, vector: int) -> Program:
+    def program(self, dtype: str, vector: int) -> KernelProgram:
         """Raises NoProgram."""
         if dtype not in self.traced:
             self.traced[dtype] = trace(self.spec, self.reference, dtype)
@@ -55,13 +55,13 @@ class Meaning:
             self._programs[dtype, vector] = lower_program(self.spec, self.traced[dtype], dtype, vector)
         return self._programs[dtype, vector]
 
-    def programs(self) -> list[Program]:
+    def programs(self) -> list[KernelProgram]:
         """Those that were asked for."""
         return list(self._programs.values())
 
     def text(self, schedule: Schedule, open: dict[str, tuple[int, ...]] | None = None) -> str:
         """The candidate's source under a schedule; numbers named in `open` are left to the tune gate. Raises NoProgram."""
-        file = (File if schedule.device == "cuda" else CpuFile)(self.spec, self.program, open)
+        file = (HostFile if schedule.device == "cuda" else CpuFile)(self.spec, self.program, open)
         for dtype, versions in schedule.versions.items():
             file.entry(dtype, versions)
         return file.text(schedule)

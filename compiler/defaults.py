@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from compiler.codegen import columns
 from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
-from compiler.program import PackedKernel, Program
-from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, Version
+from compiler.program import KernelProgram, PackedKernel
+from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 PACK_BYTES = 16
@@ -27,7 +27,7 @@ LONGEST_KEPT = 8
 """Packs of a row that a thread keeps at most."""
 
 
-class Choice(Frozen):
+class ScheduleDefaults(Frozen):
     """The numbers that one schedule has for all sizes; the bands by size follow from them."""
 
     bytes: int = PACK_BYTES
@@ -49,7 +49,12 @@ class Choice(Frozen):
 
 
 def schedule(
-    programs, dtypes: tuple[str, ...], workloads: dict[str, list[Workload]], choice: Choice, *, lean: bool = False
+    programs,
+    dtypes: tuple[str, ...],
+    workloads: dict[str, list[Workload]],
+    choice: ScheduleDefaults,
+    *,
+    lean: bool = False,
 ) -> Schedule:
     """Versions for every dtype. `programs(dtype, vector)`; `workloads` are those whose sizes get bands of their own.
 
@@ -58,17 +63,19 @@ def schedule(
     return Schedule(versions={d: tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes})
 
 
-def _versions(programs, dtype: str, workloads: list[Workload], choice: Choice, lean: bool) -> Iterator[Version]:
+def _versions(
+    programs, dtype: str, workloads: list[Workload], choice: ScheduleDefaults, lean: bool
+) -> Iterator[ScheduleVersion]:
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
     for width in dict.fromkeys((vector,) if lean else (vector, 1)):
         program = programs(dtype, width)
         for longest, most_rows in _bands(program, workloads, choice):
             plans = tuple(_plan(kernel, width, longest, most_rows, choice) for kernel in program.kernels)
-            yield Version(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
+            yield ScheduleVersion(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
         loop = tuple(_plan(kernel, width, None, None, choice) for kernel in program.kernels)
-        yield Version(vector=width, kernels=loop)
+        yield ScheduleVersion(vector=width, kernels=loop)
     last = tuple(_plan(kernel, 1, None, None, choice) for kernel in programs(dtype, 1).kernels)
-    yield Version(vector=1, narrow=False, kernels=last)
+    yield ScheduleVersion(vector=1, narrow=False, kernels=last)
 
 
 CPU_LANES = 16
@@ -82,7 +89,7 @@ def cpu_schedule(programs, dtypes: tuple[str, ...], workloads: dict[str, list[Wo
     return Schedule(versions={d: tuple(_cpu_versions(programs, d, workloads.get(d, []))) for d in dtypes}, device="cpu")
 
 
-def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[Version]:
+def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[ScheduleVersion]:
     for width in (CPU_LANES, CPU_LANES // 2, 1):
         program = programs(dtype, width)
         if width > 1 and not any(all(w.axes[axis] % by == 0 for axis, by in program.packs.items()) for w in workloads):
@@ -91,7 +98,9 @@ def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[V
             all(w.axes[axis] % (2 * by) == 0 for axis, by in program.packs.items()) for w in workloads
         ):
             continue
-        yield Version(vector=width, narrow=False, kernels=tuple(_cpu_plan(kernel, width) for kernel in program.kernels))
+        yield ScheduleVersion(
+            vector=width, narrow=False, kernels=tuple(_cpu_plan(kernel, width) for kernel in program.kernels)
+        )
 
 
 def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
@@ -103,11 +112,11 @@ def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
     return KernelPlan(members=members, sketch=Elements(vector=width))
 
 
-def _row_kernels(program: Program) -> list[PackedKernel]:
+def _row_kernels(program: KernelProgram) -> list[PackedKernel]:
     return [kernel for kernel in program.kernels if kernel.layout == ROW]
 
 
-def _bands(program: Program, workloads: list[Workload], choice: Choice) -> list[tuple[int, int | None]]:
+def _bands(program: KernelProgram, workloads: list[Workload], choice: ScheduleDefaults) -> list[tuple[int, int | None]]:
     """(packs of a row at most, rows below) of the sizes that are known, shortest first, few rows first."""
     rows = _row_kernels(program)
     if not rows:
@@ -131,7 +140,7 @@ def _bands(program: Program, workloads: list[Workload], choice: Choice) -> list[
     return sorted(found, key=lambda band: (band[0], band[1] is None))
 
 
-def _value(program: Program, index, workload: Workload) -> int:
+def _value(program: KernelProgram, index, workload: Workload) -> int:
     sizes = {
         s: workload.axes[axis] // int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols
     }
@@ -142,7 +151,9 @@ def _next_power(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _plan(kernel: PackedKernel, width: int, longest: int | None, most_rows: int | None, choice: Choice) -> KernelPlan:
+def _plan(
+    kernel: PackedKernel, width: int, longest: int | None, most_rows: int | None, choice: ScheduleDefaults
+) -> KernelPlan:
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     if kernel.layout != ROW:
         if columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
@@ -194,7 +205,7 @@ def _split_rows(width: int, longest: int, split: int, few: bool) -> Rows:
     return Rows(vector=width, threads=threads, items=items, split=split, longest=longest, few=few)
 
 
-def _columns(width: int, packs: int | None, choice: Choice) -> Columns:
+def _columns(width: int, packs: int | None, choice: ScheduleDefaults) -> Columns:
     most = 32 if packs is None else min(32, max(4, packs // TILES))
     lanes = min(choice.lanes, most)
     return Columns(
@@ -216,13 +227,13 @@ SHARED_BYTES = 48 << 10
 """Of a block, without asking for more."""
 
 
-def open_numbers(program: Program, clusters: bool = True) -> dict[str, tuple[int, ...]]:
+def open_numbers(program: KernelProgram, clusters: bool = True) -> dict[str, tuple[int, ...]]:
     """Name -> choices, the default first, of what the tune gate may search."""
     numbers = _open_numbers(program)
     return numbers if clusters else {**numbers, "SPLIT": (1,), "TRIGGER_WHEN": (1,)}
 
 
-def _open_numbers(program: Program) -> dict[str, tuple[int, ...]]:
+def _open_numbers(program: KernelProgram) -> dict[str, tuple[int, ...]]:
     folds = [sum(bool(m.definition.reduced) for m in k.members) for k in program.kernels if columns.takes(k)]
     if not folds:
         return {**OPEN, "SPLIT": (4, 1, 2, 8)}
@@ -230,19 +241,19 @@ def _open_numbers(program: Program) -> dict[str, tuple[int, ...]]:
     return {**OPEN, "THREADS": tuple(t for t in (512, 256, 1024, 128) if t * each <= SHARED_BYTES)}
 
 
-def choices(program: Program) -> list[Choice]:
+def choices(program: KernelProgram) -> list[ScheduleDefaults]:
     """Choices worth measuring for a program, the most promising first."""
     kernels = program.kernels
     if any(kernel.layout == ROW for kernel in kernels):
         return [
-            Choice(items=items, threads=threads) for threads in (128, 256, 512) for items in (2, 1, 4, 8)
+            ScheduleDefaults(items=items, threads=threads) for threads in (128, 256, 512) for items in (2, 1, 4, 8)
         ]  # fmt: skip
     if any(columns.takes(kernel) and not kernel.inner[0][1].is_Integer for kernel in kernels):
         return [
-            Choice(lanes=lanes, split=split, deep=deep, unroll=unroll)
+            ScheduleDefaults(lanes=lanes, split=split, deep=deep, unroll=unroll)
             for unroll in (4, 8) for lanes in (16, 8, 32, 4) for split, deep in ((8, 32), (4, 32), (8, 16), (2, 32), (1, 32))
             if lanes * deep <= 1024
         ]  # fmt: skip
     return [
-        Choice(threads=threads, each=each, bytes=size) for size in (16, 8, 32) for threads in (256, 128, 512) for each in (1, 2)
+        ScheduleDefaults(threads=threads, each=each, bytes=size) for size in (16, 8, 32) for threads in (256, 128, 512) for each in (1, 2)
     ]  # fmt: skip

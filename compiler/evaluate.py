@@ -18,7 +18,7 @@ from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.partition import ROW, Member
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
-from compiler.program import PackedKernel, Program
+from compiler.program import KernelProgram, PackedKernel
 from kernels.spec import Tensor
 
 TYPES = {
@@ -43,13 +43,13 @@ REDUCE: dict[str, Callable[..., torch.Tensor]] = {
 }  # fmt: skip
 
 
-def evaluate(program: Program, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> dict[str, torch.Tensor]:
+def evaluate(program: KernelProgram, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> dict[str, torch.Tensor]:
     """Every output of the spec, float64 or int64, from inputs by name. Sizes must be multiples of the program's packs."""
     return _Evaluation(program, inputs, axes).run()
 
 
 class _Evaluation:
-    def __init__(self, program: Program, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> None:
+    def __init__(self, program: KernelProgram, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> None:
         self.program, self.axes = program, axes
         self.sizes = {
             symbol: axes[axis] // int(whole / symbol)
@@ -185,7 +185,7 @@ SMALL = 9
 """An axis at which a program is tried: nothing but a pack's width divides it, where it must be a multiple of that."""
 
 
-def check(program: Program, reference: str) -> None:
+def check(program: KernelProgram, reference: str) -> None:
     """Compares the program with the reference at a small size of its own. Raises NoProgram where they disagree."""
     axes = {axis: (3 if program.packs.get(axis) else SMALL) * program.packs.get(axis, 1) for axis in program.spec.axes}
     inputs = {t.name: _drawn(program, t, axes, seed) for seed, t in enumerate(program.spec.inputs)}
@@ -205,7 +205,7 @@ def check(program: Program, reference: str) -> None:
             raise NoProgram(f"the compiler's program disagrees with the reference about {name} at {axes}")
 
 
-def _drawn(program: Program, tensor: Tensor, axes: dict[str, int], seed: int) -> torch.Tensor:
+def _drawn(program: KernelProgram, tensor: Tensor, axes: dict[str, int], seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     shape, dtype = program.spec.shape(tensor, axes), program.inputs[tensor.name].dtype
     kind, _, rest = tensor.values[0].partition(":")

@@ -1,6 +1,6 @@
 """What a kernel computes, as definitions over index spaces, and which of them share a kernel.
 
-A `Program` is made of a traced reference for one pack width: `packs` names axes that are multiples of it, so that `cols`
+A `KernelProgram` is made of a traced reference for one pack width: `packs` names axes that are multiples of it, so that `cols`
 is `8 * cols_8` and the index arithmetic itself proves what may be loaded at once. Without packs nothing is assumed.
 """
 
@@ -50,7 +50,7 @@ class PackedKernel(Kernel):
 
 
 @dataclass
-class Program:
+class KernelProgram:
     """A reference's meaning at one pack width."""
 
     spec: Spec
@@ -157,7 +157,7 @@ class Fusion(Partition):
         return kernel
 
 
-def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> Program:
+def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> KernelProgram:
     """The reference as kernels for one pack width. Raises NoProgram."""
     packs = pack_axes(spec, dtype, vector) if vector > 1 else {}
     divisors = {axis: max(by, packs.get(axis, 1)) for axis, by in common_divisors(spec).items()}
@@ -171,7 +171,9 @@ def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> Progra
         raise NoProgram(str(failure)) from None
 
 
-def _lowered(spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[str, int], in_pieces: bool) -> Program:
+def _lowered(
+    spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[str, int], in_pieces: bool
+) -> KernelProgram:
     """`in_pieces`: the parts of a concatenation are written each by itself."""
     sizes: dict[str, Index] = {}
     hints: dict[sympy.Symbol, int] = {}
@@ -211,7 +213,7 @@ def _lowered(spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[st
             lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
         )
     fusion = Fusion(lowered, set(outputs.values()), vector)
-    program = Program(spec, dtype, vector, packs, sizes, lowered, inputs, outputs, _kernels(fusion), fusion.lane)
+    program = KernelProgram(spec, dtype, vector, packs, sizes, lowered, inputs, outputs, _kernels(fusion), fusion.lane)
     _check(program)
     return program
 
@@ -265,7 +267,7 @@ def _kernels(fusion: Fusion) -> list[PackedKernel]:
     return [kernel for kernel in kernels if isinstance(kernel, PackedKernel)]
 
 
-def _check(program: Program) -> None:
+def _check(program: KernelProgram) -> None:
     """What goes through memory, and what would be read after it was overwritten. Raises NoProgram."""
     outputs = set(program.outputs.values())
     written: set[str] = set()
@@ -281,7 +283,7 @@ def _check(program: Program) -> None:
         written |= {b.text for b in program.stored(kernel)} & set(program.inputs)
 
 
-def _check_in_place(program: Program, kernel: PackedKernel) -> None:
+def _check_in_place(program: KernelProgram, kernel: PackedKernel) -> None:
     """A tensor that is read and written: every thread may read of it only what it writes itself."""
     stored = program.stored(kernel)
     for buffer in stored:

@@ -64,7 +64,7 @@ class KernelPlan(Frozen):
     """Programmatic dependent launch, from sm_90 on: it may be set up while the kernel before it drains, and waits before memory."""
 
 
-class Version(Frozen):
+class ScheduleVersion(Frozen):
     """Kernels for the calls that `when` holds for: `longest` packs a row at most, fewer than `most_rows` rows."""
 
     vector: int = 1
@@ -78,7 +78,7 @@ class Version(Frozen):
 class Schedule(Frozen):
     """Versions in the order in which the host tries them, by dtype; the last of each has no guard and is scalar: total."""
 
-    versions: dict[str, tuple[Version, ...]]
+    versions: dict[str, tuple[ScheduleVersion, ...]]
     device: Device = "cuda"
 
     def head(self) -> str:

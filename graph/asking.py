@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from graph.runs import RunError
-from harness.report.inert import inert, one_line
+from harness.report.inert import escape_controls, one_line
 from harness.report.words import times
 from harness.store import Store
-from nodes.approve import Answer, edited_plan
+from nodes.approve import Answer, edit_plan
 from nodes.roles import Plan
 
 _ANSWERS = "answer yes, no, or `no: why`, or @FILE with what should be there instead"
@@ -25,7 +25,7 @@ def on_terminal(question: dict[str, Any], store: Store) -> Answer | None:
     if not sys.stdin.isatty():
         return None
     out = sys.stderr
-    said = [f"Round {question['round']}, {question['kind']} {question['plan']}:", inert(question["text"])]
+    said = [f"Round {question['round']}, {question['kind']} {question['plan']}:", escape_controls(question["text"])]
     if question.get("why"):
         said.append(f"why: {one_line(question['why'], 600)}")
     gain = question.get("expected_speedup")
@@ -74,7 +74,7 @@ def fits(answer: Answer, question: dict[str, Any]) -> None:
     """Raises RunError where an edit is not of the form that the question wants."""
     if isinstance(answer, dict) and question["kind"] == "plan":
         try:
-            edited_plan(Plan(id="edited", title="", steps=("",)), answer["edit"])
+            edit_plan(Plan(id="edited", title="", steps=("",)), answer["edit"])
         except ValueError as error:
             raise RunError(str(error)) from None
 

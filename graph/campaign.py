@@ -35,7 +35,7 @@ from graph.one_file import by_their_protocol
 from graph.request import EachRequest
 from graph.result import commit
 from graph.runs import RunError, now, valid_id
-from graph.session import Ask, Door, Ending, Front, new_record
+from graph.session import Ask, Ending, RunDisplay, RunService, new_record
 from harness import device
 from harness.device import DeviceError
 from harness.engines import EngineError
@@ -47,7 +47,7 @@ from harness.problems import pytorch as problems
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results, disagreement
 from harness.records import Interval, Outcome
 from harness.report import campaign_page
-from harness.report.campaign_page import EAGER, Line, Page
+from harness.report.campaign_page import EAGER, CampaignPage, Line
 from harness.report.fast_p import Solved
 from harness.report.result import Result
 from harness.store import Store, write_atomically
@@ -76,7 +76,7 @@ class CampaignRecord(Frozen):
     commit: str = ""
 
 
-class Entry(Frozen):
+class CampaignEntry(Frozen):
     """How one problem ended."""
 
     id: str
@@ -115,17 +115,17 @@ class Entry(Frozen):
 class Watcher(Protocol):
     """What shows a campaign while it works (graph/campaign_live.py)."""
 
-    def front(self, name: str) -> Front: ...
-    def ended(self, entry: Entry) -> None: ...
+    def display_for(self, name: str) -> RunDisplay: ...
+    def record_end(self, entry: CampaignEntry) -> None: ...
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProblemPlan:
     """What a campaign does with a problem's path."""
 
     choose: Callable[[Path, str], Choice]
     """(path, run id) -> the run's settings. Raises what graph.choices.choose raises."""
-    door: Callable[[Path], Door]
+    open_service: Callable[[Path], RunService]
     ask: Ask
     prepare: Callable[[Path], None] = lambda _path: None
     """Does beforehand what of a problem's run needs no device."""
@@ -182,16 +182,16 @@ class Campaign:
                 )
         return there
 
-    def entry(self, entry_id: str) -> Entry | None:
+    def entry(self, entry_id: str) -> CampaignEntry | None:
         path = self.folder / "entries" / f"{entry_id}.json"
         try:
-            return Entry.model_validate_json(path.read_bytes())
+            return CampaignEntry.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except ValidationError as error:
             raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
 
-    def entries(self, kinds: Sequence[str] = ("",)) -> list[Entry]:
+    def entries(self, kinds: Sequence[str] = ("",)) -> list[CampaignEntry]:
         """Of every run that has ended, by problem, kind and sample."""
         record = self.record
         numbers = sample_numbers(record.samples)
@@ -211,7 +211,7 @@ class Campaign:
         finally:
             os.close(handle)
 
-    def left(self, plans: Sequence[Plan]) -> list[Task]:
+    def list_left(self, plans: Sequence[ProblemPlan]) -> list[Task]:
         """What has no entry yet."""
         record = self.record
         every = [
@@ -221,14 +221,18 @@ class Campaign:
         return [task for task in every if self.entry(task.id) is None]
 
     def work(
-        self, plans: Sequence[Plan], watcher: Watcher, stop: threading.Event | None = None, ahead: Ahead | None = None
+        self,
+        plans: Sequence[ProblemPlan],
+        watcher: Watcher,
+        stop: threading.Event | None = None,
+        ahead: Ahead | None = None,
     ) -> bool:
         """Go through the problems that have no entry yet, for each plan; False where the person stopped it.
 
-        `stop` is set by SIGINT or SIGTERM where several are worked on at once, and ends their sessions (graph.session.Door).
+        `stop` is set by SIGINT or SIGTERM where several are worked on at once, and ends their sessions (graph.session.RunService).
         Raises EngineError where the place at which they are judged is lost.
         """
-        left = self.left(plans)
+        left = self.list_left(plans)
         if stop is None:
             whole = all(self._ended(task, watcher, ahead) for task in left)
         else:
@@ -239,7 +243,7 @@ class Campaign:
         return whole
 
     def _side_by_side(self, left: list[Task], watcher: Watcher, stop: threading.Event, ahead: Ahead | None) -> bool:
-        at_work: dict[Future[bool], Plan] = {}
+        at_work: dict[Future[bool], ProblemPlan] = {}
         whole, limit = True, max(1, len(left))
         with ThreadPoolExecutor(max_workers=limit, thread_name_prefix="problem") as pool:
             try:
@@ -263,7 +267,7 @@ class Campaign:
         plan, name, began = task.plan, task.id, time.monotonic()
         if ahead is not None:
             ahead.begins(task.path)
-        ended = self._one(task, watcher.front(name))
+        ended = self._one(task, watcher.display_for(name))
         if ended is None:
             return False
         whole = time.monotonic() - began
@@ -278,22 +282,24 @@ class Campaign:
         entry = ended.model_copy(update=update)
         with self.writing:
             write_atomically(self.folder / "entries" / f"{name}.json", entry.model_dump_json(indent=1))
-            watcher.ended(entry)
+            watcher.record_end(entry)
             self.report([plan])
         return True
 
-    def _one(self, task: Task, front: Front) -> Entry | None:
+    def _one(self, task: Task, display: RunDisplay) -> CampaignEntry | None:
         """The problem's run, started or gone on with; None where the person interrupted it."""
         path, plan, name, runs = task.path, task.plan, task.id, self.folder / "runs"
         try:
             if (runs / name / "run.json").exists():
-                ending = plan.door(runs).resume(name, front, plan.ask)
+                ending = plan.open_service(runs).resume(name, display, plan.ask)
             else:
                 choice = plan.choose(path, name)
                 record = new_record(
                     choice.settings, kernel=choice.kernel.spec.name, summary=choice.kernel.spec.summary, folder=path
                 )
-                ending = plan.door(runs).start(record, choice.source, front, plan.ask, choice.draft, plan.built(path))
+                ending = plan.open_service(runs).start(
+                    record, choice.source, display, plan.ask, choice.draft, plan.built(path)
+                )
         except EngineError:  # nothing about this problem: it goes on once the engine is there again
             raise
         except UNFIT as error:
@@ -307,7 +313,7 @@ class Campaign:
         entry = self._done(path, name, ending)
         return self._by_protocol(entry, task, ending) if plan.protocol else entry
 
-    def _by_protocol(self, entry: Entry, task: Task, ending: Ending) -> Entry:
+    def _by_protocol(self, entry: CampaignEntry, task: Task, ending: Ending) -> CampaignEntry:
         """The entry with KernelBench's verdict on the same candidate, and that in its own files, one folder a level."""
         path, plan, number = task.path, task.plan, task.number or 0
         result, title = ending.result, importers.title(path)
@@ -329,19 +335,19 @@ class Campaign:
         add_to_baseline(folder / "baseline_time_torch.json", title.level, path.name, found)
         return entry
 
-    def _lost(self, path: Path, name: str, state: State, reason: str) -> Entry:
+    def _lost(self, path: Path, name: str, state: State, reason: str) -> CampaignEntry:
         run = f"runs/{name}" if (self.folder / "runs" / name / "run.json").exists() else ""
-        return Entry(
+        return CampaignEntry(
             id=name, path=str(path), state=state, reason=" ".join(reason.split())[:600], run=run, solved=_unsolved(path)
         )
 
-    def _done(self, path: Path, name: str, ending: Ending) -> Entry:
+    def _done(self, path: Path, name: str, ending: Ending) -> CampaignEntry:
         result = ending.result
         if result.status == "failed":
             return self._lost(path, name, "failed", result.error)
         said = "" if result.answer else next((n for n in result.notes if n.startswith("no draft")), "")
         attempts = [row for row in result.attempts if row.candidate]
-        return Entry(
+        return CampaignEntry(
             id=name,
             path=str(path),
             state="done",
@@ -355,7 +361,7 @@ class Campaign:
             solved=_solved(path, result, len(attempts)),
         )
 
-    def report(self, plans: Sequence[Plan]) -> None:
+    def report(self, plans: Sequence[ProblemPlan]) -> None:
         """report.html and summary.json, of what has ended so far; with the kind's name where there are several."""
         for plan in plans:
             self._report(plan.kind)
@@ -372,7 +378,7 @@ class Campaign:
             )
             for entry in entries
         ]  # fmt: skip
-        page = Page(
+        page = CampaignPage(
             name=record.name, suite=record.suite, device=kind or record.device, words=record.words, commit=record.commit,
             started=record.created, total=len(record.problems), samples=record.samples, lines=tuple(lines),
         )  # fmt: skip
@@ -423,7 +429,7 @@ class Task:
     """One run."""
 
     path: Path
-    plan: Plan
+    plan: ProblemPlan
     number: int | None = None
     """Of the sample, where a problem has several."""
 
@@ -432,7 +438,7 @@ class Task:
         return entry_id(self.path, self.plan.kind, self.number)
 
 
-def asked_for(
+def make_record(
     name: str, suite: str, device: str, words: Sequence[str], problems: Sequence[Path], samples: int = 1
 ) -> CampaignRecord:
     return CampaignRecord(
@@ -441,16 +447,16 @@ def asked_for(
     )  # fmt: skip
 
 
-def by_problem(entries: Sequence[Entry]) -> list[Entry]:
+def by_problem(entries: Sequence[CampaignEntry]) -> list[CampaignEntry]:
     """One entry for each problem and kind of device: that of its fastest right sample, which counts the others, too."""
-    groups: dict[tuple[str, str], list[Entry]] = {}
+    groups: dict[tuple[str, str], list[CampaignEntry]] = {}
     for entry in entries:
         groups.setdefault((entry.path, entry.kind), []).append(entry)
     return [_together(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _together(samples: list[Entry]) -> Entry:
-    def rank(entry: Entry) -> tuple[bool, float, bool]:
+def _together(samples: list[CampaignEntry]) -> CampaignEntry:
+    def rank(entry: CampaignEntry) -> tuple[bool, float, bool]:
         speedup = entry.solved.speedup.get(EAGER)
         return entry.solved.correct, speedup.median if speedup else 0.0, entry.state == "done"
 
@@ -471,7 +477,7 @@ def _together(samples: list[Entry]) -> Entry:
     return best.model_copy(update=changed)
 
 
-def _by_kernelbench(entry: Entry) -> Solved | None:
+def _by_kernelbench(entry: CampaignEntry) -> Solved | None:
     """What became of the problem by KernelBench's own verdict; None of a candidate that it was not asked about."""
     none = _unsolved(Path(entry.path))
     if entry.theirs is None:

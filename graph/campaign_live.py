@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from graph.campaign import Entry, by_problem
+from graph.campaign import CampaignEntry, by_problem
 from graph.live import MOST_WORKERS, NODES, worker_lines
 from harness.report.campaign_page import EAGER
 from harness.report.console import Console
@@ -24,21 +24,21 @@ from nodes.state import State
 LAST = 8
 
 
-class Quiet:
+class QuietDisplay:
     """A run's own front inside a campaign: its node and last word go to the campaign's table."""
 
-    def __init__(self, board: Board, name: str) -> None:
-        self.board, self.name = board, name
+    def __init__(self, display: CampaignDisplay, name: str) -> None:
+        self.display, self.name = display, name
 
     def node_started(self, node: str) -> None:
-        self.board.doing[self.name] = NODES.get(node, node)
+        self.display.doing[self.name] = NODES.get(node, node)
 
     def node_finished(self, node: str) -> None:
         pass
 
     def say(self, kind: str, text: str) -> None:
         if kind == "harness":
-            self.board.doing[self.name] = text
+            self.display.doing[self.name] = text
 
     def state(self, state: State) -> None:
         pass
@@ -47,10 +47,10 @@ class Quiet:
         return nullcontext()
 
 
-class Board:
+class CampaignDisplay:
     """The table's facts."""
 
-    def __init__(self, total: int, entries: list[Entry], out: TextIO, *, live: bool) -> None:
+    def __init__(self, total: int, entries: list[CampaignEntry], out: TextIO, *, live: bool) -> None:
         self.total, self.entries = total, list(entries)
         self.before = len(entries)
         self.began = time.monotonic()
@@ -63,7 +63,7 @@ class Board:
         self.live = live and self.console.is_terminal
 
     @contextmanager
-    def shown(self) -> Iterator[Board]:
+    def show(self) -> Iterator[CampaignDisplay]:
         if not self.live:
             yield self
             return
@@ -72,18 +72,18 @@ class Board:
 
     # What graph.campaign asks of a watcher.
 
-    def front(self, name: str) -> Quiet:
+    def display_for(self, name: str) -> QuietDisplay:
         self.running[name], self.doing[name] = time.monotonic(), "importing"
         if not self.live:
             self.console.print(f"{len(self.entries) + len(self.running)}/{self.total} {name}", markup=False)
-        return Quiet(self, name)
+        return QuietDisplay(self, name)
 
-    def ended(self, entry: Entry) -> None:
+    def record_end(self, entry: CampaignEntry) -> None:
         self.entries.append(entry)
         others = len(self.running) > 1
         self.running.pop(entry.id, None)
         if not self.live:
-            self.console.print(f"    {f'{entry.id}: ' if others else ''}{said(entry)}", markup=False)
+            self.console.print(f"    {f'{entry.id}: ' if others else ''}{describe_entry(entry)}", markup=False)
             self.console.print(f"    {self.so_far()}", markup=False, style="dim")
 
     def so_far(self) -> str:
@@ -91,10 +91,10 @@ class Board:
         mean = geometric_mean(problems, EAGER)
         return (
             f"{len(self.entries)} of {self.total} done, {percent(correct_rate(problems))} right, fast_1 "
-            f"{percent(fast_p(problems, 1.0, EAGER))}{f', geometric mean {times(mean)}' if mean else ''}{self.left()}"
+            f"{percent(fast_p(problems, 1.0, EAGER))}{f', geometric mean {times(mean)}' if mean else ''}{self.describe_left()}"
         )
 
-    def left(self) -> str:
+    def describe_left(self) -> str:
         done = len(self.entries) - self.before
         if not done or len(self.entries) == self.total:
             return ""
@@ -122,11 +122,13 @@ class Board:
             )
             for name, began in list(self.running.items())[:MOST_WORKERS]
         ]
-        last = [Text(f"{entry.id}  {said(entry)}", style="dim", no_wrap=True) for entry in self.entries[-LAST:]]
+        last = [
+            Text(f"{entry.id}  {describe_entry(entry)}", style="dim", no_wrap=True) for entry in self.entries[-LAST:]
+        ]
         return Group(levels, Text(self.so_far()), *now, *worker_lines(self.workers()), *last)
 
 
-def said(entry: Entry) -> str:
+def describe_entry(entry: CampaignEntry) -> str:
     """How one problem ended, on one line."""
     found = entry.solved.speedup.get(EAGER)
     word = entry.outcome or entry.state
@@ -135,7 +137,7 @@ def said(entry: Entry) -> str:
     return f"{word}: {one_line(entry.reason, 140)} ({duration(entry.seconds)})"
 
 
-def summary(entries: list[Entry]) -> str:
+def summary(entries: list[CampaignEntry]) -> str:
     states = {state: sum(entry.state == state for entry in entries) for state in ("done", "unfit", "failed")}
     return (
         f"{count(len(entries), 'problem')}: {states['done']} ended in a result, {states['unfit']} could not be worked on, "

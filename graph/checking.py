@@ -15,8 +15,8 @@ from harness import backends, device
 from harness.checks.correctness import Right, distributions, make_case
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
-from harness.judge.session import Brought, MissingTool, compiled
-from harness.judge.verification import checked_once, first_error
+from harness.judge.session import Brought, MissingTool, compile_build
+from harness.judge.verification import check_once, first_error
 from harness.records import Build, DeviceFacts
 from harness.store import Store, digest
 from kernels import catalog
@@ -40,7 +40,7 @@ HOPPER = DeviceFacts(
 
 
 @dataclass(frozen=True)
-class Line:
+class CheckLine:
     """One line of the report."""
 
     kind: Literal["right", "fault", "skipped"]
@@ -49,28 +49,30 @@ class Line:
     said: str
 
 
-def check(name: str, only: Device | None, say: Callable[[str], None]) -> Iterator[Line]:
+def check(name: str, only: Device | None, say: Callable[[str], None]) -> Iterator[CheckLine]:
     """Everything about the folder, part by part, faults first within each. `only`: look at that device's baselines alone."""
     try:
         kernel = catalog.load(name)
         brought = kernel.headers
     except KernelError as error:
-        yield Line("fault", "spec", str(error))
+        yield CheckLine("fault", "spec", str(error))
         return
     spec = kernel.spec
     sizes = sum(not w.held_out for w in spec.workloads), sum(w.held_out for w in spec.workloads)
     more = f", {len(brought)} headers" if brought else ""
-    yield Line("right", "spec", f"{len(spec.arguments)} arguments, {sizes[0]} workloads and {sizes[1]} held out{more}")
+    yield CheckLine(
+        "right", "spec", f"{len(spec.arguments)} arguments, {sizes[0]} workloads and {sizes[1]} held out{more}"
+    )
     small, faults = {}, []
     for dtype in spec.dtypes:
         say(f"drawing {dtype}")
         found = list(_small(kernel, dtype))
         small[dtype] = [one for one in found if isinstance(one, Workload)]
-        faults += [one for one in found if isinstance(one, Line)]
+        faults += [one for one in found if isinstance(one, CheckLine)]
     yield from faults
     if not faults:
         labels = ", ".join(workload.label for few in small.values() for workload in few)
-        yield Line(
+        yield CheckLine(
             "right",
             "reference",
             f"inputs drawn from {len(distributions(spec, {}))} distributions, and right for them, at {labels}",
@@ -78,7 +80,7 @@ def check(name: str, only: Device | None, say: Callable[[str], None]) -> Iterato
     devices: tuple[Device, ...] = ("cuda", "cpu")
     baselines = [(on, *one) for on in devices if only in (on, None) for one in kernel.baselines(on).items()]
     if not baselines:
-        yield Line("fault", "baseline", f"{kernel.folder} has no baseline for {only or 'cuda, and none for cpu'}")
+        yield CheckLine("fault", "baseline", f"{kernel.folder} has no baseline for {only or 'cuda, and none for cpu'}")
     for on, _name, path in baselines:
         say(f"building {path.name}")
         yield from _baseline(kernel, on, path, [] if faults else [w for few in small.values() for w in few], say)
@@ -94,19 +96,19 @@ def _elements(spec: Spec, workload: Workload) -> int:
     return total
 
 
-def _small(kernel: Kernel, dtype: str) -> Iterator[Workload | Line]:
+def _small(kernel: Kernel, dtype: str) -> Iterator[Workload | CheckLine]:
     """The smallest workload of the dtype, and one of few rows if that is large; what is wrong with the inputs or the reference there."""
     spec = kernel.spec
     listed = sorted((w for w in spec.workloads if w.dtype == dtype), key=lambda w: _elements(spec, w))
     if not listed:
-        yield Line("fault", "spec", f"workloads: none is of {dtype}, which dtypes lists")
+        yield CheckLine("fault", "spec", f"workloads: none is of {dtype}, which dtypes lists")
         return
     chosen = listed[:1]
     if _elements(spec, listed[0]) > EMULATED_ELEMENTS and (fewer := _fewer_rows(spec, listed[0])) is not None:
         chosen = [fewer]
     for workload in chosen:
         if _elements(spec, workload) > SMALL_ELEMENTS * 64:
-            yield Line(
+            yield CheckLine(
                 "skipped",
                 "reference",
                 f"{workload.label} is the smallest size of {dtype}, and too large to be tried here",
@@ -116,7 +118,7 @@ def _small(kernel: Kernel, dtype: str) -> Iterator[Workload | Line]:
             try:
                 case = make_case(kernel, workload, values, {}, "cpu")
             except (KernelError, ValueError) as error:
-                yield Line("fault", "reference", f"{error} (inputs: {values})")
+                yield CheckLine("fault", "reference", f"{error} (inputs: {values})")
                 return
             assert isinstance(case.expected, Right), "no size as small is judged in slices"
             for name, right in case.expected.items():
@@ -126,7 +128,7 @@ def _small(kernel: Kernel, dtype: str) -> Iterator[Workload | Line]:
                     and not bool(right.value.isfinite().any())
                     and right.value.numel()
                 ):
-                    yield Line(
+                    yield CheckLine(
                         "fault", "reference", f"{name} has no finite value at {workload.label}, inputs: {values}"
                     )
                     return
@@ -148,23 +150,23 @@ def _fewer_rows(spec: Spec, workload: Workload) -> Workload | None:
 
 def _baseline(
     kernel: Kernel, on: Device, path: Path, small: list[Workload], say: Callable[[str], None]
-) -> Iterator[Line]:
+) -> Iterator[CheckLine]:
     text = path.read_text(errors="replace")
     try:
         module = backends.for_source(text, on)
     except ValueError as error:
-        yield Line("fault", path.name, str(error))
+        yield CheckLine("fault", path.name, str(error))
         return
     facts = _facts(on)
     if missing := module.why_unavailable():
-        yield Line("skipped", path.name, f"it was not compiled: {missing}")
+        yield CheckLine("skipped", path.name, f"it was not compiled: {missing}")
     else:
         with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
             build = _built(kernel, on, text, module, facts, Path(folder))
             if not build.ok:
-                yield Line("fault", path.name, f"it does not compile: {first_error(build.log)}")
+                yield CheckLine("fault", path.name, f"it does not compile: {first_error(build.log)}")
                 return
-            yield Line(
+            yield CheckLine(
                 "right",
                 path.name,
                 f"compiled by {build.backend} in {build.seconds:.1f} s"
@@ -195,7 +197,7 @@ def _built(kernel: Kernel, on: Device, text: str, module: ModuleType, facts: Dev
     brought = (
         Brought(settings.flags_on(on), settings.include, kernel.headers) if hasattr(module, "FLAGS") else Brought()
     )
-    return compiled(digest(text), text, module, folder, facts, brought, **entry)
+    return compile_build(digest(text), text, module, folder, facts, brought, **entry)
 
 
 class _Emulating(Evaluator):
@@ -219,10 +221,10 @@ def _translated(text: bytes) -> bytes:
         return text
 
 
-def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, small: list[Workload]) -> Line:
+def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, small: list[Workload]) -> CheckLine:
     emulated = on == "cuda"
     if emulated and not module.__name__.endswith(".cuda"):
-        return Line(
+        return CheckLine(
             "skipped",
             name,
             f"it was not run: no GPU is here, and the emulation does not take {module.__name__.rpartition('.')[2]}",
@@ -230,7 +232,7 @@ def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, s
     if emulated:
         small = [workload for workload in small if _elements(kernel.spec, workload) <= EMULATED_ELEMENTS]
         if not small:
-            return Line(
+            return CheckLine(
                 "skipped",
                 name,
                 f"it was not run: no size has {EMULATED_ELEMENTS:,} elements or fewer, which the emulation takes",
@@ -238,7 +240,7 @@ def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, s
         try:
             text = emulation.host_source(text).replace("cuda_emulation.h", "emulated_more.h")
         except Exception as error:  # noqa: BLE001, a text that it was not written for
-            return Line("skipped", name, f"it was not run: the emulation does not understand it ({error})")
+            return CheckLine("skipped", name, f"it was not run: the emulation does not understand it ({error})")
     small = [workload.model_copy(update={"devices": ("cpu",), "held_out": False, "timed": True}) for workload in small]
     judged = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": tuple(small)}))
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder, closing(judged):
@@ -247,17 +249,21 @@ def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, s
                 build = evaluator.build(evaluator.store.put(text))
                 if not build.ok:
                     kind: Literal["fault", "skipped"] = "skipped" if emulated else "fault"
-                    return Line(kind, name, f"it was not run: the emulation lacks something: {first_error(build.log)}")
+                    return CheckLine(
+                        kind, name, f"it was not run: the emulation lacks something: {first_error(build.log)}"
+                    )
                 for workload in small:
-                    if fault := checked_once(evaluator, build, workload):
-                        return Line("fault", name, f"{'emulated, ' if emulated else ''}{fault}")
+                    if fault := check_once(evaluator, build, workload):
+                        return CheckLine("fault", name, f"{'emulated, ' if emulated else ''}{fault}")
         except (MissingTool, KernelError) as error:
-            return Line("skipped", name, f"it was not run: {error}")
+            return CheckLine("skipped", name, f"it was not run: {error}")
     labels = ", ".join(workload.label for workload in small)
-    return Line("right", name, f"{'emulated, ' if emulated else ''}it computes what the reference says at {labels}")
+    return CheckLine(
+        "right", name, f"{'emulated, ' if emulated else ''}it computes what the reference says at {labels}"
+    )
 
 
-def _planned(spec: Spec, name: str, text: str, facts: DeviceFacts) -> Line:
+def _planned(spec: Spec, name: str, text: str, facts: DeviceFacts) -> CheckLine:
     """The first plan of the rules, which need neither a GPU nor a model."""
     policy, finding = RulesPolicy(), Finding(bound="latency", summary="")
     shown = spec.model_copy(update={"workloads": tuple(w for w in spec.workloads if not w.held_out)})
@@ -266,8 +272,10 @@ def _planned(spec: Spec, name: str, text: str, facts: DeviceFacts) -> Line:
     )  # fmt: skip
     plans = policy.planner(request)
     if not plans:
-        return Line("skipped", name, "no rewrite knows this form: the rules will have no first plan, a model may")
+        return CheckLine("skipped", name, "no rewrite knows this form: the rules will have no first plan, a model may")
     answer = policy.coder(CoderRequest(spec=shown, device=facts, finding=finding, plan=plans[0], source=text))
     if not answer.source:
-        return Line("skipped", name, f"the first plan ({', '.join(plans[0].steps)}) does not apply: {answer.reason}")
-    return Line("right", name, f"first plan: {', '.join(plans[0].steps)}")
+        return CheckLine(
+            "skipped", name, f"the first plan ({', '.join(plans[0].steps)}) does not apply: {answer.reason}"
+        )
+    return CheckLine("right", name, f"first plan: {', '.join(plans[0].steps)}")

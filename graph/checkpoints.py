@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 """A backup or a browser of databases holds the file for seconds; a network drive for longer."""
 
 
-class Unavailable(RunError):
+class CheckpointsUnavailable(RunError):
     """The checkpoints cannot be reached now: the run pauses, and nothing of it is lost."""
 
 
@@ -31,8 +31,8 @@ def is_held(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) and ("locked" in str(error) or "busy" in str(error))
 
 
-def held_too_long(path: Path) -> Unavailable:
-    return Unavailable(
+def make_lock_error(path: Path) -> CheckpointsUnavailable:
+    return CheckpointsUnavailable(
         f"another process has held the database {path} for more than {PATIENCE_S:.0f} s; go on once it is free"
     )
 
@@ -52,7 +52,7 @@ class PatientSaver(SqliteSaver):
                 if not is_held(error):
                     raise
                 if time.monotonic() - began > PATIENCE_S:
-                    raise held_too_long(self.path) from None
+                    raise make_lock_error(self.path) from None
                 if not told:
                     self.say(
                         "notice", f"another process holds the checkpoint database; waiting up to {PATIENCE_S:.0f} s"
@@ -94,7 +94,7 @@ def refuse_damaged(path: Path, what: str) -> None:
             probe.close()
     except sqlite3.DatabaseError as error:
         if is_held(error):
-            raise held_too_long(path) from None
+            raise make_lock_error(path) from None
         said = str(error)
     if said != "ok":
         raise RunError(f"the {what} database {path} is damaged ({said}); it was left as it is")
@@ -142,21 +142,21 @@ def postgres(url: str, run_id: str, *, exclusive: bool) -> Iterator[BaseCheckpoi
                     raise RunError(f"run {run_id} is being worked on by another process of this database")
             yield saver
     except psycopg.OperationalError as error:
-        raise lost_server(url, error) from None
+        raise make_server_error(url, error) from None
 
 
-def lost_server(url: str, error: Exception) -> Unavailable:
-    return Unavailable(f"PostgreSQL at {without_password(url)} cannot be used: {safe(str(error), url)}")
+def make_server_error(url: str, error: Exception) -> CheckpointsUnavailable:
+    return CheckpointsUnavailable(f"PostgreSQL at {without_password(url)} cannot be used: {safe(str(error), url)}")
 
 
-def unavailable(error: BaseException | None, url: str) -> Unavailable | None:
+def unavailable(error: BaseException | None, url: str) -> CheckpointsUnavailable | None:
     """The sentence of an error that means that the checkpoints cannot be reached; None of any other error."""
     while error is not None:
-        if isinstance(error, Unavailable):
+        if isinstance(error, CheckpointsUnavailable):
             return error
         module = type(error).__module__
         if url and isinstance(error, Exception) and (module.startswith(("psycopg_pool", "psycopg"))):
-            return lost_server(url, error)
+            return make_server_error(url, error)
         error = error.__cause__ or error.__context__
     return None
 

@@ -60,7 +60,7 @@ def choose(request: RunRequest, engine: Engine | None = None, command: str = "")
     """For that engine, or this machine. Raises KernelError, DeviceError, EngineError or RunError."""
     place = request.place.choice() if engine is not None else EngineChoice()
     with faults_first(request.kernel):
-        engine = engine or engines.opened(place, request.device)
+        engine = engine or engines.open_engine(place, request.device)
     on, why_device = engine.device, engine.why
     memory_bytes = engine.memory_bytes or device.memory_bytes(on)
     kernel = pytorch.load(request.kernel, on, memory_bytes=memory_bytes)
@@ -90,13 +90,13 @@ def choose(request: RunRequest, engine: Engine | None = None, command: str = "")
         why=(f"device {on}: {why_device}", f"policy {why_policy}"),
         command=command,
         draft=digest(draft) if draft else "",
-        compare=compared(request.compare, kernel, on),
+        compare=choose_compile_modes(request.compare, kernel, on),
         engine=place,
     )
     return Choice(kernel, settings, source, draft)
 
 
-def compared(asked: Sequence[str], kernel: Kernel, on: str) -> tuple[str, ...]:
+def choose_compile_modes(asked: Sequence[str], kernel: Kernel, on: str) -> tuple[str, ...]:
     """Modes of torch.compile to time a problem's winner against; on a GPU both unless something else is asked for."""
     if not kernel.spec.problem:
         if asked:

@@ -28,7 +28,7 @@ from langgraph.types import Command, Send
 from pydantic import ConfigDict, ValidationError
 from typing_extensions import TypedDict
 
-from nodes.coder import announce, answered, asked, conversation, refused, written
+from nodes.coder import announce, apply_answer, conversation, make_request, refuse_draft, write_source
 from nodes.coder import coder as oneshot
 from nodes.context import Context
 from nodes.policies.connection import MOST_CALLS
@@ -36,7 +36,7 @@ from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnReques
 from nodes.roles import ToolCall as Call
 from nodes.state import Draft, State
 from nodes.workbench.arguments import TOOLS, Arguments
-from nodes.workbench.bench import Found, Workbench
+from nodes.workbench.bench import ToolResult, Workbench
 
 FREE = ("read", "submit")
 """Tools that may still be called once their seconds are used up."""
@@ -47,7 +47,7 @@ LASTING_CHARS = 400_000
 
 
 @dataclass(frozen=True)
-class Desk:
+class CoderContext:
     """What a coder at work has at hand; made anew by every process, never checkpointed."""
 
     context: Context
@@ -60,11 +60,11 @@ class Desk:
     def policy(self) -> Policy:
         return self.context.policies["coder"]
 
-    def kept(self, text: str) -> str:
+    def store_source(self, text: str) -> str:
         return self.context.store.put(text)
 
 
-class Writing(TypedDict, total=False):
+class CoderState(TypedDict, total=False):
     """One draft on the desk."""
 
     draft: Draft
@@ -76,7 +76,7 @@ class Writing(TypedDict, total=False):
     """The draft was answered without tools."""
 
 
-class Desks(TypedDict, total=False):
+class CodersState(TypedDict, total=False):
     drafts: list[Draft]
     finished: Annotated[dict[str, Draft], lambda left, right: {**left, **right}]
     """By plan."""
@@ -99,7 +99,7 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
     finished = DESKS.invoke(
         {"drafts": waiting},
         {"recursion_limit": 10 + (2 + MOST_CALLS) * settings.turns, "max_concurrency": settings.width},
-        context=Desk(context, state, bench),
+        context=CoderContext(context, state, bench),
     ).get("finished", {})
     return {"drafts": [finished.get(draft.plan.id, draft) for draft in state["drafts"]]}
 
@@ -120,20 +120,20 @@ def _going_on(draft: Draft, state: State, context: Context) -> Draft:
 # --- one draft's turns -----------------------------------------------------------------------------------------------
 
 
-def model(state: Writing, runtime: Runtime[Desk]) -> Writing:
+def model(state: CoderState, runtime: Runtime[CoderContext]) -> CoderState:
     """The next answer, or why there is none."""
-    desk, draft = runtime.context, state["draft"]
-    settings, began = desk.state["settings"], time.monotonic()
-    past = turns_of(state.get("messages", []), desk.context.store.get)
-    if why := _over(desk, len(past)):
+    coder_context, draft = runtime.context, state["draft"]
+    settings, began = coder_context.state["settings"], time.monotonic()
+    past = turns_of(state.get("messages", []), coder_context.context.store.get)
+    if why := _over(coder_context, len(past)):
         return {"ending": why}
-    request = asked(draft, desk.state, desk.context)
+    request = make_request(draft, coder_context.state, coder_context.context)
     try:
-        turn = cast(ToolUser, desk.policy).turn(
+        turn = cast(ToolUser, coder_context.policy).turn(
             TurnRequest(
                 request=request,
                 turns=tuple(past),
-                earlier=conversation(draft, desk.context),
+                earlier=conversation(draft, coder_context.context),
                 most_turns=settings.turns,
                 tool_seconds=settings.tool_seconds,
             )
@@ -143,25 +143,35 @@ def model(state: Writing, runtime: Runtime[Desk]) -> Writing:
             return {"ending": str(ended)}
         turn = None
     if turn is None:
-        return {"draft": answered(draft, desk.policy.coder(request), began, desk.context), "done": True}
+        return {
+            "draft": apply_answer(draft, coder_context.policy.coder(request), began, coder_context.context),
+            "done": True,
+        }
     called = ", ".join(call.name for call in turn.calls) or "no tool"
-    desk.context.say("turn", f"{draft.plan.title}: answer {len(past) + 1} of {settings.turns}: {called}")
+    coder_context.context.say("turn", f"{draft.plan.title}: answer {len(past) + 1} of {settings.turns}: {called}")
     calls = [
-        {"name": call.name, "args": {"kept": desk.kept(call.arguments)}, "id": call.id, "type": "tool_call"}
+        {
+            "name": call.name,
+            "args": {"kept": coder_context.store_source(call.arguments)},
+            "id": call.id,
+            "type": "tool_call",
+        }
         for call in turn.calls
     ]
-    messages: list[AnyMessage] = [AIMessage(id=turn.name, content=desk.kept(turn.text), tool_calls=calls)]
+    messages: list[AnyMessage] = [
+        AIMessage(id=turn.name, content=coder_context.store_source(turn.text), tool_calls=calls)
+    ]
     if turn.reply:
-        messages.append(HumanMessage(id=f"after {turn.name}", content=desk.kept(turn.reply)))
+        messages.append(HumanMessage(id=f"after {turn.name}", content=coder_context.store_source(turn.reply)))
     return {"messages": messages}
 
 
-def _over(desk: Desk, turns: int) -> str:
+def _over(coder_context: CoderContext, turns: int) -> str:
     """Why no further turn begins, or ""."""
-    settings = desk.state["settings"]
+    settings = coder_context.state["settings"]
     if turns >= settings.turns:
         return f"the coder has used its {settings.turns} answers and submitted nothing"
-    spent = desk.state["spent"].seconds + time.monotonic() - desk.began
+    spent = coder_context.state["spent"].seconds + time.monotonic() - coder_context.began
     if settings.budget.seconds is not None and spent >= settings.budget.seconds:
         return f"the run's {settings.budget.seconds:g} seconds are used up and nothing was submitted"
     return ""
@@ -185,21 +195,21 @@ def turns_of(messages: Iterable[AnyMessage], text: Callable[[str], str]) -> list
     return turns
 
 
-def found(messages: Iterable[AnyMessage]) -> list[dict[str, Any]]:
+def collect_facts(messages: Iterable[AnyMessage]) -> list[dict[str, Any]]:
     """The facts of every tool's result so far."""
     return [message.artifact for message in messages if isinstance(message, ToolMessage) and message.artifact]
 
 
-def after_model(state: Writing) -> str | Send:
+def after_model(state: CoderState) -> str | Send:
     if state.get("done") or "ending" in state:
         return END
     return "model" if isinstance(state["messages"][-1], HumanMessage) else after_tools(state)
 
 
-def after_tools(state: Writing) -> str | Send:
+def after_tools(state: CoderState) -> str | Send:
     """The next call of the last answer, one at a time: each works on what the ones before it made."""
     messages = state["messages"]
-    if any(fact["submitted"] for fact in found(messages)):
+    if any(fact["submitted"] for fact in collect_facts(messages)):
         return END
     at, answer = next((at, one) for at, one in reversed(list(enumerate(messages))) if isinstance(one, AIMessage))
     done = sum(isinstance(message, ToolMessage) for message in messages[at + 1 :])
@@ -208,9 +218,11 @@ def after_tools(state: Writing) -> str | Send:
     return Send("tools", {"__type": "tool_call_with_context", "tool_call": answer.tool_calls[done], "state": state})
 
 
-def best(state: Writing) -> str:
+def best(state: CoderState) -> str:
     """Of what passed its check and was not submitted: the fastest that was timed, else the last. "" where none is."""
-    facts = [fact for fact in found(state.get("messages", [])) if fact["candidate"] and fact["outcome"] == "PASSED"]
+    facts = [
+        fact for fact in collect_facts(state.get("messages", [])) if fact["candidate"] and fact["outcome"] == "PASSED"
+    ]
     right = [fact["candidate"] for fact in facts if fact["checked"]]
     gains = {fact["candidate"]: fact["gain"] for fact in facts if fact["gain"] is not None}
     return max(gains, key=lambda name: gains[name]) if gains else right[-1] if right else ""
@@ -220,12 +232,12 @@ def best(state: Writing) -> str:
 
 
 def _tool(name: str, arguments: type[Arguments]) -> StructuredTool:
-    def run(runtime: ToolRuntime[Desk, Any], **given: Any) -> tuple[str, dict[str, Any]]:
-        desk: Desk = runtime.context
-        draft, facts = runtime.state["draft"], found(runtime.state["messages"])
+    def run(runtime: ToolRuntime[CoderContext, Any], **given: Any) -> tuple[str, dict[str, Any]]:
+        coder_context: CoderContext = runtime.context
+        draft, facts = runtime.state["draft"], collect_facts(runtime.state["messages"])
         compiled = [fact["candidate"] for fact in facts if fact["tool"] == "compile" and fact["candidate"]]
         last = compiled[-1] if compiled else draft.candidate or draft.plan.base
-        result = desk.bench.do(arguments.model_validate(given), last)
+        result = coder_context.bench.do(arguments.model_validate(given), last)
         return result.text, result.model_dump(mode="json", exclude={"text"})
 
     # ToolNode hands its runtime over among the arguments; that there are no others was made sure of at the desk.
@@ -239,18 +251,18 @@ def _tool(name: str, arguments: type[Arguments]) -> StructuredTool:
     )
 
 
-def at_desk(request: ToolCallRequest, execute: Callable[[ToolCallRequest], ToolMessage | Command]) -> ToolMessage:
+def in_context(request: ToolCallRequest, execute: Callable[[ToolCallRequest], ToolMessage | Command]) -> ToolMessage:
     """Runs one call within its limits: arguments come from the store, what it says goes there."""
-    desk = cast(Desk, request.runtime.context)
-    settings, call = desk.state["settings"], request.tool_call
-    used = sum(fact["seconds"] for fact in found(request.state["messages"]))
-    text = desk.context.store.get(call["args"]["kept"])
+    coder_context = cast(CoderContext, request.runtime.context)
+    settings, call = coder_context.state["settings"], request.tool_call
+    used = sum(fact["seconds"] for fact in collect_facts(request.state["messages"]))
+    text = coder_context.context.store.get(call["args"]["kept"])
     refusal = _refusal(call["name"], text, used, settings.tool_seconds)
     if refusal:
         message = ToolMessage(refusal, name=call["name"], tool_call_id=str(call["id"]), status="error")
     else:
         message = cast(ToolMessage, execute(request.override(tool_call={**call, "args": json.loads(text or "{}")})))
-    fact = message.artifact or Found(text="", tool=call["name"]).model_dump(mode="json", exclude={"text"})
+    fact = message.artifact or ToolResult(text="", tool=call["name"]).model_dump(mode="json", exclude={"text"})
     answer = len([one for one in request.state["messages"] if isinstance(one, AIMessage)])
     content = (
         f"{message.content}\n(answer {answer} of {settings.turns}; "
@@ -258,8 +270,8 @@ def at_desk(request: ToolCallRequest, execute: Callable[[ToolCallRequest], ToolM
     )
     if fact["outcome"] or refusal:
         draft: Draft = request.state["draft"]
-        desk.context.say("tool", f"{draft.plan.title}: {call['name']}: {fact['outcome'] or refusal}")
-    return message.model_copy(update={"content": desk.kept(content), "artifact": fact})
+        coder_context.context.say("tool", f"{draft.plan.title}: {call['name']}: {fact['outcome'] or refusal}")
+    return message.model_copy(update={"content": coder_context.store_source(content), "artifact": fact})
 
 
 def _refusal(name: str, text: str, used: float, most: float) -> str:
@@ -283,12 +295,12 @@ def _refusal(name: str, text: str, used: float, most: float) -> str:
     return ""
 
 
-def turns() -> CompiledStateGraph[Writing, Any, Writing, Writing]:
+def turns() -> CompiledStateGraph[CoderState, Any, CoderState, CoderState]:
     """One draft: model and tools in turns."""
-    graph = StateGraph(Writing, context_schema=Desk)
+    graph = StateGraph(CoderState, context_schema=CoderContext)
     graph.add_node("model", model)
     tools = [_tool(name, arguments) for name, arguments in TOOLS.items()]
-    graph.add_node("tools", ToolNode(tools, handle_tool_errors=False, wrap_tool_call=at_desk))
+    graph.add_node("tools", ToolNode(tools, handle_tool_errors=False, wrap_tool_call=in_context))
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", after_model, ["model", "tools", END])
     graph.add_conditional_edges("tools", after_tools, ["model", "tools", END])
@@ -298,18 +310,22 @@ def turns() -> CompiledStateGraph[Writing, Any, Writing, Writing]:
 TURNS = turns()
 
 
-def draft(state: Writing, runtime: Runtime[Desk]) -> Desks:
+def draft(state: CoderState, runtime: Runtime[CoderContext]) -> CodersState:
     """One draft from its first turn, or from where it was left, to what came of it."""
     began = time.monotonic()
     announce(state["draft"], runtime.context.context)
-    end = cast(Writing, TURNS.invoke(state))
+    end = cast(CoderState, TURNS.invoke(state))
     plan = state["draft"].plan.id
-    return {"finished": {plan: ended(end, began, runtime.context)}}
+    return {"finished": {plan: end_draft(end, began, runtime.context)}}
 
 
-def ended(state: Writing, began: float, desk: Desk) -> Draft:
+def end_draft(state: CoderState, began: float, coder_context: CoderContext) -> Draft:
     """The draft with what its conversation came to."""
-    context, facts, messages = desk.context, found(state.get("messages", [])), state.get("messages", [])
+    context, facts, messages = (
+        coder_context.context,
+        collect_facts(state.get("messages", [])),
+        state.get("messages", []),
+    )
     calls = Counter(fact["tool"] for fact in facts)
     numbers = {
         "turns": state["draft"].turns + sum(isinstance(message, AIMessage) for message in messages),
@@ -319,32 +335,32 @@ def ended(state: Writing, began: float, desk: Desk) -> Draft:
     if state.get("done"):
         return draft.model_copy(update={"conversation": ""})
     if past := turns_of(messages, context.store.get):
-        now = Asking(request=asked(state["draft"], desk.state, context), turns=tuple(past))
+        now = Asking(request=make_request(state["draft"], coder_context.state, context), turns=tuple(past))
         said = Conversation(askings=(*conversation(state["draft"], context).askings, now))
-        draft = draft.model_copy(update={"conversation": desk.kept(said.model_dump_json())})
-    draft = draft.model_copy(update={"trials": tuple(dict.fromkeys((*draft.trials, *tried(facts))))})
+        draft = draft.model_copy(update={"conversation": coder_context.store_source(said.model_dump_json())})
+    draft = draft.model_copy(update={"trials": tuple(dict.fromkeys((*draft.trials, *describe_tries(facts))))})
     submitted = next((fact for fact in facts if fact["submitted"]), None)
     if submitted is None:
         why, candidate = state["ending"], best(state)
         if not candidate:
-            return refused(draft, why, began)
+            return refuse_draft(draft, why, began)
         context.say("coder", f"{draft.plan.title}: {why}; the best that passed its check goes to the gates")
-        return written(draft, candidate, began)
+        return write_source(draft, candidate, began)
     draft = draft.model_copy(update={"spec_doubt": submitted["spec_doubt"] or draft.spec_doubt})
     if submitted["none"]:
-        return refused(draft, submitted["none"], began)
-    return written(draft, submitted["candidate"], began, submitted["notes"])
+        return refuse_draft(draft, submitted["none"], began)
+    return write_source(draft, submitted["candidate"], began, submitted["notes"])
 
 
-def tried(facts: Iterable[dict[str, Any]]) -> list[str]:
+def describe_tries(facts: Iterable[dict[str, Any]]) -> list[str]:
     """Hashes of the sources that were made, in order."""
     return list(dict.fromkeys(fact["candidate"] for fact in facts if fact["candidate"] and fact["tool"] == "compile"))
 
 
-def desks() -> CompiledStateGraph[Desks, Desk, Desks, Desks]:
+def desks() -> CompiledStateGraph[CodersState, CoderContext, CodersState, CodersState]:
     """All drafts of a round, each at a desk of its own."""
-    graph = StateGraph(Desks, context_schema=Desk)
-    graph.add_node("draft", draft, input_schema=Writing)
+    graph = StateGraph(CodersState, context_schema=CoderContext)
+    graph.add_node("draft", draft, input_schema=CoderState)
     graph.add_conditional_edges(
         START, lambda state: [Send("draft", {"draft": one}) for one in state["drafts"]], ["draft"]
     )

@@ -18,7 +18,7 @@ from harness.report.result import Result, WorkloadRow
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRun:
     """One of the two: times of its best file against its baseline."""
 
     name: str
@@ -40,8 +40,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Compared:
-    first: Side
-    second: Side
+    first: ComparedRun
+    second: ComparedRun
     pairs: tuple[Pair, ...]
     overall: Interval
     """Geometric mean of the ratios, as if independent."""
@@ -62,11 +62,11 @@ class Compared:
         return names | {"overall": self.overall.model_dump(), "workloads": rows, "notes": list(self.notes)}
 
 
-def of_result(result: Result) -> Side:
-    return Side(result.run_id, result.kernel, result.device_name, result.source, result.workloads)
+def of_result(result: Result) -> ComparedRun:
+    return ComparedRun(result.run_id, result.kernel, result.device_name, result.source, result.workloads)
 
 
-def of_file(path: Path) -> Side:
+def of_file(path: Path) -> ComparedRun:
     """`result.json` of a run, or what `evaluate --json` printed. Raises RunError where it is neither."""
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
@@ -75,19 +75,19 @@ def of_file(path: Path) -> Side:
     try:
         if isinstance(read, dict) and "timings" in read:
             rows = tuple(WorkloadRow.of(Timing.model_validate(timing)) for timing in read["timings"])
-            return Side(str(read.get("file") or path), str(read["kernel"]), str(read["device"]), "", rows)
+            return ComparedRun(str(read.get("file") or path), str(read["kernel"]), str(read["device"]), "", rows)
         return of_result(Result.model_validate(read))
     except (ValidationError, KeyError, TypeError):
         raise RunError(f"{path} is neither a run's result.json nor what `evaluate --json` prints") from None
 
 
-def find(name: str, of_run: Callable[[str], Result]) -> Side:
+def find(name: str, of_run: Callable[[str], Result]) -> ComparedRun:
     """A run by its name, or a file by its path."""
     path = Path(name)
     return of_file(path) if path.suffix == ".json" or path.is_file() else of_result(of_run(name))
 
 
-def compare(first: Side, second: Side) -> Compared:
+def compare(first: ComparedRun, second: ComparedRun) -> Compared:
     """Raises RunError where they have nothing in common that was timed."""
     if first.kernel != second.kernel:
         raise RunError(
@@ -123,7 +123,7 @@ def _ratio(first: WorkloadRow, second: WorkloadRow, common: bool) -> Interval:
     return Interval(median=middle, low=middle * math.exp(-below), high=middle * math.exp(above))
 
 
-def _notes(first: Side, second: Side, common: bool, both: int) -> list[str]:
+def _notes(first: ComparedRun, second: ComparedRun, common: bool, both: int) -> list[str]:
     said = []
     if common:
         said.append("each was timed beside the same baseline: the ratio is that of the two speedups")

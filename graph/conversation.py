@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harness.report.html import Exchange
+from harness.report.html import ExchangeView
 from harness.report.words import count, duration
 from nodes.policies.prefix import cacheable
 from nodes.policies.transcript import Reply, Transcript
 
 
-def kept_by_servers(path: Path) -> str:
+def describe_prompt_caching(path: Path) -> str:
     """How much of the prompts a server could keep, and said that it had kept; "" where no model was asked."""
     found = Transcript(path).exchanges()
     kept, total = cacheable(found)
@@ -22,10 +22,10 @@ def kept_by_servers(path: Path) -> str:
     return f"{said}; of {count(sent, 'token')} sent, the server says, {cached:,} were kept" if cached else said
 
 
-def exchanges(path: Path) -> tuple[Exchange, ...]:
+def exchanges(path: Path) -> tuple[ExchangeView, ...]:
     """What was asked and answered, in order; () where no model was asked. Raises TranscriptDamaged."""
     return tuple(
-        Exchange(
+        ExchangeView(
             role=kept.question.role,
             title=", ".join(
                 f"{name} {value}"

@@ -103,7 +103,7 @@ def _kind(name: str, metadata: Mapping[str, Any] | None) -> str:
     return "agent" if name in ROLES or name.startswith("review") else "person" if name.startswith("approve") else "gate"
 
 
-def taken_edges(path: Iterable[str]) -> dict[tuple[str, str], int]:
+def count_edges(path: Iterable[str]) -> dict[tuple[str, str], int]:
     """How often each edge was taken, from the names of the nodes in the order in which they ran."""
     counted: dict[tuple[str, str], int] = {}
     for step in pairwise(path):
@@ -118,7 +118,7 @@ def path_of(history: Iterable[Any]) -> list[str]:
     return [*path, END] if snapshots and not snapshots[0].next else path[:-1]
 
 
-def ordered(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[GraphNode]:
+def order_nodes(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> list[GraphNode]:
     """Top to bottom: every edge but the loops' goes down; where that leaves a choice, the order they were added in."""
     names = [node.name for node in nodes]
     following = {name: [edge.target for edge in edges if edge.source == name] for name in names}
@@ -198,7 +198,7 @@ def draw(
     With `counts`, nodes that ran are solid and carry "3 runs, 1.2 s", the others fade. With `taken`, the edges that the
     run took are solid and thick, with how often, where that is more than once.
     """
-    order = ordered(nodes, edges)
+    order = order_nodes(nodes, edges)
     rank = {node.name: i for i, node in enumerate(order)}
     edges = [edge for edge in dict.fromkeys(edges) if edge.source in rank and edge.target in rank]
     straight = {}

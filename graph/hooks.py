@@ -8,14 +8,14 @@ import shlex
 import subprocess
 from typing import Any
 
-from graph.runs import Run, RunError
+from graph.runs import RunError, RunFolder
 from harness.report.inert import one_line
 
 COMMAND_S, WEBHOOK_S = 60.0, 10.0
 """Then it is given up: whoever waits for the run waits for this as well."""
 
 
-def checked(target: str) -> str:
+def check_target(target: str) -> str:
     """`target` where it is something to call. Raises RunError."""
     try:
         words = shlex.split(target)
@@ -26,7 +26,7 @@ def checked(target: str) -> str:
     return target
 
 
-def tell(target: str, run: Run, state: str, message: str = "", result: dict[str, Any] | None = None) -> str:
+def tell(target: str, run: RunFolder, state: str, message: str = "", result: dict[str, Any] | None = None) -> str:
     """Run the command with the record on its standard input, or POST it. Why that failed in one sentence, or ""."""
     folder = str(run.folder.resolve())
     record = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graph import outputs
-from graph.runs import Run, RunError
+from graph.runs import RunError, RunFolder
 from harness.evaluate import Evaluator
 from harness.judge import in_model
-from harness.processes.toolbox import Unavailable
+from harness.processes.toolbox import ToolboxUnavailable
 from harness.records import Build
 from harness.report.result import Result
 from kernels import catalog
@@ -16,7 +16,7 @@ from kernels.spec import Spec
 
 
 def measure(
-    found: Sequence[tuple[Run, Result]], shape: in_model.Shape, *, dtype: str = "", samples: int
+    found: Sequence[tuple[RunFolder, Result]], shape: in_model.Shape, *, dtype: str = "", samples: int
 ) -> in_model.ModelGain:
     """Transformer steps with the baselines and with the best of all these runs in their places.
 
@@ -48,7 +48,7 @@ def measure(
         raise RunError("these kernels have no dtype in common")
     try:
         gain = in_model.run(kernels, shape, devices.pop(), dtype=dtype or common[0], samples=samples)
-    except (in_model.ModelError, Unavailable) as error:
+    except (in_model.ModelError, ToolboxUnavailable) as error:
         raise RunError(str(error)) from None
     if len(found) == 1:
         run, result = found[0]

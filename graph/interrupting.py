@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from graph.runs import Run
+from graph.runs import RunFolder
 
 if TYPE_CHECKING:
     from graph.session import Ending, Session
@@ -65,7 +65,7 @@ def interruptible(body: Callable[[], Ending], session: Session) -> Ending:
     return outcome[0]
 
 
-def _end_now(run: Run) -> None:
+def _end_now(run: RunFolder) -> None:
     if os.isatty(1):
         os.write(1, b"\x1b[?25h\n")  # a live display hides the cursor
     said = f"interrupted; what was finished is kept. Go on with: {run.command('resume')}\n"

@@ -27,7 +27,7 @@ HINTS = {
 }
 
 
-def described() -> list[types.Tool]:
+def describe_tools() -> list[types.Tool]:
     return [
         types.Tool(
             name=name,
@@ -43,7 +43,7 @@ def server(service: Service) -> Server[Any]:
     """A server whose tools are those of the service. It does not close it."""
 
     async def list_tools(_context: Any, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=described())
+        return types.ListToolsResult(tools=describe_tools())
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         client = _name(context)

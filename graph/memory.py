@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 """For another run that is writing."""
 
 
-class Memory(BaseStore):
+class LessonStore(BaseStore):
     """A store that holds nothing from its first failure on; `said` is then one sentence."""
 
     def __init__(self) -> None:
@@ -56,9 +56,9 @@ def _first_line(text: str) -> str:
 
 
 @contextmanager
-def opened(runs_dir: Path, url: str = "") -> Iterator[Memory]:
+def open_memory(runs_dir: Path, url: str = "") -> Iterator[LessonStore]:
     """The memory of those runs; `url` is PostgreSQL's address, "" is SQLite."""
-    memory = Memory()
+    memory = LessonStore()
     with ExitStack() as stack:
         try:
             memory.inner, memory.errors = stack.enter_context(postgres(url) if url else sqlite(runs_dir / FILE))
@@ -111,7 +111,7 @@ def postgres(url: str) -> Iterator[tuple[BaseStore, tuple[type[Exception], ...]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredLesson:
     namespace: tuple[str, ...]
     key: str
     value: dict[str, Any]
@@ -132,13 +132,13 @@ def store(runs_dir: Path, url: str = "") -> Iterator[BaseStore]:
             raise RunError(f"the memory cannot be used: {_first_line(str(error))}") from None
 
 
-def entries(store: BaseStore) -> list[Entry]:
+def entries(store: BaseStore) -> list[StoredLesson]:
     """All, oldest first."""
-    found: list[Entry] = []
+    found: list[StoredLesson] = []
     while page := store.search((ROOT,), limit=PAGE, offset=len(found)):
-        found += [Entry(tuple(item.namespace), item.key, dict(item.value)) for item in page]
+        found += [StoredLesson(tuple(item.namespace), item.key, dict(item.value)) for item in page]
     return sorted(found, key=lambda entry: str(entry.value.get("at", "")))
 
 
-def forget(store: BaseStore, found: list[Entry]) -> None:
+def forget(store: BaseStore, found: list[StoredLesson]) -> None:
     store.batch(PutOp(entry.namespace, entry.key, None) for entry in found)

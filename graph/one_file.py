@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph.choices import baseline_source, compared, faults_first, read_source
+from graph.choices import baseline_source, choose_compile_modes, faults_first, read_source
 from graph.request import RunRequest
 from graph.result import baseline_failed
-from graph.runs import Run, RunError
-from graph.session import Door
+from graph.runs import RunError, RunFolder
+from graph.session import RunService
 from harness import device, protocol_kernelbench
 from harness.evaluate import Evaluator, measure_against
 from harness.problems import pytorch
@@ -27,7 +27,7 @@ from kernels.spec import Device
 
 
 @dataclass(frozen=True)
-class Asked:
+class FileRequest:
     """What is to be judged, and against what."""
 
     kernel: Kernel
@@ -43,7 +43,7 @@ class Asked:
     """Modes of torch.compile that a problem's candidate is timed against, too."""
 
 
-def of_file(file: str, request: RunRequest, protocol: str | None) -> Asked:
+def of_file(file: str, request: RunRequest, protocol: str | None) -> FileRequest:
     """Raises KernelError, DeviceError or RunError."""
     if not request.kernel or not file:
         missing = [name for name, value in (("--kernel", request.kernel), ("FILE", file)) if not value]
@@ -56,24 +56,24 @@ def of_file(file: str, request: RunRequest, protocol: str | None) -> Asked:
     as_file = name is not None and name not in kernel.baselines(on) and Path(name).is_file()
     baseline = baseline_source(kernel, on, name=None if as_file else name, file=name if as_file else None)
     _check_protocol(protocol, kernel)
-    compare = compared(request.compare, kernel, on)
-    return Asked(kernel, on, file, source, baseline, request.dtypes, request.own_kernels, compare)
+    compare = choose_compile_modes(request.compare, kernel, on)
+    return FileRequest(kernel, on, file, source, baseline, request.dtypes, request.own_kernels, compare)
 
 
-def of_run(door: Door, run_id: str, file: str, request: RunRequest, protocol: str | None) -> Asked:
+def of_run(service: RunService, run_id: str, file: str, request: RunRequest, protocol: str | None) -> FileRequest:
     """A run's best file, or `file`, against that run's baseline. Raises KernelError, DeviceError or RunError."""
     if request.kernel or request.baseline:
         raise RunError("--run brings its kernel and baseline: leave --kernel and --baseline away")
-    run = Run.find(door.runs_dir, run_id)
+    run = RunFolder.find(service.runs_dir, run_id)
     settings = run.record.settings
     on, _why = device.choose(settings.device)
-    source = read_source(file, on) if file else run.source(door.result(run).best)
+    source = read_source(file, on) if file else run.source(service.result(run).best)
     baseline = (settings.baseline, run.source(settings.source))
     kernel = pytorch.load(settings.kernel, settings.device)
     _check_protocol(protocol, kernel)
     rule = (request if "own_kernels" in request.model_fields_set else settings).own_kernels
-    compare, dtypes = compared(request.compare, kernel, on), request.dtypes or settings.dtypes
-    return Asked(kernel, settings.device, file or f"best of {run.id}", source, baseline, dtypes, rule, compare)
+    compare, dtypes = choose_compile_modes(request.compare, kernel, on), request.dtypes or settings.dtypes
+    return FileRequest(kernel, settings.device, file or f"best of {run.id}", source, baseline, dtypes, rule, compare)
 
 
 def _check_protocol(protocol: str | None, kernel: Kernel) -> None:
@@ -121,7 +121,7 @@ def evaluate(
         store = Store(Path(folder))
         candidate, base = store.put(source), store.put(text)
         with (
-            load.announced() as others,
+            load.announce() as others,
             closing(kernel),
             Evaluator(
                 kernel, on, store, dtypes=dtypes, sandbox_mode=sandbox, own_kernels=own_kernels, say=say

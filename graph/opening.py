@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
-from graph.runs import Run, RunError, RunRecord
+from graph.runs import RunError, RunFolder, RunRecord
 from graph.session import kernel_digest
 from harness import engines
 from harness.engines import Engine, EngineChoice
@@ -25,7 +25,7 @@ Say = Callable[[str, str], None]
 
 @contextmanager
 def open_context(
-    run: Run, record: RunRecord, state: State, say: Say, engine: Engine | None = None
+    run: RunFolder, record: RunRecord, state: State, say: Say, engine: Engine | None = None
 ) -> Iterator[Context]:
     """Raises RunError where the kernel is another one now, and whatever its parts raise where they cannot be had.
 
@@ -40,7 +40,7 @@ def open_context(
         )
     with (
         _engine(settings, say, engine) as at_work,
-        opened(settings, run.store, run.folder / "transcript.jsonl", state, say, at_work) as context,
+        make_context(settings, run.store, run.folder / "transcript.jsonl", state, say, at_work) as context,
     ):
         yield context
 
@@ -50,22 +50,22 @@ def _engine(settings: Settings, say: Say, engine: Engine | None) -> Iterator[Eng
     if engine is not None:
         yield engine
         return
-    with closing(engines.opened(settings.engine, settings.device, lambda text: say("cluster", text))) as made:
+    with closing(engines.open_engine(settings.engine, settings.device, lambda text: say("cluster", text))) as made:
         yield made
 
 
 @contextmanager
-def opened(
+def make_context(
     settings: Settings, store: Store, transcript: Path, state: State, say: Say, engine: Engine | None = None
 ) -> Iterator[Context]:
     """The live objects that these settings and that state call for; `transcript` keeps what models answer.
 
     `engine`: where candidates are judged, or this machine.
     """
-    engine = engine or engines.opened(EngineChoice(), settings.device)
+    engine = engine or engines.open_engine(EngineChoice(), settings.device)
     policies, usage_before = answering(settings, transcript, state, say)
     with (
-        load.announced() if engine.here else nullcontext(()) as others,
+        load.announce() if engine.here else nullcontext(()) as others,
         closing(pytorch.load(settings.kernel, settings.device, memory_bytes=engine.memory_bytes)) as kernel,
         engine.evaluator(
             kernel,

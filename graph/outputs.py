@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from graph.conversation import exchanges, kept_by_servers
-from graph.runs import Run, RunError
+from graph.conversation import describe_prompt_caching, exchanges
+from graph.runs import RunError, RunFolder
 from harness.backends import is_python
 from harness.export import patch
 from harness.export.one_file import needs_loader, standalone
@@ -26,13 +26,13 @@ WIDTHS = (860, 380)
 """Of a picture on a desktop and on a phone, in pixels."""
 
 
-def best_file(run: Run, result: Result) -> Path:
+def best_file(run: RunFolder, result: Result) -> Path:
     """The best as it was written: of a problem a module, or the native source that a person gave as its first candidate."""
     module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[result.device]}"
     return module if result.problem and not native.exists() else native
 
 
-def write(run: Run, result: Result) -> None:
+def write(run: RunFolder, result: Result) -> None:
     """The files that a run is for, each whole or not at all. Raises OSError where the disk is full."""
     before, after = run.store.get(result.source), run.store.get(result.best)
     module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[result.device]}"
@@ -46,12 +46,12 @@ def write(run: Run, result: Result) -> None:
     write_atomically(run.folder / "result.json", result.model_dump_json(indent=1) + "\n")
 
 
-def _samples(run: Run, candidate: str, row: WorkloadRow) -> samples.Samples | None:
+def _samples(run: RunFolder, candidate: str, row: WorkloadRow) -> samples.Samples | None:
     workload = Workload(axes=row.axes, dtype=row.dtype, held_out=row.held_out)
-    return samples.kept(run.store, candidate, workload, row.cache, row.company)
+    return samples.load(run.store, candidate, workload, row.cache, row.company)
 
 
-def _histograms(run: Run, result: Result) -> list[str]:
+def _histograms(run: RunFolder, result: Result) -> list[str]:
     """Of the best file and its baseline, one a workload and cache state."""
     pictures = []
     for row in result.workloads:
@@ -70,7 +70,7 @@ def _histograms(run: Run, result: Result) -> list[str]:
     return pictures
 
 
-def _roofs(run: Run, result: Result) -> list[html.Picture]:
+def _roofs(run: RunFolder, result: Result) -> list[html.Picture]:
     """What the baseline, incumbents on the way and the best reach of this device, with a cold cache.
 
     Without the bytes of a call there is no picture, without FLOPs or the device's roofs only the one of bandwidth.
@@ -79,10 +79,10 @@ def _roofs(run: Run, result: Result) -> list[html.Picture]:
     if not rows:
         return []
 
-    def points(time_us: Callable[[WorkloadRow], float | None]) -> list[plot.Point]:
+    def points(time_us: Callable[[WorkloadRow], float | None]) -> list[plot.RooflinePoint]:
         timed = [(row, us) for row in rows if (us := time_us(row))]
         return [
-            plot.Point(row.moved_bytes or 0, us, f"{row.label} {row.dtype}: {micros(us)} µs", row.flops or 0)
+            plot.RooflinePoint(row.moved_bytes or 0, us, f"{row.label} {row.dtype}: {micros(us)} µs", row.flops or 0)
             for row, us in timed
         ]
 
@@ -121,19 +121,19 @@ def _roofs(run: Run, result: Result) -> list[html.Picture]:
     return pictures
 
 
-def write_report(run: Run, result: Result, graph_svg: str) -> None:
+def write_report(run: RunFolder, result: Result, graph_svg: str) -> None:
     names = {result.source, result.best, *(row.candidate for row in result.attempts)} - {""}
     sources = {name: run.store.get(name) for name in sorted(names)}
     asked = run.folder / "transcript.jsonl"
     page = html.render(
-        result, sources, graph_svg=graph_svg, transcript=exchanges(asked), prompts=kept_by_servers(asked),
+        result, sources, graph_svg=graph_svg, transcript=exchanges(asked), prompts=describe_prompt_caching(asked),
         roofs=_roofs(run, result),
         histograms=_histograms(run, result),
     )  # fmt: skip
     write_atomically(run.folder / "report.html", page)
 
 
-def write_samples(run: Run, result: Result, path: Path) -> None:
+def write_samples(run: RunFolder, result: Result, path: Path) -> None:
     """Every sample of the best file's timings as CSV. Raises RunError where the run has kept none."""
     found = []
     for row in result.workloads:
@@ -144,7 +144,7 @@ def write_samples(run: Run, result: Result, path: Path) -> None:
     write_atomically(path, samples.as_csv(found))
 
 
-def read(run: Run) -> Result | None:
+def read(run: RunFolder) -> Result | None:
     """The record of a finished run, None where it was never written or by another version."""
     try:
         return Result.model_validate_json((run.folder / "result.json").read_bytes())
@@ -152,7 +152,7 @@ def read(run: Run) -> Result | None:
         return None
 
 
-def changes(run: Run, result: Result, of: Path | None) -> tuple[str, str]:
+def changes(run: RunFolder, result: Result, of: Path | None) -> tuple[str, str]:
     """(the diff that puts the run's best into the user's own file, whether that was built as it becomes).
 
     Raises ExportError where it cannot be put there, or does not compile; RunError where the file cannot be read.
@@ -171,8 +171,8 @@ def changes(run: Run, result: Result, of: Path | None) -> tuple[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{of} cannot be read: {error}") from None
     name = _in_its_repository(of)
-    after = patch.patched(kernel.spec, own, baseline, winner, name, result.device)
-    return patch.diff({name: own}, after), patch.built(kernel, after, name, result.device)
+    after = patch.patch_files(kernel.spec, own, baseline, winner, name, result.device)
+    return patch.diff({name: own}, after), patch.compile_patched(kernel, after, name, result.device)
 
 
 def _in_its_repository(path: Path) -> str:

@@ -13,11 +13,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import StateSnapshot
 
-from graph.checkpoints import held_too_long, is_held
-from graph.runs import Run, RunError
+from graph.checkpoints import is_held, make_lock_error
+from graph.runs import RunError, RunFolder
 
 
-def config_of(run: Run) -> RunnableConfig:
+def config_of(run: RunFolder) -> RunnableConfig:
     # Named, for a saver that is not told lists those of subgraphs, too.
     return {"configurable": {"thread_id": run.id, "checkpoint_ns": ""}}
 
@@ -33,7 +33,7 @@ def disk_is_full(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def readable(run: Run) -> Iterator[None]:
+def readable(run: RunFolder) -> Iterator[None]:
     """Errors of a damaged database as one sentence."""
     try:
         yield
@@ -41,13 +41,13 @@ def readable(run: Run) -> Iterator[None]:
         if disk_is_full(error):
             raise
         if is_held(error):
-            raise held_too_long(run.checkpoints) from None
+            raise make_lock_error(run.checkpoints) from None
         raise RunError(
             f"the checkpoint database {run.checkpoints} is damaged ({error}); it was left as it is"
         ) from None
 
 
-def no_checkpoint(run: Run) -> RunError:
+def no_checkpoint(run: RunFolder) -> RunError:
     """What to say of a run of which there is no checkpoint."""
     if run.status.checkpoints:
         return RunError(f"run {run.id} has no checkpoint any more: they were lost or {run.checkpoints} was emptied")
@@ -58,7 +58,7 @@ def no_checkpoint(run: Run) -> RunError:
     return RunError(f"run {run.id} has no checkpoint: {why}; `{run.command('resume')}` begins it")
 
 
-def snapshot_of(graph: CompiledStateGraph, run: Run) -> StateSnapshot:
+def snapshot_of(graph: CompiledStateGraph, run: RunFolder) -> StateSnapshot:
     with readable(run):
         snapshot = graph.get_state(config_of(run))
         # The serialiser falls back to an unvalidated record where one does not fit; a resume must not go on with that.
@@ -71,12 +71,12 @@ def snapshot_of(graph: CompiledStateGraph, run: Run) -> StateSnapshot:
         return snapshot
 
 
-def finished(snapshot: StateSnapshot) -> bool:
+def is_finished(snapshot: StateSnapshot) -> bool:
     """`next` alone does not say so: after Ctrl-C tasks may hold results that were not applied yet."""
     return snapshot.created_at is not None and not snapshot.next and not snapshot.tasks
 
 
-def checkpoint_of(saver: BaseCheckpointSaver, run: Run, wanted: str) -> Any:
+def checkpoint_of(saver: BaseCheckpointSaver, run: RunFolder, wanted: str) -> Any:
     """The checkpoint whose id has `wanted` in it, and no other one's."""
     with readable(run):
         everything = list(saver.list(config_of(run)))

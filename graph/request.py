@@ -23,7 +23,7 @@ class KernelRequest(Options):
     device: Annotated[Literal["auto", "cuda", "cpu"], Option(usual="auto: cuda where it is there")] = "auto"
 
 
-class Place(Options):
+class PlaceOptions(Options):
     """Where candidates are built, checked and timed."""
 
     engine: Annotated[str, Option("NAME")] = "process"
@@ -42,7 +42,7 @@ class Place(Options):
 
 
 class RunRequest(KernelRequest, RunOptions):
-    place: Place = Place()
+    place: PlaceOptions = PlaceOptions()
     source: Annotated[str | None, Option("FILE")] = None
     """Start from your own file for that kernel's spec."""
     draft: Annotated[str | None, Option("FILE")] = None

@@ -81,7 +81,7 @@ def new_id(kernel: str) -> str:
     return f"{stem[:60]}-{now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
-class Run:
+class RunFolder:
     """One folder of `runs_dir`."""
 
     def __init__(self, runs_dir: Path, run_id: str) -> None:
@@ -102,7 +102,7 @@ class Run:
             raise RunError(f"no run can be kept in {self.folder}: {error.strerror}") from None
 
     @contextmanager
-    def made(self) -> Iterator[None]:
+    def create(self) -> Iterator[None]:
         """The folder, reserved and locked. Where the block ends before `begin`, what was made here is removed again."""
         self.reserve()
         mine = not any(self.folder.iterdir())
@@ -123,7 +123,7 @@ class Run:
         write_atomically(self.folder / "run.json", record.model_dump_json(indent=1))
 
     @classmethod
-    def find(cls, runs_dir: Path, run_id: str) -> Run:
+    def find(cls, runs_dir: Path, run_id: str) -> RunFolder:
         """An existing run. Raises RunError with the nearest names."""
         run = cls(runs_dir, run_id)
         if not (run.folder / "run.json").is_file():
@@ -206,9 +206,9 @@ class Run:
         return None
 
 
-def every(runs_dir: Path) -> list[Run]:
+def every(runs_dir: Path) -> list[RunFolder]:
     """All runs of the folder, oldest first."""
     if not runs_dir.is_dir():
         return []
-    found = [Run(runs_dir, p.parent.name) for p in runs_dir.glob("*/run.json") if _ID.fullmatch(p.parent.name)]
+    found = [RunFolder(runs_dir, p.parent.name) for p in runs_dir.glob("*/run.json") if _ID.fullmatch(p.parent.name)]
     return sorted(found, key=lambda run: (run.folder / "run.json").stat().st_mtime)

@@ -19,8 +19,8 @@ from typing import Any, cast
 from pydantic import Field, ValidationError
 
 from graph.request import KernelRequest
-from graph.runs import Run, RunError, RunRecord
-from graph.session import Door, Ending
+from graph.runs import RunError, RunFolder, RunRecord
+from graph.session import Ending, RunService
 from harness.device import DeviceError
 from harness.judge.session import MissingTool
 from harness.records import Outcome
@@ -30,12 +30,12 @@ from kernels.spec import Frozen
 from nodes import ledger
 from nodes.context import Context
 from nodes.policies.client import ClientPolicy
-from nodes.policies.render import data, described, timing_table
+from nodes.policies.render import data, describe_kernel, timing_table
 from nodes.state import State
 from nodes.stops import standing
 from nodes.workbench.arguments import TOOLS as BENCH
 from nodes.workbench.arguments import Arguments, CompileArguments, SubmitArguments
-from nodes.workbench.bench import Found, Workbench
+from nodes.workbench.bench import ToolResult, Workbench
 
 FREE = ("read", "submit")
 """Tools that may still be called once the round's seconds are used up."""
@@ -104,12 +104,12 @@ class Service:
     Safe for several threads. `wait_s`: a call answers after so long even where its work goes on.
     """
 
-    def __init__(self, door: Door, begin: Begin, *, run_id: str = "", wait_s: float = 45.0) -> None:
-        self.door = Door(door.runs_dir, self._held, door.checkpointer)
-        self._opens, self._begin, self._wait_s = door.open_context, begin, wait_s
+    def __init__(self, service: RunService, begin: Begin, *, run_id: str = "", wait_s: float = 45.0) -> None:
+        self.runs = RunService(service.runs_dir, self._held, service.checkpointer)
+        self._opens, self._begin, self._wait_s = service.open_context, begin, wait_s
         self._stack = ExitStack()
         self._context: Context | None = None
-        self.run: Run | None = Run.find(door.runs_dir, run_id) if run_id else None
+        self.run: RunFolder | None = RunFolder.find(service.runs_dir, run_id) if run_id else None
         self._ending: Ending | None = None
         self._state: State = {}
         self._progress = self._refused = ""
@@ -196,7 +196,7 @@ class Service:
             return self._start(arguments)
         context = self._ready()
         if isinstance(arguments, OperationArguments):
-            return described(context.visible_spec(self._state), context.evaluator.facts)
+            return describe_kernel(context.visible_spec(self._state), context.evaluator.facts)
         if isinstance(arguments, FinishArguments):
             return self._finish(arguments, client)
         return self._work(name, cast(Arguments, arguments), context, client)
@@ -209,9 +209,9 @@ class Service:
         except (RunError, KernelError, DeviceError) as error:
             self._refused = " ".join(str(error).split())[:500]
             raise Wrong(self._refused) from None
-        self.run = Run(self.door.runs_dir, begun.record.run_id)
+        self.run = RunFolder(self.runs.runs_dir, begun.record.run_id)
         try:
-            self._session(lambda: self.door.start(begun.record, begun.source, self, _nobody))
+            self._session(lambda: self.runs.start(begun.record, begun.source, self, _nobody))
         except BaseException:
             self.run = None if not (self.run.folder / "run.json").exists() else self.run
             raise
@@ -222,7 +222,7 @@ class Service:
         if self.run is None:
             raise Wrong(self._refused or "no run is begun: call `start` with one of `kernels`")
         if self._ending is None:
-            self._session(lambda: self.door.resume(self.run.id, self, _nobody))  # type: ignore[union-attr]
+            self._session(lambda: self.runs.resume(self.run.id, self, _nobody))  # type: ignore[union-attr]
         if self._context is None:
             raise Wrong(f"run {self.run.id} is finished: {self.run.folder / 'report.html'}")
         return self._context
@@ -233,11 +233,13 @@ class Service:
         except (RunError, KernelError, DeviceError, MissingTool) as error:
             raise Wrong(" ".join(str(error).split())[:500]) from None
         assert self.run is not None
-        self._state = cast(State, self.door.snapshot(self.run).values)
+        self._state = cast(State, self.runs.snapshot(self.run).values)
         self._progress = ""
 
     @contextmanager
-    def _held(self, run: Run, record: RunRecord, state: State, say: Callable[[str, str], None]) -> Iterator[Context]:
+    def _held(
+        self, run: RunFolder, record: RunRecord, state: State, say: Callable[[str, str], None]
+    ) -> Iterator[Context]:
         """The one context of this server, opened by its first session."""
         if self._context is None:
             self._context = self._stack.enter_context(self._opens(run, record, state, self.say))
@@ -246,7 +248,7 @@ class Service:
     def _work(self, name: str, arguments: Arguments, context: Context, client: str) -> str:
         policy = cast(ClientPolicy, context.policies["coder"])
         settings, round_ = self._state["settings"], self._state.get("round", 0)
-        past = policy.called()
+        past = policy.list_calls()
         here = [e for e in past if e.question.facts["round"] == str(round_)]
         used = sum(e.seconds for e in here)
         if "incumbent" not in self._state:
@@ -275,12 +277,12 @@ class Service:
             return self._round(arguments, found, policy, client)
         return f"{found.text}\n{left}"
 
-    def _round(self, asked: SubmitArguments, found: Found, policy: ClientPolicy, client: str) -> str:
+    def _round(self, asked: SubmitArguments, found: ToolResult, policy: ClientPolicy, client: str) -> str:
         """The submission through the gates; what came of it."""
         assert self.run is not None
         round_, run = self._state["round"], self.run.id
         policy.keep_submission(client, round_, asked, self.run.store.get(found.candidate))
-        self._session(lambda: self.door.resume(run, self, _nobody))
+        self._session(lambda: self.runs.resume(run, self, _nobody))
         return self._where(round_)
 
     def _finish(self, arguments: FinishArguments, client: str) -> str:
@@ -288,7 +290,7 @@ class Service:
         if not self._over():
             policy, run = cast(ClientPolicy, self._context.policies["coder"]), self.run.id
             policy.keep_end(client, self._state["round"], arguments.reason)
-            self._session(lambda: self.door.resume(run, self, _nobody))
+            self._session(lambda: self.runs.resume(run, self, _nobody))
         return self._where()
 
     def _over(self) -> str:

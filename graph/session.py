@@ -24,10 +24,10 @@ from langgraph.types import Command, StateSnapshot
 
 from graph import asking, checkpoints, draw, outputs
 from graph.interrupting import interruptible
-from graph.memory import Memory, opened
-from graph.reading import checkpoint_of, config_of, disk_is_full, finished, no_checkpoint, readable, snapshot_of
+from graph.memory import LessonStore, open_memory
+from graph.reading import checkpoint_of, config_of, disk_is_full, is_finished, no_checkpoint, readable, snapshot_of
 from graph.result import result
-from graph.runs import Run, RunError, RunRecord, RunState, RunStatus, now
+from graph.runs import RunError, RunFolder, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
 from harness.engines import EngineError
 from harness.problems import pytorch
@@ -40,7 +40,7 @@ from nodes.spans import exporting, span
 from nodes.state import STATE_VERSION, Settings, Spent, State
 
 
-class Front(Protocol):
+class RunDisplay(Protocol):
     """What shows a run while it works (graph/live.py)."""
 
     def node_started(self, node: str) -> None: ...
@@ -56,7 +56,7 @@ Ask = Callable[[dict[str, Any], Store], Answer | None]
 
 class OpenContext(Protocol):
     def __call__(
-        self, run: Run, record: RunRecord, state: State, say: Callable[[str, str], None]
+        self, run: RunFolder, record: RunRecord, state: State, say: Callable[[str, str], None]
     ) -> AbstractContextManager[Context]: ...
 
 
@@ -70,14 +70,14 @@ Changes = Callable[[Settings], Settings]
 class Ending:
     """How this process left the run."""
 
-    run: Run
+    run: RunFolder
     state: RunState
     result: Result
     message: str = ""
 
 
 @dataclass(frozen=True)
-class Door:
+class RunService:
     """Where runs are and what they are made of; tests bring their own evaluator and policies."""
 
     runs_dir: Path
@@ -88,14 +88,14 @@ class Door:
     """Set, it ends a session as a first Ctrl-C does: for runs side by side, in threads that get no signal."""
 
     def start(
-        self, record: RunRecord, source: str, front: Front, ask: Ask, draft: str = "", built: Store | None = None
+        self, record: RunRecord, source: str, display: RunDisplay, ask: Ask, draft: str = "", built: Store | None = None
     ) -> Ending:
         """Begin a run; `draft` is a problem's first candidate, `built` has builds that it will ask for.
 
         Raises RunError where its name is taken.
         """
-        run = Run(self.runs_dir, record.run_id)
-        with run.made(), self.saver(run, record) as saver, self.memory(record) as memory:
+        run = RunFolder(self.runs_dir, record.run_id)
+        with run.create(), self.saver(run, record) as saver, self.memory(record) as memory:
             if saver.get_tuple(config_of(run)) is not None:
                 raise RunError(f"the checkpoint database holds a run {run.id!r} already; take another --run-id")
             if built:
@@ -103,63 +103,65 @@ class Door:
             if draft:
                 run.store.put(draft)
             run.begin(record, source)
-            return Session(run, record, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(saver)
+            return Session(run, record, display, ask, self.open_context, memory, self.stop, self.checkpointer).work(
+                saver
+            )
 
     def resume(
-        self, run_id: str, front: Front, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
+        self, run_id: str, display: RunDisplay, ask: Ask, answer: Answer | None = None, changes: Changes | None = None
     ) -> Ending:
         """Go on with a run from its last checkpoint, with other limits or another policy where `changes` has them.
 
         Raises RunError where that cannot be done.
         """
-        run = Run.find(self.runs_dir, run_id)
+        run = RunFolder.find(self.runs_dir, run_id)
         record = run.record
         refuse_other_graph(record)
         with run.lock(), self.saver(run, record) as saver, self.memory(record) as memory:
             if changes:
                 record = _changed(saver, run, record, changes(record.settings))
-            return Session(run, record, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(
+            return Session(run, record, display, ask, self.open_context, memory, self.stop, self.checkpointer).work(
                 saver, answer
             )
 
     def checkpoint_id(self, run_id: str, wanted: str) -> str:
         """The whole id of the checkpoint that a fork may begin at. Raises RunError where there is none."""
-        origin = Run.find(self.runs_dir, run_id)
+        origin = RunFolder.find(self.runs_dir, run_id)
         return self._origin(origin, wanted).checkpoint["id"]
 
-    def _origin(self, origin: Run, checkpoint_id: str) -> CheckpointTuple:
+    def _origin(self, origin: RunFolder, checkpoint_id: str) -> CheckpointTuple:
         refuse_other_graph(origin.record)
         origin.source(origin.record.settings.source)
         with self.saver(origin, origin.record, exclusive=False) as saver:
             # The graph's own saver, not ours: only that one may rebuild the types that the State names.
             return checkpoint_of(cast(BaseCheckpointSaver, build(saver).checkpointer), origin, checkpoint_id)
 
-    def fork(self, run_id: str, checkpoint_id: str, new: RunRecord, front: Front, ask: Ask) -> Ending:
+    def fork(self, run_id: str, checkpoint_id: str, new: RunRecord, display: RunDisplay, ask: Ask) -> Ending:
         """A new run that goes on from a checkpoint of another one, with what `new` changes in its settings."""
-        origin = Run.find(self.runs_dir, run_id)
+        origin = RunFolder.find(self.runs_dir, run_id)
         found = self._origin(origin, checkpoint_id)
         source = origin.source(new.settings.source)
-        run = Run(self.runs_dir, new.run_id)
-        with run.made(), self.saver(run, new) as saver, self.memory(new) as memory:
+        run = RunFolder(self.runs_dir, new.run_id)
+        with run.create(), self.saver(run, new) as saver, self.memory(new) as memory:
             values = dict(found.checkpoint["channel_values"]) | {"settings": new.settings, "spent": Spent()}
             checkpoint = cast(Checkpoint, {**found.checkpoint, "channel_values": values})
             place: RunnableConfig = {"configurable": {"thread_id": run.id, "checkpoint_ns": ""}}
             origin.store.link_to(run.store.folder)
             saver.put(place, checkpoint, found.metadata, dict(checkpoint["channel_versions"]))
             run.begin(new, source)  # last: from here on it is a run, and a resume would begin one without a checkpoint
-            return Session(run, new, front, ask, self.open_context, memory, self.stop, self.checkpointer).work(saver)
+            return Session(run, new, display, ask, self.open_context, memory, self.stop, self.checkpointer).work(saver)
 
     @contextmanager
-    def memory(self, record: RunRecord) -> Iterator[Memory | None]:
+    def memory(self, record: RunRecord) -> Iterator[LessonStore | None]:
         """What the runs of this folder, or of that database, learned; None where the run is to do without."""
         if record.settings.memory == "off":
             yield None
             return
-        with opened(self.runs_dir, "" if record.checkpointer == "sqlite" else self.checkpointer) as memory:
+        with open_memory(self.runs_dir, "" if record.checkpointer == "sqlite" else self.checkpointer) as memory:
             yield memory
 
     @contextmanager
-    def saver(self, run: Run, record: RunRecord, *, exclusive: bool = True) -> Iterator[BaseCheckpointSaver]:
+    def saver(self, run: RunFolder, record: RunRecord, *, exclusive: bool = True) -> Iterator[BaseCheckpointSaver]:
         if record.checkpointer == "sqlite":
             with checkpoints.sqlite(run.checkpoints) as saver:
                 yield saver
@@ -173,7 +175,7 @@ class Door:
             yield saver
 
     @contextmanager
-    def _reading(self, run: Run) -> Iterator[CompiledStateGraph]:
+    def _reading(self, run: RunFolder) -> Iterator[CompiledStateGraph]:
         """Raises RunError where there is no checkpoint; opening SQLite would make an empty database."""
         record = run.record
         if record.checkpointer == "sqlite" and not run.checkpoints.exists():
@@ -181,7 +183,7 @@ class Door:
         with self.saver(run, record, exclusive=False) as saver:
             yield build(saver)
 
-    def snapshot(self, run: Run) -> StateSnapshot:
+    def snapshot(self, run: RunFolder) -> StateSnapshot:
         """The last checkpoint, without working on the run. Raises RunError where there is none."""
         with self._reading(run) as graph:
             found = snapshot_of(graph, run)
@@ -189,7 +191,7 @@ class Door:
             raise no_checkpoint(run)
         return found
 
-    def result(self, run: Run) -> Result:
+    def result(self, run: RunFolder) -> Result:
         """The run as its last checkpoint has it, or where the checkpoints are lost, as it was last written down.
 
         Raises RunError where neither is there.
@@ -205,7 +207,7 @@ class Door:
         said = "" if status.state == "finished" else status.message
         return result(state, run.record, status=STATUS[status.state], error=said)
 
-    def add(self, run: Run, **found: Any) -> None:
+    def add(self, run: RunFolder, **found: Any) -> None:
         """What was measured of the run's best after its end, fields of Result: into its record and its report."""
         said = (outputs.read(run) or self.result(run)).model_copy(update=found)
         outputs.write(run, said)
@@ -213,7 +215,7 @@ class Door:
             drawn = picture(graph, run, cast(State, self.snapshot(run).values))
         outputs.write_report(run, said, drawn)
 
-    def history(self, run: Run) -> list[StateSnapshot]:
+    def history(self, run: RunFolder) -> list[StateSnapshot]:
         """Every checkpoint, newest first. Raises RunError where there is none."""
         with self._reading(run) as graph, readable(run):
             found = list(graph.get_state_history(config_of(run)))
@@ -227,19 +229,19 @@ class Session:
 
     def __init__(
         self,
-        run: Run,
+        run: RunFolder,
         record: RunRecord,
-        front: Front,
+        display: RunDisplay,
         ask: Ask,
         open_context: OpenContext,
-        memory: Memory | None,
+        memory: LessonStore | None,
         stop: threading.Event | None = None,
         url: str = "",
     ) -> None:
         self.stop = stop
         self.url = url
         """PostgreSQL's address where the checkpoints are there."""
-        self.run, self.record, self.front, self.ask = run, record, front, ask
+        self.run, self.record, self.display, self.ask = run, record, display, ask
         self.open_context, self.memory = open_context, memory
         self.control = RunControl()
         self.context: Context | None = None
@@ -252,7 +254,7 @@ class Session:
 
     def work(self, saver: BaseCheckpointSaver, answer: Answer | None = None) -> Ending:
         if isinstance(saver, checkpoints.PatientSaver):
-            saver.say = self.front.say
+            saver.say = self.display.say
         graph = self.graph = build(saver, self.memory)
         snapshot = snapshot_of(graph, self.run)
         self.state = cast(State, snapshot.values)
@@ -264,7 +266,7 @@ class Session:
             raise RunError(f"run {self.run.id} is not waiting for an answer")
         if answer is not None:
             asking.fits(answer, snapshot.interrupts[0].value)
-        if finished(snapshot):
+        if is_finished(snapshot):
             return self.ending("finished")
         self.run.source(self.record.settings.source)
         self._note("running")
@@ -278,7 +280,7 @@ class Session:
             with (
                 exporting(),
                 span("run", **facts, astrolabe__device=settings.device),
-                self.open_context(self.run, self.record, self.state, self.front.say) as self.context,
+                self.open_context(self.run, self.record, self.state, self.display.say) as self.context,
             ):
                 self._same_device()
                 return self._rounds(graph, snapshot, answer)
@@ -311,7 +313,7 @@ class Session:
                 question = snapshot.interrupts[0].value
                 if answer is None:
                     self.asking = True
-                    with self.front.paused():
+                    with self.display.paused():
                         answer = self.ask(question, self.run.store)
                     self.asking = False
                 if answer is None:
@@ -321,7 +323,7 @@ class Session:
             snapshot = snapshot_of(graph, self.run)
             if not snapshot.interrupts:
                 break
-        if not finished(snapshot):
+        if not is_finished(snapshot):
             raise RuntimeError(f"the graph stopped with {snapshot.next} still to do")
         self.state = cast(State, snapshot.values)
         return self.ending("finished")
@@ -341,13 +343,13 @@ class Session:
             data: Any = part["data"]  # of the two modes that were asked for
             if part["type"] == "values":
                 self.state = data
-                self.front.state(data)
+                self.display.state(data)
                 self._note("running")
                 self._notice()
             elif "triggers" in data:
-                self.front.node_started(data["name"])
+                self.display.node_started(data["name"])
             else:
-                self.front.node_finished(data["name"])
+                self.display.node_finished(data["name"])
 
     def _notice(self) -> None:
         """What the evaluator has found out by now: it knows of its sandbox once a worker has started."""
@@ -358,7 +360,7 @@ class Session:
         said = (self.memory.said,) if self.memory and self.memory.said else ()
         new = [notice for notice in (*self.context.evaluator.notices, *said) if notice not in self.notices]
         for notice in new:
-            self.front.say("notice", notice)
+            self.display.say("notice", notice)
         self.notices = (*self.notices, *new)
 
     def _same_device(self) -> None:
@@ -412,11 +414,11 @@ class Session:
             raise
 
 
-def picture(graph: CompiledStateGraph, run: Run, state: State) -> str:
+def picture(graph: CompiledStateGraph, run: RunFolder, state: State) -> str:
     """The graph with the path that the run took."""
     path = draw.path_of(graph.get_state_history(config_of(run)))
     counts = {name: (visit.count, visit.seconds) for name, visit in state["spent"].nodes.items()}
-    return draw.draw(*draw.parts(graph), counts, draw.taken_edges(path))
+    return draw.draw(*draw.parts(graph), counts, draw.count_edges(path))
 
 
 def refuse_other_graph(record: RunRecord) -> None:
@@ -452,11 +454,11 @@ def new_record(
     )
 
 
-def _changed(saver: BaseCheckpointSaver, run: Run, record: RunRecord, settings: Settings) -> RunRecord:
+def _changed(saver: BaseCheckpointSaver, run: RunFolder, record: RunRecord, settings: Settings) -> RunRecord:
     """The run under other settings: a checkpoint after the last one that differs from it in nothing else."""
     graph = build(saver)
     snapshot = snapshot_of(graph, run)
-    if finished(snapshot):
+    if is_finished(snapshot):
         raise RunError(f"run {run.id} is finished; to go on with other limits, fork it from one of its checkpoints")
     if "settings" in snapshot.values:
         saver = cast(BaseCheckpointSaver, graph.checkpointer)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from graph.choices import choose
-from graph.opening import opened
+from graph.opening import make_context
 from graph.request import OpenRequest
 from graph.runs import RunError
 from graph.workflow import build
@@ -38,7 +38,7 @@ _ONE_AT_A_TIME = threading.Lock()
 """The server works on several threads' runs at once; what is timed beside each other is not timed at all."""
 
 
-class Asked(OpenRequest):
+class StudioRequest(OpenRequest):
     """What `run.py`'s options say elsewhere. Read once, by the first node; from then on the state's `settings` hold."""
 
     kernel: str = "silu_and_mul"
@@ -55,7 +55,7 @@ class Nothing(TypedDict, total=False):
 
 def studio() -> CompiledStateGraph:
     """The same graph as a run's, its nodes made to live by themselves. The server brings the checkpointer."""
-    return build(context_schema=Asked, input_schema=Nothing, node=living, route=reading)
+    return build(context_schema=StudioRequest, input_schema=Nothing, node=living, route=reading)
 
 
 def reading(route: Callable[[State], str]) -> Callable[[State], str]:
@@ -63,7 +63,7 @@ def reading(route: Callable[[State], str]) -> Callable[[State], str]:
 
     @functools.wraps(route)
     def read(state: State) -> str:
-        return route(typed(state))
+        return route(restore_records(state))
 
     return read
 
@@ -71,9 +71,9 @@ def reading(route: Callable[[State], str]) -> Callable[[State], str]:
 def living(node: Callable[[State, Runtime[Context]], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """`node`, given a Context of its own from what the run was asked for and its state."""
 
-    def run(state: State, runtime: Runtime[Asked], config: RunnableConfig) -> dict[str, Any]:
+    def run(state: State, runtime: Runtime[StudioRequest], config: RunnableConfig) -> dict[str, Any]:
         try:
-            return _alive(node, typed(state), runtime, str(config["configurable"]["thread_id"]))
+            return _alive(node, restore_records(state), runtime, str(config["configurable"]["thread_id"]))
         except (RunError, KernelError, DeviceError, MissingTool) as error:
             raise ValueError(str(error)) from error  # the server shows the words of Python's own errors only
 
@@ -81,8 +81,10 @@ def living(node: Callable[[State, Runtime[Context]], dict[str, Any]]) -> Callabl
     return run
 
 
-def _alive(node: Callable[..., dict[str, Any]], state: State, runtime: Runtime[Asked], thread: str) -> dict[str, Any]:
-    begun = {} if "settings" in state else begin(runtime.context or Asked(), thread)
+def _alive(
+    node: Callable[..., dict[str, Any]], state: State, runtime: Runtime[StudioRequest], thread: str
+) -> dict[str, Any]:
+    begun = {} if "settings" in state else begin(runtime.context or StudioRequest(), thread)
     state = cast(State, {**state, **begun})
     settings = state["settings"]
 
@@ -90,11 +92,11 @@ def _alive(node: Callable[..., dict[str, Any]], state: State, runtime: Runtime[A
         runtime.stream_writer({"kind": kind, "text": text})
 
     transcript = FOLDER / "transcripts" / f"{settings.run_id}.jsonl"
-    with _ONE_AT_A_TIME, opened(settings, store(), transcript, state, say) as context:
+    with _ONE_AT_A_TIME, make_context(settings, store(), transcript, state, say) as context:
         return {**begun, **node(state, runtime.override(context=cast(Any, context)))}
 
 
-def typed(state: State) -> State:
+def restore_records(state: State) -> State:
     """Records where a person's edit left dicts. Raises ValueError naming the first place that does not fit."""
     try:
         return _STATE.validate_python(state)
@@ -108,7 +110,7 @@ def store() -> Store:
     return Store((FOLDER / "store").resolve())
 
 
-def begin(asked: Asked, thread: str) -> dict[str, Any]:
+def begin(asked: StudioRequest, thread: str) -> dict[str, Any]:
     """The first facts of a run. Raises what `choose` does: KernelError, DeviceError or RunError."""
     choice = choose(asked.with_(run_id=f"studio-{thread}"))
     store().put(choice.source)

@@ -1,7 +1,7 @@
 """The whole graph on one screen.
 
     tester -> [drafter ->] baseline -> round* -> fallback -> held_out
-    round: profiler -> planner [<-> reviewer] -> coder [<-> reviewer] -> compile -> verify -> tune -> measure -> select -> contest
+    round: profiler -> planner [<-> reviewer] -> coder [<-> reviewer] -> compile -> verify -> tune -> measure -> select -> comparison
 
 Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
 and a run that was made before is refused by name instead of ending silently.
@@ -48,7 +48,7 @@ NODES: tuple[Node, ...] = (
 )  # fmt: skip
 
 
-def same(piece: Any) -> Any:
+def leave_node(piece: Any) -> Any:
     return piece
 
 
@@ -58,13 +58,13 @@ def build(
     *,
     context_schema: type = Context,
     input_schema: type = State,
-    node: Callable[[Node], Callable[..., dict[str, Any]]] = same,
-    route: Callable[[Callable[[State], str]], Callable[[State], str]] = same,
+    node: Callable[[Node], Callable[..., dict[str, Any]]] = leave_node,
+    route: Callable[[Callable[[State], str]], Callable[[State], str]] = leave_node,
 ) -> CompiledStateGraph:
     """`store` is what runs remember (graph/memory.py). `node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
     graph = StateGraph(State, context_schema=context_schema, input_schema=input_schema)
     for one in NODES:
-        graph.add_node(one.__name__, node(accounted(one)), input_schema=State)
+        graph.add_node(one.__name__, node(account_time(one)), input_schema=State)
 
     graph.add_edge(START, "tester")
     graph.add_conditional_edges("tester", route(routes.after_tester))
@@ -88,11 +88,11 @@ def build(
     graph.add_edge("fallback", "held_out")
     graph.add_edge("held_out", END)
     compiled = graph.compile(checkpointer=checkpointer, store=store)
-    compiled.nodes["coder"].subgraphs = [TURNS]  # for pictures: LangGraph does not find what `accounted` wraps
+    compiled.nodes["coder"].subgraphs = [TURNS]  # for pictures: LangGraph does not find what `account_time` wraps
     return compiled
 
 
-def accounted(node: Node) -> Node:
+def account_time(node: Node) -> Node:
     """`node`, adding its wall time, less what it waited for a device that others used, and what its policies spent to `state["spent"]`."""
 
     @functools.wraps(node)

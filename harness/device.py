@@ -219,13 +219,13 @@ class _Bytes:
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
-def throttled(reasons: str) -> bool:
+def is_throttled(reasons: str) -> bool:
     """Whether nvidia-smi's clock event reasons, a hexadecimal mask, name more than idling and clocks that were set."""
     idle, application_clocks, display = 0x1, 0x2, 0x100
     return bool(int(reasons, 16) & ~(idle | application_clocks | display))
 
 
-class Arena:
+class ArgumentBuffers:
     """Device memory that the parent owns and a worker maps: `view` is a flat uint8 tensor over all of it."""
 
     _next = 0
@@ -235,8 +235,8 @@ class Arena:
         # H200 a worker then moved 2.3 TB/s where it moves 4.2 otherwise.
         size = -(-size // PAGE_BYTES) * PAGE_BYTES if device == "cuda" else size
         self.device, self.size = device, size
-        Arena._next += 1
-        self.id = Arena._next
+        ArgumentBuffers._next += 1
+        self.id = ArgumentBuffers._next
         self._open(size)
 
     view: torch.Tensor

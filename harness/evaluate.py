@@ -10,14 +10,20 @@ from collections.abc import Sequence
 
 from harness import probes
 from harness.judge import quick, search, verification
-from harness.judge.comparisons import EXACTLY_ONE, Elsewhere, Match, in_other_company, measured
+from harness.judge.comparisons import (
+    EXACTLY_ONE,
+    ComparisonRequest,
+    OtherContexts,
+    measure_other_contexts,
+    measure_suite,
+)
 from harness.judge.search import Tuned
-from harness.judge.session import Rig
+from harness.judge.session import EvaluationSession
 from harness.judge.tunables import bake
 from harness.judge.verification import Drawn
 from harness.problems.pytorch import Problem
 from harness.records import Build, Comparison, Outcome, Suite, Verdict
-from harness.timing.sampling import SideFailure
+from harness.timing.sampling import ArmFailure
 from harness.tools import sanitizer
 from kernels.catalog import Kernel
 from kernels.spec import Frozen, Workload
@@ -26,7 +32,7 @@ DRAWS = 200
 """Inputs that a winner meets beyond those of the checks: none wrong of so many excludes a failure rate of 1.5 %."""
 
 
-class Evaluator(Rig):
+class Evaluator(EvaluationSession):
     """Judges sources for one kernel on one device. Order of the calls, for a source of which `store.put` gave the hash:
 
         build(candidate)                         -> Build     a failed one too: its log says why
@@ -41,7 +47,7 @@ class Evaluator(Rig):
     Use as a context manager: closing ends the workers.
 
     What is asked is in the public methods, with its key in the store; the work is in the methods that they call where
-    nothing is kept (`_made`, `_verified`, `_measured`, ...), and an engine that works elsewhere answers those
+    nothing is kept (`_made`, `_verify`, `_measure`, ...), and an engine that works elsewhere answers those
     (harness/engines).
     """
 
@@ -62,13 +68,13 @@ class Evaluator(Rig):
             )
         key = self.key("verify", build.candidate, build.backend, str(held_out), *([only.label] if only else []))
         return self.store.once(
-            "verdict", key, Verdict, lambda: self._verified(build, workloads, held_out=held_out, only=only)
+            "verdict", key, Verdict, lambda: self._verify(build, workloads, held_out=held_out, only=only)
         )
 
-    def _verified(
+    def _verify(
         self, build: Build, workloads: tuple[Workload, ...], *, held_out: bool, only: Workload | None
     ) -> Verdict:
-        return verification.verified(self, build, workloads)
+        return verification.verify_build(self, build, workloads)
 
     def measure(
         self,
@@ -97,28 +103,34 @@ class Evaluator(Rig):
         names = [baseline, incumbent or "", str(held_out), *([str(contests)] if contests > 1 else [])]
         names += ["again"] if again else []
         key = self.key("measure", verdict.candidate, verdict.build.backend, *names)
-        match = Match(verdict.build, {"baseline": baseline})
+        request = ComparisonRequest(verdict.build, {"baseline": baseline})
         if incumbent and incumbent != baseline:
-            match.rivals["incumbent"] = incumbent
+            request.rivals["incumbent"] = incumbent
         return self.store.once(
             "verdict", key, Verdict,
-            lambda: self._measured(verdict, match, held_out=held_out, contests=contests, again=again),
+            lambda: self._measure(verdict, request, held_out=held_out, contests=contests, again=again),
         )  # fmt: skip
 
-    def _measured(self, verdict: Verdict, match: Match, *, held_out: bool, contests: int, again: bool) -> Verdict:
-        return measured(self, match, verdict, held_out=held_out, contests=contests)
+    def _measure(
+        self, verdict: Verdict, request: ComparisonRequest, *, held_out: bool, contests: int, again: bool
+    ) -> Verdict:
+        return measure_suite(self, request, verdict, held_out=held_out, contests=contests)
 
-    def contend(
+    def compare_briefly(
         self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = (), *, seconds: float = 0.0
     ) -> quick.Quick:
         """A short, unofficial comparison (harness/judge/quick.py) at those cases, or at two of the visible suite.
 
         One pass over them, or as many as `seconds` allow until every comparison says something.
         """
-        return self._contended(Match(build, rivals), tuple(cases) or tuple(quick.spread(self)), seconds)
+        return self._compare_briefly(
+            ComparisonRequest(build, rivals), tuple(cases) or tuple(quick.choose_cases(self)), seconds
+        )
 
-    def _contended(self, match: Match, cases: tuple[quick.Case, ...], seconds: float) -> quick.Quick:
-        return quick.contest(self, match, cases, seconds)
+    def _compare_briefly(
+        self, request: ComparisonRequest, cases: tuple[quick.Case, ...], seconds: float
+    ) -> quick.Quick:
+        return quick.compare_briefly(self, request, cases, seconds)
 
     def admits(self, workload: Workload) -> bool:
         """Whether the operation has that size: rows of pairs have no odd one."""
@@ -128,8 +140,8 @@ class Evaluator(Rig):
             return False
         return True
 
-    def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
-        """The measured verdict with the times of the visible suite in other company (contests.ELSEWHERE), for the report; a
+    def measure_other_contexts(self, verdict: Verdict, *, baseline: str) -> Verdict:
+        """The measured verdict with the times of the visible suite in other timing contexts (contests.ELSEWHERE), for the report; a
         candidate that fails there has that as its verdict.
 
         On a CPU the verdict as it is: nobody launches there. Raises as `measure` does.
@@ -138,16 +150,18 @@ class Evaluator(Rig):
             return verdict
         key = self.key("elsewhere", verdict.candidate, baseline)
         try:
-            found = self.store.once("elsewhere", key, Elsewhere, lambda: self._in_other_company(verdict, baseline))
-        except SideFailure as fault:
-            if fault.side != "candidate":
-                raise RuntimeError(f"the {fault.side} failed in other company: {fault.reason}") from None
+            found = self.store.once(
+                "elsewhere", key, OtherContexts, lambda: self._measure_other_contexts(verdict, baseline)
+            )
+        except ArmFailure as fault:
+            if fault.arm != "candidate":
+                raise RuntimeError(f"the {fault.arm} failed in other company: {fault.reason}") from None
             return verdict.failed(fault.outcome, f"in other company: {fault.reason}")
         return verdict.model_copy(update={"elsewhere": found.timings, "suites_elsewhere": found.suites})
 
-    def _in_other_company(self, verdict: Verdict, baseline: str) -> Elsewhere:
+    def _measure_other_contexts(self, verdict: Verdict, baseline: str) -> OtherContexts:
         assert verdict.build is not None
-        return in_other_company(self, Match(verdict.build, {"baseline": baseline}))
+        return measure_other_contexts(self, ComparisonRequest(verdict.build, {"baseline": baseline}))
 
     def draw_again(self, verdict: Verdict, *, baseline: str, count: int = DRAWS) -> Verdict:
         """The PASSED verdict after `count` more independent draws over both suites, beside the baseline on the same inputs.
@@ -158,12 +172,12 @@ class Evaluator(Rig):
             return verdict
         key = self.key("draws", verdict.candidate, baseline, str(count))
         build = verdict.build
-        kept = self.store.once("draws", key, Drawn, lambda: self._drawn(build, baseline, count))
+        kept = self.store.once("draws", key, Drawn, lambda: self._draw(build, baseline, count))
         if kept.failure:
             return verdict.failed(Outcome.INCORRECT, kept.failure)
         return verdict.model_copy(update={"draws": kept.draws, "launch": kept.launch})
 
-    def _drawn(self, build: Build, baseline: str, count: int) -> Drawn:
+    def _draw(self, build: Build, baseline: str, count: int) -> Drawn:
         return verification.draws(self, build, self.build(baseline), count)
 
     def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
@@ -178,7 +192,7 @@ class Evaluator(Rig):
             if self.is_ours(build.candidate) and self.everywhere is not None:
                 stores.append(self.everywhere)
             readings = next(
-                (kept for store in stores if (kept := store.kept("probe", key, Readings)) is not None), None
+                (kept for store in stores if (kept := store.find_record("probe", key, Readings)) is not None), None
             )
             if readings is None:
                 readings = self._readings(name, build)
@@ -201,38 +215,38 @@ class Evaluator(Rig):
         if self.device != "cuda" or not verdict.passed or verdict.build is None:
             return verdict
         key = self.key("sanitizer", verdict.candidate, verdict.build.backend)
-        kept = self.store.kept("sanitizer", key, Sanitized)
+        kept = self.store.find_record("sanitizer", key, Sanitized)
         if kept is None:
-            kept = self._watched(verdict.build)
+            kept = self._watch(verdict.build)
             if all(report.errors is not None for report in kept.reports):
                 self.store.keep("sanitizer", key, kept)
         self.measured["compute-sanitizer"] = sanitizer.describe(kept.reports)
         return sanitizer.judge(verdict, kept.reports)
 
-    def _watched(self, build: Build) -> Sanitized:
+    def _watch(self, build: Build) -> Sanitized:
         self.pool.drop(build.candidate)
-        return Sanitized(reports=sanitizer.watch(self.spec, build, self._sanitized(), self.device, self.say))
+        return Sanitized(reports=sanitizer.watch(self.spec, build, self._sanitize(), self.device, self.say))
 
-    def _sanitized(self) -> list[Workload]:
+    def _sanitize(self) -> list[Workload]:
         """What compute-sanitizer sees: the small workloads of both suites, and of each dtype at least one."""
-        everything = sorted((*self.suite(), *self.suite(held_out=True)), key=self.moved)
+        everything = sorted((*self.suite(), *self.suite(held_out=True)), key=self.moved_bytes)
         first = {workload.dtype: workload for workload in reversed(everything)}
-        return [w for w in everything if self.moved(w) <= verification.SMALL_BYTES or w is first[w.dtype]]
+        return [w for w in everything if self.moved_bytes(w) <= verification.SMALL_BYTES or w is first[w.dtype]]
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         """Search the integers that the candidate leaves open, by building and measuring variants, for about `seconds`."""
         source = self.store.get(candidate)
-        if not search.left_open(source):
+        if not search.find_open_tunables(source):
             return Tuned(candidate=candidate, reason="nothing is left open")
         key = self.key("tune", candidate)
-        if (kept := self.store.kept("tuned", key, Tuned)) is not None:
+        if (kept := self.store.find_record("tuned", key, Tuned)) is not None:
             return kept
-        tuned = self._searched(candidate, seconds)
+        tuned = self._search(candidate, seconds)
         self.store.put(bake(source, tuned.values))
         self.store.keep("tuned", key, tuned)
         return tuned
 
-    def _searched(self, candidate: str, seconds: float) -> Tuned:
+    def _search(self, candidate: str, seconds: float) -> Tuned:
         return search.search(self, self.store.get(candidate), seconds)
 
 
@@ -256,7 +270,7 @@ def measure_against(evaluator: Evaluator, problem: Kernel, verdict: Verdict, mod
     if not verdict.passed:
         return verdict
     assert isinstance(problem, Problem)  # nothing else has modes
-    compiled = evaluator.store.put(problem.compiled(mode))
+    compiled = evaluator.store.put(problem.compiled_source(mode))
     evaluator.say(f"timing against torch.compile ({mode})")
     built = evaluator.build(compiled)
     # A baseline need not be right at other sizes, and each is a compilation of half a minute.

@@ -25,9 +25,9 @@ from pydantic import BaseModel, Field
 
 from harness import backends
 from harness.evaluate import Evaluator
-from harness.judge.comparisons import Match
+from harness.judge.comparisons import ComparisonRequest
 from harness.judge.quick import Case
-from harness.judge.session import Brought, MissingTool, compiled
+from harness.judge.session import Brought, MissingTool, compile_build
 from harness.problems import pytorch
 from harness.problems.pytorch import Problem
 from harness.records import Build, DeviceFacts, Verdict
@@ -65,7 +65,7 @@ STORES = 16
 NO_SPACE = os.strerror(errno.ENOSPC)
 
 
-class Parcel(Frozen):
+class KernelBundle(Frozen):
     """A kernel without its folder: its files by hash, and the spec as it is now (a test or a sweep may have changed it)."""
 
     name: str
@@ -78,7 +78,7 @@ class Parcel(Frozen):
     """Of a problem: as it was described where it was opened, so that nobody has to execute it for that again."""
 
 
-class Built(Frozen):
+class BuildBundle(Frozen):
     """A build and what it consists of."""
 
     key: str
@@ -95,7 +95,7 @@ class Job(Frozen):
     device: Device
     facts: DeviceFacts
     memory_bytes: int
-    parcel: Parcel | None = None
+    parcel: KernelBundle | None = None
     """Without one only for `toolchain` and `build`."""
     dtypes: tuple[str, ...] = ()
     sandbox_mode: str = "auto"
@@ -105,7 +105,7 @@ class Job(Frozen):
     values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     toolchains: dict[str, tuple[str, str]] = Field(default_factory=dict)
     """Backend -> what `Evaluator.toolchain` says of it: builds are named after the compiler that made them."""
-    builds: tuple[Built, ...] = ()
+    builds: tuple[BuildBundle, ...] = ()
     sources: tuple[str, ...] = ()
     candidate: str = ""
     backend: str = ""
@@ -144,7 +144,7 @@ class Job(Frozen):
 
 
 @dataclass(frozen=True)
-class Answer:
+class JobAnswer:
     record: str = ""
     """JSON of what the op gives."""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Answer:
     """(kind, words) of an exception that the Evaluator raised there; see ERRORS."""
 
 
-class Text(Frozen):
+class TextRecord(Frozen):
     """An answer in words, or several."""
 
     words: tuple[str, ...] = ()
@@ -171,11 +171,11 @@ ERRORS: dict[str, type[Exception]] = {
 """What an Evaluator raises by its contract, raised again where the question came from. Anything else is a RuntimeError."""
 
 
-def parcel(kernel: Kernel) -> tuple[Parcel, dict[str, bytes]]:
+def bundle_kernel(kernel: Kernel) -> tuple[KernelBundle, dict[str, bytes]]:
     """The kernel and its contents by hash. Raises KernelError for a folder that is too large to be sent about."""
     if isinstance(kernel, Problem):
         text, read = kernel.text.encode(), pickle.dumps(kernel.source)
-        made = Parcel(
+        made = KernelBundle(
             name=kernel.spec.name, files={kernel.folder.name: digest(text)}, spec=kernel.spec, problem=digest(read),
             description=kernel.description,
         )  # fmt: skip
@@ -191,15 +191,15 @@ def parcel(kernel: Kernel) -> tuple[Parcel, dict[str, bytes]]:
                 )
     found |= kernel.headers  # those behind links, too
     files = {name: digest(data) for name, data in found.items()}
-    return Parcel(name=kernel.spec.name, files=files, spec=kernel.spec), {digest(d): d for d in found.values()}
+    return KernelBundle(name=kernel.spec.name, files=files, spec=kernel.spec), {digest(d): d for d in found.values()}
 
 
-def built(key: str, build: Build) -> tuple[Built, dict[str, bytes]]:
+def bundle_build(key: str, build: Build) -> tuple[BuildBundle, dict[str, bytes]]:
     """A build of the store and its contents by hash."""
     contents = _files(build) if build.ok else {}
     files = {name: digest(data) for name, data in contents.items()}
     bare = build.model_copy(update={"artefact": Path(build.artefact).name if build.ok else ""})
-    return Built(key=key, build=bare, files=files), {digest(data): data for data in contents.values()}
+    return BuildBundle(key=key, build=bare, files=files), {digest(data): data for data in contents.values()}
 
 
 def _files(build: Build) -> dict[str, bytes]:
@@ -208,7 +208,7 @@ def _files(build: Build) -> dict[str, bytes]:
     return {str(path.relative_to(artefact.parent)): path.read_bytes() for path in paths if path.is_file()}
 
 
-def placed(build: Build, folder: Path, files: dict[str, bytes]) -> Build:
+def place_build(build: Build, folder: Path, files: dict[str, bytes]) -> Build:
     """The build with its files written into `folder`."""
     for name, data in files.items():
         path = folder / name
@@ -219,7 +219,7 @@ def placed(build: Build, folder: Path, files: dict[str, bytes]) -> Build:
     return build.model_copy(update={"artefact": str(folder / build.artefact) if build.ok else ""})
 
 
-class Noting(Store):
+class RecordingStore(Store):
     """A store that notes what is kept in it."""
 
     def __init__(self, folder: Path) -> None:
@@ -235,7 +235,7 @@ ASKED = ("build", "verdict", "tuned", "elsewhere", "draws", "probe", "sanitizer"
 """Kinds of records that are answers: who asked keeps them."""
 
 
-class Far(Evaluator):
+class HostedEvaluator(Evaluator):
     """An Evaluator that works for another one, which says with which compilers builds are made."""
 
     toolchains: dict[str, tuple[str, str]] = {}  # noqa: RUF012, set for every job
@@ -244,56 +244,56 @@ class Far(Evaluator):
         return self.toolchains.get(module.__name__) or super().toolchain(module)
 
 
-class Bench:
+class EvaluationServer:
     """Answers jobs one after another in a folder of its own; `build` and `toolchain` also side by side. Close it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.warm: tuple[str, Far] | None = None
+        self.warm: tuple[str, HostedEvaluator] | None = None
 
-    def answer(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> Answer:
+    def answer(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> JobAnswer:
         """Raises OSError and DeviceError where this machine fails, and whatever `say` raises."""
         began = time.perf_counter()
         try:
             answer = self._answer(job, contents, say)
         except (KernelError, MissingTool, ValueError) as error:
             self.close()
-            return Answer(error=(_kind(error), str(error)), seconds=time.perf_counter() - began)
+            return JobAnswer(error=(_kind(error), str(error)), seconds=time.perf_counter() - began)
         except RuntimeError as error:
             self.close()
             if type(error).__name__ == "OutOfMemoryError":  # torch's: of this question, not of the device
                 said = f"judging it takes more memory than this device has: {str(error).partition('. ')[0]}"
-                return Answer(error=("KernelError", said), seconds=time.perf_counter() - began)
+                return JobAnswer(error=("KernelError", said), seconds=time.perf_counter() - began)
             if type(error) is not RuntimeError:  # torch's, of a device that can be used no more, among others
                 raise
-            return Answer(error=("RuntimeError", str(error)), seconds=time.perf_counter() - began)
+            return JobAnswer(error=("RuntimeError", str(error)), seconds=time.perf_counter() - began)
         except BaseException:
             self.close()
             raise
-        return Answer(**{**answer.__dict__, "seconds": time.perf_counter() - began})
+        return JobAnswer(**{**answer.__dict__, "seconds": time.perf_counter() - began})
 
-    def _answer(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> Answer:
+    def _answer(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> JobAnswer:
         for name in job.hashes:
             if digest(contents[name]) != name:
                 raise ValueError(f"what was sent as {name[:12]} has another hash")
         if job.op == "toolchain":
             module = backends.get(job.backend)
             missing = module.why_unavailable()
-            return _said(Text(words=(missing, "" if missing else module.identity(job.facts))))
+            return _said(TextRecord(words=(missing, "" if missing else module.identity(job.facts))))
         if job.op == "build":
             return self._build(job, contents, say)
         evaluator = self._evaluator(job, contents)
         evaluator.say, store = say, evaluator.store
-        assert isinstance(store, Noting)
+        assert isinstance(store, RecordingStore)
         store.new = []
         record = ANSWERS[job.op](evaluator, job)
-        return Answer(
+        return JobAnswer(
             record=record.model_dump_json(),
             kept=tuple(one for one in store.new if one[0] not in ASKED),
             layers=evaluator.layers, notices=evaluator.notices, measured=dict(evaluator.measured),
         )  # fmt: skip
 
-    def _build(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> Answer:
+    def _build(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> JobAnswer:
         module = backends.get(job.backend)
         if missing := module.why_unavailable():
             raise MissingTool(missing)
@@ -301,7 +301,7 @@ class Bench:
         try:
             say(f"building with {job.backend}")
             brought = Brought(job.flags, job.include, {name: contents[held] for name, held in job.headers.items()})
-            build = compiled(
+            build = compile_build(
                 job.candidate, contents[job.candidate].decode(), module, folder, job.facts, brought, **job.entry
             )
             if not build.ok and NO_SPACE in build.log:
@@ -310,9 +310,9 @@ class Bench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # it travels back; nobody asks this machine for it again
         bare = build.model_copy(update={"artefact": Path(build.artefact).name if build.ok else ""})
-        return Answer(record=bare.model_dump_json(), files=files)
+        return JobAnswer(record=bare.model_dump_json(), files=files)
 
-    def _evaluator(self, job: Job, contents: dict[str, bytes]) -> Far:
+    def _evaluator(self, job: Job, contents: dict[str, bytes]) -> HostedEvaluator:
         """The one that is warm, or another in its place, knowing the job's sources, builds and workloads."""
         assert job.parcel is not None
         settings: dict[str, Any] = {
@@ -322,17 +322,17 @@ class Bench:
         name = digest(job.asker, job.parcel.model_dump_json(), *map(str, settings.values()))
         if self.warm is None or self.warm[0] != name:
             self.close()
-            store = Noting(self._store(job.asker))
+            store = RecordingStore(self._store(job.asker))
             kernel = self._kernel(job.parcel, contents, job.device)
-            self.warm = (name, Far(kernel, job.device, store, **settings))
+            self.warm = (name, HostedEvaluator(kernel, job.device, store, **settings))
         evaluator = self.warm[1]
         evaluator.toolchains = job.toolchains
         for source in job.sources:
             evaluator.store.put(contents[source].decode())
         for one in job.builds:
-            if evaluator.store.kept("build", one.key, Build) is None:
+            if evaluator.store.find_record("build", one.key, Build) is None:
                 files = {path: contents[hash_] for path, hash_ in one.files.items()}
-                there = placed(one.build, evaluator.store.build_folder(one.key), files)
+                there = place_build(one.build, evaluator.store.build_folder(one.key), files)
                 evaluator.store.keep("build", one.key, there)
         if (evaluator.extra_workloads, evaluator.extra_values) != (job.workloads, job.values) and job.op != "admit":
             evaluator.extra_workloads, evaluator.extra_values = job.workloads, dict(job.values)
@@ -350,19 +350,19 @@ class Bench:
         os.utime(stores / asker)
         return stores / asker
 
-    def _kernel(self, parcel: Parcel, contents: dict[str, bytes], on: Device) -> Kernel:
-        folder = self.folder / "kernels" / digest(parcel.model_dump_json())[:32] / parcel.name
-        for name, hash_ in parcel.files.items():
+    def _kernel(self, bundle: KernelBundle, contents: dict[str, bytes], on: Device) -> Kernel:
+        folder = self.folder / "kernels" / digest(bundle.model_dump_json())[:32] / bundle.name
+        for name, hash_ in bundle.files.items():
             path = folder / name
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise ValueError(f"{name} is no path in a kernel's folder")
             if not path.exists():
                 write_atomically(path, contents[hash_])
-        if not parcel.problem or parcel.description is None:
-            return catalog.drawing(Kernel(spec=parcel.spec, folder=folder))
-        (name,) = parcel.files
-        source = pickle.loads(contents[parcel.problem])
-        return pytorch.reopened(folder / name, source, parcel.description, parcel.spec, on)
+        if not bundle.problem or bundle.description is None:
+            return catalog.drawing(Kernel(spec=bundle.spec, folder=folder))
+        (name,) = bundle.files
+        source = pickle.loads(contents[bundle.problem])
+        return pytorch.reopen(folder / name, source, bundle.description, bundle.spec, on)
 
     def close(self) -> None:
         """End what is warm. Safe to call twice."""
@@ -375,8 +375,8 @@ def _kind(error: Exception) -> str:
     return next(name for name, kind in ERRORS.items() if isinstance(error, kind))
 
 
-def _said(record: BaseModel) -> Answer:
-    return Answer(record=record.model_dump_json())
+def _said(record: BaseModel) -> JobAnswer:
+    return JobAnswer(record=record.model_dump_json())
 
 
 def _build_of(evaluator: Evaluator, job: Job) -> Build:
@@ -389,9 +389,9 @@ def _with_build(evaluator: Evaluator, job: Job) -> Verdict:
     return job.verdict.model_copy(update={"build": evaluator.build(job.candidate)})
 
 
-def _admit(evaluator: Evaluator, job: Job) -> Text:
+def _admit(evaluator: Evaluator, job: Job) -> TextRecord:
     evaluator._admit(job.workloads, job.values)
-    return Text()
+    return TextRecord()
 
 
 def _measure(evaluator: Evaluator, job: Job) -> Verdict:
@@ -409,13 +409,15 @@ ANSWERS: dict[Op, Callable[[Evaluator, Job], BaseModel]] = {
     "admit": _admit,
     "verify": lambda e, job: e.verify(_build_of(e, job), held_out=job.held_out, only=job.only),
     "measure": _measure,
-    "company": lambda e, job: e._in_other_company(_with_build(e, job), job.baseline),
-    "draws": lambda e, job: e._drawn(_build_of(e, job), job.baseline, job.count),
+    "company": lambda e, job: e._measure_other_contexts(_with_build(e, job), job.baseline),
+    "draws": lambda e, job: e._draw(_build_of(e, job), job.baseline, job.count),
     "probe": lambda e, job: e._readings(job.probe, _build_of(e, job)),
-    "sanitize": lambda e, job: e._watched(_build_of(e, job)),
-    "search": lambda e, job: e._searched(job.candidate, job.seconds),
-    "roofs": lambda e, _job: roofs.measured(e),
-    "contend": lambda e, job: e._contended(Match(_build_of(e, job), _rivals(job)), job.cases, job.seconds),
+    "sanitize": lambda e, job: e._watch(_build_of(e, job)),
+    "search": lambda e, job: e._search(job.candidate, job.seconds),
+    "roofs": lambda e, _job: roofs.measure_roofs(e),
+    "contend": lambda e, job: e._compare_briefly(
+        ComparisonRequest(_build_of(e, job), _rivals(job)), job.cases, job.seconds
+    ),
 }
 
 

@@ -31,14 +31,14 @@ def store() -> Store | None:
     return Store(folder) if os.access(folder, os.W_OK) else None
 
 
-def built(key: str, into: Path, make: Callable[[Path], Build]) -> Build:
+def get_build(key: str, into: Path, make: Callable[[Path], Build]) -> Build:
     """The build of that key in the folder `into`; made where this machine has none yet, by one process at a time."""
     if (everywhere := store()) is None:
         return make(into)
     folder = everywhere.build_folder(key)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        build = everywhere.kept("build", key, Build)
+        build = everywhere.find_record("build", key, Build)
         if build is None or not Path(build.artefact).is_file():
             build = make(folder)
             if not build.ok:  # its log says why; the next run tries again

@@ -66,7 +66,7 @@ def whole_path() -> AfterValidator:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class OptionLeaf:
     """One field of a record or of one within it."""
 
     path: tuple[str, ...]
@@ -119,7 +119,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 @functools.cache
-def leaves(record: type[Frozen]) -> tuple[Leaf, ...]:
+def leaves(record: type[Frozen]) -> tuple[OptionLeaf, ...]:
     """The required ones first; a record's own fields before those of its bases."""
     found = tuple(sorted(_leaves(record), key=lambda leaf: not leaf.info.is_required()))
     names = [
@@ -132,7 +132,7 @@ def leaves(record: type[Frozen]) -> tuple[Leaf, ...]:
     return found
 
 
-def _leaves(record: type[Frozen], held: Frozen | None = None) -> Iterator[Leaf]:
+def _leaves(record: type[Frozen], held: Frozen | None = None) -> Iterator[OptionLeaf]:
     """`held`: the record that is there where nobody gives one, whose values are the defaults."""
     bases = [base for base in record.__mro__ if issubclass(base, Frozen)]
     order = dict.fromkeys(name for base in bases for name in inspect.get_annotations(base))
@@ -149,7 +149,7 @@ def _leaves(record: type[Frozen], held: Frozen | None = None) -> Iterator[Leaf]:
         default = info.default if held is None else getattr(held, name)
         inner = _without_none(info.annotation)
         if not (isinstance(inner, type) and issubclass(inner, Frozen)):
-            yield Leaf((name,), info, option, default)
+            yield OptionLeaf((name,), info, option, default)
             continue
         for leaf in _leaves(inner, default if isinstance(default, Frozen) else None):
             last, own = leaf.path[-1], leaf.option
@@ -209,7 +209,7 @@ def _as_dict(held: Any) -> dict[str, Any]:
 Given = TypeVar("Given", bound=Options)
 
 
-def given(record: Frozen) -> dict[str, Any]:
+def list_given(record: Frozen) -> dict[str, Any]:
     """The fields that somebody gave a value, by their own names, those of nested records among them."""
     values = {leaf.path[-1]: leaf.value_in(record) for leaf in leaves(type(record))}
     return {name: value for name, value in values.items() if value is not None}
@@ -280,7 +280,7 @@ def number(kind: type, least: float, most: float = float("inf"), *, above: bool 
     return parse
 
 
-def _reader(leaf: Leaf) -> Callable[[str], Any]:
+def _reader(leaf: OptionLeaf) -> Callable[[str], Any]:
     if leaf.type not in (int, float):
         return Path if leaf.type is Path else str
     bounds = {
@@ -293,7 +293,7 @@ def _reader(leaf: Leaf) -> Callable[[str], Any]:
     return number(leaf.type, least, bounds.get("le", float("inf")), above="gt" in bounds)
 
 
-def _metavar(leaf: Leaf) -> str:
+def _metavar(leaf: OptionLeaf) -> str:
     usual = "NAME" if leaf.type is str else "FILE" if leaf.type is Path else "N"
     return leaf.name.upper() if leaf.option.positional else "S" if leaf.name.endswith("seconds") else usual
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from harness.device import Arena, synchronize
+from harness.device import ArgumentBuffers, synchronize
 from harness.judge import triton_kernels
 from harness.problems.pytorch import Problem, ProblemWorker
-from harness.processes.fork_server import shared
+from harness.processes.fork_server import get_fork_server
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Outcome
 from harness.store import write_atomically
@@ -65,30 +65,30 @@ class _Process:
         from harness.checks.correctness import Layout
 
         self.spec = spec
-        self.arena = Arena(problem.device, Layout(spec, spec.workloads[0], 1).size)
+        self.buffers = ArgumentBuffers(problem.device, Layout(spec, spec.workloads[0], 1).size)
         """Of its own: in one that Model's process had, the last trial's answer would lie."""
-        asked = problem.asked("protocol", eager=reference, dtype=precision)
-        zygote = shared(problem.device, libraries=True)
+        asked = problem.describe_for_worker("protocol", eager=reference, dtype=precision)
+        fork_server = get_fork_server(problem.device, libraries=True)
         self.worker = ProblemWorker(
-            zygote, spec, device=problem.device, artefact=artefact, problem=asked, compilers=compilers
+            fork_server, spec, device=problem.device, artefact=artefact, problem=asked, compilers=compilers
         )
-        self.worker.map(self.arena)
+        self.worker.map(self.buffers)
 
     def call(self, seed: int, generators: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         from harness.checks.correctness import Layout
 
         layout = Layout(self.spec, self.spec.workloads[0], 1)
-        layout.view(self.arena, self.spec.inputs[0])[0].fill_(seed)
+        layout.view(self.buffers, self.spec.inputs[0])[0].fill_(seed)
         if generators is not None:
-            layout.view(self.arena, self.spec.inputs[1])[0].copy_(generators)
-        synchronize(self.arena.device)  # the seed is there, and the answer before it was read
-        calls = [layout.arguments(self.arena, 0)]
+            layout.view(self.buffers, self.spec.inputs[1])[0].copy_(generators)
+        synchronize(self.buffers.device)  # the seed is there, and the answer before it was read
+        calls = [layout.arguments(self.buffers, 0)]
         self.worker.request({"op": "call", "dtype": self.spec.dtypes[0], "calls": calls, "shapes": layout.shapes()})
-        return {tensor.name: layout.view(self.arena, tensor)[0].clone() for tensor in self.spec.outputs}
+        return {tensor.name: layout.view(self.buffers, tensor)[0].clone() for tensor in self.spec.outputs}
 
     def close(self) -> None:
         self.worker.close()
-        self.arena.close()
+        self.buffers.close()
 
 
 def evaluate(
@@ -163,7 +163,7 @@ def _conditioned(
 
 def _compile_ahead(build: Build, problem: Problem, spec: Spec, precision: str) -> None:
     """Triton's kernels for the shipped sizes, which may be larger than those of our suite. Raises WorkerFailure."""
-    if problem.device != "cuda" or not triton_kernels.wanted(build):
+    if problem.device != "cuda" or not triton_kernels.is_needed(build):
         return
     made, processes = Path(build.artefact), list[_Process]()
 
@@ -176,7 +176,7 @@ def _compile_ahead(build: Build, problem: Problem, spec: Spec, precision: str) -
         triton_kernels.fill(made, [f"kernelbench {precision}"], start, lambda _worker, _name: processes[-1].call(SEED))
     finally:
         for process in processes:
-            process.arena.close()
+            process.buffers.close()
 
 
 def _seeds(trials: int) -> list[int]:

@@ -17,7 +17,7 @@ from kernels.spec import Device, Frozen, Workload
 Cache = Literal["cold", "hot"]
 Bound = Literal["memory", "latency", "compute", "launch", "at the limit", "unknown"]
 """What the larger part of a kernel's lost time is lost to."""
-Company = Literal["plain", "pdl", "early", "alone"]
+TimingContext = Literal["plain", "pdl", "early", "alone"]
 """What stands around a timed call: kernels that launch plainly; that take part in programmatic dependent launch and trigger
 at their end, or at once; nothing (back to back with itself, which no model does)."""
 
@@ -122,7 +122,7 @@ class Timing(Frozen):
 
     workload: Workload
     cache: Cache
-    company: Company = "plain"
+    company: TimingContext = "plain"
     baseline_us: float = Field(gt=0)
     time_us: float = Field(gt=0)
     speedup: Interval
@@ -157,7 +157,7 @@ class Timing(Frozen):
         return None if self.bound_us is None else self.bound_us / self.time_us
 
 
-def light_by_cache(timings: Iterable[Timing]) -> dict[Cache, float]:
+def sol_by_cache(timings: Iterable[Timing]) -> dict[Cache, float]:
     """Geometric mean of the share of the speed of light in each cache state, cold first; none where no bound is known."""
     shares: dict[Cache, list[float]] = {"cold": [], "hot": []}
     for timing in timings:
@@ -254,7 +254,7 @@ class Verdict(Frozen):
     """In other company, for the report."""
     suite: Suite | None = None
     """Against the baseline, over the timings."""
-    suites_elsewhere: dict[Company, Suite] = Field(default_factory=dict)
+    suites_elsewhere: dict[TimingContext, Suite] = Field(default_factory=dict)
     draws: Draws | None = None
     launch: Launch | None = None
     suite_incumbent: Suite | None = None

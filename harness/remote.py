@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from harness import jobs
 from harness.evaluate import Evaluator, Readings, Sanitized
-from harness.jobs import ERRORS, Answer, Built, Job, Op
-from harness.judge.comparisons import Elsewhere, Match
+from harness.jobs import ERRORS, BuildBundle, Job, JobAnswer, Op
+from harness.judge.comparisons import ComparisonRequest, OtherContexts
 from harness.judge.quick import Case, Quick
-from harness.judge.search import Tuned, left_open
+from harness.judge.search import Tuned, find_open_tunables
 from harness.judge.verification import Drawn
 from harness.problems.pytorch import Problem
 from harness.records import Build, DeviceFacts, Outcome, Verdict
@@ -34,12 +34,12 @@ class TookDown(Exception):
     """The workers that did this job died of it, one after the other; the message says which."""
 
 
-class Errand(Protocol):
+class Transport(Protocol):
     """How an engine carries a job out and its answer back."""
 
     def ask(
         self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
-    ) -> Answer:
+    ) -> JobAnswer:
         """`began` is told the place once somebody works on it. Raises TookDown and EngineError."""
         ...
 
@@ -69,15 +69,15 @@ class Clock:
             self.asking, self.working, self.since = self.asking + asking, self.working + working, clock
 
 
-class Remote(Evaluator):
+class RemoteEvaluator(Evaluator):
     """Safe for several threads at once. Nothing is loaded, called or timed in this process or on this machine's devices."""
 
     def __init__(
-        self, errand: Errand, facts: DeviceFacts, memory_bytes: int, kernel: Kernel, on: Device, store: Store, **settings: Any
+        self, transport: Transport, facts: DeviceFacts, memory_bytes: int, kernel: Kernel, on: Device, store: Store, **settings: Any
     ) -> None:  # fmt: skip
         super().__init__(kernel, on, store, facts=facts, memory_bytes=memory_bytes, **settings)
-        self.errand = errand
-        self.parcel, self.contents = jobs.parcel(kernel)
+        self.transport = transport
+        self.parcel, self.contents = jobs.bundle_kernel(kernel)
         self.asker = _asker(store.folder)
         self.places: set[str] = set()
         self.clock = Clock()
@@ -86,7 +86,7 @@ class Remote(Evaluator):
 
     @property
     def width(self) -> int:  # type: ignore[override]
-        return self.errand.width()
+        return self.transport.width()
 
     @property
     def waited_s(self) -> float:  # type: ignore[override]
@@ -103,7 +103,7 @@ class Remote(Evaluator):
     def _ask(self, op: Op, answer: type[Record], builds: list[str], **asked: Any) -> Record:
         """`builds`: the sources whose builds the far side needs. Raises TookDown, and what an Evaluator raises."""
         contents = dict(self.contents)
-        packed = [self._packed(name, contents) for name in dict.fromkeys(filter(None, builds))]
+        packed = [self._pack(name, contents) for name in dict.fromkeys(filter(None, builds))]
         sources = tuple(one.build.candidate for one in packed)
         if "candidate" in asked and asked["candidate"] not in sources:
             sources = (*sources, asked["candidate"])
@@ -116,13 +116,13 @@ class Remote(Evaluator):
         job = self._job(
             op, parcel=self.parcel, builds=tuple(packed), sources=sources, toolchains=chains, **settings | asked
         )
-        return answer.model_validate_json(self._carried(job, contents).record)
+        return answer.model_validate_json(self._carry(job, contents).record)
 
-    def _carried(self, job: Job, contents: dict[str, bytes]) -> Answer:
+    def _carry(self, job: Job, contents: dict[str, bytes]) -> JobAnswer:
         with self.lock:
             self.sent |= job.hashes
         with self._asking(job.op in jobs.TIMED) as began:
-            answer = self.errand.ask(job, contents, self.say, began)
+            answer = self.transport.ask(job, contents, self.say, began)
         if answer.error is not None:
             kind, said = answer.error
             raise ERRORS[kind](said)
@@ -155,11 +155,11 @@ class Remote(Evaluator):
         finally:
             self.clock.turn(asking=-1, working=-working)
 
-    def _packed(self, candidate: str, contents: dict[str, bytes]) -> Built:
+    def _pack(self, candidate: str, contents: dict[str, bytes]) -> BuildBundle:
         """The build of that source, made elsewhere if it is not there; what it consists of goes into `contents`."""
         build, module = self.build(candidate), self.backend(candidate)
         key = self.build_key(candidate, module)
-        one, its = jobs.built(key, build)
+        one, its = jobs.bundle_build(key, build)
         contents |= its
         return one
 
@@ -172,7 +172,7 @@ class Remote(Evaluator):
     # --- answers -------------------------------------------------------------------------------------------------
 
     def toolchain(self, module: ModuleType) -> tuple[str, str]:
-        return self.errand.toolchain(self._job("toolchain", backend=module.__name__.rpartition(".")[2]))
+        return self.transport.toolchain(self._job("toolchain", backend=module.__name__.rpartition(".")[2]))
 
     def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
         backend = module.__name__.rpartition(".")[2]
@@ -185,23 +185,23 @@ class Remote(Evaluator):
             headers={name: digest(text) for name, text in brought.headers.items()},
         )  # fmt: skip
         try:
-            answer = self._carried(job, contents)
+            answer = self._carry(job, contents)
         except TookDown as fault:
             return Build(candidate=candidate, backend=backend, ok=False, log=f"error: {fault}")
         build = Build.model_validate_json(answer.record)
-        return jobs.placed(build, into, answer.files)
+        return jobs.place_build(build, into, answer.files)
 
     def _admit(self, added: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
         try:
-            self._ask("admit", jobs.Text, [], workloads=added, values=values)
+            self._ask("admit", jobs.TextRecord, [], workloads=added, values=values)
         except TookDown as fault:
             raise ValueError(f"{', '.join(w.label for w in added)}: {fault}") from None
 
-    def _verified(
+    def _verify(
         self, build: Build, workloads: tuple[Workload, ...], *, held_out: bool, only: Workload | None
     ) -> Verdict:
         if not build.ok and not isinstance(self.kernel, Problem):  # nothing is run for that
-            return super()._verified(build, workloads, held_out=held_out, only=only)
+            return super()._verify(build, workloads, held_out=held_out, only=only)
         asked = {"candidate": build.candidate, "held_out": held_out, "only": only}
         try:
             verdict = self._ask("verify", Verdict, [build.candidate, *self._seen()], **asked)
@@ -212,8 +212,10 @@ class Remote(Evaluator):
             )  # fmt: skip
         return verdict.model_copy(update={"build": build})
 
-    def _measured(self, verdict: Verdict, match: Match, *, held_out: bool, contests: int, again: bool) -> Verdict:
-        rivals = match.rivals
+    def _measure(
+        self, verdict: Verdict, request: ComparisonRequest, *, held_out: bool, contests: int, again: bool
+    ) -> Verdict:
+        rivals = request.rivals
         builds = [verdict.candidate, *rivals.values(), *self.beside(), *self._seen()]
         asked: dict[str, Any] = {"candidate": verdict.candidate, "verdict": verdict, "held_out": held_out}
         try:
@@ -227,8 +229,8 @@ class Remote(Evaluator):
             return verdict.failed(Outcome.RUNTIME_ERROR, str(fault))
         return measured.model_copy(update={"build": verdict.build})
 
-    def _contended(self, match: Match, cases: tuple[Case, ...], seconds: float) -> Quick:
-        candidate, rivals = match.build.candidate, match.rivals
+    def _compare_briefly(self, request: ComparisonRequest, cases: tuple[Case, ...], seconds: float) -> Quick:
+        candidate, rivals = request.build.candidate, request.rivals
         builds = [candidate, *rivals.values(), *self.beside()]
         try:
             return self._ask(
@@ -238,14 +240,14 @@ class Remote(Evaluator):
         except TookDown as fault:
             return Quick(outcome=Outcome.RUNTIME_ERROR, reason=str(fault))
 
-    def _in_other_company(self, verdict: Verdict, baseline: str) -> Elsewhere:
+    def _measure_other_contexts(self, verdict: Verdict, baseline: str) -> OtherContexts:
         builds = [verdict.candidate, baseline, *self.beside()]
         with _ours("times in other company"):
             return self._ask(
-                "company", Elsewhere, builds, candidate=verdict.candidate, verdict=verdict, baseline=baseline
+                "company", OtherContexts, builds, candidate=verdict.candidate, verdict=verdict, baseline=baseline
             )
 
-    def _drawn(self, build: Build, baseline: str, count: int) -> Drawn:
+    def _draw(self, build: Build, baseline: str, count: int) -> Drawn:
         try:
             return self._ask(
                 "draws", Drawn, [build.candidate, baseline, *self.beside()], candidate=build.candidate,
@@ -265,21 +267,21 @@ class Remote(Evaluator):
         except TookDown as fault:
             return Readings(values={"unavailable": str(fault)})
 
-    def _watched(self, build: Build) -> Sanitized:
+    def _watch(self, build: Build) -> Sanitized:
         with _ours("compute-sanitizer"):
             return self._ask("sanitize", Sanitized, [build.candidate, *self._seen()], candidate=build.candidate)
 
-    def _searched(self, candidate: str, seconds: float) -> Tuned:
+    def _search(self, candidate: str, seconds: float) -> Tuned:
         builds = [candidate, *self.beside(), *self._seen()]
         try:
             return self._ask("search", Tuned, builds, candidate=candidate, seconds=seconds)
         except TookDown as fault:
-            as_it_came = {tunable.name: tunable.value for tunable in left_open(self.store.get(candidate))}
+            as_it_came = {tunable.name: tunable.value for tunable in find_open_tunables(self.store.get(candidate))}
             return Tuned(candidate=candidate, values=as_it_came, reason=str(fault))
 
     def close(self) -> None:
         super().close()
-        self.errand.release(self.sent, self.asker)
+        self.transport.release(self.sent, self.asker)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class Store:
             raise DamagedStore(path)
         return data.decode()
 
-    def named(self, prefix: str) -> list[str]:
+    def find_sources(self, prefix: str) -> list[str]:
         """The hashes of the sources here that begin so; `prefix` is the first digits of one, at least six."""
         if len(prefix) < 6 or not set(prefix) <= set("0123456789abcdef"):
             return []
@@ -101,7 +101,7 @@ class Store:
         """A record as another process wrote it, one line of JSON."""
         write_atomically(self.folder / "records" / kind / f"{key}.json", f"{text}\n{digest(text)}\n")
 
-    def kept(self, kind: str, key: str, model: type[Record]) -> Record | None:
+    def find_record(self, kind: str, key: str, model: type[Record]) -> Record | None:
         """The record of that key, or None where there is none yet. Raises DamagedStore where it is not as it was written."""
         path = self.folder / "records" / kind / f"{key}.json"
         if not path.is_file():
@@ -118,7 +118,7 @@ class Store:
 
     def once(self, kind: str, key: str, model: type[Record], make: Callable[[], Record]) -> Record:
         """The record of that key; made, and kept, where there is none yet."""
-        if (found := self.kept(kind, key, model)) is None:
+        if (found := self.find_record(kind, key, model)) is None:
             found = make()
             self.keep(kind, key, found)
         return found

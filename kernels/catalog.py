@@ -218,7 +218,7 @@ def drawing(kernel: Kernel) -> Kernel:
     return made
 
 
-def drawn_by_function(name: str, axes: dict[str, int], shape: tuple[int, ...], generator: object) -> Tensor:
+def draw_by_function(name: str, axes: dict[str, int], shape: tuple[int, ...], generator: object) -> Tensor:
     """What the function `name` of an inputs.py draws for a tensor of that shape. Raises KernelError."""
     kernel = DRAWS[name]
     path, function = kernel.folder / "inputs.py", name.partition("__")[0]

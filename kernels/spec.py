@@ -72,7 +72,7 @@ NUMBERED_VALUES = {
 """Kinds with two numbers, and which."""
 
 
-def checked_values(text: str) -> str:
+def check_values(text: str) -> str:
     """The text where it names a distribution. Raises ValueError."""
     kind, _, rest = text.partition(":")
     if text in NAMED_VALUES or (kind in (*AXIS_VALUES, BELOW) and re.fullmatch(r"[a-z_0-9]+", rest)):
@@ -107,7 +107,7 @@ def _numbers_fit(kind: str, text: str) -> bool:
     return math.isfinite(first) and math.isfinite(second) and second >= 0
 
 
-Values = Annotated[str, AfterValidator(checked_values)]
+Values = Annotated[str, AfterValidator(check_values)]
 ORDINARY_VALUES: tuple[str, ...] = ("ordinary", "large", "tiny", "zeros", "outliers")
 
 
@@ -175,7 +175,7 @@ HEADER_SUFFIXES = frozenset((".h", ".hh", ".hpp", ".hxx", ".cuh", ".inc", ".inl"
 SOURCE_SUFFIXES = frozenset((".cu", ".cpp", ".cc", ".c"))
 
 
-def checked_flag(text: str) -> str:
+def check_flag(text: str) -> str:
     """A compiler's flag that changes what code is made of a source and nothing else, in one word. Raises ValueError."""
     first, _, rest = text.strip().partition(" ")
     word = first
@@ -209,7 +209,7 @@ class BuildSettings(Frozen):
 
     include: tuple[Annotated[str, AfterValidator(_inside)], ...] = ()
     """Folders below the kernel's own, or links there to folders elsewhere."""
-    flags: tuple[Annotated[str, AfterValidator(checked_flag)], ...] = ()
+    flags: tuple[Annotated[str, AfterValidator(check_flag)], ...] = ()
     defines: dict[str, str | int] = Field(default_factory=dict)
     binding: str | dict[Dtype, str] = ""
     """Of a source whose host function is a template or has another name: what of C++ the entry is, for all dtypes or by dtype."""

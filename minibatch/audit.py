@@ -13,7 +13,7 @@ import torch
 
 from kernels import catalog
 from minibatch import ranks, training
-from minibatch.batches import Batch, Loader
+from minibatch.batches import Batch, BatchLoader
 from minibatch.graphs import Graph
 from minibatch.resident import Trainer
 
@@ -25,7 +25,7 @@ a third of rows with twice the fanout's neighbours have."""
 
 
 @dataclass
-class Seen:
+class AuditedBatch:
     """One batch as it was served, copied. Global ids: seeds int64 [rows]; of each hop heads int32 [rows], picked [rows, fanout]."""
 
     seeds: torch.Tensor
@@ -33,7 +33,7 @@ class Seen:
     picked: list[torch.Tensor]
 
 
-def of_trainer(trainer: Trainer, ids: torch.Tensor, number: int) -> list[Seen]:
+def of_trainer(trainer: Trainer, ids: torch.Tensor, number: int) -> list[AuditedBatch]:
     """All batches that the GPU route serves in that epoch; only the first BATCHES with their neighbours."""
     seen = []
     for at in range(trainer.begin(ids, number)):
@@ -41,18 +41,22 @@ def of_trainer(trainer: Trainer, ids: torch.Tensor, number: int) -> list[Seen]:
         found = trainer.sampled[0]
         seeds = found.seeds[found.seeds >= 0].to(torch.int64, copy=True)
         kept = at < BATCHES
-        seen.append(Seen(seeds, [h.clone() for h in found.heads if kept], [p.clone() for p in found.picked if kept]))
+        seen.append(
+            AuditedBatch(seeds, [h.clone() for h in found.heads if kept], [p.clone() for p in found.picked if kept])
+        )
     return seen
 
 
-def of_loader(loader: Loader, ids: torch.Tensor, number: int) -> list[Seen]:
+def of_loader(loader: BatchLoader, ids: torch.Tensor, number: int) -> list[AuditedBatch]:
     """The same of the CPU route."""
     seen = []
     for at, batch in enumerate(loader.epoch(ids, number)):
         seeds = batch.nodes[: len(batch.y)].to(torch.int64, copy=True)
         hops = batch.hops if at < BATCHES else []
         seen.append(
-            Seen(seeds, [batch.nodes[: len(hop)].clone() for hop in hops], [_global(batch, hop) for hop in hops])
+            AuditedBatch(
+                seeds, [batch.nodes[: len(hop)].clone() for hop in hops], [_global(batch, hop) for hop in hops]
+            )
         )
     return seen
 
@@ -61,7 +65,7 @@ def _global(batch: Batch, hop: torch.Tensor) -> torch.Tensor:
     return torch.where(hop >= 0, batch.nodes[hop.clamp_min(0).long()], -1)
 
 
-def violated(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: list[list[Seen]]) -> str:
+def find_violation(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: list[list[AuditedBatch]]) -> str:
     """What these epochs over the same seeds did wrong, as one sentence; empty where nothing was found."""
     judge = catalog.load("sample_neighbors").properties
     assert judge is not None
@@ -75,7 +79,7 @@ def violated(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: list[l
             for hop, (heads, picked) in enumerate(zip(batch.heads, batch.picked, strict=False)):
                 inputs = {"rowptr": graph.rowptr, "col": graph.col, "frontier": heads}
                 sizes = {"nodes": graph.nodes, "fanout": picked.shape[1]}
-                if said := judge.violated(inputs, {"picked": picked}, sizes):
+                if said := judge.find_violation(inputs, {"picked": picked}, sizes):
                     return f"hop {hop + 1}: {said}"
     for (one, first), (other, second) in pairwise(enumerate(epochs)):
         if share := _again(graph, first[:BATCHES], second[:BATCHES]):
@@ -83,7 +87,7 @@ def violated(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: list[l
     return ""
 
 
-def _again(graph: Graph, first: list[Seen], second: list[Seen]) -> float:
+def _again(graph: Graph, first: list[AuditedBatch], second: list[AuditedBatch]) -> float:
     """Share of seeds in both epochs' first batches whose samples are alike though they had a choice; 0 where it is usual."""
     samples = []
     for batches in (first, second):
@@ -100,8 +104,8 @@ def _again(graph: Graph, first: list[Seen], second: list[Seen]) -> float:
     return share if share > AGAIN else 0.0
 
 
-def of_rung(trainer: Trainer) -> str:
-    """`violated` of two epochs that this trainer serves; changes no weight. Of several ranks each looks at its own share, and
+def of_variant(trainer: Trainer) -> str:
+    """`find_violation` of two epochs that this trainer serves; changes no weight. Of several ranks each looks at its own share, and
     rank 0 also at all of them: together they serve every seed once, and no two draw the same neighbours."""
     graph, fanouts, mine, all_ranks = trainer.graph, trainer.sampler.fanouts, ranks.rank(), ranks.ranks()
 
@@ -111,7 +115,7 @@ def of_rung(trainer: Trainer) -> str:
         return of_trainer(trainer, ids, number * all_ranks + mine)
 
     own = [serve(number, mine, all_ranks) for number in (0, 1)]
-    found = violated(graph, fanouts, training.order(graph, 0, 0, mine, all_ranks), own)
+    found = find_violation(graph, fanouts, training.order(graph, 0, 0, mine, all_ranks), own)
     if all_ranks > 1:
         alike = serve(0, 0, all_ranks)  # the first share on every rank
         seeds = ranks.gather(torch.cat([batch.seeds for batch in own[0]]).cpu())
@@ -121,7 +125,7 @@ def of_rung(trainer: Trainer) -> str:
             found = f"{len(served) - len(served.unique())} seeds are served by two ranks"
         if not found:
             epochs = [[_moved(batch, trainer.device) for batch in batches] for batches in theirs]
-            found = violated(graph, fanouts, training.order(graph, 0, 0, 0, all_ranks), epochs)
+            found = find_violation(graph, fanouts, training.order(graph, 0, 0, 0, all_ranks), epochs)
     return found
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from minibatch.graphs import Graph, GraphError, converted, ids_of
+from minibatch.graphs import Graph, GraphError, convert, ids_of
 from minibatch.memory import amount, available_bytes
 from minibatch.native import library
-from minibatch.timeline import Trace
+from minibatch.timeline import SpanTrace
 
 SEEDS_A_BATCH = 8
 """Seeds that a batch has for its hops; so a batch has at most as many of these."""
@@ -83,7 +83,7 @@ def most_nodes(batch: int, fanouts: Sequence[int], nodes: int, *, repeated: bool
     return known
 
 
-class Loader:
+class BatchLoader:
     """Prepares batches in order, several ahead, in native threads. Use as a context manager.
 
     graph: in host memory; labels, features and neighbours are converted where their dtypes are others. threads: 0 for one a core.
@@ -154,7 +154,7 @@ class Loader:
             native.begin(given, seed)
             while (batch := native.next()) is not None:
                 try:
-                    yield copied(batch) if self.copy else batch
+                    yield copy_batch(batch) if self.copy else batch
                 finally:
                     native.release()
                 if self._closed:
@@ -169,7 +169,7 @@ class Loader:
         while self._open:
             self._open.pop().close()
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> BatchLoader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -264,7 +264,7 @@ class _Native:
             self._library.loader_close(loader)
 
 
-def copied(batch: Batch) -> Batch:
+def copy_batch(batch: Batch) -> Batch:
     """The same in memory of its own."""
     hops, x, y, nodes = [hop.clone() for hop in batch.hops], batch.x.clone(), batch.y.clone(), batch.nodes.clone()
     places = None if batch.places is None else [at.clone() for at in batch.places]
@@ -275,7 +275,7 @@ def usable(graph: Graph, with_features: bool = True) -> Graph:
     """The graph with arrays as native code reads them, converted where they were others. Raises GraphError."""
     names = ["rowptr", "col", "labels", *(["features"] if with_features else [])]
     names += [name for name in ("edge_ids", "edge_weights") if getattr(graph, name) is not None]
-    tensors: dict[str, Any] = {name: converted(name, getattr(graph, name)) for name in names}
+    tensors: dict[str, Any] = {name: convert(name, getattr(graph, name)) for name in names}
     made = replace(graph, **tensors)
     made.require_topology()
     for name in ("labels", "features") if with_features else ("labels",):
@@ -284,7 +284,7 @@ def usable(graph: Graph, with_features: bool = True) -> Graph:
     return made
 
 
-def padded_to(ids: torch.Tensor, size: int) -> torch.Tensor:
+def pad_to(ids: torch.Tensor, size: int) -> torch.Tensor:
     """int32 [size]: the ids, then -1."""
     return F.pad(ids.to(torch.int32), (0, size - len(ids)), value=-1)
 
@@ -302,9 +302,9 @@ def _sizes(*values: int) -> list[ctypes.c_int64]:
     return [ctypes.c_int64(value) for value in values]
 
 
-def ahead(batches: Iterator[Batch], device: str, trace: Trace | None = None) -> Iterator[Batch]:
+def ahead(batches: Iterator[Batch], device: str, trace: SpanTrace | None = None) -> Iterator[Batch]:
     """The batches on the GPU, each copied on a stream of its own while the one before is computed on."""
-    trace = trace or Trace(device, room=0)
+    trace = trace or SpanTrace(device, room=0)
     copying = torch.cuda.Stream()
     waiting: Batch | None = None
     for batch in batches:

@@ -46,7 +46,7 @@ def load(name: str, root: Path) -> Graph:
     features = torch.empty(nodes, arrays["node_feat"].shape[1], dtype=torch.float16)
     for begin in range(0, nodes, ROWS_AT_ONCE):
         features[begin : begin + ROWS_AT_ONCE] = torch.from_numpy(arrays["node_feat"][begin : begin + ROWS_AT_ONCE])
-    rowptr, col = symmetrised(torch.from_numpy(np.ascontiguousarray(arrays["edge_index"])), nodes)
+    rowptr, col = symmetrise(torch.from_numpy(np.ascontiguousarray(arrays["edge_index"])), nodes)
     labelled = torch.from_numpy(np.nan_to_num(labels.reshape(-1), nan=-1)).to(torch.int64)
     ids = {part: torch.from_numpy(np.array(split[part], dtype=np.int64)) for part in ("train", "valid", "test")}
     return Graph(rowptr, col, features, labelled, **ids, classes=classes)
@@ -105,7 +105,7 @@ def _reader(name: str) -> type:
                 self.graph = read_binary_graph_raw(str(raw), False)[0]
                 self.labels = np.load(raw / "node-label.npz")["node_label"]
             else:
-                # An edge in both directions is what `symmetrised` makes anyway.
+                # An edge in both directions is what `symmetrise` makes anyway.
                 self.graph = read_csv_graph_raw(str(raw), False)[0]
                 self.labels = np.loadtxt(raw / "node-label.csv.gz", dtype=np.int64, delimiter=",")
 
@@ -128,7 +128,7 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
-def symmetrised(edges: torch.Tensor, nodes: int, at_once: int = EDGES_AT_ONCE) -> tuple[torch.Tensor, torch.Tensor]:
+def symmetrise(edges: torch.Tensor, nodes: int, at_once: int = EDGES_AT_ONCE) -> tuple[torch.Tensor, torch.Tensor]:
     """(rowptr int64 [nodes + 1], col int32 [edges]) of both directions of edges int64 [2, n], each neighbour once, sorted.
 
     Made in ranges of rows that hold at most about `at_once` edges, so that 3.2 billion need no second copy of all.

@@ -47,7 +47,7 @@ from minibatch.placing import Placed
 from minibatch.request import EpochRequest, GraphRequest, InferRequest
 from minibatch.resident import Trainer
 from minibatch.rungs import trainer_of
-from minibatch.timeline import Span, Trace
+from minibatch.timeline import Span, SpanTrace
 
 if TYPE_CHECKING:
     from minibatch.request import ResolvedEpoch, ResolvedInference
@@ -62,11 +62,11 @@ def epoch(request: EpochRequest) -> int:
     state = training.load_checkpoint(path) if request.resume else None
     asked = options.resolve(request, state)
     require_fanouts(asked.fanout)
-    device, rung = rungs.device_and_rung(asked)
+    device, rung = rungs.choose_device_and_variant(asked)
     count = asked.gpus or asked.ranks
-    if count > 1 and not ranks.started():
+    if count > 1 and not ranks.is_distributed():
         return ranks.start([str(Path(sys.argv[0]).resolve()), "epoch", *words(asked)], count, path)
-    if ranks.started():
+    if ranks.is_distributed():
         ranks.join(device)
     well = False
     try:
@@ -79,12 +79,12 @@ def epoch(request: EpochRequest) -> int:
             f"the GPU's memory is full ({said}): take a smaller --batch, --fanout or --cache-gib, or keep features in host memory"
         ) from None
     except RuntimeError as error:
-        if ranks.started() and re.search("gloo|NCCL|peer", str(error)):
+        if ranks.is_distributed() and re.search("gloo|NCCL|peer", str(error)):
             raise GraphError(f"rank {ranks.rank()} has lost another") from None
         raise
     finally:
         ranks.leave(well)
-    if ranks.started():
+    if ranks.is_distributed():
         ranks.end(code)
     return code
 
@@ -92,7 +92,7 @@ def epoch(request: EpochRequest) -> int:
 def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict[str, Any] | None) -> int:
     first = ranks.rank() == 0
     console = Console(highlight=False, quiet=not first or asked.as_json, stderr=True)
-    placed = _placed(asked, device, console, resident=rungs.RUNGS[rung].resident)
+    placed = _placed(asked, device, console, resident=rungs.VARIANTS[rung].resident)
     graph = placed.graph
     _require_its_graph(state, placed, asked.graph, path)
     graph.require_ids("train")
@@ -108,7 +108,7 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
     console.print(
         f"{asked.graph}: {graph.nodes:,} nodes, {graph.edges:,} edges; {asked.model}, fanout "
         f"{' '.join(map(str, asked.fanout))}, {ranks.ranks()} x {asked.batch} seeds; {device}, rung {rung}: "
-        f"{rungs.RUNGS[rung].what}{_where_features_are(placed)}"
+        f"{rungs.VARIANTS[rung].what}{_where_features_are(placed)}"
     )
     records, best = [], state.get("best") if state else None
     since = int(state["since"]) if state and isinstance(state.get("since"), int) else 0
@@ -116,7 +116,7 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
         if state and asked.lr != state["options"].get("lr"):  # asked for anew
             for group in way.optimizer.param_groups:
                 training.set_rate(group, asked.lr)
-        schedule = schedules.Schedule(asked.schedule, way.optimizer, done + asked.epochs, way.objective)
+        schedule = schedules.RateSchedule(asked.schedule, way.optimizer, done + asked.epochs, way.objective)
         if state and asked.schedule == state["options"].get("schedule"):
             schedule.load(state["schedule"])
         metric = way.objective.metric
@@ -127,7 +127,7 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
             ids = training.order(graph, asked.seed, number, ranks.rank(), ranks.ranks())
             with _bar(console, f"epoch {number + 1}") as say:
                 last = asked.report and number == done + asked.epochs - 1
-                trace = Trace(device) if last and first else None
+                trace = SpanTrace(device) if last and first else None
                 # Every rank samples with numbers of its own: its epochs count from another place.
                 record = replace(way.run(ids, number * ranks.ranks() + ranks.rank(), say, trace), number=number)
             if not math.isfinite(record.loss):
@@ -148,7 +148,7 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
                     "schedule": schedule.held(),
                 }
                 about: dict[str, Any] = {
-                    "options": options.held(asked, rungs.hidden_of(asked, device)),
+                    "options": options.select_stored(asked, rungs.hidden_of(asked, device)),
                     "graph": asked.graph,
                 }
                 about |= {"identity": placed.identity, "valid": valid, "best": best, "since": since}
@@ -234,14 +234,14 @@ def _report(
     valid: float | None,
     spans: list[Span],
 ) -> None:
-    row = report.row_of(rung, rungs.RUNGS[rung].what, record, valid, placed.graph, spans)
+    row = report.row_of(rung, rungs.VARIANTS[rung].what, record, valid, placed.graph, spans)
     name = torch.cuda.get_device_name() if device == "cuda" else f"{len(os.sched_getaffinity(0))} CPU cores"
     lines = [
         f"{asked.model}, fanout {' '.join(map(str, asked.fanout))}, {ranks.ranks()} x {asked.batch} seeds a batch; "
         f"epoch {record.number + 1}: {record.batches} batches a process{_where_features_are(placed)}"
     ]
     assert asked.report is not None
-    write_atomically(asked.report, report.render(report.Page(asked.graph, name, lines, [row])))
+    write_atomically(asked.report, report.render(report.EpochPage(asked.graph, name, lines, [row])))
 
 
 def _line(record: Any, metric: str, valid: float | None, batch: int) -> str:
@@ -268,12 +268,12 @@ def with_sources(request: EpochRequest, sources: Mapping[str, tuple[str, str]]) 
     """Whether epochs become faster with other kernels; sources: kernel -> (device that it is for, text). Raises GraphError."""
     asked = options.resolve(request, None)
     require_fanouts(asked.fanout)
-    device, rung = rungs.device_and_rung(asked)
+    device, rung = rungs.choose_device_and_variant(asked)
     if asked.gpus > 1 or asked.ranks > 1:
         raise GraphError("--with compares epochs of one process; leave --gpus and --ranks out")
     if asked.rung is None:
         rung = "gpu-fused" if device == "cpu" else "gpu-graph"
-    how = rungs.RUNGS[rung]
+    how = rungs.VARIANTS[rung]
     if not how.resident or how.kernels == "plain" or how.compute == "layers":
         raise GraphError(f"--rung {rung} does not run the kernels of runs; take gpu, gpu-fused or gpu-graph")
     for kernel, (made_for, _) in sources.items():
@@ -309,7 +309,7 @@ def infer(request: InferRequest) -> int:
     console = Console(highlight=False, quiet=asked.as_json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rung = rungs.inferring(asked.model, device)
-    resident = rungs.RUNGS[rung].resident
+    resident = rungs.VARIANTS[rung].resident
     placed = _placed(asked, device, console, resident=resident)
     graph = placed.graph
     _require_its_graph(state, placed, asked.graph, path)
@@ -386,12 +386,12 @@ def _sampled(
     objective: objectives.Objective, ids: torch.Tensor, say: training.Say,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
     """(logits, labels) of batches of ids from sampled neighbours, on the device where the graph is."""
-    if rungs.RUNGS[rung].resident:
+    if rungs.VARIANTS[rung].resident:
         trainer = trainer_of(rung, placed, model, asked.fanout, asked.batch, seed=asked.seed, objective=objective)
         yield from trainer.outputs(ids, asked.fanout, asked.batch)
         return
     with rungs.loader_of(asked, placed, device) as loader:
-        yield from training.sampled_outputs(model, loader, ids, device, say)
+        yield from training.infer_sampled(model, loader, ids, device, say)
 
 
 def _placed(asked: GraphRequest, device: str, console: Console, *, resident: bool) -> Placed:

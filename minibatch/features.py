@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from minibatch.batches import SEEDS_A_BATCH, batch_seed, padded_to
+from minibatch.batches import SEEDS_A_BATCH, batch_seed, pad_to
 from minibatch.ops import Kernels
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ FILLED_AT_ONCE = 1 << 20
 """Rows of the cache, so that no second copy of it is made."""
 
 
-class Table:
+class FeatureTable:
     """All rows on the device."""
 
     def __init__(self, table: torch.Tensor, kernels: Kernels) -> None:
@@ -47,7 +47,7 @@ class Table:
         return None
 
 
-class Tiered(Table):
+class TieredTable(FeatureTable):
     """Rows in host memory, `room` of them held on the device too. Until `fill` the cache is empty."""
 
     def __init__(self, table: torch.Tensor, room: int, device: str, kernels: Kernels) -> None:
@@ -97,7 +97,7 @@ def visits(sampler: Sampler, ids: torch.Tensor, batches: int = PRESAMPLED) -> to
     shuffled = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(0)).to(ids.device)]
     for number, seeds in enumerate(shuffled.split(sampler.batch)[:batches]):
         draws = hops + batch_seed(0, PRESAMPLED_AS) + number * SEEDS_A_BATCH
-        known = sampler.exact(padded_to(seeds, sampler.batch), draws).heads[-1]
+        known = sampler.exact(pad_to(seeds, sampler.batch), draws).heads[-1]
         counts.index_add_(0, known.long(), torch.ones_like(known))
     return counts
 

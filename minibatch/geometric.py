@@ -15,11 +15,11 @@ from torch import nn
 from minibatch.graphs import Graph, GraphError
 from minibatch.models import Edges
 from minibatch.objectives import Objective
-from minibatch.timeline import Trace
-from minibatch.training import Epoch, Say, nothing, one_pass
+from minibatch.timeline import SpanTrace
+from minibatch.training import Epoch, Say, nothing, train_pass
 
 
-def sampler_named() -> str:
+def name_sampler() -> str:
     """The library that samples for NeighborLoader here. Raises GraphError where there is none."""
     try:
         from torch_geometric import typing
@@ -54,14 +54,14 @@ def sampler_of(graph: Graph, fanouts: Sequence[int]) -> Any:
     from torch_geometric.data import Data
     from torch_geometric.sampler import NeighborSampler
 
-    sampler_named()
+    name_sampler()
     data = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=graph.nodes)
     made = NeighborSampler(data, num_neighbors=fanouts)
     made.colptr, made.row, made.perm = graph.rowptr, graph.col.long(), None
     return made
 
 
-class Loader:
+class GeometricLoader:
     """Batches of torch_geometric.data.Data from NeighborLoader. on_device: features stay there and are sliced there. Close it."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Loader:
         """End its processes, at once: left to the garbage collector, which ends their queues first, each is waited for 5 s."""
         self.loader._iterator = None
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> GeometricLoader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,20 +124,20 @@ def layers_of(batch: Any, hops: int) -> list[Edges]:
 
 
 def train_epoch(
-    model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, objective: Objective,
-    say: Say = nothing, trace: Trace | None = None,
+    model: nn.Module, optimizer: torch.optim.Optimizer, loader: GeometricLoader, ids: torch.Tensor, number: int, objective: Objective,
+    say: Say = nothing, trace: SpanTrace | None = None,
 ) -> Epoch:  # fmt: skip
     """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
-    return one_pass(
+    return train_pass(
         model, optimizer, loader.epoch(ids, number), number, -(-len(ids) // loader.batch),
         loss_of=lambda batch: objective.loss(loader.logits(model, batch), batch.y[: batch.batch_size]),
-        counted=lambda batch: (batch.edge_index.shape[1], batch.num_nodes), say=say, trace=trace or Trace(loader.device, room=0),
+        counted=lambda batch: (batch.edge_index.shape[1], batch.num_nodes), say=say, trace=trace or SpanTrace(loader.device, room=0),
     )  # fmt: skip
 
 
 @torch.no_grad()
 def outputs(
-    model: nn.Module, loader: Loader, ids: torch.Tensor, say: Say = nothing
+    model: nn.Module, loader: GeometricLoader, ids: torch.Tensor, say: Say = nothing
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(logits, labels) of batches of `ids`, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()

@@ -176,7 +176,7 @@ def tensor_of(name: str, values: Any) -> torch.Tensor:
     return values.to(torch.int64) if values.dtype in (torch.uint16, torch.uint32, torch.uint64) else values.detach()
 
 
-def converted(name: str, values: Any) -> torch.Tensor:
+def convert(name: str, values: Any) -> torch.Tensor:
     """An array of a graph in the dtype and layout that it must have, from a tensor, an array or a list that holds the same.
 
     Raises GraphError where it does not, such as fractions for ids.
@@ -238,7 +238,7 @@ def from_csr(
         "edge_ids": edge_ids,
         "edge_weights": edge_weights,
     }
-    arrays = {name: converted(name, values) for name, values in names.items() if values is not None}
+    arrays = {name: convert(name, values) for name, values in names.items() if values is not None}
     nodes = len(arrays["rowptr"]) - 1
     if nodes >= 1 << 31:
         raise GraphError(f"node ids have 32 bits here, and the graph has {nodes} nodes")
@@ -263,7 +263,7 @@ def from_coo(source: Any, target: Any, features: Any, labels: Any, *, edge_weigh
 
     An undirected graph names each edge in both directions. edge_ids are the edges' places. more: as of `from_csr`.
     """
-    features = converted("features", features)
+    features = convert("features", features)
     nodes = len(features)
     ends = [ids_of(ids, nodes, f"edges' {what}") for ids, what in ((source, "sources"), (target, "targets"))]
     if len(ends[0]) != len(ends[1]):
@@ -272,7 +272,7 @@ def from_coo(source: Any, target: Any, features: Any, labels: Any, *, edge_weigh
     rowptr = torch.zeros(nodes + 1, dtype=torch.int64)
     rowptr[1:] = torch.bincount(ends[1], minlength=nodes).cumsum(0)
     if edge_weights is not None:
-        edge_weights = converted("edge_weights", edge_weights)
+        edge_weights = convert("edge_weights", edge_weights)
         if len(edge_weights) != len(place):
             raise GraphError(f"there are {len(place)} edges and edge_weights for {len(edge_weights)}")
         edge_weights = edge_weights[place]

@@ -22,7 +22,7 @@ BYTES = 256
 """Values of a random byte: a dropout's share is one of so many."""
 
 
-class Buffers(Protocol):
+class BufferProvider(Protocol):
     def get(self, name: str, size: int) -> torch.Tensor: ...
 
 
@@ -102,7 +102,7 @@ class Layers:
                 below = grad @ self.weights[number].t()
                 grad = self._gather_gradient(below, transposed[number - 1], passed.hidden[number - 1], number, key)
 
-    def transpose(self, ids: torch.Tensor, sources: int, buffers: Buffers, name: str) -> Transposed:
+    def transpose(self, ids: torch.Tensor, sources: int, buffers: BufferProvider, name: str) -> Transposed:
         """ids int32 [rows, fanout] of places below `sources`; buffers: int32 ones by name, where what is made is kept."""
         rows, fanout = ids.shape
         offsets = buffers.get(f"offsets {name}", sources + 1)
@@ -176,7 +176,7 @@ class Layers:
         if key is None or not self.drop:
             return h > 0
         rows, width = h.shape
-        return (h > 0) & kept(rows, width, self.drop, int(key), layer)
+        return (h > 0) & draw_dropout_mask(rows, width, self.drop, int(key), layer)
 
     def _call(self, name: str, *values: Any) -> None:
         arguments: list[Any] = []
@@ -189,7 +189,7 @@ class Layers:
         getattr(self.native, f"layers_{name}")(*arguments, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
 
 
-def kept(rows: int, width: int, drop: int, key: int, layer: int) -> torch.Tensor:
+def draw_dropout_mask(rows: int, width: int, drop: int, key: int, layer: int) -> torch.Tensor:
     """bool [rows, width]: what a dropout of drop / 256 keeps; layers.cu hashes the same."""
     mixed = _mix((key + 0x9E3779B97F4A7C15 * layer) % (1 << 64))
     words = (width + 3) // 4

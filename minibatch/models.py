@@ -233,7 +233,7 @@ class SageResInception(Model):
         return self.mlp(torch.cat([rows.to(seen[-1].dtype) for rows in seen], dim=1))
 
 
-class Own(nn.Module):
+class UserModel(nn.Module):
     """A user's model, called as PyTorch Geometric's are, `net(x, edge_index)` on the batch's nodes, seeds first.
 
     It is fed by a loader that expands each node once (`newest_only`): all its layers see all edges of the batch.
@@ -283,7 +283,7 @@ def make(kind: str, width: int, hidden: int, classes: int, layers: int, dropout:
     """The named model with fresh weights. Raises GraphError for an unknown name or a missing package."""
     built = {"sage": Sage, "gat": Gat, "gin": Gin, "sage-ri": SageResInception}
     if is_own(kind):
-        return Own(_built(kind, width, hidden, classes, layers, dropout), layers)
+        return UserModel(_built(kind, width, hidden, classes, layers, dropout), layers)
     if kind not in built:
         raise GraphError(f"there is no model {kind!r}; there is {', '.join(NAMES)}, or FILE.py:CLASS of your own")
     if width < 1:

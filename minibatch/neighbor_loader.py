@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibatch.batches import Batch, Loader
-from minibatch.graphs import KINDS, Graph, GraphError, converted, ids_of
+from minibatch.batches import Batch, BatchLoader
+from minibatch.graphs import KINDS, Graph, GraphError, convert, ids_of
 
 NOT_BUILT = {
     "input_time": None, "time_attr": None, "temporal_strategy": "uniform", "disjoint": False, "neighbor_sampler": None,
@@ -60,7 +60,7 @@ class NeighborLoader:
         # More than the highest degree changes nothing without replacement, and takes room.
         fanouts = [widest if n == -1 else n if replace else min(n, widest) for n in num_neighbors]
         self.node_attributes, self.edge_attributes = _attributes(data)
-        self.loader = Loader(
+        self.loader = BatchLoader(
             self.graph, fanouts, batch_size, threads=threads, seed=seed, newest_only=True, with_replacement=replace,
             places=True, with_features=self.graph.features.shape[1] > 0,
         )  # fmt: skip
@@ -80,7 +80,7 @@ class NeighborLoader:
     def __call__(self, index: Any) -> Any:
         """The batch of these places in the input nodes, however many; its neighbours are those of the next epoch."""
         places = ids_of(index, len(self.input_nodes), "places in the input nodes")
-        one = Loader(
+        one = BatchLoader(
             self.graph, self.loader.fanouts, max(1, len(places)), threads=1, seed=self.loader.seed, newest_only=True,
             with_replacement=self.loader.with_replacement, places=True, with_features=self.loader.with_features,
         )  # fmt: skip
@@ -90,7 +90,7 @@ class NeighborLoader:
     def _batches(self, order: torch.Tensor, number: int) -> Iterator[Any]:
         return self._made(self.loader, order, number)
 
-    def _made(self, loader: Loader, order: torch.Tensor, number: int) -> Iterator[Any]:
+    def _made(self, loader: BatchLoader, order: torch.Tensor, number: int) -> Iterator[Any]:
         first = 0
         for batch in loader.epoch(self.input_nodes[order], number):
             seeds = batch.counts[0]
@@ -177,10 +177,10 @@ def _graph_of(data: Any, weight_attr: str | None) -> Graph:
     if weight_attr is not None:
         if getattr(data, weight_attr, None) is None:
             raise GraphError(f"the data has no {weight_attr}")
-        weights = converted("edge_weights", data[weight_attr])[place]
+        weights = convert("edge_weights", data[weight_attr])[place]
     none = torch.empty(0, dtype=torch.int64)
     return Graph(
-        rowptr, converted("col", source[place]), x.contiguous() if native else torch.empty(nodes, 0),
+        rowptr, convert("col", source[place]), x.contiguous() if native else torch.empty(nodes, 0),
         torch.empty(nodes, 0), none, none, none, 1, edge_ids=place, edge_weights=weights,
     )  # fmt: skip
 

@@ -58,7 +58,7 @@ def resolve_inference(request: InferRequest, state: dict[str, Any]) -> ResolvedI
     return cast("ResolvedInference", _resolve(request.with_(**own), state))
 
 
-def held(request: ResolvedEpoch, hidden: int) -> dict[str, Any]:
+def select_stored(request: ResolvedEpoch, hidden: int) -> dict[str, Any]:
     """What of the options a checkpoint holds."""
     return {name: getattr(request, name) for name in DEFAULTS} | {"fanout": list(request.fanout), "hidden": hidden}
 

@@ -66,7 +66,7 @@ def place_of_features(sizes: Sizes, free: int, host_free: int, asked: str | None
     return "host"
 
 
-def rows_held(sizes: Sizes, free: int, cache_gib: float | None) -> int:
+def count_cached_rows(sizes: Sizes, free: int, cache_gib: float | None) -> int:
     """How many rows the cache on the device has: what was asked for, else what fits behind the graph."""
     left = SPARE * free - sizes.topology
     wanted = left if cache_gib is None else cache_gib * (1 << 30)
@@ -143,7 +143,7 @@ def _made_on_gpu(wanted: Wanted, console: Console) -> Placed:
         arrays = {name: values.cpu() for name, values in made.arrays().items()}
         return Placed(Graph(**arrays, classes=made.classes))
     where = place_of_features(sizes, free, available_bytes(), wanted.features)
-    rows = rows_held(sizes, free, wanted.cache_gib) if where == "host" else None
+    rows = count_cached_rows(sizes, free, wanted.cache_gib) if where == "host" else None
     with console.status(f"making {wanted.graph}"):
         made = synthetic.generate(wanted.graph, device="cuda", features_on="cuda" if where == "hbm" else "pinned")
     return Placed(made, rows)
@@ -156,7 +156,7 @@ def _put(graph: Graph, wanted: Wanted) -> Placed:
     device = wanted.device
     sizes, free = sizes_of(graph, device), free_bytes(device)
     where = place_of_features(sizes, free, available_bytes(), wanted.features)
-    rows = rows_held(sizes, free, wanted.cache_gib) if where == "host" else None
+    rows = count_cached_rows(sizes, free, wanted.cache_gib) if where == "host" else None
     moved = {name: values.to(device) for name, values in graph.arrays().items() if name != "features"}
     # Written in pieces to where they stay, pinned from the start in host memory: one copy of the features, whatever their dtype is.
     dtype = torch.bfloat16 if device == "cuda" else torch.float32

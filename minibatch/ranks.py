@@ -37,7 +37,7 @@ def here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", ranks()))
 
 
-def started() -> bool:
+def is_distributed() -> bool:
     """Whether this process is one of several that train together."""
     return "RANK" in os.environ
 
@@ -58,7 +58,7 @@ def agree(value: float | None) -> float | None:
     """Rank 0's value, on every rank."""
     from torch import distributed
 
-    if not (started() and distributed.is_initialized()):
+    if not (is_distributed() and distributed.is_initialized()):
         return value
     held = [value]
     distributed.broadcast_object_list(held, src=0)

@@ -22,7 +22,7 @@ FEWEST = 0.4
 
 
 @dataclass(frozen=True)
-class Row:
+class EpochRow:
     """One rung. Seconds and rates are None where it failed or was not measured; `error` says why."""
 
     rung: str
@@ -54,25 +54,25 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Page:
+class EpochPage:
     graph: str
     device: str
     lines: Sequence[str]
     """What was asked for and how it was measured."""
-    rows: Sequence[Row]
+    rows: Sequence[EpochRow]
 
 
-def row_of(rung: str, what: str, record: Any, accuracy: float | None, graph: Graph, spans: Sequence[Span]) -> Row:
+def row_of(rung: str, what: str, record: Any, accuracy: float | None, graph: Graph, spans: Sequence[Span]) -> EpochRow:
     """Of an epoch that was trained: training.Epoch or resident.ResidentEpoch."""
     row_bytes = graph.features.shape[1] * graph.features.element_size()
     stages = getattr(record, "stages_s", {})
-    return Row(
+    return EpochRow(
         rung, what, record.seconds, edges=record.edges, nodes=getattr(record, "nodes", None), row_bytes=row_bytes,
         accuracy=accuracy, stages_s=stages, spans=window(spans),
     )  # fmt: skip
 
 
-def render(page: Page) -> str:
+def render(page: EpochPage) -> str:
     """One HTML file that opens offline, in light and dark, on a phone; no script."""
     timelines = [row for row in page.rows if row.spans]
     template = page_environment("minibatch").get_template("epochs.html.j2")
@@ -95,7 +95,7 @@ def seconds(value: float) -> str:
     return f"{value * 1e6:.3g} µs"
 
 
-def bars(rows: Sequence[Row], width: int) -> Markup:
+def bars(rows: Sequence[EpochRow], width: int) -> Markup:
     """Seconds an epoch of each rung, from zero; a rung without is named with what kept it."""
     left, right, tall = 112, 92 if width > 500 else 76, 30
     longest = max((row.epoch_s for row in rows if row.epoch_s), default=1.0)

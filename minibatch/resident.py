@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 import torch
 
 from minibatch import objectives, timeline
-from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, padded_to, require_fanouts
-from minibatch.features import Table, Tiered, hot_rows, visits
+from minibatch.batches import SEEDS_A_BATCH, batch_seed, most_nodes, pad_to, require_fanouts
+from minibatch.features import FeatureTable, TieredTable, hot_rows, visits
 from minibatch.graphs import Graph, GraphError
 from minibatch.layers import Layers, Passed, Transposed
 from minibatch.models import Sage
 from minibatch.objectives import Objective
 from minibatch.ops import Kernels, scratch_for
-from minibatch.timeline import STEP, Trace
+from minibatch.timeline import STEP, SpanTrace
 
 CALIBRATED_ON = 16
 """Batches whose largest sizes, and MARGIN more, are the capacities."""
@@ -35,7 +35,7 @@ WARM_STEPS = 3
 
 
 @dataclass
-class Sampled:
+class SampledBatch:
     """One batch's neighbourhood. All int32 on the device but labels.
 
     heads: the nodes known before each hop, global ids; picked: what was sampled for them, [rows, fanout] global ids;
@@ -56,7 +56,7 @@ class Sampled:
     """Of each hop but the last, where layers are computed by hand."""
 
 
-class Buffers:
+class StepBuffers:
     """int32 buffers by name that stay where they are once they were asked for; or new ones each time (`kept` False)."""
 
     def __init__(self, device: str, kept: bool) -> None:
@@ -82,20 +82,20 @@ class Sampler:
         self.capacities: list[int] = []
         """Empty until `set_capacities`."""
 
-    def exact(self, seeds: torch.Tensor, draws: torch.Tensor) -> Sampled:
+    def exact(self, seeds: torch.Tensor, draws: torch.Tensor) -> SampledBatch:
         """Sizes as they are: the host waits for each hop. seeds int32 [rows], -1 behind them; draws int64 [hops]."""
         seeds = seeds[seeds >= 0]
-        buffers = Buffers(self.device, kept=False)
+        buffers = StepBuffers(self.device, kept=False)
         most = most_nodes(len(seeds), self.fanouts, self.graph.nodes)
         return self._sample(seeds, draws, buffers, most, exact=True)
 
-    def padded(self, seeds: torch.Tensor, draws: torch.Tensor, buffers: Buffers) -> Sampled:
+    def padded(self, seeds: torch.Tensor, draws: torch.Tensor, buffers: StepBuffers) -> SampledBatch:
         """Sizes of the capacities, without waiting; whether they were enough is in `totals`."""
         return self._sample(seeds, draws, buffers, self.capacities, exact=False)
 
     def _sample(
-        self, seeds: torch.Tensor, draws: torch.Tensor, buffers: Buffers, sizes: list[int], *, exact: bool
-    ) -> Sampled:
+        self, seeds: torch.Tensor, draws: torch.Tensor, buffers: StepBuffers, sizes: list[int], *, exact: bool
+    ) -> SampledBatch:
         rows = len(seeds)
         ids = buffers.get("ids0", rows * (1 + self.fanouts[0]))
         place = None
@@ -105,7 +105,7 @@ class Sampler:
             self.kernels.relabel(seeds, rows, ids[:rows], buffers.get("distinct", 1), place, scratch)
         else:
             ids[:rows].copy_(seeds)
-        found = Sampled(self._labels(seeds), place, seeds, totals=buffers.get("totals", self.relabelled))
+        found = SampledBatch(self._labels(seeds), place, seeds, totals=buffers.get("totals", self.relabelled))
         for hop, fanout in enumerate(self.fanouts):
             head, picked = ids[:rows], ids[rows:].view(rows, fanout)
             self.kernels.sample_neighbors(self.graph.rowptr, self.graph.col, head, draws[hop : hop + 1], picked)
@@ -136,7 +136,7 @@ class Sampler:
         there = seeds >= 0
         return torch.where(there, labels, -1) if labels.dim() == 1 else torch.where(there[:, None], labels, torch.nan)
 
-    def overflowed(self, found: Sampled) -> torch.Tensor:
+    def overflowed(self, found: SampledBatch) -> torch.Tensor:
         """float32 [], 1 where the batch did not fit its capacities."""
         return (found.totals > self.room).any().float()
 
@@ -149,7 +149,7 @@ class Sampler:
         """Capacities from CALIBRATED_ON batches of these seeds. Returns them."""
         known = [self.batch] * (self.relabelled + 1)
         for number in range(CALIBRATED_ON):
-            seeds = padded_to(ids[torch.randperm(len(ids), device=ids.device)[: self.batch]], self.batch)
+            seeds = pad_to(ids[torch.randperm(len(ids), device=ids.device)[: self.batch]], self.batch)
             draws = torch.arange(len(self.fanouts), device=self.device) + (number << 8)
             totals = self.exact(seeds, draws).totals.tolist()
             known[1:] = [max(a, b) for a, b in zip(known[1:], totals, strict=True)]
@@ -175,7 +175,7 @@ class ResidentEpoch:
     """Share of feature rows that the device's cache held; None where all rows are on the device."""
 
 
-def of_seeds(rows: torch.Tensor, found: Sampled) -> torch.Tensor:
+def of_seeds(rows: torch.Tensor, found: SampledBatch) -> torch.Tensor:
     """Those of the batch's seeds out of rows of its nodes; of padding any."""
     return rows if found.rows is None else rows.index_select(0, found.rows.clamp_min(0))
 
@@ -208,9 +208,9 @@ class Trainer:
         self.sampler = Sampler(graph, kernels, fanouts, batch, fused=self.fused)
         self.sampler.repeated = any_twice(graph.train)
         self.device = self.sampler.device
-        self.features = Table(graph.features, kernels)
+        self.features = FeatureTable(graph.features, kernels)
         if cache_rows is not None:
-            self.features = Tiered(graph.features, cache_rows, self.device, kernels)
+            self.features = TieredTable(graph.features, cache_rows, self.device, kernels)
         model.aggregate = kernels.self_and_mean
         self.layers = Layers(model, self.device) if layered else None
         self.objective = objective or objectives.of(graph)
@@ -218,8 +218,8 @@ class Trainer:
         rate = torch.tensor(lr, device="cuda") if self.device == "cuda" else lr
         self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
-        self.buffers = [Buffers(self.device, kept=True) for _ in range(2)]
-        self.sampled: dict[int, Sampled] = {}
+        self.buffers = [StepBuffers(self.device, kept=True) for _ in range(2)]
+        self.sampled: dict[int, SampledBatch] = {}
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self._room_for(max(-(-len(graph.train) // batch), WARM_STEPS))
 
@@ -264,7 +264,7 @@ class Trainer:
         else:
             found = self.sampler.exact(seeds, self.draws)
         if self.layers:
-            buffers = self.buffers[slot] if self.padded else Buffers(self.device, kept=False)
+            buffers = self.buffers[slot] if self.padded else StepBuffers(self.device, kept=False)
             self._transpose(self.layers, found, buffers)
         kept = self.sampled.get(slot)
         if self.captured and kept is not None:
@@ -280,20 +280,20 @@ class Trainer:
         self.position += 1
         self.draws += SEEDS_A_BATCH
 
-    def _transpose(self, layers: Layers, found: Sampled, buffers: Buffers) -> None:
+    def _transpose(self, layers: Layers, found: SampledBatch, buffers: StepBuffers) -> None:
         """What the backward pass gathers along, of all hops but the last."""
         found.transposed = [
             layers.transpose(local, len(found.heads[hop + 1]), buffers, str(hop))
             for hop, local in enumerate(found.local[: self.hops - 1])
         ]
 
-    def _passed(self, layers: Layers, found: Sampled, key: torch.Tensor | None) -> Passed:
+    def _passed(self, layers: Layers, found: SampledBatch, key: torch.Tensor | None) -> Passed:
         """The layers' forward pass."""
         if self.fused:
             return layers.forward(self.graph.features, found.heads[-1], [found.picked[-1], *found.local[::-1]], key)
         return layers.forward(self.features.rows(found.heads[-1]), None, found.local[::-1], key)
 
-    def logits(self, found: Sampled) -> torch.Tensor:
+    def logits(self, found: SampledBatch) -> torch.Tensor:
         """[seeds of the batch, classes], in float32; a seed that comes twice has two rows alike."""
         if self.layers:
             return of_seeds(self._passed(self.layers, found, None).hidden[-1].float(), found)
@@ -309,7 +309,7 @@ class Trainer:
             h = self.model.combine(number, *self.model.aggregate(h, local))
         return of_seeds(h.float(), found)
 
-    def compute(self, found: Sampled) -> None:
+    def compute(self, found: SampledBatch) -> None:
         """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit."""
         loss = self._differentiate_layers(self.layers, found) if self.layers else self._differentiate(found)
         flag = torch.maximum(self.sampler.overflowed(found), self.idle) if self.padded else self.idle.clone()
@@ -322,7 +322,7 @@ class Trainer:
         self.finished += 1
         self.key += 1
 
-    def _differentiate(self, found: Sampled) -> torch.Tensor:
+    def _differentiate(self, found: SampledBatch) -> torch.Tensor:
         """The loss; parameters have its gradient."""
         loss = self.objective.loss(self.logits(found), found.labels)
         for parameter in self.model.parameters():
@@ -330,7 +330,7 @@ class Trainer:
         loss.backward()
         return loss
 
-    def _differentiate_layers(self, layers: Layers, found: Sampled) -> torch.Tensor:
+    def _differentiate_layers(self, layers: Layers, found: SampledBatch) -> torch.Tensor:
         """The same by hand but for the loss itself."""
         passed = self._passed(layers, found, self.key)
         logits = passed.hidden[-1].float().requires_grad_()
@@ -357,7 +357,7 @@ class Trainer:
 
     def prepare(self) -> None:
         """Fill the cache, calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
-        if isinstance(self.features, Tiered) and self.features.room:
+        if isinstance(self.features, TieredTable) and self.features.room:
             counts = visits(self.sampler, self.graph.train)
             self.features.fill(hot_rows(counts, self.graph.rowptr, self.features.room))
         if not self.padded:
@@ -400,13 +400,13 @@ class Trainer:
                 now.wait_stream(self.aside)
             self.graphs.append(captured)
 
-    def epoch(self, ids: torch.Tensor, number: int, trace: Trace | None = None) -> ResidentEpoch:
+    def epoch(self, ids: torch.Tensor, number: int, trace: SpanTrace | None = None) -> ResidentEpoch:
         """One pass over these seeds (int64 on the device) in their order; `trace` gets the spans of its first batches.
 
         Of captured steps it gets none: `timeline.of_replays` has theirs.
         """
         self.model.train()
-        trace = trace or Trace(self.device, room=0)
+        trace = trace or SpanTrace(self.device, room=0)
         start = time.perf_counter()
         steps = self.begin(ids, number)
         if self.captured:
@@ -438,7 +438,7 @@ class Trainer:
             self.key.fill_(batch_seed(self.seed, number) + step)
             found = self.sampler.exact(self.order[step], draws)
             if self.layers:
-                self._transpose(self.layers, found, Buffers(self.device, kept=False))
+                self._transpose(self.layers, found, StepBuffers(self.device, kept=False))
             self.compute(found)
         finally:
             self.padded = padded
@@ -454,7 +454,7 @@ class Trainer:
         for number, begin in enumerate(range(0, len(ids), batch)):
             draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1) + number * SEEDS_A_BATCH
             some = ids[begin : begin + batch]
-            found = sampler.exact(padded_to(some, batch), draws)
+            found = sampler.exact(pad_to(some, batch), draws)
             yield self.logits(found)[: len(some)], found.labels[: len(some)]
 
     def accuracy(self, ids: torch.Tensor, fanouts: Sequence[int], batch: int) -> float | None:

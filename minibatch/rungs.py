@@ -12,13 +12,13 @@ import torch
 
 from harness.report.console import Console
 from minibatch import geometric, models, objectives, ranks, training
-from minibatch.batches import Loader
+from minibatch.batches import BatchLoader
 from minibatch.graphs import GraphError
 from minibatch.objectives import Objective
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
 from minibatch.resident import Trainer
-from minibatch.timeline import Trace
+from minibatch.timeline import SpanTrace
 
 if TYPE_CHECKING:
     from minibatch.request import Resolved, ResolvedEpoch
@@ -28,7 +28,7 @@ HIDDEN_ON_CPU = 64
 
 
 @dataclass(frozen=True)
-class Rung:
+class LoaderVariant:
     """How each stage of a step is done.
 
     sample, which also renumbers: "workers" (PyTorch Geometric's processes), "threads" (loader.cpp) or "device" (the catalog's
@@ -59,27 +59,27 @@ class Rung:
         return self.captured or (self.sample, self.fetch) == ("workers", "device")
 
 
-RUNGS = {
-    "pyg": Rung("PyTorch Geometric's NeighborLoader in worker processes, float32", "workers", "host", "exact", "torch"),
-    "pyg-hbm": Rung("the same with features on the device", "workers", "device", "exact", "torch"),
-    "salient": Rung(
+VARIANTS = {
+    "pyg": LoaderVariant("PyTorch Geometric's NeighborLoader in worker processes, float32", "workers", "host", "exact", "torch"),
+    "pyg-hbm": LoaderVariant("the same with features on the device", "workers", "device", "exact", "torch"),
+    "salient": LoaderVariant(
         "native CPU threads sample and slice into reused (pinned) buffers; a stream copies one batch ahead",
         "threads", "host", "exact", "torch",
     ),
-    "gpu-plain": Rung(
+    "gpu-plain": LoaderVariant(
         "graph and features on the device, plain kernels, the host waits for the size of every hop",
         "device", "device", "exact", "kernels", "plain",
     ),
-    "gpu": Rung("the same with the production kernels", "device", "device", "exact", "kernels"),
-    "gpu-fused": Rung(
+    "gpu": LoaderVariant("the same with the production kernels", "device", "device", "exact", "kernels"),
+    "gpu-fused": LoaderVariant(
         "last hop gathered and averaged at once; padded sizes, no synchronisation with the host",
         "device", "device", "padded", "fused",
     ),
-    "gpu-graph": Rung(
+    "gpu-graph": LoaderVariant(
         "the same as a CUDA graph, the next batch sampled beside the computation on this one",
         "device", "device", "captured", "fused",
     ),
-    "gpu-layers": Rung(
+    "gpu-layers": LoaderVariant(
         "the same with each layer's gather, activation and backward in kernels of their own, without atomics",
         "device", "device", "captured", "layers",
     ),
@@ -91,7 +91,7 @@ RUNGS = {
 class Route:
     """What an epoch needs of a rung."""
 
-    run: Callable[[torch.Tensor, int, training.Say, Trace | None], Any]
+    run: Callable[[torch.Tensor, int, training.Say, SpanTrace | None], Any]
     """(seeds in their order, a number that picks other neighbours) -> what the epoch did and took."""
     outputs: Callable[[torch.Tensor, training.Say], Iterator[tuple[torch.Tensor, torch.Tensor]]]
     """(ids) -> (logits, labels) of batches of them."""
@@ -105,7 +105,7 @@ class Route:
         return self.objective.metric_of(self.outputs(ids, say))
 
 
-def device_and_rung(asked: ResolvedEpoch) -> tuple[str, str]:
+def choose_device_and_variant(asked: ResolvedEpoch) -> tuple[str, str]:
     """Raises GraphError where options do not go together, or there are fewer GPUs than asked for."""
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked.gpus > there:
@@ -116,21 +116,21 @@ def device_and_rung(asked: ResolvedEpoch) -> tuple[str, str]:
         raise GraphError("--ranks is for machines without a GPU; take --gpus")
     device = "cuda" if there else "cpu"
     name = asked.rung or ("gpu-layers" if device == "cuda" and asked.model == "sage" else "salient")
-    rung = RUNGS[name]
-    if asked.features == "hbm" and rung.fetch == "host":
-        other = "pyg-hbm" if rung.sample == "workers" else "a gpu rung"
+    variant = VARIANTS[name]
+    if asked.features == "hbm" and variant.fetch == "host":
+        other = "pyg-hbm" if variant.sample == "workers" else "a gpu rung"
         raise GraphError(f"--rung {name} keeps features in host memory; take {other} for --features hbm")
-    if asked.features == "host" and rung.fetch == "device" and not rung.resident:
+    if asked.features == "host" and variant.fetch == "device" and not variant.resident:
         raise GraphError(f"--rung {name} keeps features on the device; take pyg for --features host")
-    if asked.cache_gib is not None and (asked.features != "host" or not rung.resident):
+    if asked.cache_gib is not None and (asked.features != "host" or not variant.resident):
         raise GraphError("--cache-gib is the size of the cache that a gpu rung has with --features host")
-    if rung.needs_gpu and device == "cpu":
-        other = "gpu-fused to run the same steps on the CPU, or salient" if rung.captured else "pyg"
+    if variant.needs_gpu and device == "cpu":
+        other = "gpu-fused to run the same steps on the CPU, or salient" if variant.captured else "pyg"
         raise GraphError(f"--rung {name} needs a GPU; take {other}")
-    if rung.resident and asked.model != "sage":
+    if variant.resident and asked.model != "sage":
         raise GraphError(f"--model {asked.model} is trained by --rung salient or pyg; our kernels are GraphSAGE's")
-    if rung.sample == "workers":
-        geometric.sampler_named()
+    if variant.sample == "workers":
+        geometric.name_sampler()
     return device, name
 
 
@@ -172,9 +172,9 @@ def route(
     console: Console,
 ) -> Iterator[Route]:  # fmt: skip
     """The rung's route, ready to run; closed at the end."""
-    rung, objective = RUNGS[name], objectives.of(placed.graph, getattr(asked, "loss", None))
+    variant, objective = VARIANTS[name], objectives.of(placed.graph, getattr(asked, "loss", None))
     with contextlib.ExitStack() as stack:
-        if rung.resident:
+        if variant.resident:
             with console.status("preparing the steps"):
                 trainer = trainer_of(
                     name,
@@ -195,27 +195,27 @@ def route(
         optimizer = torch.optim.Adam(model.parameters(), lr=asked.lr)
         if state:
             training.go_on(optimizer, state["optimizer"])
-        trained = torch.nn.parallel.DistributedDataParallel(model) if ranks.started() else model
-        if rung.sample == "threads":
+        trained = torch.nn.parallel.DistributedDataParallel(model) if ranks.is_distributed() else model
+        if variant.sample == "threads":
             loader = stack.enter_context(loader_of(asked, placed, device))
             yield Route(
                 lambda ids, number, say, trace: training.train_epoch(
                     trained, optimizer, loader, ids, number, device, say, trace, objective
                 ),
-                lambda ids, say: training.sampled_outputs(model, loader, ids, device, say),
+                lambda ids, say: training.infer_sampled(model, loader, ids, device, say),
                 optimizer,
                 objective,
             )
             return
         torch.backends.cuda.matmul.allow_tf32 = True  # float32 without it would be slow for no reason of its loader
-        console.print(f"NeighborLoader samples by {geometric.sampler_named()}")
+        console.print(f"NeighborLoader samples by {geometric.name_sampler()}")
         options: dict[str, Any] = {
             "workers": threads_of(asked),
             "device": device,
             "seed": asked.seed,
-            "on_device": rung.fetch == "device",
+            "on_device": variant.fetch == "device",
         }
-        batches = stack.enter_context(geometric.Loader(placed.graph, asked.fanout, asked.batch, **options))
+        batches = stack.enter_context(geometric.GeometricLoader(placed.graph, asked.fanout, asked.batch, **options))
         yield Route(
             lambda ids, number, say, trace: geometric.train_epoch(
                 trained, optimizer, batches, ids, number, objective, say, trace
@@ -226,10 +226,10 @@ def route(
         )
 
 
-def loader_of(asked: Resolved, placed: Placed, device: str) -> Loader:
+def loader_of(asked: Resolved, placed: Placed, device: str) -> BatchLoader:
     """The native loader, whose slots are used again; a user's own model sees each node's neighbours once."""
     threads, pin = threads_of(asked), device == "cuda"
-    return Loader(
+    return BatchLoader(
         placed.graph,
         asked.fanout,
         asked.batch,
@@ -242,7 +242,7 @@ def loader_of(asked: Resolved, placed: Placed, device: str) -> Loader:
 
 
 def _resident(trainer: Trainer, asked: Resolved) -> Route:
-    def run(ids: torch.Tensor, number: int, say: training.Say, trace: Trace | None) -> Any:
+    def run(ids: torch.Tensor, number: int, say: training.Say, trace: SpanTrace | None) -> Any:
         record = trainer.epoch(ids.to(trainer.device), number, trace)
         say(record.batches, record.batches)
         return record
@@ -256,10 +256,10 @@ def trainer_of(
     count: int = 1, sources: Mapping[str, str] | None = None, objective: Objective | None = None,
 ) -> Trainer:  # fmt: skip
     """The resident trainer of a rung, not prepared yet."""
-    rung, device = RUNGS[name], placed.graph.col.device.type
-    kernels = Kernels(device, baseline=rung.kernels, sources=sources)
+    variant, device = VARIANTS[name], placed.graph.col.device.type
+    kernels = Kernels(device, baseline=variant.kernels, sources=sources)
     return Trainer(
-        placed.graph, model, kernels, fanouts, batch, lr=lr, fused=rung.compute in ("fused", "layers"),
-        padded=rung.step != "exact", captured=rung.captured, layered=rung.compute == "layers", seed=seed, ranks=count,
+        placed.graph, model, kernels, fanouts, batch, lr=lr, fused=variant.compute in ("fused", "layers"),
+        padded=variant.step != "exact", captured=variant.captured, layered=variant.compute == "layers", seed=seed, ranks=count,
         cache_rows=placed.cache_rows, objective=objective,
     )  # fmt: skip

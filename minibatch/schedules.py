@@ -14,7 +14,7 @@ PLATEAU: dict[str, Any] = {"factor": 0.5, "patience": 3}
 """Half the rate after more than so many epochs without a better metric of valid ids."""
 
 
-class Schedule:
+class RateSchedule:
     """One of NAMES, stepped once an epoch; it sets the optimizer's rate, a captured step's too."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, epochs: int, objective: Objective) -> None:

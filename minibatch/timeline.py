@@ -39,7 +39,7 @@ class Span:
     end_s: float
 
 
-class Trace:
+class SpanTrace:
     """Collects spans until there are `room` of them; on a GPU between events of the current stream."""
 
     def __init__(self, device: str, room: int = 40 * (SHOWN + SKIPPED)) -> None:

@@ -13,10 +13,10 @@ from torch import nn
 
 from harness.store import write_atomically
 from minibatch import models, objectives
-from minibatch.batches import Batch, Loader, ahead
+from minibatch.batches import Batch, BatchLoader, ahead
 from minibatch.graphs import Graph, GraphError
 from minibatch.objectives import Objective
-from minibatch.timeline import TRAINING, Trace
+from minibatch.timeline import TRAINING, SpanTrace
 
 Say = Callable[[int, int], None]
 """Called with (batches done, batches in all)."""
@@ -41,13 +41,13 @@ class Epoch:
     spent `sampling` and slicing `features`."""
 
 
-def moved(batches: Iterator[Batch], device: str, trace: Trace | None = None) -> Iterator[Batch]:
+def move_batches(batches: Iterator[Batch], device: str, trace: SpanTrace | None = None) -> Iterator[Batch]:
     return ahead(batches, device, trace) if device == "cuda" else batches
 
 
-def one_pass(
+def train_pass(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[Any], number: int, total: int, *,
-    loss_of: Callable[[Any], torch.Tensor], counted: Callable[[Any], tuple[int, int]], say: Say, trace: Trace,
+    loss_of: Callable[[Any], torch.Tensor], counted: Callable[[Any], tuple[int, int]], say: Say, trace: SpanTrace,
 ) -> Epoch:  # fmt: skip
     """Train on each batch as it comes; `counted` says its sampled edges and nodes, before it is computed with."""
     model.train()
@@ -76,11 +76,11 @@ def one_pass(
 
 
 def train_epoch(
-    model: nn.Module, optimizer: torch.optim.Optimizer, loader: Loader, ids: torch.Tensor, number: int, device: str,
-    say: Say = nothing, trace: Trace | None = None, objective: Objective | None = None,
+    model: nn.Module, optimizer: torch.optim.Optimizer, loader: BatchLoader, ids: torch.Tensor, number: int, device: str,
+    say: Say = nothing, trace: SpanTrace | None = None, objective: Objective | None = None,
 ) -> Epoch:  # fmt: skip
     """One pass over the seeds `ids` in their order; `trace` gets the spans of its first batches."""
-    trace, objective = trace or Trace(device, room=0), objective or objectives.of(loader.graph)
+    trace, objective = trace or SpanTrace(device, room=0), objective or objectives.of(loader.graph)
     made = {"sampling": 0.0, "features": 0.0}
 
     def counted(batch: Batch) -> tuple[int, int]:
@@ -91,8 +91,8 @@ def train_epoch(
         trace.add(f"thread {worker + 1}", "features", sampled, sliced)
         return batch.edges, len(batch.nodes)
 
-    epoch = one_pass(
-        model, optimizer, moved(loader.epoch(ids, number), device, trace), number, -(-len(ids) // loader.batch),
+    epoch = train_pass(
+        model, optimizer, move_batches(loader.epoch(ids, number), device, trace), number, -(-len(ids) // loader.batch),
         loss_of=lambda batch: objective.loss(model(batch.hops[::-1], inputs_of(batch, device)), batch.y),
         counted=counted, say=say, trace=trace,
     )  # fmt: skip
@@ -106,22 +106,22 @@ def inputs_of(batch: Batch, device: str) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sampled_outputs(
-    model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = nothing
+def infer_sampled(
+    model: nn.Module, loader: BatchLoader, ids: torch.Tensor, device: str, say: Say = nothing
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(logits, labels) of batches of these ids, from sampled neighbourhoods (the loader's fanouts)."""
     model.eval()
     total = -(-len(ids) // loader.batch)
-    for number, batch in enumerate(moved(loader.epoch(ids, -1), device)):
+    for number, batch in enumerate(move_batches(loader.epoch(ids, -1), device)):
         yield model(batch.hops[::-1], inputs_of(batch, device)), batch.y
         say(number + 1, total)
 
 
-def sampled_accuracy(
-    model: nn.Module, loader: Loader, ids: torch.Tensor, device: str, say: Say = nothing
+def measure_sampled_accuracy(
+    model: nn.Module, loader: BatchLoader, ids: torch.Tensor, device: str, say: Say = nothing
 ) -> float | None:
     """The objective's metric of `ids`, from sampled neighbourhoods: the share that is labelled rightly where labels are classes."""
-    return objectives.of(loader.graph).metric_of(sampled_outputs(model, loader, ids, device, say))
+    return objectives.of(loader.graph).metric_of(infer_sampled(model, loader, ids, device, say))
 
 
 FULL_BYTES = 256 << 20
@@ -147,7 +147,7 @@ def full_outputs(model: nn.Module, graph: Graph, ids: torch.Tensor, say: Say = n
     model.eval()
     ids = ids.to(graph.features.device)
     h = graph.features.float() if graph.features.device.type == "cpu" else graph.features.to(torch.bfloat16)
-    if isinstance(model, models.Own):
+    if isinstance(model, models.UserModel):
         degree = graph.rowptr[1:] - graph.rowptr[:-1]
         rows = torch.repeat_interleave(torch.arange(graph.nodes, device=h.device), degree)
         return model.whole(h, torch.stack([graph.col.long(), rows]))[ids]

@@ -36,7 +36,7 @@ def run(
     records: dict[str, list[Any]] = {name: [] for name in sides}
     for name, trainer in sides.items():
         trainer.prepare()
-        if said := audit.of_rung(trainer):
+        if said := audit.of_variant(trainer):
             raise GraphError(f"epochs with {_of(name, sources)} are not timed: {said}")
         trainer.epoch(training.order(graph, seed, 0).to(graph.col.device), 0)  # not timed: the first is slower
     for number in range(1, pairs + 1):

@@ -39,7 +39,7 @@ def _plan(draft: Draft, round_: int) -> Draft:
         {"kind": "plan", "round": round_, "plan": draft.plan.id, "text": text, **_expected(draft.plan)}
     )
     if isinstance(answer, dict):
-        return draft.model_copy(update={"plan": edited_plan(draft.plan, answer["edit"])})
+        return draft.model_copy(update={"plan": edit_plan(draft.plan, answer["edit"])})
     return draft if answer == "yes" else _refused(draft, answer)
 
 
@@ -47,7 +47,7 @@ def _expected(plan: Plan) -> dict[str, str | float | None]:
     return {"why": plan.rationale, "expected_speedup": plan.expected_speedup}
 
 
-def edited_plan(plan: Plan, text: str) -> Plan:
+def edit_plan(plan: Plan, text: str) -> Plan:
     """Raises ValueError where the text has no step."""
     title, *steps = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     if not steps:

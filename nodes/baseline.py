@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
-from harness.judge.comparisons import timed_beside
+from harness.judge.comparisons import time_baseline_beside
 from nodes.context import Context
 from nodes.memory import recall
 from nodes.roles import Attempt
@@ -21,7 +21,7 @@ def baseline(state: State, runtime: Runtime[Context]) -> dict:
     verdict = evaluator.verify(evaluator.build(settings.source))
     draft = _timed(state["draft"], settings.source, context) if verdict.passed and "draft" in state else None
     if draft is not None and draft.verdict is not None and draft.verdict.timings:
-        verdict = timed_beside(
+        verdict = time_baseline_beside(
             verdict, draft.verdict
         )  # a problem's own Model: it is right by definition, and was timed there
     elif verdict.passed:

@@ -8,7 +8,7 @@ from langgraph.runtime import Runtime
 
 from nodes import ledger
 from nodes.context import Context
-from nodes.memory import recalled
+from nodes.memory import recall_lessons
 from nodes.roles import CoderAnswer, CoderRequest, Conversation
 from nodes.side_by_side import each
 from nodes.state import Draft, State
@@ -30,7 +30,7 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
 def _write(draft: Draft, state: State, context: Context) -> Draft:
     began = time.monotonic()
     announce(draft, context)
-    return answered(draft, context.policies["coder"].coder(asked(draft, state, context)), began, context)
+    return apply_answer(draft, context.policies["coder"].coder(make_request(draft, state, context)), began, context)
 
 
 def announce(draft: Draft, context: Context) -> None:
@@ -46,7 +46,7 @@ def conversation(draft: Draft, context: Context) -> Conversation:
     return Conversation.model_validate_json(context.store.get(name)) if name else Conversation()
 
 
-def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
+def make_request(draft: Draft, state: State, context: Context) -> CoderRequest:
     """What the coder is asked for this draft: its first source, or a repair."""
     return CoderRequest(
         spec=context.visible_spec(state),
@@ -60,7 +60,7 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
         outcome=draft.verdict.outcome if draft.verdict else None,
         repair=draft.repairs + 1 if draft.candidate else 0,
         round=state["round"],
-        memory=recalled(state.get("memory", ""), context.store),
+        memory=recall_lessons(state.get("memory", ""), context.store),
         incumbent_source=context.store.get(state["incumbent"].candidate),
         reference=context.reference(),
         timings=state["incumbent"].timings,
@@ -71,20 +71,20 @@ def asked(draft: Draft, state: State, context: Context) -> CoderRequest:
     )
 
 
-def answered(draft: Draft, answer: CoderAnswer, began: float, context: Context) -> Draft:
+def apply_answer(draft: Draft, answer: CoderAnswer, began: float, context: Context) -> Draft:
     """The draft with the answer's source, or with why there is none."""
     draft = draft.model_copy(update={"spec_doubt": answer.spec_doubt or draft.spec_doubt})
     if not answer.source.strip():
-        return refused(draft, answer.reason or "the coder gave no source and no reason", began)
-    return written(draft, context.store.put(answer.source), began, answer.reason)
+        return refuse_draft(draft, answer.reason or "the coder gave no source and no reason", began)
+    return write_source(draft, context.store.put(answer.source), began, answer.reason)
 
 
-def refused(draft: Draft, why: str, began: float) -> Draft:
+def refuse_draft(draft: Draft, why: str, began: float) -> Draft:
     took = draft.seconds + time.monotonic() - began
     return draft.model_copy(update={"refused": why, "objection": "", "seconds": took})
 
 
-def written(draft: Draft, candidate: str, began: float, notes: str = "") -> Draft:
+def write_source(draft: Draft, candidate: str, began: float, notes: str = "") -> Draft:
     """The draft with that source, to be built and judged anew; `notes` is what the coder says of it.
 
     The same source with notes answers a reviewer's objection: it is built, checked and timed, which decides.
@@ -93,7 +93,7 @@ def written(draft: Draft, candidate: str, began: float, notes: str = "") -> Draf
         draft = draft.model_copy(update={"remarks": (*draft.remarks, f"coder: {' '.join(notes.split())}")})
     answers_objection = bool(draft.objection and draft.candidate == candidate and notes.strip())
     if candidate == (draft.candidate or draft.plan.base) and not answers_objection:
-        return refused(draft, "the coder returned the source unchanged", began)
+        return refuse_draft(draft, "the coder returned the source unchanged", began)
     repairs = draft.repairs + 1 if draft.candidate else 0
     update = {"candidate": candidate, "build": None, "verdict": None, "repairs": repairs, "objection": ""}
     update |= {"agreed": candidate} if answers_objection else {}

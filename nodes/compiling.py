@@ -15,7 +15,7 @@ STEP = "compile the reference"
 _found: Once[tuple[str, str]] = Once()
 
 
-def compiled(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
+def compile_kernel(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
     """(source, ""), or ("", one sentence why there is none); worked out once in this process."""
     name = digest(spec.model_dump_json(), reference, device.device, device.architecture)
     return _found.get(name, lambda: _compiled(spec, reference, device))

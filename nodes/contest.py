@@ -13,7 +13,7 @@ from langgraph.runtime import Runtime
 from harness.records import Comparison, Outcome
 from harness.timing.comparison import MARGIN
 from nodes.context import Context
-from nodes.evidence import seen_again
+from nodes.evidence import find_latest_timings
 from nodes.memory import learn
 from nodes.roles import Attempt
 from nodes.select import attempt_of, unfit
@@ -126,7 +126,7 @@ def _again(attempt: Attempt, state: State, context: Context) -> dict:
     context.say("contest", f"{attempt.plan.title}: {words}")
     attempts = [after if one is attempt else one for one in state["attempts"]]
     if reason:
-        seen = seen_again([draft], incumbent, state["settings"])
+        seen = find_latest_timings([draft], incumbent, state["settings"])
         return {"attempts": attempts} | ({"incumbent": incumbent.model_copy(update={"seen": seen})} if seen else {})
     faster = Incumbent(candidate=attempt.candidate, verdict=verdict, round=attempt.round)
     return {"attempts": attempts, "incumbent": faster, "stale_rounds": 0}

@@ -41,11 +41,11 @@ def trials(draft: Draft, settings: Settings, store: Store) -> str:
     if rules_only(settings) and not draft.trials:
         return ""
     if draft.verdict is not None and draft.candidate not in ("", settings.source):
-        ledger.judged(store, draft.verdict)
+        ledger.record_verdict(store, draft.verdict)
     return ledger.snapshot(store, (*draft.trials, draft.candidate))
 
 
-def seen_again(drafts: Sequence[Draft], incumbent: Incumbent, settings: Settings) -> tuple[Timing, ...]:
+def find_latest_timings(drafts: Sequence[Draft], incumbent: Incumbent, settings: Settings) -> tuple[Timing, ...]:
     """The incumbent's timings in the last contest of these drafts; () where it was in none."""
     contests = [draft.verdict.timings for draft in drafts if draft.verdict is not None and draft.verdict.timings]
     if not contests:

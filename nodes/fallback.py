@@ -16,7 +16,7 @@ from langgraph.runtime import Runtime
 
 from harness.evaluate import Evaluator
 from harness.judge.quick import Case
-from harness.judge.search import CASES, spread
+from harness.judge.search import CASES, spread_evenly
 from harness.records import Comparison, Timing, Verdict
 from harness.timing.comparison import MARGIN
 from nodes.context import Context
@@ -78,7 +78,7 @@ def beside_the_source(evaluator: Evaluator, winner: Verdict, source: str) -> tup
     for remainder in dict.fromkeys([*fitting[:1], *fitting[-1:]]):  # what just misses a pack only where the first loses
         workloads = [longer(workload, axis, remainder) for workload in suite]
         cases = [(workload, cache) for workload in workloads for cache in evaluator.caches(workload)]
-        timings += _contended(evaluator, winner.candidate, source, spread(cases, CASES[evaluator.device]))
+        timings += _contended(evaluator, winner.candidate, source, spread_evenly(cases, CASES[evaluator.device]))
         version = slower(spec, axis, timings, MARGIN[evaluator.device])
         if version is None:
             return None
@@ -116,7 +116,7 @@ def _judged(
 def _contended(evaluator: Evaluator, candidate: str, source: str, cases: list[Case]) -> tuple[Timing, ...]:
     """Beside the source. Raises Unsupported where one of them fails there: no spec says that it must not."""
     try:
-        quick = evaluator.contend(evaluator.build(candidate), {"baseline": source}, cases)
+        quick = evaluator.compare_briefly(evaluator.build(candidate), {"baseline": source}, cases)
     except RuntimeError as fault:
         raise Unsupported(str(fault)) from None
     if not quick.timings:

@@ -44,7 +44,7 @@ def _judged(state: State, context: Context) -> dict:
     evaluator, settings, incumbent = context.evaluator, state["settings"], state["incumbent"]
     watched = evaluator.draw_again(evaluator.sanitize(incumbent.verdict), baseline=settings.source)
     if watched.passed and not is_problem(settings):  # a module's neighbours are other modules' kernels
-        watched = evaluator.measure_elsewhere(watched, baseline=settings.source)
+        watched = evaluator.measure_other_contexts(watched, baseline=settings.source)
     update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}
     if not watched.passed:
         return {"disqualified": f"{watched.outcome}: {watched.reason}", **_answer(state, watched)}

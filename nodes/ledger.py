@@ -16,7 +16,7 @@ from harness.records import Build, Cache, Interval, Outcome, Timing, Verdict
 from harness.store import Store, digest
 from harness.timing import comparison
 from kernels.spec import Device, Frozen
-from nodes.policies.trim import trimmed
+from nodes.policies.trim import trim
 
 if TYPE_CHECKING:
     from nodes.roles import Attempt
@@ -28,7 +28,7 @@ NOTE_CHARS, REASON_CHARS, RESOURCE_CHARS = 160, 160, 60
 MOST_KERNELS, MOST_GAINS = 3, 16
 
 
-class Gain(Frozen):
+class LedgerGain(Frozen):
     """Of one workload in one cache state, over the baseline."""
 
     workload: str
@@ -39,7 +39,7 @@ class Gain(Frozen):
     time_us: float
 
 
-class Trial(Frozen):
+class LedgerEntry(Frozen):
     """One source, and what is known of it."""
 
     candidate: str
@@ -51,7 +51,7 @@ class Trial(Frozen):
     reason: str = ""
     resources: dict[str, str] = Field(default_factory=dict)
     """Kernel -> registers, spills, shared memory, as the compiler said."""
-    gains: tuple[Gain, ...] = ()
+    gains: tuple[LedgerGain, ...] = ()
     official: bool = False
     """Whether they are the verdict's; of short comparisons otherwise."""
 
@@ -60,11 +60,11 @@ class _Pairs(Frozen):
     ratios: tuple[float, ...]
 
 
-def trial(store: Store, candidate: str) -> Trial:
-    return store.kept(KIND, candidate, Trial) or Trial(candidate=candidate)
+def trial(store: Store, candidate: str) -> LedgerEntry:
+    return store.find_record(KIND, candidate, LedgerEntry) or LedgerEntry(candidate=candidate)
 
 
-def record(store: Store, candidate: str, **known: object) -> Trial:
+def record(store: Store, candidate: str, **known: object) -> LedgerEntry:
     """What is known of a source now; fields that are not named stay."""
     update = {name: value for name, value in known.items() if value or name == "reason"}
     found = trial(store, candidate).model_copy(update=update)
@@ -72,7 +72,7 @@ def record(store: Store, candidate: str, **known: object) -> Trial:
     return found
 
 
-def built(store: Store, build: Build, note: str = "") -> None:
+def record_build(store: Store, build: Build, note: str = "") -> None:
     kernels = list(build.resources.items())[:MOST_KERNELS]
     record(
         store, build.candidate, note=" ".join(note.split())[:NOTE_CHARS],
@@ -82,10 +82,10 @@ def built(store: Store, build: Build, note: str = "") -> None:
     )  # fmt: skip
 
 
-def judged(store: Store, verdict: Verdict) -> None:
+def record_verdict(store: Store, verdict: Verdict) -> None:
     """With the verdict's times, where it has some."""
     if verdict.build is not None:
-        built(store, verdict.build)
+        record_build(store, verdict.build)
     update: dict[str, object] = {"outcome": verdict.outcome, "checked": True, "reason": _first_line(verdict.reason)}
     if verdict.timings:
         gains = tuple(gain(timing) for timing in verdict.timings[:MOST_GAINS])
@@ -93,7 +93,7 @@ def judged(store: Store, verdict: Verdict) -> None:
     record(store, verdict.candidate, **update)
 
 
-def timed(store: Store, candidate: str, timings: Sequence[Timing]) -> None:
+def record_times(store: Store, candidate: str, timings: Sequence[Timing]) -> None:
     """With a short comparison's times beside those of other workloads; a verdict's stay."""
     known = trial(store, candidate)
     if known.official:
@@ -103,9 +103,9 @@ def timed(store: Store, candidate: str, timings: Sequence[Timing]) -> None:
     record(store, candidate, gains=tuple(gains.values())[:MOST_GAINS])
 
 
-def gain(timing: Timing) -> Gain:
+def gain(timing: Timing) -> LedgerGain:
     rounded = Interval(**{name: round(value, 4) for name, value in timing.speedup.model_dump().items()})
-    return Gain(
+    return LedgerGain(
         workload=timing.workload.label,
         cache=timing.cache,
         speedup=rounded,
@@ -114,7 +114,7 @@ def gain(timing: Timing) -> Gain:
     )
 
 
-def pooled(
+def pool_samples(
     store: Store, mine: str, rivals: Mapping[str, str], timing: Timing, pairs: Mapping[str, Sequence[float]], on: Device
 ) -> Timing:
     """The timing of `mine` by all samples that were ever taken of each pair at this workload, these among them.
@@ -135,7 +135,7 @@ def pooled(
 def _pooled(store: Store, mine: str, other: str, timing: Timing, ratios: Sequence[float]) -> list[float]:
     first, second = sorted((mine, other))
     key = digest(PAIRS, first, second, timing.workload.label, timing.cache)
-    kept = store.kept(PAIRS, key, _Pairs)
+    kept = store.find_record(PAIRS, key, _Pairs)
     new = tuple(ratios if first == mine else (1 / ratio for ratio in ratios))
     every = ((kept.ratios if kept else ()) + new)[-MOST_PAIRS:]
     store.keep(PAIRS, key, _Pairs(ratios=every))
@@ -148,17 +148,17 @@ def snapshot(store: Store, candidates: Iterable[str]) -> str:
     return store.put(json.dumps(found, sort_keys=True)) if found else ""
 
 
-def read(store: Store, names: Iterable[str]) -> tuple[Trial, ...]:
+def read(store: Store, names: Iterable[str]) -> tuple[LedgerEntry, ...]:
     """The sources of those snapshots, each as the last of them knows it, in the order of their first."""
-    found: dict[str, Trial] = {}
+    found: dict[str, LedgerEntry] = {}
     for name in filter(None, names):
         for one in json.loads(store.get(name)):
-            known = Trial.model_validate(one)
+            known = LedgerEntry.model_validate(one)
             found[known.candidate] = known
     return tuple(found.values())
 
 
-def every(store: Store) -> tuple[Trial, ...]:
+def every(store: Store) -> tuple[LedgerEntry, ...]:
     """All sources of this store, as they are known now, those that were written first first."""
     folder = store.folder / "records" / KIND
     paths = (
@@ -169,7 +169,7 @@ def every(store: Store) -> tuple[Trial, ...]:
     return tuple(trial(store, path.stem) for path in paths)
 
 
-def rows(trials: Sequence[Trial], attempts: Sequence[Attempt], most: int | None = None) -> list[str]:
+def rows(trials: Sequence[LedgerEntry], attempts: Sequence[Attempt], most: int | None = None) -> list[str]:
     """A line a source, the last `most`: its name, what is new in it, how it ended, its gains, why it was not kept."""
     tried = {attempt.candidate: attempt for attempt in attempts if attempt.candidate}
     shown = trials if most is None else trials[-most:]
@@ -196,10 +196,10 @@ def rows(trials: Sequence[Trial], attempts: Sequence[Attempt], most: int | None 
     return said
 
 
-def _said(gain: Gain) -> str:
+def _said(gain: LedgerGain) -> str:
     return f"{gain.speedup.median:.3f} [{gain.speedup.low:.3f}, {gain.speedup.high:.3f}]"
 
 
 def _first_line(text: str) -> str:
-    lines = trimmed(text).splitlines()
+    lines = trim(text).splitlines()
     return next((" ".join(line.split())[:REASON_CHARS] for line in lines if line.strip()), "")

@@ -145,6 +145,6 @@ def recall(store: BaseStore | None, state: State, spec: Spec, own: Store) -> str
     return key
 
 
-def recalled(key: str, own: Store) -> tuple[Lesson, ...]:
-    found = own.kept("memory", key, Recalled) if key else None
+def recall_lessons(key: str, own: Store) -> tuple[Lesson, ...]:
+    found = own.find_record("memory", key, Recalled) if key else None
     return found.lessons if found else ()

@@ -6,8 +6,8 @@ from langgraph.runtime import Runtime
 
 from nodes import ledger
 from nodes.context import Context
-from nodes.memory import recalled
-from nodes.reviewer import refused
+from nodes.memory import recall_lessons
+from nodes.reviewer import refuse_draft
 from nodes.roles import Objection, PlannerRequest
 from nodes.state import Draft, State, Stop
 from nodes.stops import standing
@@ -34,7 +34,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             sources=sources,
             width=width,
             round=state["round"],
-            memory=recalled(state.get("memory", ""), context.store),
+            memory=recall_lessons(state.get("memory", ""), context.store),
             reference="" if settings.exact else context.reference(),  # it sums in an order of its own
             ledger=ledger.read(context.store, (attempt.trials for attempt in attempts)),
             standing=standing(state),
@@ -43,7 +43,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
         )
     )
     if not plans and objected:
-        return {"drafts": [*kept, *(refused(draft) for draft in objected)]}
+        return {"drafts": [*kept, *(refuse_draft(draft) for draft in objected)]}
     if not plans:
         return {"stop": Stop.EXHAUSTED}
     drafts = {draft.plan.id: draft for draft in kept}

@@ -17,7 +17,7 @@ def profiler(state: State, runtime: Runtime[Context]) -> dict:
         return begun
     # Once for the run: what is measured again after a kill would be other words, and an answer paid for twice.
     known = state.get("device")
-    device = known if known is not None and known.compute else context.evaluator.measured_facts()
+    device = known if known is not None and known.compute else context.evaluator.measure_facts()
     probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate))
     finding = context.policies["profiler"].profiler(
         ProfilerRequest(

@@ -31,7 +31,7 @@ def review_plans(state: State, runtime: Runtime[Context]) -> dict:
         if review.agrees:
             return draft.model_copy(update={"agreed": draft.plan.id})
         objected = _objected(draft, review)
-        return refused(objected) if draft.revisions >= REVISIONS or budget_stop(state) else objected
+        return refuse_draft(objected) if draft.revisions >= REVISIONS or budget_stop(state) else objected
 
     return {"drafts": each(reviewed, state["drafts"], state["settings"].width)}
 
@@ -48,7 +48,7 @@ def review_candidates(state: State, runtime: Runtime[Context]) -> dict:
         if review.agrees:
             return draft.model_copy(update={"agreed": draft.candidate})
         objected = _objected(draft, review)
-        return refused(objected) if draft.repairs >= settings.repairs or budget_stop(state) else objected
+        return refuse_draft(objected) if draft.repairs >= settings.repairs or budget_stop(state) else objected
 
     return {"drafts": each(reviewed, state["drafts"], state["settings"].width)}
 
@@ -58,7 +58,7 @@ def _objected(draft: Draft, review: Review) -> Draft:
     return draft.model_copy(update={"objection": said, "remarks": (*draft.remarks, f"reviewer: {said}")})
 
 
-def refused(draft: Draft) -> Draft:
+def refuse_draft(draft: Draft) -> Draft:
     """Given up for what the reviewer has against it."""
     return draft.model_copy(update={"refused": f"the reviewer does not agree: {draft.objection}", "objection": ""})
 

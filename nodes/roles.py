@@ -11,7 +11,7 @@ from pydantic import Field
 
 from harness.records import Bound, DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
-from nodes.ledger import Trial
+from nodes.ledger import LedgerEntry
 from nodes.lesson import Lesson
 from nodes.options import Role
 from nodes.rewrites.specialize.version import Version
@@ -227,7 +227,7 @@ class PlannerRequest(Frozen):
     """What earlier runs learned of this family on such a device, the most telling first."""
     reference: str = ""
     """The text of the kernel's reference.py; "" where there is none, or where a module says what is right."""
-    ledger: tuple[Trial, ...] = ()
+    ledger: tuple[LedgerEntry, ...] = ()
     """Every source that the run has tried."""
     standing: Standing | None = None
     tools: bool = False
@@ -260,7 +260,7 @@ class CoderRequest(Frozen):
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()
-    ledger: tuple[Trial, ...] = ()
+    ledger: tuple[LedgerEntry, ...] = ()
     standing: Standing | None = None
     stale_rounds: int = 0
     """Rounds since the incumbent last changed."""
@@ -345,7 +345,7 @@ class ReviewRequest(Frozen):
     tools: tuple[str, ...] = ()
     """What the coder's tools said of its sources, oldest first, where it worked with tools."""
     attempts: tuple[Attempt, ...] = ()
-    ledger: tuple[Trial, ...] = ()
+    ledger: tuple[LedgerEntry, ...] = ()
     round: int = 1
 
 

@@ -6,7 +6,7 @@ from langgraph.runtime import Runtime
 
 from harness.records import Comparison, Interval, Suite, Verdict
 from nodes.context import Context
-from nodes.evidence import evidence, seen_again, trials
+from nodes.evidence import evidence, find_latest_timings, trials
 from nodes.roles import Attempt
 from nodes.state import Draft, Incumbent, State
 
@@ -31,7 +31,7 @@ def select(state: State, runtime: Runtime[Context]) -> dict:
     if winner is not None and winner.verdict is not None:
         incumbent = Incumbent(candidate=winner.candidate, verdict=winner.verdict, round=round_)
         update |= {"incumbent": incumbent, "stale_rounds": 0}
-    elif seen := seen_again(drafts, state["incumbent"], state["settings"]):
+    elif seen := find_latest_timings(drafts, state["incumbent"], state["settings"]):
         update["incumbent"] = state["incumbent"].model_copy(update={"seen": seen})
     return update
 

@@ -63,7 +63,7 @@ class Settings(RunOptions):
     command: str = ""
     """The command line that does the same again."""
 
-    def changed(self, **fields: Any) -> Settings:
+    def with_changes(self, **fields: Any) -> Settings:
         """With other values of those fields; one of a group is named without it."""
         return Settings.model_validate(dict(self) | fields)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.records import Verdict, light_by_cache
+from harness.records import Verdict, sol_by_cache
 from nodes.options import StopRule
 from nodes.roles import Standing
 from nodes.state import Spent, State, Stop
@@ -14,7 +14,7 @@ def light_fraction(verdict: Verdict) -> float | None:
     None where no bound is known. A kernel at the limit of memory may have half of its time left to gain with a hot
     last-level cache, and one whose cold timings drown in latency may be at the limit with a hot one.
     """
-    return min(light_by_cache(verdict.timings).values(), default=None)
+    return min(sol_by_cache(verdict.timings).values(), default=None)
 
 
 def budget_stop(state: State) -> Stop | None:

@@ -51,13 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A contest in this process ends after as few samples as there may be."""
+    """A comparison in this process ends after as few samples as there may be."""
     monkeypatch.setitem(PROTOCOLS, "cpu", tests.machine.short())
 
 
 @pytest.fixture
 def short_run(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole run too, whose topic is not its contests: what they leave unclear is not contested again."""
+    """A whole run too, whose topic is not its comparisons: what they leave unclear is not contested again."""
     monkeypatch.setattr("nodes.contest.MOST", 0)
 
 

@@ -1,6 +1,6 @@
 """Imported by whoever runs tests: what the programs here and those forked from them take this machine for.
 
-Argument sets of a contest fill half of the last-level cache, and three times it. On a server of 260 MiB that is a
+Argument sets of a comparison fill half of the last-level cache, and three times it. On a server of 260 MiB that is a
 gigabyte for each case, which takes longer than the samples; cold calls are cold with less, for their lines are flushed.
 What the device reaches at most is shown and decides nothing, and is measured anew wherever another test is at work.
 """
@@ -21,13 +21,13 @@ def caches() -> dict[int, int]:
 
 
 def short() -> Protocol:
-    """As few samples as there may be. Beside other tests a contest would go on for a second more, in vain: intervals do not
+    """As few samples as there may be. Beside other tests a comparison would go on for a second more, in vain: intervals do not
     become narrow there."""
     return replace(PROTOCOLS["cpu"], patience_s=0.0)
 
 
 def hurry() -> None:
-    """For a program of its own that goes through a whole run: short contests, and none again of what they leave unclear."""
+    """For a program of its own that goes through a whole run: short comparisons, and none again of what they leave unclear."""
     from nodes import contest
 
     PROTOCOLS["cpu"], contest.MOST = short(), 0

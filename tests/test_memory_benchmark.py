@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.memory import PAIRS, best, place, reached
+from benchmarks.memory import PAIRS, best, first_round_at, place
 from harness.records import Interval
 from harness.report.result import AttemptRow, PlanRow, Result
 from kernels import catalog
@@ -34,5 +34,5 @@ def result(*speedups: float | None) -> Result:
 def test_what_is_counted_is_the_first_round_that_is_fast_enough() -> None:
     slow, quick = result(None, 1.2, None, 1.5), result(1.48)
     assert best(slow) == 1.5 and best(quick) == 1.48 and best(result(None)) == 1.0
-    assert (reached(slow, 1.45), reached(quick, 1.45)) == (4, 1)
-    assert reached(quick, 1.6) == 2 and reached(slow, 1.0) == 0
+    assert (first_round_at(slow, 1.45), first_round_at(quick, 1.45)) == (4, 1)
+    assert first_round_at(quick, 1.6) == 2 and first_round_at(slow, 1.0) == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import run as door
-from graph.runs import Run
+from graph.runs import RunFolder
 from tests import forked
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -432,7 +432,7 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(call: Call, kernel: Path
     record = json.loads(branched.stdout)
     assert record["rounds"] == 1 and f"forked from a at checkpoint {point['checkpoint']}" in record["notices"]
     assert record["command"].startswith(f"python run.py fork a --checkpoint {point['checkpoint']} ")
-    assert set(Run.find(tmp_path / "runs", "b").record.settings.chat.models.values()) == {"another"}
+    assert set(RunFolder.find(tmp_path / "runs", "b").record.settings.chat.models.values()) == {"another"}
 
     written = call("export", "a", "--samples", "a.csv")
     assert written.returncode == 0 and written.stdout == "a.csv\n", written.stderr

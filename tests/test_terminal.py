@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import run as door
-from graph.session import Door
+from graph.session import RunService
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    Door(tmp_path, paper_context(Script({1: ["speed 1.3"]}))).start(
+    RunService(tmp_path, paper_context(Script({1: ["speed 1.3"]}))).start(
         record(settings(rounds=1, baseline="plain ×")), BASELINE, Silent(), nobody
     )
     return tmp_path

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sympy
 
-from compiler.codegen.kernels import Function, _packed, accumulators, indented, open_text, signature, wait
+from compiler.codegen.kernels import KernelFunction, _packed, accumulators, indent, open_text, signature, wait
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.index import index_is_divided
 from compiler.draft.partition import FLAT
 from compiler.draft.printing import Scope, index_text
-from compiler.program import PackedKernel, Program
+from compiler.program import KernelProgram, PackedKernel
 
 
 def takes(kernel: PackedKernel) -> bool:
@@ -20,7 +20,9 @@ def takes(kernel: PackedKernel) -> bool:
     return one_loop and all(m.stage == 0 for m in folds) and not index_is_divided([kernel.rows])
 
 
-def columns_function(program: Program, kernel: PackedKernel, name: str, narrow: bool, pdl: bool) -> Function:
+def columns_function(
+    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, pdl: bool
+) -> KernelFunction:
     """`template <int Lanes, int Deep, int Split, int Unroll>`: blockIdx.x / Split is the tile, the rest the part of the rows."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
@@ -34,7 +36,7 @@ def columns_function(program: Program, kernel: PackedKernel, name: str, narrow: 
     top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / Split) * Lanes + across;")
     wait(top, pdl, "Split")
     hoist(text, [text.value(m) for m in folds], 0, top, {})
-    top.lines += indented(accumulators(text, folds, True), 1)
+    top.lines += indent(accumulators(text, folds, True), 1)
     body = Scope(2, top)
     made = run_pass(text, body, folds, [], array=True)
     top.line(f"if ({pack} < {end}) {{")
@@ -60,4 +62,6 @@ def columns_function(program: Program, kernel: PackedKernel, name: str, narrow: 
         "template <int Lanes, int Deep, int Split, int Unroll>",
         f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *top.lines, "}", "",
     ]  # fmt: skip
-    return Function(name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel)
+    return KernelFunction(
+        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel
+    )

@@ -11,8 +11,8 @@ from pathlib import Path
 import sympy
 import torch
 
-from compiler.codegen.host import File
-from compiler.codegen.kernels import Function, in_axes, indented, row_stores, signature
+from compiler.codegen.host import HostFile
+from compiler.codegen.kernels import KernelFunction, in_axes, indent, row_stores, signature
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr
@@ -20,7 +20,7 @@ from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import STORED, Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
-from compiler.program import PackedKernel, Program
+from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, KernelPlan, Rows, Schedule
 
 PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
@@ -48,7 +48,7 @@ class CpuText(Text):
     over_lanes = "#pragma omp simd"
     bound = "const auto&"
 
-    def __init__(self, program: Program, kernel: PackedKernel) -> None:
+    def __init__(self, program: KernelProgram, kernel: PackedKernel) -> None:
         super().__init__(program, kernel, "int64_t", False)
         self.lanes = self.width if self.width > 1 else STRIP
         self.lane_name = str(self.lane) if self.width > 1 else self.fresh("lane")
@@ -87,17 +87,17 @@ class CpuText(Text):
         pack, lane = self.kernel.pack, self.lane_name
         return [
             self.over_lanes, f"for (int64_t {lane} = 0; {lane} < count; ++{lane}) {{",
-            f"    const int64_t {pack} = first + {lane};", *indented(made, 1), "}",
+            f"    const int64_t {pack} = first + {lane};", *indent(made, 1), "}",
         ]  # fmt: skip
 
     def over_packs(self, made: list[str], begin: str, end: str) -> list[str]:
         """The lines for each pack or strip from `begin` to `end`."""
         if self.width > 1:
             pack = self.kernel.pack
-            return [f"for (int64_t {pack} = {begin}; {pack} < {end}; ++{pack}) {{", *indented(made, 1), "}"]
+            return [f"for (int64_t {pack} = {begin}; {pack} < {end}; ++{pack}) {{", *indent(made, 1), "}"]
         return [
             f"for (int64_t first = {begin}; first < {end}; first += {STRIP}) {{",
-            f"    const int64_t count = {end} - first < {STRIP} ? {end} - first : {STRIP};", *indented(made, 1), "}",
+            f"    const int64_t count = {end} - first < {STRIP} ? {end} - first : {STRIP};", *indent(made, 1), "}",
         ]  # fmt: skip
 
     def accumulators(self, names: dict[Member, str], deep: str = "") -> list[str]:
@@ -123,13 +123,15 @@ def _names(text: CpuText, folds: list[Member], word: str = "") -> dict[Member, s
     return {m: text.fresh(f"{m.definition.origin}_{m.definition.kind}{word}") for m in folds}
 
 
-def _finished(text: CpuText, kernel: PackedKernel, name: str, lines: list[str], parameters, arguments) -> Function:
+def _finished(
+    text: CpuText, kernel: PackedKernel, name: str, lines: list[str], parameters, arguments
+) -> KernelFunction:
     given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
     whole = "\n".join([f"void {name}({given}) {{", *lines, "}", ""])
-    return Function(name, whole, tuple(parameters), tuple(arguments), (), kernel)
+    return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
 
 
-def rows_function(program: Program, kernel: PackedKernel, name: str) -> Function:
+def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> KernelFunction:
     """Rows from `begin` to `end`, each stage of reductions a loop over the row."""
     text = CpuText(program, kernel)
     stores = stores_of(text)
@@ -149,14 +151,14 @@ def rows_function(program: Program, kernel: PackedKernel, name: str) -> Function
             hoist(text, [text.value(m) for m in here], 0, top, {})
             totals, parts = _names(text, here, "_lanes"), _names(text, here, "_part")
             text.fold_names |= parts
-            top.lines += indented(text.accumulators(totals), 2)
+            top.lines += indent(text.accumulators(totals), 2)
             made = text.in_lanes(run_pass(text, top, here, [], array=True).lines(0))
             step = BLOCK * (1 if text.width > 1 else STRIP)
-            top.lines += indented([
+            top.lines += indent([
                 f"for (int64_t block = 0; block < {end}; block += {step}) {{",
                 f"    const int64_t block_end = block + {step} < {end} ? block + {step} : {end};",
-                *indented(text.accumulators(parts), 1), *indented(text.over_packs(made, "block", "block_end"), 1),
-                *indented([line for m in here for line in text.add(m, totals[m], parts[m])], 1), "}",
+                *indent(text.accumulators(parts), 1), *indent(text.over_packs(made, "block", "block_end"), 1),
+                *indent([line for m in here for line in text.add(m, totals[m], parts[m])], 1), "}",
             ], 2)  # fmt: skip
             for member, held in _names(text, here).items():
                 text.fold_names[member] = held
@@ -165,13 +167,13 @@ def rows_function(program: Program, kernel: PackedKernel, name: str) -> Function
         if written:
             hoist(text, [s.value for s in written], 0, top, {})
             made = text.in_lanes(run_pass(text, top, [], written).lines(0))
-            top.lines += indented(text.over_packs(made, "0", end), 2)
+            top.lines += indent(text.over_packs(made, "0", end), 2)
         row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "{")
     lines = [f"    for (int64_t {row} = begin; {row} < end; ++{row}) {{", *top.lines, "    }"]
     return _finished(text, kernel, name, lines, parameters, arguments)
 
 
-def elements_function(program: Program, kernel: PackedKernel, name: str) -> Function:
+def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -> KernelFunction:
     """Packs from `begin` to `end`; reductions of each element one after another."""
     text = CpuText(program, kernel)
     stores = stores_of(text)
@@ -191,14 +193,14 @@ def elements_function(program: Program, kernel: PackedKernel, name: str) -> Func
         made = text.in_lanes(run_pass(text, body, here, [], array=True).lines(0))
         for loop, size in reversed(kernel.inner):
             head = f"for (int64_t {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{"
-            made = [head, *indented(made, 1), "}"]
+            made = [head, *indent(made, 1), "}"]
         body.lines += made
     body.lines += text.in_lanes(run_pass(text, body, [], stores).lines(0))
-    lines = [*top.lines, *indented(text.over_packs(body.lines, "begin", "end"), 1)]
+    lines = [*top.lines, *indent(text.over_packs(body.lines, "begin", "end"), 1)]
     return _finished(text, kernel, name, lines, parameters, arguments)
 
 
-def columns_function(program: Program, kernel: PackedKernel, name: str, tile: int) -> Function:
+def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, tile: int) -> KernelFunction:
     """Tiles of `tile` packs of columns, from `begin` to `end`: the rows go by once, every column has its accumulator."""
     text = CpuText(program, kernel)
     stores = stores_of(text)
@@ -211,7 +213,7 @@ def columns_function(program: Program, kernel: PackedKernel, name: str, tile: in
     totals, parts = _names(text, folds, "_lanes"), _names(text, folds, "_part")
 
     def over_tile(lines: list[str]) -> list[str]:
-        return ["for (int64_t column = 0; column < columns; ++column) {", *indented(lines, 1), "}"]
+        return ["for (int64_t column = 0; column < columns; ++column) {", *indent(lines, 1), "}"]
 
     def placed(lines: list[str]) -> list[str]:
         if text.width > 1:
@@ -229,35 +231,35 @@ def columns_function(program: Program, kernel: PackedKernel, name: str, tile: in
     lines = [
         "for (int64_t tile = begin; tile < end; ++tile) {",
         f"    const int64_t left = {whole} - tile * {tile}, columns = left < {tile} ? left : {tile};", *(line[4:] for line in top.lines),
-        *indented(text.accumulators(totals, deep), 1),
+        *indent(text.accumulators(totals, deep), 1),
         f"    for (int64_t block = 0; block < {length_text}; block += {BLOCK}) {{",
         f"        const int64_t block_end = block + {BLOCK} < {length_text} ? block + {BLOCK} : {length_text};",
-        *indented(text.accumulators(parts, deep), 2),
-        f"        for (int64_t {loop} = block; {loop} < block_end; ++{loop}) {{", *indented(over_tile(made), 3), "        }",
-        *indented(over_tile(added), 2), "    }", *indented(over_tile(last), 1), "}",
+        *indent(text.accumulators(parts, deep), 2),
+        f"        for (int64_t {loop} = block; {loop} < block_end; ++{loop}) {{", *indent(over_tile(made), 3), "        }",
+        *indent(over_tile(added), 2), "    }", *indent(over_tile(last), 1), "}",
     ]  # fmt: skip
-    return _finished(text, kernel, name, indented(lines, 1), parameters, arguments)
+    return _finished(text, kernel, name, indent(lines, 1), parameters, arguments)
 
 
-class CpuFile(File):
+class CpuFile(HostFile):
     """One file under construction."""
 
     last = ()
     element = staticmethod(element_type)
 
     def _made(
-        self, program: Program, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
-    ) -> Function:
+        self, program: KernelProgram, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
+    ) -> KernelFunction:
         if isinstance(plan.sketch, Rows):
             return rows_function(program, kernel, name)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, plan.sketch.lanes)
         return elements_function(program, kernel, name)
 
-    def _launch(self, program: Program, together, narrow: bool) -> list[str]:
+    def _launch(self, program: KernelProgram, together, narrow: bool) -> list[str]:
         return [line for function, plan in together for line in self._call(program, function, plan)]
 
-    def _call(self, program: Program, function: Function, plan: KernelPlan) -> list[str]:
+    def _call(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel = function.kernel
         count, work = kernel.rows, sympy.expand(kernel.rows * kernel.length)
         steps = in_axes(program, count)

@@ -9,14 +9,14 @@ from pathlib import Path
 import sympy
 
 from compiler.codegen.columns import columns_function
-from compiler.codegen.kernels import Function, elements_function, in_axes, rows_function
+from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
 from compiler.codegen.text import element_type
 from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
-from compiler.program import PackedKernel, Program
-from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, Version
+from compiler.program import KernelProgram, PackedKernel
+from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
 from kernels.spec import Spec
 
 CUDA = Path(__file__).resolve().parents[1] / "cuda"
@@ -29,7 +29,7 @@ def _prelude() -> str:
     return (CUDA / "prelude.cuh").read_text()
 
 
-class File:
+class HostFile:
     """One file under construction; of C++ see cpu.py."""
 
     last: tuple[str, ...] = ("cudaStream_t stream",)
@@ -39,12 +39,12 @@ class File:
     def __init__(self, spec: Spec, programs, open: dict[str, tuple[int, ...]] | None = None) -> None:
         """`programs`: (dtype, vector) -> Program. `open`: numbers that the tune gate may choose, each with its choices."""
         self.spec, self.programs, self.open = spec, programs, open or {}
-        self.functions: dict[tuple, Function] = {}
+        self.functions: dict[tuple, KernelFunction] = {}
         self.texts: list[str] = []
         self.entries: list[str] = []
         self.clusters = False
 
-    def function(self, program: Program, at: int, plan: KernelPlan, narrow: bool) -> Function:
+    def function(self, program: KernelProgram, at: int, plan: KernelPlan, narrow: bool) -> KernelFunction:
         kernel, sketch = program.kernels[at], plan.sketch
         resident = isinstance(sketch, Rows) and sketch.items > 0
         key = (program.dtype, program.vector, at, sketch.sketch, resident, narrow, plan.pdl)
@@ -57,8 +57,8 @@ class File:
         return self.functions[key]
 
     def _made(
-        self, program: Program, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
-    ) -> Function:
+        self, program: KernelProgram, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
+    ) -> KernelFunction:
         if isinstance(plan.sketch, Rows):
             return rows_function(program, kernel, name, narrow, resident, plan.pdl)
         if isinstance(plan.sketch, Columns):
@@ -74,7 +74,7 @@ class File:
         taken = {f.name for f in self.functions.values()}
         return next(n for n in (name, *(f"{name}_{k}" for k in range(2, 99))) if n not in taken)
 
-    def entry(self, dtype: str, versions: tuple[Version, ...]) -> None:
+    def entry(self, dtype: str, versions: tuple[ScheduleVersion, ...]) -> None:
         spec = self.spec
         program = self.programs(dtype, versions[-1].vector)
         types = {t.name: self.element((program.outputs | program.inputs)[t.name].dtype) for t in spec.tensors}
@@ -95,7 +95,7 @@ class File:
         head = f'extern "C" void {spec.entry_name}_{dtype}({", ".join([*parameters, *self.last])}) {{'
         self.entries.append("\n".join([head, *lines, "}", ""]))
 
-    def _version(self, dtype: str, version: Version) -> list[str]:
+    def _version(self, dtype: str, version: ScheduleVersion) -> list[str]:
         program = self.programs(dtype, version.vector)
         if len(version.kernels) != len(program.kernels):
             raise NoProgram(f"a version has {len(version.kernels)} kernels, the program {len(program.kernels)}")
@@ -117,7 +117,7 @@ class File:
             "    }",
         ]
 
-    def _guards(self, program: Program, version: Version, functions: list[Function]) -> list[str]:
+    def _guards(self, program: KernelProgram, version: ScheduleVersion, functions: list[KernelFunction]) -> list[str]:
         guards = [f"{axis} % {by} == 0" for axis, by in program.packs.items()]
         packed = list(dict.fromkeys(b.text for f in functions for b in f.packed))
         guards += [f"aligned({name})" for name in packed]
@@ -137,7 +137,7 @@ class File:
             guards.append(f"{in_axes(program, rows.rows)} < {version.most_rows}")
         return [g for g in guards if not _always(g)]
 
-    def _launch(self, program: Program, together, narrow: bool) -> list[str]:
+    def _launch(self, program: KernelProgram, together, narrow: bool) -> list[str]:
         function, plan = together[0]
         kernel, sketch = function.kernel, plan.sketch
         if isinstance(sketch, Rows):
@@ -154,7 +154,7 @@ class File:
             return [*lines, self._launched(call, grid, f"{lanes} * ({deep})", function.arguments, plan.pdl, split)]
         return self._launch_elements(program, together)
 
-    def _launch_rows(self, program: Program, function: Function, plan: KernelPlan) -> list[str]:
+    def _launch_rows(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel, sketch = function.kernel, plan.sketch
         assert isinstance(sketch, Rows)
         rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
@@ -199,7 +199,7 @@ class File:
         grid += f" * {sketch.split}" if sketch.split > 1 else ""
         return [*lines, self._launched(call, grid, threads, function.arguments, plan.pdl, str(sketch.split))]
 
-    def _launch_elements(self, program: Program, together) -> list[str]:
+    def _launch_elements(self, program: KernelProgram, together) -> list[str]:
         """Independent kernels of elements share a launch: their blocks stand side by side."""
         name = "launch_" + "_and_".join(function.name for function, _ in together)
         names: dict[str, str] = {}
@@ -280,11 +280,11 @@ class File:
         )
 
 
-def _body(function: Function) -> str:
+def _body(function: KernelFunction) -> str:
     return function.text.replace(function.name, "kernel")
 
 
-def _gathered(program: Program, buffer: Buffer) -> bool:
+def _gathered(program: KernelProgram, buffer: Buffer) -> bool:
     """Whether it is only read at places that are computed, in 64 bits."""
     loads = [load for kernel in program.kernels for load in loads_of(kernel.roots) if load.args[0] is buffer]
     return bool(loads) and all(load.op == "load_at" for load in loads)

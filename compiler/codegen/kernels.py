@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from compiler.codegen.levels import Store, folds_of, hoist, run_pass, stores_of
+from compiler.codegen.levels import StoreStatement, folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import Printer, Text, Window
 from compiler.draft.expressions import Expr, walk
 from compiler.draft.index import Index, index_is_divided
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, index_text
 from compiler.draft.tensors import Buffer
-from compiler.program import PackedKernel, Program
+from compiler.program import KernelProgram, PackedKernel
 
 
 @dataclass(frozen=True)
-class Function:
+class KernelFunction:
     """A kernel's text and what it is called with."""
 
     name: str
@@ -31,19 +31,21 @@ class Function:
     kernel: PackedKernel
 
 
-def open_text(program: Program, kernel: PackedKernel, narrow: bool) -> Text:
+def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool) -> Text:
     fast = all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
     return Text(program, kernel, "int" if narrow else "int64_t", fast)
 
 
-def _large(program: Program) -> list[Buffer]:
+def _large(program: KernelProgram) -> list[Buffer]:
     """Outputs of floats that are not reductions' small ones: they say how exact functions must be."""
     floats = [b for b in program.outputs.values() if b.dtype.is_floating_point]
     rank = max((len(b.shape) for b in floats), default=0)
     return [b for b in floats if len(b.shape) == rank and b.shape[-1] != 1] or floats
 
 
-def signature(text: Text, stores: list[Store], roots: list[Expr], counts: list[Index]) -> tuple[list[str], list[str]]:
+def signature(
+    text: Text, stores: list[StoreStatement], roots: list[Expr], counts: list[Index]
+) -> tuple[list[str], list[str]]:
     """Parameters and arguments: pointers in the spec's order, sizes, scalars."""
     program = text.program
     indices = [a for e in walk(roots) for a in e.args if isinstance(a, sympy.Expr)]
@@ -70,14 +72,14 @@ def signature(text: Text, stores: list[Store], roots: list[Expr], counts: list[I
     return parameters, arguments
 
 
-def _size_text(program: Program, size: sympy.Symbol) -> str:
+def _size_text(program: KernelProgram, size: sympy.Symbol) -> str:
     """A size symbol by the entry's axes: cols_8 is cols / 8."""
     axis, whole = next((axis, whole) for axis, whole in program.sizes.items() if size in whole.free_symbols)
     by = int(whole / size)
     return axis if by == 1 else f"{axis} / {by}"
 
 
-def in_axes(program: Program, index: Index) -> str:
+def in_axes(program: KernelProgram, index: Index) -> str:
     """An index of sizes in the entry's names."""
     if index_is_divided([index]):
         symbols = sorted(index.free_symbols, key=str)
@@ -111,13 +113,13 @@ def wait(top: Scope, pdl: bool, split: str) -> None:
         top.line(f"wait_for_predecessor<{split}>();")
 
 
-def indented(lines: list[str], by: int) -> list[str]:
+def indent(lines: list[str], by: int) -> list[str]:
     return ["    " * by + line for line in lines]
 
 
 def rows_function(
-    program: Program, kernel: PackedKernel, name: str, narrow: bool, resident: bool, pdl: bool
-) -> Function:
+    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, resident: bool, pdl: bool
+) -> KernelFunction:
     """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split` blocks."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
@@ -156,9 +158,9 @@ def rows_function(
         if stage in stages and (here or written):
             values = [*(text.value(m) for m in here), *(s.value for s in written)]
             hoist(text, values, 0, top, {})
-            top.lines += indented(accumulators(text, here, False), 1)
+            top.lines += indent(accumulators(text, here, False), 1)
             made = run_pass(text, top, here, written, loaded=loaded)
-            top.lines += indented(open_loop, 1) + made.lines(3 if resident else 2) + indented(close_loop, 1)
+            top.lines += indent(open_loop, 1) + made.lines(3 if resident else 2) + indent(close_loop, 1)
             for member in here:
                 held = text.fold_names[member]
                 call = f"team_reduce<Threads, Team, Split>({held}, {_typed(text, member)}, {text.join(member)})"
@@ -174,14 +176,16 @@ def rows_function(
     lines = [
         head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
     ]  # fmt: skip
-    return Function(name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel)
+    return KernelFunction(
+        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel
+    )
 
 
 def _typed(text: Text, member: Member) -> str:
     return f"static_cast<{text.fold_type(member)}>({text.identity(member)})"
 
 
-def row_stores(text: Text, top: Scope, stores: list[Store], who: str) -> None:
+def row_stores(text: Text, top: Scope, stores: list[StoreStatement], who: str) -> None:
     """What is written once a row, in a block that `who` opens."""
     if not stores:
         return
@@ -217,7 +221,7 @@ def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict
     return found
 
 
-def _packed(text: Text, roots: list[Expr], stores: list[Store]) -> tuple[Buffer, ...]:
+def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tuple[Buffer, ...]:
     """Buffers that are moved by more than an element at a time."""
     found = [w.buffer for w in text.windows(roots) if w.width > 1]
     found += [p[0].buffer for s in stores if (p := text.window(s.buffer, s.place)) and p[0].width > 1]
@@ -244,7 +248,7 @@ def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict[Wi
     return found
 
 
-def elements_function(program: Program, kernel: PackedKernel, name: str, narrow: bool) -> Function:
+def elements_function(program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool) -> KernelFunction:
     """`template <int Threads, int Items>`, a device function of a block's number: a thread to each pack."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
@@ -261,13 +265,13 @@ def elements_function(program: Program, kernel: PackedKernel, name: str, narrow:
     for stage in sorted({m.stage for m in folds}):
         here = [m for m in folds if m.stage == stage]
         hoist(text, [text.value(m) for m in here], 1, body, {})
-        body.lines += indented(accumulators(text, here, True), 3)
+        body.lines += indent(accumulators(text, here, True), 3)
         made = run_pass(text, body, here, [], array=True)
         for depth, loop in enumerate(loops):
             unroll = ["#pragma unroll 4"] if depth == len(loops) - 1 else []
-            body.lines += indented([*unroll, loop], 3 + depth)
+            body.lines += indent([*unroll, loop], 3 + depth)
         body.lines += made.lines(3 + len(loops))
-        body.lines += indented(["}"] * len(loops), 3)
+        body.lines += indent(["}"] * len(loops), 3)
     made = run_pass(text, body, [], stores, loaded=loaded)
     body.lines += made.lines(3)
     lines = [
@@ -279,4 +283,6 @@ def elements_function(program: Program, kernel: PackedKernel, name: str, narrow:
         f"        const {wide} {pack} = (static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x;",
         f"        if ({pack} < {end}) {{", *body.lines, "        }", "    }", "}", "",
     ]  # fmt: skip
-    return Function(name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel)
+    return KernelFunction(
+        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel
+    )

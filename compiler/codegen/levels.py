@@ -55,7 +55,7 @@ def hoist(text: Text, roots: list[Expr], level: int, scope: Scope, lanes: dict[W
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreStatement:
     """A value that reaches memory."""
 
     buffer: Buffer
@@ -65,7 +65,7 @@ class Store:
     per_row: bool
 
 
-def stores_of(text: Text) -> list[Store]:
+def stores_of(text: Text) -> list[StoreStatement]:
     """What a kernel writes, a reduction's result among it."""
     kernel, stored = text.kernel, text.program.stored(text.kernel)
     found = []
@@ -76,11 +76,11 @@ def stores_of(text: Text) -> list[Store]:
             reduced = bool(member.definition.reduced)
             value = make("fold", member, type=member.definition.type) if reduced else text.value(member)
             per_row = reduced or member.per_row
-            found.append(Store(buffer, place, value, member.stage + per_row, per_row))
+            found.append(StoreStatement(buffer, place, value, member.stage + per_row, per_row))
     return found
 
 
-def folds_of(text: Text, stores: list[Store]) -> list[Member]:
+def folds_of(text: Text, stores: list[StoreStatement]) -> list[Member]:
     """The reductions that the stores need, in order."""
     needed: dict[int, Member] = {}
     stack = [store.value for store in stores]
@@ -96,7 +96,7 @@ def run_pass(
     text: Text,
     outer: Scope,
     folds: list[Member],
-    stores: list[Store],
+    stores: list[StoreStatement],
     array: bool = False,
     loaded: dict[Window, str] | None = None,
 ) -> Pass:
@@ -150,14 +150,14 @@ def run_pass(
     return made
 
 
-def _store_packs(text: Text, stores: list[Store]) -> dict[Store, tuple[Window, str, Index]]:
+def _store_packs(text: Text, stores: list[StoreStatement]) -> dict[StoreStatement, tuple[Window, str, Index]]:
     """(window, its name, the lane's element) of each store whose window all lanes of all stores fill together."""
-    found: dict[Window, list[tuple[Store, Index]]] = {}
+    found: dict[Window, list[tuple[StoreStatement, Index]]] = {}
     for store in stores:
         place = text.window(store.buffer, store.place)
         if place is not None:
             found.setdefault(place[0], []).append((store, place[1]))
-    packs: dict[Store, tuple[Window, str, Index]] = {}
+    packs: dict[StoreStatement, tuple[Window, str, Index]] = {}
     for window, members in found.items():
         filled = {int(at.subs(text.lane, k)) for _, at in members for k in range(text.width)}
         if filled != set(range(window.width)):

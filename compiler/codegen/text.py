@@ -18,7 +18,7 @@ from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import STORED, Scope, Statements, _bare, index_text
 from compiler.draft.tensors import Buffer
-from compiler.program import PackedKernel, Program
+from compiler.program import KernelProgram, PackedKernel
 
 HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
 BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
@@ -48,7 +48,7 @@ class Text:
     bound = "const auto"
     """What a loaded pack is bound to."""
 
-    def __init__(self, program: Program, kernel: PackedKernel, wide: str, fast: bool) -> None:
+    def __init__(self, program: KernelProgram, kernel: PackedKernel, wide: str, fast: bool) -> None:
         self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
         self.lane = program.lane
         self.width = kernel.width

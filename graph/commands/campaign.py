@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from graph.commands.opened import door, engine
+from graph.commands.opened import engine, open_service
 from graph.commands.options import BOTH, EXIT_INTERRUPTED, UNSAID, AsJson, ByProtocol, Command, RunsDir
 from graph.request import EachRequest
 from harness.options import Option, command_line, words
 
 if TYPE_CHECKING:
     from graph.ahead import Ahead
-    from graph.campaign import Campaign, Plan
+    from graph.campaign import Campaign, ProblemPlan
     from harness.engines import Engine
 
 
@@ -66,7 +66,7 @@ class CampaignCommand(ByProtocol, AsJson, RunsDir, Command):
 
 def _campaign(asked: CampaignCommand, at_work: Engine) -> int:
     from graph import campaign as campaigns
-    from graph.campaign_live import Board, summary
+    from graph.campaign_live import CampaignDisplay, summary
 
     on = at_work.device
     protocol = asked.protocol or ("both" if on == "cuda" and at_work.here else "ours")
@@ -74,7 +74,7 @@ def _campaign(asked: CampaignCommand, at_work: Engine) -> int:
     name = asked.name or f"{_suite_name(asked.suite)}-{on}"
     found = campaigns.Campaign(asked.runs_dir, name)
     problems = _problems(asked, found.folder)
-    found.begin(campaigns.asked_for(name, asked.suite, on, words(each, leave_out=PLACE), problems, asked.samples))
+    found.begin(campaigns.make_record(name, asked.suite, on, words(each, leave_out=PLACE), problems, asked.samples))
     stop = None if at_work.here else threading.Event()
     kinds = at_work.kinds()
     drafts = found.folder.resolve() / "ahead"
@@ -84,10 +84,10 @@ def _campaign(asked: CampaignCommand, at_work: Engine) -> int:
     out = sys.stderr if asked.as_json else sys.stdout
     with found.lock():
         entries = found.entries([plan.kind for plan in plans])
-        board = Board(len(problems) * len(plans) * asked.samples, entries, out, live=not asked.no_live)
-        board.workers = at_work.lines
-        with board.shown(), _ahead(found, plans, at_work) as ahead:
-            whole = found.work(plans, board, stop, ahead)
+        display = CampaignDisplay(len(problems) * len(plans) * asked.samples, entries, out, live=not asked.no_live)
+        display.workers = at_work.lines
+        with display.show(), _ahead(found, plans, at_work) as ahead:
+            whole = found.work(plans, display, stop, ahead)
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)
         sys.stderr.flush()
@@ -101,12 +101,12 @@ def _campaign(asked: CampaignCommand, at_work: Engine) -> int:
             file=out,
         )
     if len(plans) == 1:
-        print(board.so_far(), file=out)
+        print(display.so_far(), file=out)
     return 0
 
 
 @contextmanager
-def _ahead(found: Campaign, plans: list[Plan], at_work: Engine) -> Iterator[Ahead | None]:
+def _ahead(found: Campaign, plans: list[ProblemPlan], at_work: Engine) -> Iterator[Ahead | None]:
     """What reads and drafts the next problems, where there are cores for it on which nothing is timed."""
     from graph.ahead import Ahead, apart
 
@@ -115,7 +115,7 @@ def _ahead(found: Campaign, plans: list[Plan], at_work: Engine) -> Iterator[Ahea
         yield None
         return
     with apart(cores):
-        waiting = list(dict.fromkeys(task.path for task in found.left(plans)))
+        waiting = list(dict.fromkeys(task.path for task in found.list_left(plans)))
         with closing(Ahead(plans[0].prepare, waiting, cores.spare, at_once=plans[0].at_once())) as ahead:
             yield ahead
 
@@ -123,7 +123,7 @@ def _ahead(found: Campaign, plans: list[Plan], at_work: Engine) -> Iterator[Ahea
 def _suite_name(suite: str) -> str:
     from kernels.suites import hugging_face
 
-    if hugging_face.is_one(suite):
+    if hugging_face.is_hugging_face(suite):
         return hugging_face.name(suite)
     path = Path(suite).resolve()
     return path.stem if path.is_file() else path.name
@@ -140,10 +140,10 @@ def _problems(asked: CampaignCommand, folder: Path) -> list[Path]:
     except ValueError:
         raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
     suite = asked.suite
-    if hugging_face.is_one(suite):
-        suite = str(hugging_face.fetched(suite, folder.resolve() / "suite"))
+    if hugging_face.is_hugging_face(suite):
+        suite = str(hugging_face.fetch(suite, folder.resolve() / "suite"))
     files = suites.problems(suite, levels)
-    return files if asked.shuffle is None else suites.shuffled(files, asked.shuffle)
+    return files if asked.shuffle is None else suites.shuffle(files, asked.shuffle)
 
 
 def _plan(
@@ -154,7 +154,7 @@ def _plan(
     kind: str,
     stop: threading.Event | None,
     ahead: Path,
-) -> Plan:
+) -> ProblemPlan:
     """What the campaign does with a problem on that kind of device; `ahead` holds what is built of the next ones."""
     from graph import campaign as campaigns
     from graph.choices import choose
@@ -183,11 +183,11 @@ def _plan(
                     evaluator.build(store.put(draft))
                 built[path] = store
 
-    return campaigns.Plan(
+    return campaigns.ProblemPlan(
         choose=chosen,
         prepare=prepare,
         built=built.get,
-        door=lambda runs: door(runs, engine=at_work, stop=stop),
+        open_service=lambda runs: open_service(runs, engine=at_work, stop=stop),
         ask=lambda _question, _store: None,
         protocol=campaigns.by_kernelbench(at_work.device) if protocol in BOTH else None,
         kind=kind,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from graph.commands.opened import door
+from graph.commands.opened import open_service
 from graph.commands.options import Command, OfRuns
 from harness.options import Option
 
@@ -21,11 +21,11 @@ class CompareCommand(OfRuns, Command):
 
     def go(self) -> int:
         from graph import compare
-        from graph.runs import Run
+        from graph.runs import RunFolder
         from harness.report import plot, svg, table
 
         def of_run(name: str):
-            return door(self.runs_dir, self.checkpointer).result(Run.find(self.runs_dir, name))
+            return open_service(self.runs_dir, self.checkpointer).result(RunFolder.find(self.runs_dir, name))
 
         both = compare.compare(*(compare.find(name, of_run) for name in (self.first, self.second)))
         first, second = both.first.name, both.second.name

@@ -23,7 +23,7 @@ ANSWER_S = 5.0
 """A model server, and a tool asked for its version, are waited for so long."""
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One thing that was looked for. `state`: "ok", "missing" (something does not work without it), "note"."""
 
     what: str
@@ -50,8 +50,8 @@ class DoctorCommand(AsJson, RunsDir, Command):
         return 0 if tunes else EXIT_FAILURE
 
 
-def look(runs_dir: Path) -> Iterator[Finding]:
-    yield Finding("astrolabe", "ok", f"{_version()}, Python {platform.python_version()}, {platform.platform()}")
+def look(runs_dir: Path) -> Iterator[Diagnosis]:
+    yield Diagnosis("astrolabe", "ok", f"{_version()}, Python {platform.python_version()}, {platform.platform()}")
     yield from _packages()
     yield from _device()
     yield from _tools()
@@ -70,10 +70,10 @@ def _version() -> str:
         return f"not installed for {sys.executable} ({said or 'no git'})"
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Diagnosis]:
     names = ("torch", "triton", "langgraph", "langchain-openai", "pydantic", "tree-sitter")
     found = {name: _installed(name) for name in names}
-    yield Finding("packages", "ok", ", ".join(f"{name} {version}" for name, version in found.items() if version))
+    yield Diagnosis("packages", "ok", ", ".join(f"{name} {version}" for name, version in found.items() if version))
     extras = {
         "postgres": ("psycopg", "--checkpointer postgresql://"), "mcp": ("mcp", "run.py mcp"),
         "gnn": ("torch-geometric", "epoch with OGB's graphs and PyG's models"), "cluster": ("distributed", "--engine dask"),
@@ -81,53 +81,53 @@ def _packages() -> Iterator[Finding]:
     }  # fmt: skip
     lacks = [f"{extra} ({use})" for extra, (name, use) in extras.items() if not _installed(name)]
     if lacks:
-        yield Finding(
+        yield Diagnosis(
             "extras", "note", f"not installed: {', '.join(lacks)}; pip install -e '.[NAME]' -c constraints.txt"
         )
 
 
-def _device() -> Iterator[Finding]:
+def _device() -> Iterator[Diagnosis]:
     from harness import device
 
     on, why = device.choose("auto")
     if sys.platform != "linux":
-        yield Finding(
+        yield Diagnosis(
             "device", "missing", f"candidates run in a box of Linux's; {sys.platform} has none: use a Linux machine"
         )
         return
     facts = device.facts(on)
-    yield Finding("device", "ok", f"{on}: {facts.name} ({facts.architecture}); {why}")
+    yield Diagnosis("device", "ok", f"{on}: {facts.name} ({facts.architecture}); {why}")
     if on == "cuda":
         looked = device.clocks()
-        yield Finding("clocks", "ok", ", ".join(f"{name} {value}" for name, value in looked.items()))
+        yield Diagnosis("clocks", "ok", ", ".join(f"{name} {value}" for name, value in looked.items()))
 
 
-def _tools() -> Iterator[Finding]:
+def _tools() -> Iterator[Diagnosis]:
     from harness.backends import cpu, cuda
     from harness.probes import ncu
     from harness.tools import sanitizer
 
     why = cpu.why_unavailable()
-    yield Finding("g++", "missing" if why else "ok", why or _told(cpu.compiler(), "--version").split("\n")[0])
+    yield Diagnosis("g++", "missing" if why else "ok", why or _told(cpu.compiler(), "--version").split("\n")[0])
     why = cuda.why_unavailable()
     nvcc = "" if why else _told(cuda._nvcc(), "--version").strip().split("\n")[-1]
-    yield Finding("nvcc", "note" if why else "ok", f"{why}: CUDA sources cannot be built" if why else nvcc)
+    yield Diagnosis("nvcc", "note" if why else "ok", f"{why}: CUDA sources cannot be built" if why else nvcc)
     profiler = ncu.find()
-    yield Finding(
+    yield Diagnosis(
         "ncu", "ok" if profiler else "note", str(profiler or "not found: the profiler goes by the assembly alone")
     )
     tool = sanitizer.find()
     said = str(tool or "not found: winners are not run under compute-sanitizer")
-    yield Finding("sanitizer", "ok" if tool else "note", said)
+    yield Diagnosis("sanitizer", "ok" if tool else "note", said)
 
 
-def _sandbox() -> Finding:
+def _sandbox() -> Diagnosis:
     from harness.farside import sandbox
 
     receive, send = os.pipe()
     with tempfile.TemporaryDirectory() as scratch, os.fdopen(receive) as told:
         command = sandbox.launch_command(
-            ["/bin/true"], scratch=scratch, readable=[], limits=sandbox.Limits(), report_fd=send
+            ["/bin/true"], scratch=scratch, readable=[], limits=sandbox.ProcessLimits(), report_fd=send
         )
         done = subprocess.run(
             command, env=sandbox.clean_environment(scratch), pass_fds=(send,), capture_output=True, text=True,
@@ -136,14 +136,14 @@ def _sandbox() -> Finding:
         os.close(send)
         line = told.read()
     if done.returncode or not line:
-        return Finding(
+        return Diagnosis(
             "sandbox", "missing", f"nothing can be started in it: {(done.stderr or 'no reason given').strip()}"
         )
     lacks = sandbox.missing(json.loads(line))
-    return Finding("sandbox", "note" if lacks else "ok", "; ".join(lacks) or "every layer is active")
+    return Diagnosis("sandbox", "note" if lacks else "ok", "; ".join(lacks) or "every layer is active")
 
 
-def _server() -> Iterator[Finding]:
+def _server() -> Iterator[Diagnosis]:
     from nodes.policies.connection import DEFAULT_BASE_URL
     from nodes.policies.wire import proxy_of
 
@@ -152,17 +152,17 @@ def _server() -> Iterator[Finding]:
     try:
         proxy = proxy_of(parts.scheme, parts.hostname or "")
     except ValueError as error:
-        yield Finding("proxy", "missing", str(error))
+        yield Diagnosis("proxy", "missing", str(error))
         return
     if proxy:
-        yield Finding("proxy", "ok", f"{proxy} stands before the model server")
+        yield Diagnosis("proxy", "ok", f"{proxy} stands before the model server")
     if not os.environ.get("OPENAI_API_KEY"):
-        yield Finding("model server", "note", "no OPENAI_API_KEY: the agents are rules (--policy chat asks models)")
+        yield Diagnosis("model server", "note", "no OPENAI_API_KEY: the agents are rules (--policy chat asks models)")
         return
     yield _asked(address, bool(proxy))
 
 
-def _asked(address: str, proxied: bool) -> Finding:
+def _asked(address: str, proxied: bool) -> Diagnosis:
     import openai
 
     key = os.environ["OPENAI_API_KEY"]
@@ -175,29 +175,29 @@ def _asked(address: str, proxied: bool) -> Finding:
         said = (
             type(error).__name__ if isinstance(error, openai.APIConnectionError) else str(error).replace(key, "[key]")
         )
-        return Finding("model server", "missing", f"{shown} did not list its models: {said[:200]}")
-    return Finding("model server", "ok", f"{shown} has {len(names)} models: {', '.join(names[:5])}")
+        return Diagnosis("model server", "missing", f"{shown} did not list its models: {said[:200]}")
+    return Diagnosis("model server", "ok", f"{shown} has {len(names)} models: {', '.join(names[:5])}")
 
 
-def _disk(runs_dir: Path) -> Finding:
+def _disk(runs_dir: Path) -> Diagnosis:
     there = next(folder for folder in (runs_dir.absolute(), *runs_dir.absolute().parents) if folder.is_dir())
     free = shutil.disk_usage(there).free / 2**30
     if not os.access(there, os.W_OK):
-        return Finding("disk", "missing", f"{there} cannot be written: give --runs-dir")
+        return Diagnosis("disk", "missing", f"{there} cannot be written: give --runs-dir")
     short = free < LEAST_FREE_GIB
-    return Finding(
+    return Diagnosis(
         "disk", "note" if short else "ok", f"{free:.0f} GiB free in {there}{', which is little' if short else ''}"
     )
 
 
-def _others() -> Finding:
+def _others() -> Diagnosis:
     from harness.timing import load
 
     busy = load.others_at_work()
     said = f"others use {100 * busy:.0f} % of the processor"
     if busy >= load.DISTURBED:
-        return Finding("load", "note", f"{said}: timings take longer to decide")
-    return Finding("load", "ok", said)
+        return Diagnosis("load", "note", f"{said}: timings take longer to decide")
+    return Diagnosis("load", "ok", said)
 
 
 def _installed(name: str) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from graph.commands.opened import door
+from graph.commands.opened import open_service
 from graph.commands.options import BOTH, EXIT_SAME, STARTED, ByProtocol, Clocks, Command, OfRuns, usage_error
 from graph.request import OpenRequest
 from harness.options import Option
@@ -34,13 +34,13 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
         from graph import one_file, sweep
         from graph.live import Display, PlainDisplay
         from harness.report import svg
-        from harness.timing.clocks import locked
+        from harness.timing.clocks import lock
 
         if self.plot and not self.axis:
             return usage_error("--plot draws a sweep: give --axis too")
         if self.run:
             what = one_file.of_run(
-                door(self.runs_dir, self.checkpointer), self.run, self.file, self.request, self.protocol
+                open_service(self.runs_dir, self.checkpointer), self.run, self.file, self.request, self.protocol
             )
         else:
             what = one_file.of_file(self.file, self.request, self.protocol)
@@ -48,7 +48,7 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
         STARTED.set()
         silent = self.as_json and not sys.stderr.isatty()
         shows = Display() if silent else PlainDisplay(sys.stderr)
-        with locked(self.lock_clocks, what.device), shows as shown:
+        with lock(self.lock_clocks, what.device), shows as shown:
             said = one_file.evaluate(
                 swept.kernel if swept else what.kernel, what.device, what.source, what.baseline,
                 dtypes=(swept.dtype,) if swept else what.dtypes, sandbox=self.request.sandbox,

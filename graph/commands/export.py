@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from graph.commands.opened import door, found
+from graph.commands.opened import find_run, open_service
 from graph.commands.options import Command, Database, usage_error
 from harness.options import Option
 
 if TYPE_CHECKING:
-    from graph.runs import Run
+    from graph.runs import RunFolder
     from harness.report.result import Result
 
 
@@ -33,8 +33,8 @@ class ExportCommand(Database, Command):
         from harness.export import dropin
         from kernels import catalog
 
-        run = found(self.runs_dir, self.run)
-        result = door(self.runs_dir, self.checkpointer).result(run)
+        run = find_run(self.runs_dir, self.run)
+        result = open_service(self.runs_dir, self.checkpointer).result(run)
         if self.samples:
             outputs.write_samples(run, result, self.samples)
             print(self.samples)
@@ -55,7 +55,7 @@ class ExportCommand(Database, Command):
             print("run.py: no improvement was found; this is the baseline as an operator", file=sys.stderr)
         return 0
 
-    def _changes(self, run: Run, result: Result) -> int:
+    def _changes(self, run: RunFolder, result: Result) -> int:
         """The diff, or the pull request's text, on standard output or into --to, a file."""
         from graph.outputs import changes
         from harness.report.pull_request import markdown

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from graph.commands.opened import asker, close, door, front, told
+from graph.commands.opened import asker, choose_display, close, notify_on_end, open_service
 from graph.commands.options import CHANGES, UNSAID, Command, Working, answered_by
-from harness.options import Option, command_line, given
+from harness.options import Option, command_line, list_given
 from nodes.options import RunOptions
 
 
@@ -25,15 +25,15 @@ class ForkCommand(Working, Command):
     """Language model for all roles of the new run."""
 
     def go(self) -> int:
-        from graph.runs import Run, new_id, now, valid_id
-        from harness.timing.clocks import locked
+        from graph.runs import RunFolder, new_id, now, valid_id
+        from harness.timing.clocks import lock
 
-        origin = Run.find(self.runs_dir, self.run).record
-        checkpoint = door(self.runs_dir, self.checkpointer).checkpoint_id(self.run, self.checkpoint)
+        origin = RunFolder.find(self.runs_dir, self.run).record
+        checkpoint = open_service(self.runs_dir, self.checkpointer).checkpoint_id(self.run, self.checkpoint)
         name = valid_id(self.run_id) if self.run_id else new_id(origin.kernel)
         why = f"forked from {self.run} at checkpoint {checkpoint}"
         changes = (
-            given(self.changes)
+            list_given(self.changes)
             | answered_by(self.policy, self.model)
             | {
                 "run_id": name,
@@ -45,16 +45,16 @@ class ForkCommand(Working, Command):
             update={
                 "run_id": name,
                 "created": now(),
-                "settings": origin.settings.changed(**changes),
+                "settings": origin.settings.with_changes(**changes),
                 "forked_from": f"{self.run}@{checkpoint}",
             }
         )
-        made = Run(self.runs_dir, name)
+        made = RunFolder(self.runs_dir, name)
         settings = origin.settings
-        with locked(
+        with lock(
             self.lock_clocks, settings.device, settings.engine.name
         ):  # before there is a run, where it may not be
             made.reserve()
-            with told(self.on_end, made), front(self, (why,)) as shown:
-                ending = door(self.runs_dir, self.checkpointer).fork(self.run, checkpoint, new, shown, asker())
+            with notify_on_end(self.on_end, made), choose_display(self, (why,)) as shown:
+                ending = open_service(self.runs_dir, self.checkpointer).fork(self.run, checkpoint, new, shown, asker())
         return close(ending, self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from graph.commands.opened import door, found
+from graph.commands.opened import find_run, open_service
 from graph.commands.options import Command, Database
 from harness.options import Option
 
@@ -36,7 +36,7 @@ class GraphCommand(Database, Command):
 def draw_facts(command: GraphCommand):
     from graph import draw
 
-    snapshots = door(command.runs_dir, command.checkpointer).history(found(command.runs_dir, command.run))
+    snapshots = open_service(command.runs_dir, command.checkpointer).history(find_run(command.runs_dir, command.run))
     visits = snapshots[0].values["spent"].nodes if snapshots and "spent" in snapshots[0].values else {}
     counts = {name: (visit.count, visit.seconds) for name, visit in visits.items()}
-    return counts, draw.taken_edges(draw.path_of(snapshots))
+    return counts, draw.count_edges(draw.path_of(snapshots))

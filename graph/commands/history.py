@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from graph.commands.opened import door, found
+from graph.commands.opened import find_run, open_service
 from graph.commands.options import Command, OfRuns
 from harness.options import Option
 
@@ -26,7 +26,9 @@ class HistoryCommand(OfRuns, Command):
                 "attempts": len(snapshot.values.get("attempts", ())),
                 "incumbent": snapshot.values["incumbent"].candidate if "incumbent" in snapshot.values else "",
             }
-            for snapshot in reversed(door(self.runs_dir, self.checkpointer).history(found(self.runs_dir, self.run)))
+            for snapshot in reversed(
+                open_service(self.runs_dir, self.checkpointer).history(find_run(self.runs_dir, self.run))
+            )
         ]
         if self.as_json:
             print(json.dumps(rows, indent=1))

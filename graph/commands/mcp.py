@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from graph.commands.opened import door
+from graph.commands.opened import open_service
 from graph.commands.options import STARTED, UNSAID, Command, Database
 from graph.request import OpenRequest
 from graph.runs import RunError
@@ -65,7 +65,10 @@ class McpCommand(Database, Command):
         STARTED.set()
         run_id = self.run or self._begun()
         service = Service(
-            door(self.runs_dir, self.checkpointer), lambda start: begin(self, start), run_id=run_id, wait_s=self.wait
+            open_service(self.runs_dir, self.checkpointer),
+            lambda start: begin(self, start),
+            run_id=run_id,
+            wait_s=self.wait,
         )
         if self.request.kernel and not run_id:
             from graph.serving import StartArguments
@@ -114,7 +117,7 @@ def begin(command: McpCommand, start: StartArguments) -> Begun:
         command=command_line(command, "mcp", UNSAID),
     )
     roles = dict.fromkeys(choice.settings.policy, "rules") | {"planner": "client", "coder": "client"}
-    settings = choice.settings.changed(
+    settings = choice.settings.with_changes(
         policy=roles,
         patience=choice.settings.stop.rounds,
         why=(choice.settings.why[0], "policy client: a coding agent submits over MCP"),

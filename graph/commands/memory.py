@@ -8,15 +8,15 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from graph.commands.options import EXIT_USAGE, Command, OfRuns, Pattern
-from harness.options import Option, Options, given
+from harness.options import Option, Options, list_given
 
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
-    from graph.memory import Entry
+    from graph.memory import StoredLesson
 
 
-class Wanted(Options):
+class LessonFilter(Options):
     """Which of it."""
 
     kernel: Pattern = None
@@ -34,12 +34,12 @@ class MemoryCommand(OfRuns, Command):
     what: Annotated[Literal["list", "export", "forget"], Option(positional=True)] = "list"
     all: bool = False
     """Forget: all of it."""
-    wanted: Wanted = Wanted()
+    wanted: LessonFilter = LessonFilter()
 
     def go(self) -> int:
         from graph import checkpoints, memory
 
-        wanted = given(self.wanted)
+        wanted = list_given(self.wanted)
         if self.what == "forget" and not wanted and not self.all:
             print("run.py memory forget: say which, such as --run RUN or --kernel NAME, or --all", file=sys.stderr)
             return EXIT_USAGE
@@ -59,12 +59,12 @@ class MemoryCommand(OfRuns, Command):
         return _list(found, self.as_json)
 
 
-def _wanted(entry: Entry, wanted: dict[str, str]) -> bool:
+def _wanted(entry: StoredLesson, wanted: dict[str, str]) -> bool:
     said = {**entry.value, "run": entry.value.get("run_id", "")}
     return all(fnmatch.fnmatchcase(str(said.get(name, "")), pattern) for name, pattern in wanted.items())
 
 
-def _forget(store: BaseStore, found: list[Entry], as_json: bool) -> int:
+def _forget(store: BaseStore, found: list[StoredLesson], as_json: bool) -> int:
     from graph import memory
 
     memory.forget(store, found)
@@ -72,7 +72,7 @@ def _forget(store: BaseStore, found: list[Entry], as_json: bool) -> int:
     return 0
 
 
-def _list(found: list[Entry], as_json: bool) -> int:
+def _list(found: list[StoredLesson], as_json: bool) -> int:
     """Plain lines, whose last column may be long."""
     if as_json:
         print(json.dumps([entry.value for entry in found], indent=1))

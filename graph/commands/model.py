@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from graph.commands.opened import door
+from graph.commands.opened import open_service
 from graph.commands.options import Command, OfRuns
 from harness.judge.in_model import Shape
 from harness.options import Option
@@ -25,11 +25,11 @@ class ModelCommand(OfRuns, Command):
 
     def go(self) -> int:
         from graph import in_model
-        from graph.runs import Run
+        from graph.runs import RunFolder
         from harness.report.words import model_step
 
-        opened = door(self.runs_dir, self.checkpointer)
-        runs = [Run.find(self.runs_dir, name) for name in self.runs]
+        opened = open_service(self.runs_dir, self.checkpointer)
+        runs = [RunFolder.find(self.runs_dir, name) for name in self.runs]
         gain = in_model.measure(
             [(run, opened.result(run)) for run in runs], self.shape, dtype=self.dtype, samples=self.samples
         )

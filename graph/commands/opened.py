@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from graph.commands.options import EXIT_INTERRUPTED, EXIT_PAUSED, EXIT_SAME, EXIT_USAGE, STARTED, Working
 
 if TYPE_CHECKING:
-    from graph.request import Place
-    from graph.runs import Run
-    from graph.session import Door, Ending
+    from graph.request import PlaceOptions
+    from graph.runs import RunFolder
+    from graph.session import Ending, RunService
     from harness.engines import Engine
 
 
 @contextmanager
-def told(on_end: str, run: Run) -> Iterator[None]:
+def notify_on_end(on_end: str, run: RunFolder) -> Iterator[None]:
     """Tells --on-end of a failure, too."""
     from graph import hooks
 
     if on_end:
-        hooks.checked(on_end)
+        hooks.check_target(on_end)
     try:
         yield
     except Exception as error:
@@ -35,7 +35,7 @@ def told(on_end: str, run: Run) -> Iterator[None]:
         raise
 
 
-def front(command: Working, why: tuple[str, ...], engine: Engine | None = None):
+def choose_display(command: Working, why: tuple[str, ...], engine: Engine | None = None):
     from graph import live
 
     STARTED.set()
@@ -55,30 +55,30 @@ def asker():
     return on_terminal
 
 
-def door(
+def open_service(
     runs_dir: Path, checkpointer: str = "", *, engine: Engine | None = None, stop: threading.Event | None = None
-) -> Door:
+) -> RunService:
     """`engine`: one that is open already; without, each run opens its own. `stop` ends sessions, as Ctrl-C does."""
     from graph.opening import open_context
-    from graph.session import Door
+    from graph.session import RunService
 
     opening = partial(open_context, engine=engine) if engine is not None else open_context
-    return Door(runs_dir, opening, checkpointer, stop)
+    return RunService(runs_dir, opening, checkpointer, stop)
 
 
 @contextmanager
-def engine(place: Place, device: str, *, every: bool = False) -> Iterator[Engine]:
+def engine(place: PlaceOptions, device: str, *, every: bool = False) -> Iterator[Engine]:
     """The engine that was asked for, with the device; `every` kind of device may be used (Engine.kinds)."""
     from harness import engines
 
-    with closing(engines.opened(place.choice(), device, lambda text: print(text, file=sys.stderr), every)) as made:
+    with closing(engines.open_engine(place.choice(), device, lambda text: print(text, file=sys.stderr), every)) as made:
         yield made
 
 
-def found(runs_dir: Path, name: str) -> Run:
-    from graph.runs import Run
+def find_run(runs_dir: Path, name: str) -> RunFolder:
+    from graph.runs import RunFolder
 
-    return Run.find(runs_dir, name)
+    return RunFolder.find(runs_dir, name)
 
 
 def close(ending: Ending, command: Working) -> int:

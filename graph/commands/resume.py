@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from graph.commands.opened import asker, close, door, front, told
+from graph.commands.opened import asker, choose_display, close, notify_on_end, open_service
 from graph.commands.options import CHANGES, Command, Working, answered_by
-from graph.request import Place
-from harness.options import Option, given
+from graph.request import PlaceOptions
+from harness.options import Option, list_given
 from nodes.options import RunOptions
 
 REST = "for the rest of the run"
@@ -24,21 +24,25 @@ class ResumeCommand(Working, Command):
     """Who answers for all roles from here on."""
     model: Annotated[str, Option("NAME", group=REST)] = ""
     """Language model for all roles from here on."""
-    place: Annotated[Place, Option(group=REST, usual="as before")] = Place()
+    place: Annotated[PlaceOptions, Option(group=REST, usual="as before")] = PlaceOptions()
 
     def go(self) -> int:
         from graph.asking import from_option
-        from graph.runs import Run
-        from harness.timing.clocks import locked
+        from graph.runs import RunFolder
+        from harness.timing.clocks import lock
 
-        begun = Run.find(self.runs_dir, self.run)
+        begun = RunFolder.find(self.runs_dir, self.run)
         answer = from_option(self.answer) if self.answer is not None else None
-        changes = given(self.changes) | answered_by(self.policy, self.model)
+        changes = list_given(self.changes) | answered_by(self.policy, self.model)
         if "place" in self.model_fields_set:
             changes["engine"] = self.place.choice()
-        change = (lambda settings: settings.changed(**changes)) if changes else None
+        change = (lambda settings: settings.with_changes(**changes)) if changes else None
         settings = begun.record.settings
         engine = changes.get("engine", settings.engine).name
-        with locked(self.lock_clocks, settings.device, engine), told(self.on_end, begun), front(self, ()) as shown:
-            ending = door(self.runs_dir, self.checkpointer).resume(self.run, shown, asker(), answer, change)
+        with (
+            lock(self.lock_clocks, settings.device, engine),
+            notify_on_end(self.on_end, begun),
+            choose_display(self, ()) as shown,
+        ):
+            ending = open_service(self.runs_dir, self.checkpointer).resume(self.run, shown, asker(), answer, change)
         return close(ending, self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from graph.commands.opened import asker, close, door, engine, front, told
+from graph.commands.opened import asker, choose_display, close, engine, notify_on_end, open_service
 from graph.commands.options import UNSAID, Command, Working
 from graph.request import RunRequest
 from harness.options import command_line
@@ -59,9 +59,9 @@ class RunCommand(RunRequest, Working, Command):
 
     def _run(self, at_work: Engine) -> Ending:
         from graph.choices import choose
-        from graph.runs import Run
+        from graph.runs import RunFolder
         from graph.session import new_record
-        from harness.timing.clocks import locked
+        from harness.timing.clocks import lock
 
         choice = choose(self, at_work, command_line(self, leave_out=UNSAID))
         record = new_record(
@@ -71,11 +71,11 @@ class RunCommand(RunRequest, Working, Command):
             folder=choice.kernel.folder,
             checkpointer=self.checkpointer,
         )
-        made = Run(self.runs_dir, record.run_id)
+        made = RunFolder(self.runs_dir, record.run_id)
         settings = choice.settings
-        with locked(self.lock_clocks, settings.device, self.place.engine):  # before there is a run, where it may not be
+        with lock(self.lock_clocks, settings.device, self.place.engine):  # before there is a run, where it may not be
             made.reserve()
-            with told(self.on_end, made), front(self, settings.why, at_work) as shown:
-                return door(self.runs_dir, self.checkpointer, engine=at_work).start(
+            with notify_on_end(self.on_end, made), choose_display(self, settings.why, at_work) as shown:
+                return open_service(self.runs_dir, self.checkpointer, engine=at_work).start(
                     record, choice.source, shown, asker(), choice.draft
                 )

@@ -31,8 +31,8 @@ class SchedulerCommand(Command):
     def go(self) -> int:
         from harness.cluster import scheduler, security
 
-        security.demanded(self.host, self.tls, insecure=self.insecure)
-        folder = security.made(self.tls) if self.tls else None
+        security.require_tls(self.host, self.tls, insecure=self.insecure)
+        folder = security.make_certificate(self.tls) if self.tls else None
         if self.with_parent:
             threading.Thread(target=_until_the_parent_ends, daemon=True).start()
         STARTED.set()

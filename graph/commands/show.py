@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from graph.commands.opened import door, found
+from graph.commands.opened import find_run, open_service
 from graph.commands.options import Command, OfRuns
 from harness.options import Option
 
@@ -15,8 +15,8 @@ class ShowCommand(OfRuns, Command):
     run: Annotated[str, Option("RUN", positional=True)]
 
     def go(self) -> int:
-        run = found(self.runs_dir, self.run)
-        result = door(self.runs_dir, self.checkpointer).result(run)
+        run = find_run(self.runs_dir, self.run)
+        result = open_service(self.runs_dir, self.checkpointer).result(run)
         if self.as_json:
             print(result.model_dump_json(indent=1, ensure_ascii=True))
             return 0

@@ -44,7 +44,7 @@ class WorkerCommand(Command):
 
         if self.cores and self.gpus is not None:
             raise RunError("a worker lends --gpus or --cores, not both")
-        address = security.checked(self.address, self.tls, insecure=self.insecure)
+        address = security.check_address(self.address, self.tls, insecure=self.insecure)
         security.of(self.tls)
         cores = places.own_cores()
         if self.cores:
@@ -61,7 +61,7 @@ class WorkerCommand(Command):
             if (value := os.environ.get(f"ASTROLABE_CLUSTER_{name.upper()}"))
         }
 
-        def orders(place: places.Place, inside: Path) -> Orders:
+        def orders(place: places.ClusterPlace, inside: Path) -> Orders:
             tls = str(self.tls.resolve()) if self.tls else ""
             return Orders(address=address, place=place, folder=str(inside), tls=tls, contest_s=self.contest, **more)
 

@@ -133,7 +133,7 @@ def run_boxed(
     Returns (exit code, merged output, its middle left out where it is long). One that runs over `timeout_s`, takes more memory
     than it may or does not stop talking is killed with its children; exit code -1, and the last line says why.
     """
-    limits = sandbox.Limits(memory_bytes=16 << 30, file_bytes=FILE_BYTES)
+    limits = sandbox.ProcessLimits(memory_bytes=16 << 30, file_bytes=FILE_BYTES)
     process = subprocess.Popen(
         sandbox.launch_command(command, scratch=str(scratch), readable=readable, limits=limits),
         cwd=scratch,

@@ -62,7 +62,7 @@ def schema(text: str, function: str, entry: str) -> str:
     return f"{entry}({', '.join(parameters)}) -> ()"
 
 
-def bound(text: str, entry: str, binding: str, key: str) -> str:
+def with_registration(text: str, entry: str, binding: str, key: str) -> str:
     """The source with a registration of the entry where it has none. Raises ValueError."""
     asked = json.loads(binding) if binding else ""
     if isinstance(asked, dict):
@@ -88,7 +88,7 @@ def compile(
 ) -> Compiled:
     on_gpu = facts.device == "cuda"
     try:
-        text = bound(source.read_text(), entry, binding, "CUDA" if on_gpu else "CPU")
+        text = with_registration(source.read_text(), entry, binding, "CUDA" if on_gpu else "CPU")
     except ValueError as error:
         return Compiled(False, f"error: {error}")
     source = source.with_suffix(".cu" if on_gpu else ".cpp")

@@ -53,7 +53,7 @@ def identity(facts: DeviceFacts) -> str:
     return f"{version.splitlines()[0]} {version.splitlines()[-1]} {' '.join(FLAGS)} tvm-ffi {ffi} {facts.name} {facts.architecture}"
 
 
-def bound(text: str, entry: str, binding: str) -> str:
+def with_export(text: str, entry: str, binding: str) -> str:
     """The source with an export of the entry where it has none."""
     asked = json.loads(binding) if binding else ""
     if not asked and _EXPORTS.search(text):
@@ -78,7 +78,7 @@ def compile(
 ) -> Compiled:
     on_gpu, package = facts.device == "cuda", _package()
     assert package is not None, why_unavailable()
-    text = bound(source.read_text(), entry, binding)
+    text = with_export(source.read_text(), entry, binding)
     source = source.with_suffix(".cu" if on_gpu else ".cpp")
     source.write_text(text)
     library = package / "lib"

@@ -33,11 +33,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from harness.capture import source
-from harness.capture.form import Form, Kind, written
+from harness.capture.form import CapturedForm, Kind, write_definition
 from harness.capture.source import CaptureError
-from harness.farside.problem import distribution, sampled, tensors_of
+from harness.farside.problem import distribution, take_sample, tensors_of
 from harness.store import write_atomically
-from kernels.spec import DTYPE_BYTES, checked_values
+from kernels.spec import DTYPE_BYTES, check_values
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +73,7 @@ class Recorder:
         self.values, self.axes = dict(values or {}), dict(axes or {})
         for name, said in self.values.items():
             if said != STORED:
-                checked_values(said)
+                check_values(said)
             if name not in inspect.signature(function).parameters:
                 raise ValueError(f"{function.__name__} has no argument {name!r}")
         self.kinds: dict[Any, Kind] = {}
@@ -188,7 +188,7 @@ class Recorder:
             why = "; ".join(self.left_out) or ("every call of it failed" if self.kinds else "it was never called")
             raise CaptureError(f"nothing of {self.__name__} was recorded: {why}")
         kinds.sort(key=lambda kind: -kind.count)
-        definition, lines, stored = written(self, kinds)
+        definition, lines, stored = write_definition(self, kinds)
         if (there := self.folder / "definition.json").exists() and "captured" not in json.loads(there.read_text()):
             raise CaptureError(f"{there} was not made by capture: name another folder")
         shutil.rmtree(self.folder / "inputs", ignore_errors=True)
@@ -237,8 +237,8 @@ def _at_exit(recorder: Recorder) -> None:
         print(f"capture: {error}", file=sys.stderr)
 
 
-def _form(tensor: torch.Tensor) -> Form:
-    return Form(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride()))
+def _form(tensor: torch.Tensor) -> CapturedForm:
+    return CapturedForm(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride()))
 
 
 def _unfit(name: str, tensor: torch.Tensor) -> str:
@@ -256,7 +256,7 @@ def _values(tensor: torch.Tensor) -> str:
     """How such an input may be drawn later; `stored` where its own values are needed."""
     if not tensor.dtype.is_floating_point:
         return STORED
-    sample = sampled(tensor).float().cpu()
+    sample = take_sample(tensor).float().cpu()
     half = len(sample) // 2
     if half and float((sample == sample.mode().values).float().mean()) > MASKED:
         return STORED

@@ -26,7 +26,7 @@ MOST_STORED_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Form:
+class CapturedForm:
     """A tensor as one call had it."""
 
     shape: tuple[int, ...]
@@ -47,14 +47,14 @@ class Form:
 class Kind:
     """One set of shapes, dtypes, strides and numbers."""
 
-    tensors: dict[str, Form]
+    tensors: dict[str, CapturedForm]
     numbers: dict[str, Any]
     """Arguments that are no tensors."""
     count: int = 0
     values: dict[str, str] = field(default_factory=dict)
     """Input -> a distribution of kernels.spec, or `stored`."""
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
-    outputs: tuple[Form, ...] = ()
+    outputs: tuple[CapturedForm, ...] = ()
 
 
 class Recorded(Protocol):
@@ -66,7 +66,9 @@ class Recorded(Protocol):
     __module__: str
 
 
-def written(recorder: Recorded, kinds: list[Kind]) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Tensors]]:
+def write_definition(
+    recorder: Recorded, kinds: list[Kind]
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Tensors]]:
     """(definition, workloads, stored tensors by file) of these kinds of calls, the most frequent first.
 
     Raises CaptureError.
@@ -209,7 +211,7 @@ def _reference(recorder: Recorded, fixed: dict[str, Any]) -> str:
         value = source.literal(fixed[name]) if name in fixed else name
         given.append(f"{name}={value}" if parameter.kind is parameter.KEYWORD_ONLY else str(value))
         keywords += [] if name in fixed else [name]
-    own = source.standing_alone(function)
+    own = source.write_standalone(function)
     call = f"{function.__name__}({', '.join(given)})"
     if function.__name__ == "run":
         own, call = f"{own}\n\n_captured = run\n", call.replace("run(", "_captured(", 1)

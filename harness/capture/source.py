@@ -35,7 +35,7 @@ def literal(value: Any) -> str | None:
     return None
 
 
-def standing_alone(function: Callable[..., Any]) -> str:
+def write_standalone(function: Callable[..., Any]) -> str:
     """The function's source with all that it names. Raises CaptureError where that cannot be had."""
     parts: dict[str, str] = {}
     _collect(inspect.unwrap(function), parts)

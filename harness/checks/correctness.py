@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.checks import fitting, properties, slices, steps
 from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
-from harness.device import Arena, generator, give_back_memory
+from harness.device import ArgumentBuffers, generator, give_back_memory
 from harness.records import Check, Outcome
 from kernels import catalog
 from kernels.catalog import Kernel, KernelError
@@ -132,22 +132,22 @@ class Layout:
         """Which copy of a tensor an argument set has."""
         return slot % self.copies[tensor.name]
 
-    def bytes_view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+    def bytes_view(self, buffers: ArgumentBuffers, tensor: Tensor) -> torch.Tensor:
         """uint8 [copies, bytes of the tensor]."""
         offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
-        return arena.view.as_strided((self.copies[tensor.name], size), (stride, 1), offset)
+        return buffers.view.as_strided((self.copies[tensor.name], size), (stride, 1), offset)
 
-    def head(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+    def head(self, buffers: ArgumentBuffers, tensor: Tensor) -> torch.Tensor:
         """uint8 [1, GUARD_BYTES or more]: the bytes that end just before the first slot's tensor."""
         offset, guard = self.offsets[tensor.name], self.heads[tensor.name]
-        return arena.view.as_strided((1, guard), (guard, 1), offset - guard)
+        return buffers.view.as_strided((1, guard), (guard, 1), offset - guard)
 
-    def tail(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+    def tail(self, buffers: ArgumentBuffers, tensor: Tensor) -> torch.Tensor:
         """uint8 [copies, GUARD_BYTES or more]: all bytes between each copy of the tensor and the next one."""
         offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
-        return arena.view.as_strided((self.copies[tensor.name], stride - size), (stride, 1), offset + size)
+        return buffers.view.as_strided((self.copies[tensor.name], stride - size), (stride, 1), offset + size)
 
-    def view(self, arena: Arena, tensor: Tensor) -> torch.Tensor:
+    def view(self, buffers: ArgumentBuffers, tensor: Tensor) -> torch.Tensor:
         """The tensor's dtype, [copies, *shape]."""
         import torch
 
@@ -155,7 +155,7 @@ class Layout:
         shape = self.spec.shape(tensor, self.workload.axes)
         step = self.strides[tensor.name] // dtype.itemsize
         inner = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        usable = arena.view[: arena.size // 8 * 8].view(dtype)
+        usable = buffers.view[: buffers.size // 8 * 8].view(dtype)
         copies = self.copies[tensor.name]
         return usable.as_strided((copies, *shape), (step, *inner), self.offsets[tensor.name] // dtype.itemsize)
 
@@ -164,13 +164,13 @@ class Layout:
         axes = self.workload.axes
         return [[self.spec.dtype(t, self.workload), list(self.spec.shape(t, axes))] for t in self.spec.tensors]
 
-    def arguments(self, arena: Arena, slot: int) -> list[list[Any]]:
+    def arguments(self, buffers: ArgumentBuffers, slot: int) -> list[list[Any]]:
         """The encoded argument list of one call, in the spec's order (see worker.arguments)."""
         encoded: list[list[Any]] = []
         for argument in self.spec.arguments:
             if isinstance(argument, Tensor):
                 at = self.offsets[argument.name] + self.copy(argument, slot) * self.strides[argument.name]
-                encoded.append(["p", arena.id, at])
+                encoded.append(["p", buffers.id, at])
             elif isinstance(argument, Size):
                 encoded.append(["i", self.workload.axes[argument.name]])
             elif isinstance(argument, Scalar):
@@ -203,7 +203,7 @@ def draw(
         GIVEN[rest][-1](view, workload)
         return
     if kind == DRAWN:
-        view.copy_(catalog.drawn_by_function(rest, workload.axes, tuple(view.shape), generator("cpu")))
+        view.copy_(catalog.draw_by_function(rest, workload.axes, tuple(view.shape), generator("cpu")))
         return
     if kind == "integers":
         low, high = (int(bound) for bound in rest.split(":"))
@@ -306,7 +306,7 @@ class Sliced:
         for first in range(0, whole, self.rows):
             end = min(first + self.rows, whole)
             part, given = slices.cut(self.kernel.spec, self.workload, self.inputs, self.axis, first, end)
-            yield slice(first, end), part, expected(self.kernel, part, given, self.values)
+            yield slice(first, end), part, compute_expected(self.kernel, part, given, self.values)
 
 
 @dataclass
@@ -376,7 +376,7 @@ def _exact_and_rough(
 
 
 @functools.cache
-def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
+def find_summed_dimensions(kernel: Kernel) -> dict[str, tuple[int, ...]]:
     """Input tensor's name -> its dimensions over which some output sums, found by asking the reference.
 
     A dimension counts where one output element changes with the entries 0, 1 and 2 of it: a product of two halves of a
@@ -400,10 +400,10 @@ def summed(kernel: Kernel) -> dict[str, tuple[int, ...]]:
 
 
 def _summed(kernel: Kernel, workload: Workload, values: str) -> dict[str, tuple[int, ...]]:
-    """`summed` by one draw of that distribution."""
+    """`find_summed_dimensions` by one draw of that distribution."""
     import torch
 
-    inputs = _upcast(drawn(kernel.spec, workload, values, {}, kernel.reference_on), torch.float64)
+    inputs = _upcast(draw_inputs(kernel.spec, workload, values, {}, kernel.reference_on), torch.float64)
     exact = _run_reference(kernel, workload, inputs)
 
     def changed(name: str, dim: int, entry: int) -> list[torch.Tensor]:
@@ -431,7 +431,10 @@ def terms(kernel: Kernel, workload: Workload) -> int:
     """How many input elements the longest sum of this workload takes in; 1 where nothing is summed."""
     spec = kernel.spec
     shapes = {tensor.name: spec.shape(tensor, workload.axes) for tensor in spec.inputs}
-    return max((math.prod(shapes[name][dim] for dim in dims) for name, dims in summed(kernel).items()), default=1)
+    return max(
+        (math.prod(shapes[name][dim] for dim in dims) for name, dims in find_summed_dimensions(kernel).items()),
+        default=1,
+    )
 
 
 @functools.cache
@@ -445,7 +448,7 @@ def _noise_of_few(kernel: Kernel, at: str, values: str, device: str) -> dict[str
     few = [tensor for tensor in floats if math.prod(spec.shape(tensor, workload.axes)) < FEW]
     found = dict.fromkeys((tensor.name for tensor in few), 0.0)
     for _ in range(FEW_DRAWS if few else 0):
-        exact, noise = _rows_noise(kernel, workload, drawn(spec, workload, values, {}, device), 0)
+        exact, noise = _rows_noise(kernel, workload, draw_inputs(spec, workload, values, {}, device), 0)
         for name in found.keys() & exact.keys():
             found[name] = max(found[name], float(noise[name].max()))
     return found
@@ -552,16 +555,16 @@ def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tenso
 
 
 def _doubted(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], values: str) -> Right | None:
-    """`expected` with the noise of DOUBT_DRAWS draws; None where the device has no memory for it."""
+    """`compute_expected` with the noise of DOUBT_DRAWS draws; None where the device has no memory for it."""
     import torch
 
     try:
-        return expected(kernel, workload, inputs, values, moved=DOUBT_DRAWS)
+        return compute_expected(kernel, workload, inputs, values, moved=DOUBT_DRAWS)
     except torch.OutOfMemoryError:
         return None
 
 
-def expected(
+def compute_expected(
     kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], values: str = "", *, moved: int = 0
 ) -> Right:
     """Reference outputs for these inputs (name -> tensor in its own dtype), with tolerances, and the kernel's properties.
@@ -634,7 +637,7 @@ def _typical(noise: torch.Tensor) -> torch.Tensor:
     return shown.median() if len(shown) else rows.new_zeros(())
 
 
-def drawn(
+def draw_inputs(
     spec: Spec, workload: Workload, values: str, extra: dict[str, tuple[str, ...]], device: str
 ) -> dict[str, torch.Tensor]:
     """Every input that knows the distribution `values` drawn from it, the others from their first."""
@@ -660,10 +663,10 @@ def rows_apart(kernel: Kernel) -> str:
     if not axis or spec.problem or not kernel.has_reference or kernel.properties is not None:
         return ""
     tried = [one.model_copy(update={"axes": {**one.axes, axis: slices.TRIED_ROWS}}) for one in spec.workloads]
-    workload = min(tried, key=lambda one: fitting.needed_bytes(spec, one))
-    if fitting.needed_bytes(spec, workload) > slices.MOST_TRIED_BYTES:
+    workload = min(tried, key=lambda one: fitting.estimate_bytes(spec, one))
+    if fitting.estimate_bytes(spec, workload) > slices.MOST_TRIED_BYTES:
         return ""
-    inputs = drawn(spec, workload, distributions(spec, {})[0], {}, kernel.reference_on)
+    inputs = draw_inputs(spec, workload, distributions(spec, {})[0], {}, kernel.reference_on)
     try:
         whole = _run_reference(kernel, workload, _upcast_to(inputs, "float64"))
         for first, end in ((0, 1), (1, slices.TRIED_ROWS)):
@@ -684,13 +687,13 @@ def make_case(
     device: str,
     slicing: Slicing = NOT_SLICED,
 ) -> Case:
-    """Fresh inputs and what is right for them; `values` as in `drawn`. `slicing`: the axis, and how many rows at once."""
-    inputs = drawn(kernel.spec, workload, values, extra, device)
+    """Fresh inputs and what is right for them; `values` as in `draw_inputs`. `slicing`: the axis, and how many rows at once."""
+    inputs = draw_inputs(kernel.spec, workload, values, extra, device)
     axis, rows = slicing
     if rows:
         size = sum(t.numel() * t.element_size() for t in inputs.values())
         return Case(workload, values, inputs, Sliced(kernel, workload, inputs, values, axis, rows), size)
-    right = expected(kernel, workload, inputs, values)
+    right = compute_expected(kernel, workload, inputs, values)
     held = [*inputs.values(), *(t for e in right.values() for t in (e.value, e.tolerance))]
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
 
@@ -722,7 +725,7 @@ def make_special(name: str, case: Case, kernel: Kernel, device: str) -> Case | N
             inputs[tensor.name] = values
     if not found or not kernel.has_reference:
         return None
-    right = expected(kernel, case.workload, inputs)
+    right = compute_expected(kernel, case.workload, inputs)
     rough = _run_reference(kernel, case.workload, _upcast_to(inputs, "float32"), "float32")
     for output, one in right.items():
         other = rough[output].to(torch.float64)
@@ -747,15 +750,15 @@ def _with_other_scalars(kernel: Kernel, workload: Workload, device: str) -> tupl
     floats = [one for one in spec.arguments if isinstance(one, Scalar) and one.ctype != "int64_t" and one.value]
     if not floats or not kernel.has_reference:
         return None
-    inputs = drawn(spec, workload, distributions(spec, {})[0], {}, device)
-    before = expected(kernel, workload, inputs)
+    inputs = draw_inputs(spec, workload, distributions(spec, {})[0], {}, device)
+    before = compute_expected(kernel, workload, inputs)
     for factor in OTHER_SCALARS:
         arguments = tuple(
             one.model_copy(update={"value": one.value * factor}) if one in floats else one for one in spec.arguments
         )
         other = replace(kernel, spec=spec.model_copy(update={"arguments": arguments}))
         try:
-            right = expected(other, workload, inputs)
+            right = compute_expected(other, workload, inputs)
         except KernelError:  # the operation has no such value
             continue
         if any(_moves(before[name], right[name]) for name in right):
@@ -841,7 +844,7 @@ AS_TIMED = "as timed"
 
 
 def distributions(spec: Spec, extra: dict[str, tuple[str, ...]]) -> list[str]:
-    """Names for `drawn`, so that every distribution of every input is drawn: what is timed first, none that gives the same as another."""
+    """Names for `draw_inputs`, so that every distribution of every input is drawn: what is timed first, none that gives the same as another."""
     known = [(*tensor.values, *extra.get(tensor.name, ())) for tensor in spec.inputs]
     firsts = tuple(values[0] for values in known)
     names = list(dict.fromkeys(name for values in known for name in values))
@@ -853,15 +856,15 @@ def distributions(spec: Spec, extra: dict[str, tuple[str, ...]]) -> list[str]:
     return list(found.values()) if spec.inputs else ["ordinary"]
 
 
-class Bench:
+class GuardedBuffers:
     """Argument sets of one workload in an arena: writes inputs and poison, and looks at what a call left there."""
 
-    def __init__(self, spec: Spec, arena: Arena, layout: Layout, rng: torch.Generator) -> None:
-        self.spec, self.arena, self.layout = spec, arena, layout
+    def __init__(self, spec: Spec, buffers: ArgumentBuffers, layout: Layout, rng: torch.Generator) -> None:
+        self.spec, self.buffers, self.layout = spec, buffers, layout
         self.pattern: dict[str, tuple[torch.Tensor, ...]] = {}
         self.written: set[int] = set()
         for tensor in spec.tensors:
-            views = layout.head(arena, tensor), layout.tail(arena, tensor)
+            views = layout.head(buffers, tensor), layout.tail(buffers, tensor)
             self.pattern[tensor.name] = tuple(_filled(view, rng) for view in views)
 
     def write(self, slot: int, inputs: dict[str, torch.Tensor], *, poison: bool = True) -> None:
@@ -872,16 +875,16 @@ class Bench:
         """
         first, self.written = slot not in self.written, self.written | {slot}
         for tensor in self.spec.tensors:
-            view = self.layout.view(self.arena, tensor)[slot]
+            view = self.layout.view(self.buffers, tensor)[slot]
             if tensor.role in ("input", "inout"):
                 view.copy_(inputs[tensor.name])
             elif poison and tensor.role == "workspace":  # anything: NaNs, or what any other kernel left there
-                raw = self.layout.bytes_view(self.arena, tensor)[slot]
+                raw = self.layout.bytes_view(self.buffers, tensor)[slot]
                 raw.fill_(0xFF) if first or random.random() < 0.5 else raw.copy_(self._poison(tensor))
             elif poison and (first or view.dtype.is_floating_point):
-                self.layout.bytes_view(self.arena, tensor)[slot].fill_(0xFF)
+                self.layout.bytes_view(self.buffers, tensor)[slot].fill_(0xFF)
             elif poison:
-                self.layout.bytes_view(self.arena, tensor)[slot].copy_(self._poison(tensor))
+                self.layout.bytes_view(self.buffers, tensor)[slot].copy_(self._poison(tensor))
 
     def _poison(self, tensor: Tensor) -> torch.Tensor:
         """uint8 of the tensor's size: one value all over, small, negative or any, or bytes at random."""
@@ -891,11 +894,11 @@ class Bench:
         values = [0, -1, random.randrange(1, 100), random.getrandbits(8 * width - 1), None]
         value = random.choice(values)
         raw = os.urandom(1 << 16) if value is None else (value % (1 << 8 * width)).to_bytes(width, "little")
-        pattern = torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(self.arena.view.device)
+        pattern = torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(self.buffers.view.device)
         return pattern.repeat(-(-size // len(pattern)))[:size]
 
     def read(self, slot: int, tensor: Tensor) -> torch.Tensor:
-        return self.layout.view(self.arena, tensor)[self.layout.copy(tensor, slot)]
+        return self.layout.view(self.buffers, tensor)[self.layout.copy(tensor, slot)]
 
     def check_guards(self, name: str) -> Check:
         import torch
@@ -904,8 +907,8 @@ class Bench:
         for tensor in self.spec.tensors:
             head, tail = self.pattern[tensor.name]
             for pattern, now, where in (
-                (head, self.layout.head(self.arena, tensor), "before"),
-                (tail, self.layout.tail(self.arena, tensor), "behind"),
+                (head, self.layout.head(self.buffers, tensor), "before"),
+                (tail, self.layout.tail(self.buffers, tensor), "behind"),
             ):
                 if not torch.equal(pattern, now):
                     return Check(workload=label, name=name, passed=False, message=f"wrote {where} {tensor.name}")
@@ -919,7 +922,7 @@ class Bench:
             if tensor.role == "input":
                 # By bytes: NaN is not equal to itself, and -0.0 equals 0.0.
                 then = inputs[tensor.name].contiguous().view(-1).view(torch.uint8)
-                now = self.layout.bytes_view(self.arena, tensor)[self.layout.copy(tensor, slot)]
+                now = self.layout.bytes_view(self.buffers, tensor)[self.layout.copy(tensor, slot)]
                 now = now.clone() if self.layout.offsets[tensor.name] % 8 else now
                 eights = len(then) // 8 * 8  # eight at once, which takes a tenth of the time
                 same = torch.equal(now[:eights].view(torch.int64), then[:eights].view(torch.int64))
@@ -972,7 +975,7 @@ def judge_call(
     """
     worst = 0.0
     # A length that is wrong is found with the output that states it, before what it cuts is read.
-    used = properties.used_only(spec, outputs)
+    used = properties.cut_to_used(spec, outputs)
     for tensor in sorted(spec.outputs, key=lambda tensor: tensor.used is not None):
         one, got = right.get(tensor.name), used[tensor.name]
         if one is None or not got.numel():
@@ -1021,10 +1024,10 @@ def judge_several(
 ) -> str:
     """ "" or what is wrong with the outputs of the calls that properties.py asked for: first each alone, then together."""
     for inputs, left in zip(calls, outputs, strict=True):
-        message = judge_closely(kernel.spec, workload, left, expected(kernel, workload, inputs))[1]
+        message = judge_closely(kernel.spec, workload, left, compute_expected(kernel, workload, inputs))[1]
         if message:
             return message
-    return properties.violated_together(kernel, workload, calls, outputs) if calls else ""
+    return properties.find_joint_violation(kernel, workload, calls, outputs) if calls else ""
 
 
 NEAR_MISS, NEAR_MISSES = 2.0, 1e-7

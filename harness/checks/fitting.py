@@ -14,7 +14,7 @@ SLICED_FACTOR = 4
 """The same where that is done in slices (harness/checks/slices.py): an argument set, inputs of two distributions, and one slice."""
 
 
-def needed_bytes(spec: Spec, workload: Workload) -> int:
+def estimate_bytes(spec: Spec, workload: Workload) -> int:
     """Memory that judging one workload takes. A gather's table counts whole, however little of it a call touches."""
     held = sum(
         math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
@@ -26,7 +26,7 @@ def needed_bytes(spec: Spec, workload: Workload) -> int:
 def too_large(spec: Spec, workload: Workload, device_bytes: int, *, sliced: bool = False) -> str:
     """Why the device cannot judge it, "" where it can. `sliced`: in slices, which only what is not timed may be."""
     factor = SLICED_FACTOR if sliced and not workload.timed else JUDGING_FACTOR
-    needed = needed_bytes(spec, workload) // JUDGING_FACTOR * factor
+    needed = estimate_bytes(spec, workload) // JUDGING_FACTOR * factor
     if needed <= device_bytes:
         return ""
     return (
@@ -35,7 +35,7 @@ def too_large(spec: Spec, workload: Workload, device_bytes: int, *, sliced: bool
     )
 
 
-def left_out(
+def explain_left_out(
     spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: int, *, sliced: bool = False
 ) -> tuple[str, ...]:
     """One sentence for each workload of the spec that the device cannot judge, held-out ones included."""
@@ -45,7 +45,7 @@ def left_out(
     return tuple(f"left out, too large: {reason}" for reason in reasons if reason)
 
 
-def one_signed(spec: Spec) -> tuple[str, ...]:
+def explain_one_signed(spec: Spec) -> tuple[str, ...]:
     """A sentence where no float input ever holds values of both signs: the identity would pass for relu."""
 
     def signed(values: str) -> bool:
@@ -73,5 +73,5 @@ def require_timed(spec: Spec, on: str, dtypes: tuple[str, ...], device_bytes: in
     if not any(not too_large(spec, workload, device_bytes) for workload in suite):
         raise KernelError(
             f"{spec.name} has no timed workload that fits device {on} and dtype {', '.join(dtypes)}"
-            + "".join(f"; {notice}" for notice in left_out(spec, on, dtypes, device_bytes))
+            + "".join(f"; {notice}" for notice in explain_left_out(spec, on, dtypes, device_bytes))
         )

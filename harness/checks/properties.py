@@ -55,13 +55,13 @@ def several(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor])
     return calls
 
 
-def violated_together(
+def find_joint_violation(
     kernel: Kernel, workload: Workload, calls: list[dict[str, torch.Tensor]], outputs: list[dict[str, torch.Tensor]]
 ) -> str:
     """ "" or what is violated of several calls, each of which is right by itself."""
     module = kernel.properties
     assert module is not None
-    pairs = [(inputs, used_only(kernel.spec, left)) for inputs, left in zip(calls, outputs, strict=True)]
+    pairs = [(inputs, cut_to_used(kernel.spec, left)) for inputs, left in zip(calls, outputs, strict=True)]
     said = module.violated_together(pairs, workload.axes | kernel.spec.scalars)
     return _said(kernel, "violated_together", said)
 
@@ -73,11 +73,11 @@ def unlikely(
     module = kernel.properties
     if module is None or not hasattr(module, "unlikely"):
         return ""
-    pairs = [(inputs, used_only(kernel.spec, left)) for inputs, left in calls]
+    pairs = [(inputs, cut_to_used(kernel.spec, left)) for inputs, left in calls]
     return _said(kernel, "unlikely", module.unlikely(pairs, workload.axes | kernel.spec.scalars))
 
 
-def used_only(spec: Spec, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def cut_to_used(spec: Spec, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The outputs, those with a stated length (`Tensor.used`) cut to what their call says, within their capacity."""
     lengths = {t.name: max(int(outputs[t.used]), 0) for t in spec.outputs if t.used is not None}
     return {name: values[: lengths.get(name, len(values))] for name, values in outputs.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from harness.checks.fitting import needed_bytes
+from harness.checks.fitting import estimate_bytes
 from kernels.spec import Spec, Tensor, Workload
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def has_rows(tensor: Tensor, axis: str) -> bool:
 
 def rows_at_once(spec: Spec, workload: Workload, axis: str, device_bytes: int) -> int:
     """Rows of one slice; 0 where the whole workload can be judged at once."""
-    needed = needed_bytes(spec, workload)
+    needed = estimate_bytes(spec, workload)
     if not axis or needed <= device_bytes:
         return 0
     return max(1, workload.axes[axis] * (device_bytes // SHARE) // needed)

@@ -39,7 +39,7 @@ def code() -> str:
     return digest(*parts)[:12]
 
 
-class Model(Frozen):
+class DeviceModel(Frozen):
     """A kind of device. Times of two kinds are never put together."""
 
     facts: DeviceFacts
@@ -76,5 +76,9 @@ class Status(Frozen):
     slots: int = 1
 
     @property
-    def model(self) -> Model | None:
-        return Model(facts=self.facts, memory_bytes=self.memory_bytes) if self.facts and self.kind == "device" else None
+    def model(self) -> DeviceModel | None:
+        return (
+            DeviceModel(facts=self.facts, memory_bytes=self.memory_bytes)
+            if self.facts and self.kind == "device"
+            else None
+        )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness import device as devices
-from harness.cluster.places import Place
+from harness.cluster.places import ClusterPlace
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
 from harness.judge.session import MissingTool
@@ -22,7 +22,7 @@ ROOM_BYTES = 256 << 20
 """On the disk of a worker's folder: sources, builds and records of some hundred runs."""
 KERNEL = "silu_and_mul"
 EVERY_S = 3600.0
-"""A contest of a binary with itself, when a worker joins and whenever the last one is older than this."""
+"""A comparison of a binary with itself, when a worker joins and whenever the last one is older than this."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -30,7 +30,9 @@ class NotFit(Exception):
     """This place may not go on; the message says why."""
 
 
-def look(place: Place, folder: Path, *, contest: bool, say: Callable[[str], None], least: int = ROOM_BYTES) -> None:
+def look(
+    place: ClusterPlace, folder: Path, *, contest: bool, say: Callable[[str], None], least: int = ROOM_BYTES
+) -> None:
     """Raises NotFit."""
     room = shutil.disk_usage(folder).free
     if room < least:
@@ -40,11 +42,11 @@ def look(place: Place, folder: Path, *, contest: bool, say: Callable[[str], None
     if not contest or place.kind != "device":
         return
     # Twice: of 216 verdicts on a binary against itself on an H200 four were SLOWER, by the chance of their processes.
-    if judged(against_itself(place, folder, say)) and (said := judged(against_itself(place, folder, say))):
+    if find_fault(against_itself(place, folder, say)) and (said := find_fault(against_itself(place, folder, say))):
         raise NotFit(said)
 
 
-def against_itself(place: Place, folder: Path, say: Callable[[str], None]) -> Verdict:
+def against_itself(place: ClusterPlace, folder: Path, say: Callable[[str], None]) -> Verdict:
     """The verdict on a kernel's baseline timed against the same source under another hash. Raises NotFit."""
     kernel = catalog.load(KERNEL)
     timed = [w for w in kernel.spec.suite(place.device) if w.timed]
@@ -65,7 +67,7 @@ def against_itself(place: Place, folder: Path, say: Callable[[str], None]) -> Ve
         shutil.rmtree(folder / "contest", ignore_errors=True)
 
 
-def judged(verdict: Verdict) -> str:
+def find_fault(verdict: Verdict) -> str:
     """What is wrong with a place on which this is a binary against itself, or ""."""
     if not verdict.passed or verdict.suite is None:
         return f"{KERNEL}'s baseline does not pass on it: {verdict.outcome}: {verdict.reason}"

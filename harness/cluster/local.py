@@ -38,7 +38,7 @@ class Local:
                 self.devices = len(names)
                 words = ["--gpus", ",".join(names)]
             # On a machine with several users anybody may connect to a port on loopback, and a cluster executes what it is sent.
-            self.tls = security.made(self.folder / "tls")
+            self.tls = security.make_certificate(self.folder / "tls")
             self.start_scheduler()
             self.supervisor = self._child(["worker", self.address, *words])
         except BaseException:

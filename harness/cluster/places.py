@@ -20,7 +20,7 @@ CORES_OF_A_GPU = 6
 NONE = "no NVIDIA GPU was found here: nvidia-smi lists none that CUDA_VISIBLE_DEVICES lets one use"
 
 
-class Place(Frozen):
+class ClusterPlace(Frozen):
     """One worker process: what it has for itself."""
 
     name: str
@@ -80,7 +80,7 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def of_gpus(chosen: Sequence[str] | None, cores: Sequence[int], near: dict[str, tuple[int, ...]]) -> list[Place]:
+def of_gpus(chosen: Sequence[str] | None, cores: Sequence[int], near: dict[str, tuple[int, ...]]) -> list[ClusterPlace]:
     """A place for each GPU (all of `near` without `chosen`) and one that builds on the cores that are left.
 
     A GPU gets cores near it where the machine says which; with fewer cores than places they share. Raises ClusterError
@@ -95,20 +95,25 @@ def of_gpus(chosen: Sequence[str] | None, cores: Sequence[int], near: dict[str, 
         close = [core for core in left if core in near.get(gpu, ())]
         taken = (close + [core for core in left if core not in close])[:each]
         left = [core for core in left if core not in taken]
-        made.append(Place(name=f"{host} gpu {gpu}", kind="device", device="cuda", gpu=gpu, cores=tuple(taken or cores)))
+        made.append(
+            ClusterPlace(name=f"{host} gpu {gpu}", kind="device", device="cuda", gpu=gpu, cores=tuple(taken or cores))
+        )
     builds = tuple(left or cores)
-    made.append(Place(name=f"{host} builds", kind="builder", device="cuda", cores=builds, slots=max(1, len(builds))))
+    made.append(
+        ClusterPlace(name=f"{host} builds", kind="builder", device="cuda", cores=builds, slots=max(1, len(builds)))
+    )
     return made
 
 
-def of_cores(count: int, cores: Sequence[int]) -> list[Place]:
+def of_cores(count: int, cores: Sequence[int]) -> list[ClusterPlace]:
     """So many equal shares of the cores, each a device of its own that also builds. Raises ClusterError."""
     if count > len(cores):
         raise ClusterError(f"{count} workers on {len(cores)} cores: each needs one of its own")
     each, host = len(cores) // count, socket.gethostname()
     shares = [tuple(cores[at * each : (at + 1) * each]) for at in range(count)]
     return [
-        Place(name=f"{host} cores {share[0]}-{share[-1]}", kind="device", device="cpu", cores=share) for share in shares
+        ClusterPlace(name=f"{host} cores {share[0]}-{share[-1]}", kind="device", device="cpu", cores=share)
+        for share in shares
     ]
 
 

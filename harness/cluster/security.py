@@ -17,7 +17,7 @@ FILES = ("cert.pem", "key.pem")
 """One certificate that signs itself, held by every part: what presents another one is refused."""
 
 
-def made(folder: Path) -> Path:
+def make_certificate(folder: Path) -> Path:
     """`folder` with a new certificate and key, readable by this user only; as it is where it holds them already."""
     if not all((folder / name).exists() for name in FILES):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -52,19 +52,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def checked(address: str, tls: Path | None, *, insecure: bool) -> str:
+def check_address(address: str, tls: Path | None, *, insecure: bool) -> str:
     """The scheduler's address with its scheme. Raises ClusterError for one beyond this machine without TLS."""
     match = re.fullmatch(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:]+\]|[^:/\[\]]+):(\d+)", address)
     if match is None:
         raise ClusterError(f"{address!r} is no address of a scheduler such as tls://host:8786")
     scheme, host, port = match.groups()
-    demanded(host.strip("[]"), tls, insecure=insecure)
+    require_tls(host.strip("[]"), tls, insecure=insecure)
     if scheme and (scheme == "tls") != (tls is not None):
         raise ClusterError(f"{address} {'wants' if scheme == 'tls' else 'has no use for'} --tls DIR")
     return f"{'tls' if tls else 'tcp'}://{host}:{port}"
 
 
-def demanded(host: str, tls: Path | None, *, insecure: bool) -> None:
+def require_tls(host: str, tls: Path | None, *, insecure: bool) -> None:
     """Raises ClusterError where the host is beyond this machine and there is neither TLS nor the user's word."""
     if tls is None and not insecure and not is_loopback(host):
         raise ClusterError(

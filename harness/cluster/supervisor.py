@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.cluster import ROOT
-from harness.cluster.places import Place
+from harness.cluster.places import ClusterPlace
 from harness.cluster.worker import Orders
 from harness.farside import sandbox
 
@@ -29,7 +29,7 @@ KEPT = ("LD_LIBRARY_PATH", "VIRTUAL_ENV", "CXX", "CC", "TZ", "XDG_CACHE_HOME", "
 PREFIXES = ("DASK_", "ASTROLABE_CLUSTER_", "ASTROLABE_LOCKS")
 
 
-def environment(place: Place | None = None) -> dict[str, str]:
+def environment(place: ClusterPlace | None = None) -> dict[str, str]:
     """Of a scheduler or a worker."""
     made = sandbox.clean_environment(os.environ.get("HOME", "/"))
     made |= {name: os.environ[name] for name in KEPT if name in os.environ}
@@ -47,7 +47,7 @@ def environment(place: Place | None = None) -> dict[str, str]:
 
 @dataclass
 class Child:
-    place: Place
+    place: ClusterPlace
     folder: Path
     process: subprocess.Popen | None = None
     began: float = 0.0
@@ -58,7 +58,11 @@ class Child:
 
 class Supervisor:
     def __init__(
-        self, orders: Callable[[Place, Path], Orders], places: list[Place], folder: Path, say: Callable[[str], None]
+        self,
+        orders: Callable[[ClusterPlace, Path], Orders],
+        places: list[ClusterPlace],
+        folder: Path,
+        say: Callable[[str], None],
     ) -> None:
         """`orders` makes a worker's; `folder` is removed at the end."""
         self.orders, self.folder, self.say = orders, folder, say

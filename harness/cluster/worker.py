@@ -21,12 +21,12 @@ from distributed.utils import sync
 from distributed.utils_comm import gather_from_workers
 
 from harness import device as devices
-from harness.cluster import Model, Status, build_resource, code, fitness
+from harness.cluster import DeviceModel, Status, build_resource, code, fitness
 from harness.cluster.fitness import NotFit
-from harness.cluster.places import Place
+from harness.cluster.places import ClusterPlace
 from harness.cluster.scheduler import configure
 from harness.device import DeviceError
-from harness.jobs import TIMED, Answer, Bench, Job, words
+from harness.jobs import TIMED, EvaluationServer, Job, JobAnswer, words
 from harness.store import digest, write_atomically
 from kernels.spec import Frozen
 
@@ -41,11 +41,11 @@ class Orders(Frozen):
     """What the supervisor tells a worker."""
 
     address: str
-    place: Place
+    place: ClusterPlace
     folder: str
     tls: str = ""
     contest_s: float = fitness.EVERY_S
-    """0: no contest of a binary with itself."""
+    """0: no comparison of a binary with itself."""
     stall_s: float = 1200.0
     """A job that says nothing for so long hangs: its worker ends. The longest step, a compile or a reference, may take 300 s."""
     parked_s: float = 600.0
@@ -53,7 +53,7 @@ class Orders(Frozen):
     room_bytes: int = fitness.ROOM_BYTES
 
 
-class Elsewhere(Exception):
+class JobElsewhere(Exception):
     """This worker cannot do the job; another one may. (place, reason)"""
 
 
@@ -70,13 +70,13 @@ class Here:
 
     def __init__(self, orders: Orders) -> None:
         self.orders, self.place = orders, orders.place
-        self.bench = Bench(Path(orders.folder))
+        self.bench = EvaluationServer(Path(orders.folder))
         self.shelf = Shelf(Path(orders.folder) / "contents")
         self.unfit = ""
         self.contest_at = -float("inf")
         self.doing, self.job, self.since, self.heard = "", "", time.monotonic(), time.monotonic()
         self.running = 0
-        self.model: Model | None = None
+        self.model: DeviceModel | None = None
         self.worker: Worker | None = None
         self.lock = threading.Lock()
 
@@ -92,7 +92,7 @@ class Here:
                 on = self.place.device
                 if on == "cuda" and (missing := devices.why_no_cuda()):
                     raise NotFit(f"GPU {self.place.gpu} cannot be used: {missing}")
-                self.model = Model(facts=devices.facts(on), memory_bytes=devices.memory_bytes(on))
+                self.model = DeviceModel(facts=devices.facts(on), memory_bytes=devices.memory_bytes(on))
             with self.exclusive() if contest and not held else nullcontext():
                 fitness.look(
                     self.place, Path(orders.folder), contest=contest, say=lambda _text: self._note(),
@@ -146,10 +146,10 @@ class Here:
         assert self.model is not None
         return {self.model.resource: 1}
 
-    def answer(self, job: Job, contents: Callable[[], dict[str, bytes]], say: Callable[[str], None]) -> Answer:
+    def answer(self, job: Job, contents: Callable[[], dict[str, bytes]], say: Callable[[str], None]) -> JobAnswer:
         """Raises Elsewhere where it is this place that failed, and what `contents` and `say` raise."""
         if self.unfit:
-            raise Elsewhere(self.place.name, self.unfit)
+            raise JobElsewhere(self.place.name, self.unfit)
         with self.lock:
             self.running += 1
             self.since = self.heard = time.monotonic()
@@ -161,19 +161,19 @@ class Here:
                 if job.op in TIMED:
                     self.look(held=True)
                     if self.unfit:
-                        raise Elsewhere(self.place.name, self.unfit)
+                        raise JobElsewhere(self.place.name, self.unfit)
                     self.job, self.doing = job.name, _what(job)
                 answer = self.bench.answer(job, contents(), say)
                 self.alive()
                 return answer
         except (OSError, DeviceError, MemoryError) as error:
             self.unfit = f"its disk is full ({words(error)})" if _full(error) else words(error)
-            raise Elsewhere(self.place.name, self.unfit) from None
-        except (Elsewhere, Cancelled):
+            raise JobElsewhere(self.place.name, self.unfit) from None
+        except (JobElsewhere, Cancelled):
             raise
         except RuntimeError as error:  # torch's own, of a device that this process can use no more
             self.unfit = words(error)
-            raise Elsewhere(self.place.name, self.unfit) from None
+            raise JobElsewhere(self.place.name, self.unfit) from None
         finally:
             with self.lock:
                 self.running -= 1
@@ -229,7 +229,7 @@ def _full(error: BaseException) -> bool:
 _here: Here | None = None
 
 
-def answer(text: str, topic: str) -> Answer:
+def answer(text: str, topic: str) -> JobAnswer:
     """The function that the scheduler is given: a Job as JSON. What it says goes to `topic` as events.
 
     Its contents are no dependencies of it: Dask would give it to a busy worker that holds one rather than to an idle one.

@@ -107,7 +107,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def opened(choice: EngineChoice, wanted: str, say: Say = lambda _text: None, every: bool = False) -> Engine:
+def open_engine(choice: EngineChoice, wanted: str, say: Say = lambda _text: None, every: bool = False) -> Engine:
     """The engine with a device of the kind that is wanted (`auto`, `cuda`, `cpu`). Raises DeviceError or EngineError.
 
     Devices of several models are an EngineError, unless `every` one is asked for.

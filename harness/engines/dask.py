@@ -25,16 +25,16 @@ from distributed import Client, Future, KilledWorker
 from distributed.comm.core import CommClosedError
 from tornado.ioloop import IOLoop
 
-from harness.cluster import ClusterError, Model, Status, build_resource, code, security
+from harness.cluster import ClusterError, DeviceModel, Status, build_resource, code, security
 from harness.cluster.homes import Homes
 from harness.cluster.local import Local
 from harness.cluster.places import own_cores
 from harness.cluster.scheduler import FAILURES, configure
-from harness.cluster.worker import Cancelled, Elsewhere, Lacking, answer, content_key
+from harness.cluster.worker import Cancelled, JobElsewhere, Lacking, answer, content_key
 from harness.engines import Cores, Engine, EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
-from harness.jobs import TIMED, Answer, Job, Text
-from harness.remote import Remote, TookDown
+from harness.jobs import TIMED, Job, JobAnswer, TextRecord
+from harness.remote import RemoteEvaluator, TookDown
 from harness.store import Store, digest
 from kernels.catalog import Kernel
 
@@ -52,7 +52,7 @@ class Moved(Exception):
     """The worker that a job was to go to is not there any more."""
 
 
-class Loop:
+class LoopThread:
     """An event loop in a thread of its own, for one client after another: Dask's own does not survive one that failed."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Cluster:
         self.chains: dict[str, tuple[str, str]] = {}
         self.began: dict[str, list[str]] = {}
         self.listening: dict[str, tuple[Callable[[str], None], Callable[[str], None]]] = {}
-        self.loop = Loop()
+        self.loop = LoopThread()
         self.topic = f"astrolabe-{id(self):x}-{time.time_ns():x}"
         self.aside: dict[str, str] = {}
         self.said: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -102,7 +102,7 @@ class Cluster:
         try:
             tls = Path(choice.tls) if choice.tls else None
             if choice.address:
-                self.address = security.checked(choice.address, tls, insecure=choice.insecure)
+                self.address = security.check_address(choice.address, tls, insecure=choice.insecure)
             else:
                 self.local = Local(_local_device(wanted), choice.workers)
                 self.address, tls = self.local.address, self.local.tls
@@ -201,16 +201,16 @@ class Cluster:
                     self.aside.pop(status.place, None)
             self.seen = sorted(found, key=lambda status: status.place)
 
-    def models(self) -> dict[str, Model]:
+    def models(self) -> dict[str, DeviceModel]:
         """Kinds of devices that are ready, by their resource."""
-        found: dict[str, Model] = {}
+        found: dict[str, DeviceModel] = {}
         for status in self.seen:
             if status.state == "ready" and (model := status.model):
                 least = min(model.memory_bytes, found.get(model.resource, model).memory_bytes)
-                found[model.resource] = Model(facts=model.facts, memory_bytes=least)
+                found[model.resource] = DeviceModel(facts=model.facts, memory_bytes=least)
         return found
 
-    def _first(self, wanted: str) -> list[Model]:
+    def _first(self, wanted: str) -> list[DeviceModel]:
         """The models that jobs may go to, GPUs before CPUs and never both. Raises EngineError where none comes."""
         late = time.monotonic() + JOIN_S
         while True:
@@ -242,7 +242,7 @@ class Cluster:
         """Of a cluster of our own, whose log goes with it."""
         return f" (its log ends: {self.local.last_words(3)})" if self.local else ""
 
-    def _nobody(self, wanted: str, every: list[Status], found: list[Model]) -> str:
+    def _nobody(self, wanted: str, every: list[Status], found: list[DeviceModel]) -> str:
         said = [f"{status.place}: {status.reason}" for status in every if status.state == "set aside"]
         if self.others:
             said.append(f"{self.others} workers run another version of Astrolabe than this one")
@@ -253,7 +253,7 @@ class Cluster:
             f": {'; '.join(said)}" if said else "; `python run.py worker ADDRESS` lends one"
         )
 
-    def count(self, model: Model) -> int:
+    def count(self, model: DeviceModel) -> int:
         """Devices of that model that are ready."""
         ready = [status.model for status in self.seen if status.state == "ready"]
         return sum(one is not None and one.resource == model.resource for one in ready)
@@ -277,7 +277,7 @@ class Cluster:
         key = digest(job.backend, job.facts.model_dump_json())
         if key not in self.chains:
             said = self.ask(job.model_copy(update={"asker": ""}), {}, lambda _text: None, lambda _place: None)
-            missing, identity = Text.model_validate_json(said.record).words
+            missing, identity = TextRecord.model_validate_json(said.record).words
             self.chains[key] = missing, identity
         return self.chains[key]
 
@@ -285,11 +285,11 @@ class Cluster:
         """Builds for a GPU go to whoever offers to build; for a CPU to a device of the kind that they are for."""
         if job.op in ("build", "toolchain") and job.device == "cuda":
             return build_resource()
-        return Model(facts=job.facts, memory_bytes=job.memory_bytes).resource
+        return DeviceModel(facts=job.facts, memory_bytes=job.memory_bytes).resource
 
     def ask(
         self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
-    ) -> Answer:
+    ) -> JobAnswer:
         name, tries, returned = job.name, 0, 0
         self.listening[name] = (say, began)
         at = self.began[name] = list[str]()  # ours, also where another thread asks the same and ends first
@@ -304,7 +304,7 @@ class Cluster:
                 except Lacking as names:  # the worker that held them is gone
                     returned += 1
                     self.release(set(names.args))
-                except Elsewhere as reason:
+                except JobElsewhere as reason:
                     returned += 1
                     self.say(f"{reason.args[0]} gave a job back: {reason.args[1]}")
                     time.sleep(LOOK_S)
@@ -358,7 +358,7 @@ class Cluster:
             with self.lock:
                 self.contents |= {key.removeprefix("content-"): future for key, future in sent.items()}
 
-    def _awaited(self, future: Future, job: Job, address: str) -> Answer:
+    def _awaited(self, future: Future, job: Job, address: str) -> JobAnswer:
         """Raises what the job raised; Moved where the worker of that address is gone; EngineError where nobody has been there to do it for `lost_s`."""
         done, late = threading.Event(), None
         # Not `result(timeout=...)`, which a cancelled future ends in an UnboundLocalError of Dask's.
@@ -403,11 +403,11 @@ class Cluster:
 
 
 class Devices:
-    """The engine: those of a cluster's devices that are of one model, and the errand of their Evaluators."""
+    """The engine: those of a cluster's devices that are of one model, and the transport of their Evaluators."""
 
     here = False
 
-    def __init__(self, cluster: Cluster, model: Model) -> None:
+    def __init__(self, cluster: Cluster, model: DeviceModel) -> None:
         self.cluster, self.model, self.device = cluster, model, model.facts.device
         self.memory_bytes: int | None = model.memory_bytes
         self.why = f"{cluster.count(model)} x {model.facts.name} in the cluster at {cluster.address}"
@@ -436,7 +436,7 @@ class Devices:
 
     def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
         model = self.model
-        return Remote(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
+        return RemoteEvaluator(self, model.facts, model.memory_bytes, kernel, self.device, store, **settings)
 
     def cores(self) -> Cores:
         every = tuple(own_cores())
@@ -455,7 +455,7 @@ class Devices:
 
     def ask(
         self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
-    ) -> Answer:
+    ) -> JobAnswer:
         return self.cluster.ask(job, contents, say, began)
 
     def toolchain(self, job: Job) -> tuple[str, str]:
@@ -475,7 +475,7 @@ def _local_device(wanted: str) -> str:
     return device.choose(wanted)[0]
 
 
-def opened(choice: EngineChoice, wanted: str, say: Say, every: bool) -> Devices:
+def open_engine(choice: EngineChoice, wanted: str, say: Say, every: bool) -> Devices:
     """Raises EngineError where there is no cluster or no fitting device, DeviceError where this machine lacks the one wanted."""
     cluster = Cluster(choice, wanted, say)
     if len(cluster.first) > 1 and not every:

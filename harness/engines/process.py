@@ -56,6 +56,6 @@ class ThisMachine:
         """Nothing is open."""
 
 
-def opened(_choice: EngineChoice, wanted: str, _say: Say, _every: bool) -> ThisMachine:
+def open_engine(_choice: EngineChoice, wanted: str, _say: Say, _every: bool) -> ThisMachine:
     """Raises DeviceError where the device that is wanted cannot be used."""
     return ThisMachine(*choose(wanted))

@@ -120,7 +120,7 @@ def export(
     return [to / name for name in texts]
 
 
-class Exported(NamedTuple):
+class ExportedPackage(NamedTuple):
     """A package as it was exported."""
 
     folder: Path
@@ -130,7 +130,7 @@ class Exported(NamedTuple):
     """The run's result.json."""
 
 
-def read(package: Path) -> Exported:
+def read(package: Path) -> ExportedPackage:
     """A package that `export` wrote. Raises ExportError where it is none, or cannot be judged again."""
     try:
         evidence = json.loads((package / "evidence" / "result.json").read_text())
@@ -142,7 +142,7 @@ def read(package: Path) -> Exported:
         raise ExportError(
             f"{package} holds no kernel to judge it by (packages of version 0.1.0 do not): export the run again"
         )
-    return Exported(folders[0].parent, sources[0], evidence)
+    return ExportedPackage(folders[0].parent, sources[0], evidence)
 
 
 def describe(spec: Spec, device: Device) -> dict[str, Any]:

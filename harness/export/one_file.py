@@ -66,7 +66,7 @@ def standalone(text: str) -> str:
         f"HOSTS = {hosts!r}",
         inspect.getsource(forms.native_call),
         inspect.getsource(forms.native_forward),
-        inspect.getsource(forms.Native),
+        inspect.getsource(forms.NativeFunctions),
         _LOADER,
     ]
     prelude = "\n\n".join(parts)

@@ -13,7 +13,7 @@ from harness import backends
 from harness.backends import form_of, is_python
 from harness.device import facts as device_facts
 from harness.export.dropin import ExportError, infer
-from harness.judge.session import Brought, compiled
+from harness.judge.session import Brought, compile_build
 from harness.judge.verification import first_error
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
@@ -70,7 +70,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def patched(spec: Spec, own: str, baseline: str, winner: str, name: str, device: str) -> dict[str, str]:
+def patch_files(spec: Spec, own: str, baseline: str, winner: str, name: str, device: str) -> dict[str, str]:
     """The user's files as they become, by path: `name`, whose text is `own`, and a new one beside it where the winner has another form.
 
     `baseline`: the text that the winner was measured against. Raises ExportError where the file has changed since, and for a host function
@@ -239,7 +239,7 @@ def diff(before: dict[str, str], after: dict[str, str]) -> str:
     return "".join(made)
 
 
-def built(kernel: Kernel, after: dict[str, str], name: str, device: Device) -> str:
+def compile_patched(kernel: Kernel, after: dict[str, str], name: str, device: Device) -> str:
     """Compiles the user's file as it becomes, in its own form. One clause; raises ExportError with the compiler's first complaint."""
     module = backends.for_source(after[name], device)
     if missing := module.why_unavailable():
@@ -255,7 +255,7 @@ def built(kernel: Kernel, after: dict[str, str], name: str, device: Device) -> s
         entry["binding"] = json.dumps(settings.binding)
     brought = Brought(settings.flags_on(device), settings.include, headers) if hasattr(module, "FLAGS") else Brought()
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
-        build = compiled("", after[name], module, Path(folder), facts, brought, **entry)
+        build = compile_build("", after[name], module, Path(folder), facts, brought, **entry)
     if not build.ok:
         raise ExportError(f"{name} with the winner does not compile: {first_error(build.log)}")
     return f"{name} was compiled with the winner, by {build.backend}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Refused(Exception):
+class CandidateRefused(Exception):
     """What the candidate is, or did, has an outcome of its own."""
 
     def __init__(self, outcome: str, reason: str) -> None:
@@ -29,7 +29,7 @@ class Refused(Exception):
         self.outcome = outcome
 
 
-class Take:
+class OutputCopier:
     """Copies what a candidate returned into the spec's outputs, after looking at what it really is."""
 
     def __init__(self) -> None:
@@ -48,44 +48,50 @@ class Take:
             return  # in place
         got = list(returned) if type(returned) in (tuple, list) else [returned]
         if len(got) != len(outputs):
-            raise Refused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
+            raise CandidateRefused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
         for value, (name, buffer, inout) in zip(got, outputs, strict=True):
             if value is buffer and inout:
                 continue
             if type(value) is not self.tensor:
                 kind = type(value)
                 if isinstance(value, self.tensor) or hasattr(kind, "__torch_function__"):
-                    raise Refused("CHEATED", f"{name} is a {kind.__name__}, which may compute when it is looked at")
-                raise Refused("WRONG_SHAPE", f"{name} is a {kind.__name__}, not a tensor")
+                    raise CandidateRefused(
+                        "CHEATED", f"{name} is a {kind.__name__}, which may compute when it is looked at"
+                    )
+                raise CandidateRefused("WRONG_SHAPE", f"{name} is a {kind.__name__}, not a tensor")
             if value.__dict__:
-                raise Refused("CHEATED", f"{name} carries attributes of its own: {', '.join(sorted(value.__dict__))}")
+                raise CandidateRefused(
+                    "CHEATED", f"{name} carries attributes of its own: {', '.join(sorted(value.__dict__))}"
+                )
             if self.device(value) != self.device(buffer):
-                raise Refused("WRONG_SHAPE", f"{name} is on {self.device(value)}, should be on {self.device(buffer)}")
+                raise CandidateRefused(
+                    "WRONG_SHAPE", f"{name} is on {self.device(value)}, should be on {self.device(buffer)}"
+                )
             if self.layout(value) != self.strided or not self.address(value):
-                raise Refused("CHEATED", f"{name} has no memory of its own")
+                raise CandidateRefused("CHEATED", f"{name} has no memory of its own")
             if self.dtype(value) != self.dtype(buffer):
-                raise Refused("WRONG_DTYPE", f"{name} is {self.dtype(value)}, should be {self.dtype(buffer)}")
+                raise CandidateRefused("WRONG_DTYPE", f"{name} is {self.dtype(value)}, should be {self.dtype(buffer)}")
             if self.shape(value) != self.shape(buffer):
                 is_, wanted = list(self.shape(value)), list(self.shape(buffer))
-                raise Refused("WRONG_SHAPE", f"{name} has shape {is_}, should be {wanted}")
+                raise CandidateRefused("WRONG_SHAPE", f"{name} has shape {is_}, should be {wanted}")
             if not inout:
                 begin, storage = self.address(buffer), self.storage(value)
                 first = storage.data_ptr()
                 if first < begin + buffer.nbytes and begin < first + storage.nbytes():
-                    raise Refused(
+                    raise CandidateRefused(
                         "CHEATED", f"{name} lies in the memory that it is copied to, which no user's call has"
                     )
             self.copy(buffer, value)
 
 
-class Form:
+class CallAdapter:
     """How to call the candidate: which of the spec's arguments it takes, and what becomes of what it returns."""
 
     def __init__(
         self, function: Callable[..., Any], picked: list[int], outputs: list[tuple[str, int, bool]] | None
     ) -> None:
         self.function, self.picked, self.outputs = function, picked, outputs
-        self.take = Take()
+        self.copier = OutputCopier()
 
     def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
         outputs = [(name, values[at], inout) for name, at, inout in self.outputs or []]
@@ -96,7 +102,7 @@ class Form:
         values, outputs = prepared
         returned = self.function(*values)
         if self.outputs is not None:
-            self.take(returned, outputs)
+            self.copier(returned, outputs)
         return returned
 
 
@@ -128,39 +134,39 @@ class Signature:
     def at(self, wanted: Callable[[str, str], bool]) -> list[int]:
         return [at for at, (kind, _, role) in enumerate(self.arguments) if wanted(kind, role)]
 
-    def returning(self, function: Callable[..., Any], count: int | None) -> Form:
+    def returning(self, function: Callable[..., Any], count: int | None) -> CallAdapter:
         """Takes the inputs in order, and the scalars behind them where it has room; returns the outputs."""
         inputs = self.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
         scalars = self.at(lambda kind, _role: kind == "scalar")
         room = len(inputs) + len(scalars)
-        return Form(
+        return CallAdapter(
             function, inputs + scalars if scalars and count is not None and count >= room else inputs, self.outputs
         )
 
-    def writing(self, function: Callable[..., Any]) -> Form:
+    def writing(self, function: Callable[..., Any]) -> CallAdapter:
         """Takes every argument in order and writes the outputs."""
-        return Form(function, list(range(len(self.arguments))), None)
+        return CallAdapter(function, list(range(len(self.arguments))), None)
 
-    def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> Form:
+    def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> CallAdapter:
         """What an extension that binds itself takes: by name where its schema has our names, else by number."""
         if names is not None and set(names) <= set(self.names):
             picked = [self.names.index(name) for name in names]
             written = {at for _, at, _ in self.outputs} <= set(picked)
-            return Form(function, picked, None if written else self.outputs)
+            return CallAdapter(function, picked, None if written else self.outputs)
         every = list(range(len(self.arguments)))
         tensors = self.at(lambda kind, _role: kind == "tensor")
         with_scalars = self.at(lambda kind, _role: kind != "size")
         inputs = self.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
         for picked in (every, with_scalars, tensors):
             if count in (None, len(picked)):
-                return Form(function, picked, None)
+                return CallAdapter(function, picked, None)
         if count == len(inputs):
-            return Form(function, inputs, self.outputs)
-        raise Refused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(every)} (all), "
+            return CallAdapter(function, inputs, self.outputs)
+        raise CandidateRefused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(every)} (all), "
                       f"{len(tensors)} (tensors) nor {len(inputs)} (inputs)")  # fmt: skip
 
 
-def module_form(folder: str, signature: Signature, device: str) -> Form:
+def module_form(folder: str, signature: Signature, device: str) -> CallAdapter:
     """The candidate's function of the entry's name, else its ModelNew."""
     extensions = Path(folder) / "extensions"
     if extensions.is_dir():
@@ -171,7 +177,9 @@ def module_form(folder: str, signature: Signature, device: str) -> Form:
         return signature.writing(function)
     model = getattr(module, "ModelNew", None)
     if model is None:
-        raise Refused("MISSING_ENTRY", f"the module defines neither a function {signature.entry} nor a class ModelNew")
+        raise CandidateRefused(
+            "MISSING_ENTRY", f"the module defines neither a function {signature.entry} nor a class ModelNew"
+        )
     inputs = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
     made = model(*inputs).to(device)
     return signature.returning(made, positional(made.forward))
@@ -186,7 +194,7 @@ def execute(path: Path) -> types.ModuleType:
     return module
 
 
-def extension_form(path: str, signature: Signature) -> Form:
+def extension_form(path: str, signature: Signature) -> CallAdapter:
     """The entry that a torch extension binds by PYBIND11_MODULE or registers by TORCH_LIBRARY."""
     import torch
 
@@ -213,7 +221,7 @@ def extension_form(path: str, signature: Signature) -> Form:
     if function is None:
         public = [name for name in dir(bound) if not name.startswith("_")] if bound else []
         have = ", ".join([*public, *registered]) or "nothing"
-        raise Refused("MISSING_ENTRY", f"the extension binds no {signature.entry} (it binds {have})")
+        raise CandidateRefused("MISSING_ENTRY", f"the extension binds no {signature.entry} (it binds {have})")
     return signature.fitting(function, None, positional(function))
 
 
@@ -239,14 +247,14 @@ def use_prebuilt(extensions: Path) -> None:
 # --- a problem's candidate, with its native code -----------------------------------------------------------------------
 
 
-def loaded(made: Path, device: str) -> types.ModuleType:
+def load_module(made: Path, device: str) -> types.ModuleType:
     """The candidate's module, which defines ModelNew. Raises Refused."""
     extensions = made / "extensions"
     if extensions.is_dir():
         use_prebuilt(extensions)
     module = candidate(made, device)
     if not isinstance(getattr(module, "ModelNew", None), type):
-        raise Refused("MISSING_ENTRY", "the module defines no class ModelNew")
+        raise CandidateRefused("MISSING_ENTRY", "the module defines no class ModelNew")
     return module
 
 
@@ -255,13 +263,13 @@ def candidate(folder: Path, device: str) -> types.ModuleType:
     path = folder / "candidate.py"
     module = types.ModuleType("candidate")
     module.__file__ = str(path)
-    module.load_native = lambda namespace: Native(folder / "native.so", device)  # type: ignore[attr-defined]
+    module.load_native = lambda namespace: NativeFunctions(folder / "native.so", device)  # type: ignore[attr-defined]
     sys.modules["candidate"] = module
     exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
     return module
 
 
-class Native:
+class NativeFunctions:
     """The functions of a candidate's library by name; see backends/model_new.py for what they take."""
 
     def __init__(self, path: Path, device: str) -> None:

@@ -26,7 +26,7 @@ NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 
 
-class ProtocolForm:
+class ProtocolAdapter:
     """Inputs are the trial's seed and, for ModelNew, torch's generators behind Model's call; outputs the answer, Model's generators,
     and the timed calls' milliseconds."""
 
@@ -42,7 +42,7 @@ class ProtocolForm:
         import torch
 
         self.torch, self.namespace, self.device, self.problem = torch, namespace, device, problem
-        self.take, self.outputs = forms.Take(), signature.outputs
+        self.copier, self.outputs = forms.OutputCopier(), signature.outputs
         self.precision = getattr(torch, problem["dtype"])
         self.seed(SEED)
         initial = [self.cast(one) for one in getattr(namespace, "get_init_inputs", list)()]
@@ -74,11 +74,11 @@ class ProtocolForm:
     def cast(self, value: Any) -> Any:
         return value.to(dtype=self.precision).to(device=self.device) if isinstance(value, self.torch.Tensor) else value
 
-    def drawn(self, seed: int) -> list[Any]:
+    def draw(self, seed: int) -> list[Any]:
         self.seed(seed)
         return [self.cast(one) for one in self.namespace.get_inputs()]
 
-    def nudged(self, values: list[Any], seed: int) -> list[Any]:
+    def nudge(self, values: list[Any], seed: int) -> list[Any]:
         torch, chance = self.torch, self.torch.Generator(self.device).manual_seed(seed)
 
         def one(value: Any) -> Any:
@@ -101,11 +101,11 @@ class ProtocolForm:
         seed = int(values[0])
         elapsed = values[self.outputs[-1][1]]
         if seed == TIME:
-            elapsed.copy_(self.torch.tensor(self.timed(elapsed.numel()), dtype=elapsed.dtype))
+            elapsed.copy_(self.torch.tensor(self.time_trials(elapsed.numel()), dtype=elapsed.dtype))
             return
         apart, seed = seed < TIME, NUDGED - seed if seed < TIME else seed
-        given = self.drawn(seed)
-        given = self.nudged(given, seed) if apart else given
+        given = self.draw(seed)
+        given = self.nudge(given, seed) if apart else given
         self.seed(seed)
         drew = values[self.outputs[1][1]] if not self.is_new else values[1]
         if self.is_new:
@@ -119,12 +119,12 @@ class ProtocolForm:
             raise AttributeError(f"'{type(answer).__name__}' object has no attribute 'shape'")  # all that it compares
         name, at, inout = self.outputs[0]
         buffer = values[at].view(()) if self.problem["scalar_outputs"][0] else values[at]
-        self.take(answer.detach(), [(name, buffer, inout)])
+        self.copier(answer.detach(), [(name, buffer, inout)])
 
-    def timed(self, trials: int) -> list[float]:
+    def time_trials(self, trials: int) -> list[float]:
         """Milliseconds of each call; of ModelNew, or of Model with the five warm-up calls that its baselines get."""
         torch, model = self.torch, self.model
-        given = self.drawn(SEED)
+        given = self.draw(SEED)
         found: list[float] = []
         with torch.enable_grad() if self.is_new else nullcontext():
             for _ in range(3 if self.is_new else 5):

@@ -26,7 +26,7 @@ CAPTURES = 5
 """Graphs of each variant, one after another: at batch 1 on an H200 two graphs of one step differed by up to 4 %."""
 
 
-class Kernel:
+class StepKernel:
     """One kernel's library: its entry for a dtype, called with tensors and sizes on the current stream."""
 
     def __init__(self, path: str, symbols: list[str], device: str, *, programmatic: bool) -> None:
@@ -51,11 +51,11 @@ class Kernel:
         self.entry(*arguments)
 
 
-Kernels = dict[str, Kernel | None]
+Kernels = dict[str, StepKernel | None]
 """By name; None: left out, to see what it takes."""
 
 
-class Norm(nn.Module):
+class StepNorm(nn.Module):
     """residual += x, x = rms_norm(residual) * weight, both [tokens, hidden], in place."""
 
     def __init__(self, hidden: int, of: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ class Step(nn.Module):
     def __init__(self, plan: dict[str, Any], batch: int, queries: int, of: dict[str, Any]) -> None:
         super().__init__()
         tokens, hidden = batch * queries, plan["hidden"]
-        norms = [Norm(hidden, of) for _ in range(2 * plan["layers"])]
+        norms = [StepNorm(hidden, of) for _ in range(2 * plan["layers"])]
         self.before, self.between = nn.ModuleList(norms[::2]), nn.ModuleList(norms[1::2])
         self.attention = nn.ModuleList(Attention(plan, batch, queries, of) for _ in range(plan["layers"]))
         self.mlp = nn.ModuleList(MLP(hidden, plan["ffn"], tokens, of) for _ in range(plan["layers"]))
@@ -163,16 +163,16 @@ class Step(nn.Module):
         return x
 
 
-def loaded(libraries: dict[str, str], plan: dict[str, Any], variant: str) -> Kernels:
+def load_kernels(libraries: dict[str, str], plan: dict[str, Any], variant: str) -> Kernels:
     """The kernels of a variant; those without a library are left out."""
 
-    def kernel(name: str, path: str) -> Kernel:
-        return Kernel(path, plan["symbols"][name], plan["device"], programmatic=variant == "pdl")
+    def kernel(name: str, path: str) -> StepKernel:
+        return StepKernel(path, plan["symbols"][name], plan["device"], programmatic=variant == "pdl")
 
     return {name: kernel(name, path) if path else None for name, path in libraries.items()}
 
 
-def prepared(step: Step, kernels: Kernels, device: str) -> tuple[Callable[[], None], bool]:
+def prepare(step: Step, kernels: Kernels, device: str) -> tuple[Callable[[], None], bool]:
     """(what runs the step once, whether it is a captured graph)."""
     if device == "cpu":
         return lambda: step(kernels), False
@@ -214,7 +214,7 @@ def main() -> None:
             for _ in range(captures):
                 runs: dict[str, Callable[[], None]] = {}
                 for variant, libraries in plan["variants"].items():
-                    runs[variant], captured = prepared(step, loaded(libraries, plan, variant), device)
+                    runs[variant], captured = prepare(step, load_kernels(libraries, plan, variant), device)
                     told["captured"] = told["captured"] and captured
                     seconds(runs[variant], device)
                 for _ in range(-(-plan["samples"] // captures)):

@@ -121,7 +121,7 @@ def shape_of(snap: Any) -> list[list[Any]]:
     ]
 
 
-def found(
+def find_entries(
     before: dict[Any, Any], first: dict[Any, Any], second: dict[Any, Any], other: dict[Any, Any]
 ) -> list[dict[str, Any]]:
     """The entries of the state: snapshots of a module as constructed, after one call, after another of other inputs, and of a
@@ -166,7 +166,7 @@ def constant(form: Any, leaves: list[Any]) -> Any:
     return {**form, kind: [constant(one, leaves) for one in inner]}
 
 
-def placed(entries: list[dict[str, Any]]) -> tuple[list[tuple[str, int]], list[list[tuple[int, int]]]]:
+def place_entries(entries: list[dict[str, Any]]) -> tuple[list[tuple[str, int]], list[list[tuple[int, int]]]]:
     """((dtype, rows) of each tensor that the values travel in, for each entry (which of them, row) of each leaf).
 
     An entry that the first call makes has a leaf more, the last: whether it is there.
@@ -202,7 +202,7 @@ def inside(module: Any) -> Any:
 # --- one module's state ------------------------------------------------------------------------------------------------------
 
 
-class State:
+class ModuleState:
     """Puts a module's state in and reads it. `refused`: makes the exception for a module that has another."""
 
     def __init__(
@@ -212,7 +212,7 @@ class State:
 
         self.torch, self.device, self.refused = torch, device, refused
         self.entries, self.model = entries, model
-        self.groups, self.places = placed(entries)
+        self.groups, self.places = place_entries(entries)
         self.holders = [self._holder(entry) for entry in entries]
         self.own: list[list[Any]] = [
             self._own(entry, holder) for entry, holder in zip(entries, self.holders, strict=True)

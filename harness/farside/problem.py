@@ -65,7 +65,7 @@ ALTERNATIVES = {
 """Other distributions for inputs of a kind, tried one after another."""
 
 
-class Unfit(Exception):
+class UnfitProblem(Exception):
     """The problem cannot be worked on; one sentence."""
 
 
@@ -87,7 +87,9 @@ def flatten(value: Any, tensors: list[torch.Tensor], what: str) -> Any:
         return {"u": [flatten(one, tensors, what) for one in value]}
     if type(value) is dict and all(isinstance(name, str) for name in value):
         return {"d": {name: flatten(one, tensors, what) for name, one in value.items()}}
-    raise Unfit(f"{what} a {type(value).__name__}, which is neither a tensor, a number, a text nor a list of such")
+    raise UnfitProblem(
+        f"{what} a {type(value).__name__}, which is neither a tensor, a number, a text nor a list of such"
+    )
 
 
 def rebuilt(form: Any, tensors: list[Any]) -> Any:
@@ -110,7 +112,7 @@ def tensors_of(value: Any) -> list[Any]:
     return [one for one in found if not isinstance(one, SCALARS)]
 
 
-def judged_of(value: Any) -> list[Any]:
+def leaves_of(value: Any) -> list[Any]:
     """What of a module's answer is judged: tensors, and its numbers as such."""
     found: list[Any] = []
     outline(value, found)
@@ -128,7 +130,7 @@ def fields(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def reached(value: Any) -> str:
+def describe_access(value: Any) -> str:
     """How a user gets at a field: by attribute, by key, or by both."""
     by_key = isinstance(value, dict)
     return "attribute" if not by_key else "both" if dataclasses.is_dataclass(value) else "key"
@@ -137,7 +139,7 @@ def reached(value: Any) -> str:
 def outline(value: Any, leaves: list[Any]) -> Any:
     """The structure of what a module returned, as JSON; what is judged is appended to `leaves`: tensors and numbers."""
     if (named := fields(value)) is not None:
-        return {reached(value): [[str(name), outline(one, leaves)] for name, one in named]}
+        return {describe_access(value): [[str(name), outline(one, leaves)] for name, one in named]}
     if isinstance(value, (list, tuple)):
         return {"list": [outline(one, leaves) for one in value]}
     if value is None or isinstance(value, str):
@@ -156,7 +158,7 @@ def as_tensor(value: Any, device: str = "cpu", wide: bool = False) -> Any:
     return torch.tensor(value, dtype=dtype, device=device)
 
 
-def picked(form: Any, value: Any, leaves: list[Any], where: str = "what it returns") -> None:
+def pick_leaves(form: Any, value: Any, leaves: list[Any], where: str = "what it returns") -> None:
     """Append what is judged of a candidate's answer, in the order of Model's. Raises ValueError where a user of Model's would not
     get at it in the same way."""
     (kind, inner), *_ = form.items()
@@ -172,21 +174,25 @@ def picked(form: Any, value: Any, leaves: list[Any], where: str = "what it retur
             count = f" of {len(value)}" if isinstance(value, (list, tuple)) else ""
             raise ValueError(f"{where} is a {type(value).__name__}{count}, should be {len(inner)} values")
         for at, (one, found) in enumerate(zip(inner, value, strict=True)):
-            picked(one, found, leaves, f"{where}[{at}]")
+            pick_leaves(one, found, leaves, f"{where}[{at}]")
     else:
         named = dict(fields(value) or [])
         missing = [name for name, _ in inner if name not in named]
-        if fields(value) is None or missing or (kind, reached(value)) in (("attribute", "key"), ("key", "attribute")):
+        if (
+            fields(value) is None
+            or missing
+            or (kind, describe_access(value)) in (("attribute", "key"), ("key", "attribute"))
+        ):
             lacks = f" without {missing[0]}" if missing and fields(value) is not None else ""
             names = ", ".join(name for name, _ in inner)
             raise ValueError(f"{where} is a {type(value).__name__}{lacks}; Model's has, by {kind}: {names}")
         if isinstance(value, tuple) and [name for name, _ in fields(value) or []] != [name for name, _ in inner]:
             raise ValueError(f"{where} has its fields in another order than Model's")
         for name, one in inner:
-            picked(one, named[name], leaves, f"{where}.{name}")
+            pick_leaves(one, named[name], leaves, f"{where}.{name}")
 
 
-def constructed(namespace: types.ModuleType, model: str, initial: Callable[[], Any], seed: int) -> Any:
+def construct(namespace: types.ModuleType, model: str, initial: Callable[[], Any], seed: int) -> Any:
     """An instance under the seed, as KernelBench makes it: one seed for its arguments, the same again for its weights."""
     import torch
 
@@ -198,13 +204,13 @@ def constructed(namespace: types.ModuleType, model: str, initial: Callable[[], A
     return getattr(namespace, model)(*arguments)
 
 
-def made_anywhere(namespace: types.ModuleType) -> bool:
+def can_make_anywhere(namespace: types.ModuleType) -> bool:
     """Whether Model's constructor works where its tensors hold no values, so that it asks none for its own."""
     import torch
 
     try:
         with torch.device("meta"):
-            constructed(namespace, "Model", getattr(namespace, "get_init_inputs", list), 42)
+            construct(namespace, "Model", getattr(namespace, "get_init_inputs", list), 42)
     except Exception:  # noqa: BLE001, it does not: the answer that was asked for
         return False
     return True
@@ -218,7 +224,7 @@ def inputs(namespace: types.ModuleType, seed: int) -> tuple[list[torch.Tensor], 
     found: list[torch.Tensor] = []
     given = namespace.get_inputs()
     if not isinstance(given, (list, tuple)):
-        raise Unfit(f"get_inputs() returns a {type(given).__name__}, not a list of arguments")
+        raise UnfitProblem(f"get_inputs() returns a {type(given).__name__}, not a list of arguments")
     form = flatten(list(given), found, "get_inputs() returns")
     return [tensor.contiguous() for tensor in found], form
 
@@ -231,25 +237,25 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
     import torch
 
     if not isinstance(getattr(namespace, "Model", None), type):
-        raise Unfit("it defines no class Model(nn.Module)")
+        raise UnfitProblem("it defines no class Model(nn.Module)")
     if not callable(getattr(namespace, "get_inputs", None)):
-        raise Unfit("it defines no function get_inputs()")
+        raise UnfitProblem("it defines no function get_inputs()")
 
     def make() -> Any:
-        return constructed(namespace, "Model", getattr(namespace, "get_init_inputs", list), 42)
+        return construct(namespace, "Model", getattr(namespace, "get_init_inputs", list), 42)
 
     model = make()
     if not isinstance(model, torch.nn.Module):
-        raise Unfit("its Model is no torch.nn.Module")
+        raise UnfitProblem("its Model is no torch.nn.Module")
     given, form = inputs(namespace, 1)
     whole = [(tensor.shape, str(tensor.dtype).removeprefix("torch."), tensor.nbytes) for tensor in given]
     for shape, dtype, _ in whole:
         if dtype not in DTYPES:
-            raise Unfit(f"get_inputs() returns a tensor of {dtype}, which is not supported")
+            raise UnfitProblem(f"get_inputs() returns a tensor of {dtype}, which is not supported")
         if 0 in shape:
-            raise Unfit("get_inputs() returns an empty tensor")
+            raise UnfitProblem("get_inputs() returns an empty tensor")
     large = sum(nbytes for *_, nbytes in whole) > LARGE_BYTES
-    samples = [[sampled(tensor) for tensor in given]]
+    samples = [[take_sample(tensor) for tensor in given]]
     structured, bound = ([look(tensor) for tensor in given] for look in (is_structured, is_bound))
     trial = Trial(model, form, make)
     shapes, leading, sizes = trial.leading(given)
@@ -260,8 +266,8 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
     for seed in range(2, 3 if large else 4):
         other, same = inputs(namespace, seed)
         if same != form or [t.shape for t in other] != [shape for shape, *_ in whole]:
-            raise Unfit("get_inputs() returns other shapes or numbers at each call")
-        samples.append([sampled(tensor) for tensor in other])
+            raise UnfitProblem("get_inputs() returns other shapes or numbers at each call")
+        samples.append([take_sample(tensor) for tensor in other])
         other = trial.cut(other, leading, min(sizes)) if sizes else other
     kinds = [distribution([draw[at] for draw in samples]) for at in range(len(whole))]
     kinds = ["given" if fixed else kind for fixed, kind in zip(bound, kinds, strict=True)]
@@ -307,16 +313,16 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
         "outputs": shapes,
         "returns": trial.returns,
         "state": entries,
-        "groups": [list(group) for group in state_side.placed(entries)[0]],
+        "groups": [list(group) for group in state_side.place_entries(entries)[0]],
         "sizes": sizes,
         "fp64": facts["fp64"],
         "random": facts["random"],
         "weight_bytes": sum(t.nbytes for t in (*model.parameters(), *model.buffers())),
-        "anywhere": made_anywhere(namespace),
+        "anywhere": can_make_anywhere(namespace),
     }
 
 
-def sampled(tensor: torch.Tensor) -> torch.Tensor:
+def take_sample(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.reshape(-1)
     return wide_enough(flat[:: max(1, len(flat) // SAMPLED)].clone())
 
@@ -346,7 +352,7 @@ def distribution(draws: list[torch.Tensor]) -> str:
             counts is not None and len(whole) > 40 * len(counts) and float(counts.min()) < 0.5 * float(counts.max())
         )
         distinct = len(first) > 8 and len(first.unique()) == len(first)
-        if float(alike.float().mean()) > chance or sorted_ or uneven or distinct or high == low or crowded(whole):
+        if float(alike.float().mean()) > chance or sorted_ or uneven or distinct or high == low or is_crowded(whole):
             return "given"
         return f"integers:{low}:{high + 1}"
     if len(whole) < 64 or float(alike.float().mean()) > 0.01 or not bool(whole.isfinite().all()):
@@ -383,7 +389,7 @@ def is_lattice(values: torch.Tensor, dtype: torch.dtype) -> bool:
     return len(different) < REPEATED * len(values) and float(different.diff().min()) > 2 * spacing
 
 
-def crowded(whole: torch.Tensor) -> bool:
+def is_crowded(whole: torch.Tensor) -> bool:
     """Whether some integer comes more often, or fewer of them come, than of a range: -100 among targets, 255 among classes."""
     values, counts = whole.unique(return_counts=True)
     span = float(int(values[-1]) - int(values[0]) + 1)
@@ -411,7 +417,7 @@ def table_of(draws: list[torch.Tensor]) -> dict[str, Any] | None:
     return {"values": values.tolist(), "shares": shares.tolist()}
 
 
-def centred(tensor: torch.Tensor) -> torch.Tensor:
+def centre(tensor: torch.Tensor) -> torch.Tensor:
     """float64, less its mean, of at most LOOKED elements of the tensor."""
     while tensor.numel() > LOOKED:
         longest = max(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
@@ -422,7 +428,7 @@ def centred(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_structured(tensor: torch.Tensor) -> bool:
     """Whether elements of a draw depend on each other or on their places, as far as moments over each dimension show."""
-    values = centred(tensor)
+    values = centre(tensor)
     total = float(values.square().mean())
     if not total or is_bound(tensor):  # NaN is no zero
         return True
@@ -452,7 +458,7 @@ def is_bound(tensor: torch.Tensor) -> bool:
         wide = wide_enough(tensor)
         if torch.equal(wide, wide.mT) or torch.equal(wide, -wide.mT):
             return True
-    values = centred(tensor)
+    values = centre(tensor)
     for dim, size in enumerate(values.shape):
         if size < 8:
             continue
@@ -525,12 +531,12 @@ class Trial:
         self.returns = self.returns or returns
         found = [as_tensor(one) for one in found]
         if not found:
-            raise Unfit("its Model returns no tensor")
+            raise UnfitProblem("its Model returns no tensor")
         for one in found:
             if not isinstance(one, torch.Tensor):
-                raise Unfit(f"its Model returns a {type(one).__name__}, not tensors")
+                raise UnfitProblem(f"its Model returns a {type(one).__name__}, not tensors")
             if str(one.dtype).removeprefix("torch.") not in DTYPES:
-                raise Unfit(f"its Model returns a tensor of {one.dtype}, which is not supported")
+                raise UnfitProblem(f"its Model returns a tensor of {one.dtype}, which is not supported")
         return found
 
     def shapes(self, tensors: list[torch.Tensor]) -> list[tuple[list[int], str]]:
@@ -541,12 +547,12 @@ class Trial:
         try:
             with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
                 fakes = [mode.from_tensor(tensor) for tensor in tensors]
-                found = judged_of(self.fresh()(*rebuilt(self.form, fakes)))
+                found = leaves_of(self.fresh()(*rebuilt(self.form, fakes)))
                 shapes = [([int(n) for n in one.shape], str(one.dtype).removeprefix("torch.")) for one in found]
         except Exception:  # noqa: BLE001, not every operator can be followed without values; then they are computed
             shapes = [(list(one.shape), str(one.dtype).removeprefix("torch.")) for one in self.call(tensors)]
         if not shapes or any(0 in shape for shape, _ in shapes):
-            raise Unfit("its Model returns no tensor or an empty one")
+            raise UnfitProblem("its Model returns no tensor or an empty one")
         return shapes
 
     @staticmethod
@@ -611,21 +617,21 @@ class Trial:
         second = state_side.snapshot(model)
         alone = self.call(other, model=beside)
         try:
-            entries = state_side.found(before, first, second, state_side.snapshot(beside))
+            entries = state_side.find_entries(before, first, second, state_side.snapshot(beside))
         except state_side.Stateful as said:
-            raise Unfit(str(said)) from None
+            raise UnfitProblem(str(said)) from None
         if entries:  # a fresh module with the state that the first call has left must go on as the first one did
             alone, after = self._continued(entries, first, other)
             now, then = (self._packed(entries, snap) for snap in (after, second))
             if not close(now, then):
-                raise Unfit(HIDDEN)
+                raise UnfitProblem(HIDDEN)
         if not close(again, alone):
-            raise Unfit(HIDDEN)
+            raise UnfitProblem(HIDDEN)
         return entries
 
     def _continued(self, entries: list[dict[str, Any]], snap: Any, given: list[torch.Tensor]) -> tuple[list[Any], Any]:
         model = self.fresh()
-        state = state_side.State(entries, model, "cpu", Unfit)
+        state = state_side.ModuleState(entries, model, "cpu", UnfitProblem)
         buffers = self._packed(entries, snap)
         state.put(state.prepare(buffers))
         return self.call(given, model=model), state_side.snapshot(model)
@@ -634,7 +640,7 @@ class Trial:
         """A snapshot's values as they travel."""
         import torch
 
-        groups, places = state_side.placed(entries)
+        groups, places = state_side.place_entries(entries)
         buffers = [torch.zeros(rows, state_side.ROW, dtype=getattr(torch, dtype)) for dtype, rows in groups]
         for entry, there in zip(entries, places, strict=True):
             leaves = snap[entry["path"], entry["name"]][1]
@@ -769,12 +775,12 @@ class Described:
         self.found = found
 
 
-def shaped(buffer: torch.Tensor, scalar: bool) -> torch.Tensor:
+def shape_scalar(buffer: torch.Tensor, scalar: bool) -> torch.Tensor:
     """The spec writes a tensor without dimensions as one of a single element."""
     return buffer.view(()) if scalar else buffer
 
 
-class ModelForm:
+class ModelAdapter:
     """Calls a module with tensors over the parent's memory and copies what it returns into the outputs.
 
     Behind the user's inputs come the module's state before the call, and the seed of torch's generator where it draws; behind
@@ -788,14 +794,14 @@ class ModelForm:
         problem: dict[str, Any],
         model: Any,
         device: str,
-        another: Callable[[int], ModelForm] | None = None,
+        another: Callable[[int], ModelAdapter] | None = None,
     ) -> None:
         """`another`: makes the form of a module of the same class under that seed."""
         import torch
 
         self.another = functools.cache(another) if another is not None else None
-        self.take, self.outputs, self.problem, self.device = forms.Take(), signature.outputs, problem, device
-        self.refused = lambda said: forms.Refused("WRONG_SHAPE", said)
+        self.copier, self.outputs, self.problem, self.device = forms.OutputCopier(), signature.outputs, problem, device
+        self.refused = lambda said: forms.CandidateRefused("WRONG_SHAPE", said)
         self.inputs = signature.at(lambda kind, role: kind == "tensor" and role == "input")
         self.dtype = getattr(torch, problem["dtype"])
         self.model = model.to(device)
@@ -804,8 +810,8 @@ class ModelForm:
         torch.set_default_dtype(self.dtype)
         self.state: Any = None
         if problem["state"]:
-            self.state = state_side.State(
-                problem["state"], self.model, device, lambda said: forms.Refused("INCORRECT", said)
+            self.state = state_side.ModuleState(
+                problem["state"], self.model, device, lambda said: forms.CandidateRefused("INCORRECT", said)
             )
         self.draws = problem["random"] or (self.state is not None and self.state.on_host)
         """From torch's generator, or its state is Python's: a graph of ours would go on with what torch sets only where it replays
@@ -826,12 +832,12 @@ class ModelForm:
 
     def prepare(self, values: list[Any]) -> Any:
         scalars = self.problem["scalar_inputs"]
-        given = [shaped(values[at], scalar) for at, scalar in zip(self.inputs, scalars, strict=False)]
+        given = [shape_scalar(values[at], scalar) for at, scalar in zip(self.inputs, scalars, strict=False)]
         hidden = [values[at] for at in self.inputs[len(scalars) :]]
         seed = hidden.pop() if self.problem["random"] else None
         scalars = self.problem["scalar_outputs"]
         outputs = [
-            (name, shaped(values[at], scalar), inout)
+            (name, shape_scalar(values[at], scalar), inout)
             for (name, at, inout), scalar in zip(self.outputs, scalars, strict=False)
         ]
         after = [values[at] for _, at, _ in self.outputs[len(scalars) :]]
@@ -852,7 +858,7 @@ class ModelForm:
             answer = self.model(*arguments)
         returned: list[Any] = []
         try:
-            picked(self.problem["returns"], answer, returned)
+            pick_leaves(self.problem["returns"], answer, returned)
         except ValueError as fault:
             raise self.refused(str(fault)) from None
         returned = [as_tensor(one, self.device, self.dtype == torch.float64) for one in returned]
@@ -862,7 +868,7 @@ class ModelForm:
                 one.detach().contiguous().to(buffer.dtype if one.is_floating_point() else one.dtype)
                 for one, (_, buffer, _) in zip(returned, outputs, strict=False)
             ]
-        self.take(returned, outputs)
+        self.copier(returned, outputs)
         if views is not None:
             self.state.read(views, after)
         if self.problem["role"] == "reference" and self.device == "cuda":
@@ -963,7 +969,7 @@ def wide_but_for_draws() -> Any:
     return Wide()
 
 
-class InputsForm:
+class InputsAdapter:
     """Draws inputs by get_inputs(), those at the places `only`, into the outputs, and states that Model comes to; the one input is
     the seed."""
 
@@ -990,8 +996,8 @@ class InputsForm:
         import torch
 
         initial = getattr(self.namespace, "get_init_inputs", list)
-        model = constructed(self.namespace, "Model", initial, self.problem["seed"])
-        state = state_side.State(self.problem["state"], model, "cpu", Unfit)
+        model = construct(self.namespace, "Model", initial, self.problem["seed"])
+        state = state_side.ModuleState(self.problem["state"], model, "cpu", UnfitProblem)
         for step in range(self.steps):
             given, form = inputs(self.namespace, seed + 1 + step)
             with torch.no_grad():
@@ -1015,33 +1021,33 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
     if problem["role"] == "describe":
         try:
             return Described(describe(namespace))
-        except Unfit as refusal:
+        except UnfitProblem as refusal:
             return Described({"unfit": str(refusal)})
     if problem["role"] == "inputs":
-        return InputsForm(namespace, signature, problem)
+        return InputsAdapter(namespace, signature, problem)
     if problem["role"] == "protocol":
-        theirs = None if problem["eager"] else lambda: forms.loaded(Path(message["path"]), device)
-        return protocol_side.ProtocolForm(forms, problem, namespace, theirs, signature, device)
+        theirs = None if problem["eager"] else lambda: forms.load_module(Path(message["path"]), device)
+        return protocol_side.ProtocolAdapter(forms, problem, namespace, theirs, signature, device)
     initial = getattr(namespace, "get_init_inputs", list)
     ours = problem["role"] == "reference" or problem["eager"]
-    module = namespace if ours else forms.loaded(Path(message["path"]), device)
+    module = namespace if ours else forms.load_module(Path(message["path"]), device)
 
-    def made(seed: int, another: Callable[[int], ModelForm] | None = None) -> ModelForm:
+    def made(seed: int, another: Callable[[int], ModelAdapter] | None = None) -> ModelAdapter:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)  # as the first one was made
         try:
             with torch.device(device if problem["made_there"] else "cpu"):
-                model = constructed(module, "Model" if ours else "ModelNew", initial, seed)
+                model = construct(module, "Model" if ours else "ModelNew", initial, seed)
         finally:
             torch.set_default_dtype(before)
         if problem["eager"] and problem["compile"]:
-            model = compiled(model, problem["compile"])
-        return ModelForm(forms, signature, problem, model, device, another)
+            model = compile_model(model, problem["compile"])
+        return ModelAdapter(forms, signature, problem, model, device, another)
 
     return made(problem["seed"], made)
 
 
-def compiled(model: Any, mode: str) -> Any:
+def compile_model(model: Any, mode: str) -> Any:
     """torch.compile of Model. Its compilers run in this box, one after another, and a first call waits for them.
 
     Each size gets a compilation of its own: for any size at once is slower at each, and marks what it returns.
@@ -1066,7 +1072,7 @@ class Ledger:
     def __init__(self) -> None:
         self.kernels: list[list[Any]] | None = None
 
-    def profiled(self, run: Callable[[], None], *, kernels: bool) -> None:
+    def profile(self, run: Callable[[], None], *, kernels: bool) -> None:
         self.kernels = None
         if not kernels:
             run()

@@ -1,12 +1,12 @@
 """The far side for Python candidates and torch extensions: harness/farside/worker.py with torch in the process.
 
-    python -I python_worker.py zygote FD PARENT SITE none|libraries  fork workers on request, torch already imported
+    python -I python_worker.py fork server FD PARENT SITE none|libraries  fork workers on request, torch already imported
     python -I python_worker.py build SOURCE FOLDER SITE  in the compiler's box: import a module once, so that the
                                                          extensions that it brings are built into FOLDER
 
-The zygote never touches CUDA and never loads a candidate. Each worker is a fork of it (10 to 30 ms instead of the 1 to
+The fork server never touches CUDA and never loads a candidate. Each worker is a fork of it (10 to 30 ms instead of the 1 to
 5 s of `import torch`) that boxes itself before it loads anything. Where a kernel is asked for, torch must not do the
-work: in the zygote the kernels of all its computing operators are taken away.
+work: in the fork server the kernels of all its computing operators are taken away.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Launch = Callable[[Any], None]
 
 GIVEN = dict(os.environ)
-"""Before anything is imported: torch's compiler names its cache there, after the zygote's folder for temporary files."""
+"""Before anything is imported: torch's compiler names its cache there, after the fork server's folder for temporary files."""
 
 _spec = importlib.util.spec_from_file_location("astrolabe_worker", Path(__file__).with_name("worker.py"))
 assert _spec is not None and _spec.loader is not None
@@ -46,7 +46,7 @@ sys.modules[_spec.name] = native
 _spec.loader.exec_module(native)
 load_sibling = native.load_sibling
 forms = load_sibling("forms")
-Refused = forms.Refused
+Refused = forms.CandidateRefused
 sandbox = load_sibling("sandbox")
 problem_side = load_sibling("problem")
 protocol_side = load_sibling("kernelbench")
@@ -130,7 +130,7 @@ def switch_off() -> frozenset[str]:
     return frozenset(off)
 
 
-class Watch:
+class KernelWatch:
     """Names what a candidate tried: torch's C++ profiler sees operators on all threads, by C functions that are looked
     up before the candidate is loaded. For the reason of a verdict; a candidate that silences it is refused by
     `switch_off` all the same."""
@@ -156,7 +156,7 @@ class Watch:
         self.begin = lambda wanted: (prepare(config, wanted), enable(config, wanted, set()))  # type: ignore[call-arg]  # the stub lacks scopes
         self.end = lambda: [(name_of(event), device_of(event) == host) for event in disable().events()]
 
-    def profiled(self, run: Callable[[], None], *, kernels: bool) -> None:
+    def profile(self, run: Callable[[], None], *, kernels: bool) -> None:
         """Run under the profiler. `kernels`: kernel names of the GPU too, by CUPTI. Raises Refused."""
         self.begin(self.both if kernels else self.host)
         try:
@@ -196,16 +196,16 @@ def foreign_libraries(site: str, own: str) -> list[str]:
 # --- the worker ------------------------------------------------------------------------------------------------------
 
 
-class PythonWorker(native.Worker):
+class PythonRequestLoop(native.RequestLoop):
     """The requests of harness/farside/worker.py for a candidate that is called with torch tensors."""
 
     planned: tuple[list[Any], Any, Any] | None
-    REQUESTS = ("warm", *native.Worker.REQUESTS)
+    REQUESTS = ("warm", *native.RequestLoop.REQUESTS)
     torch: Any = None
 
     def enter(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         box = message["box"]
-        return {"active": sandbox.enter(**{**box, "limits": sandbox.Limits(**box["limits"])})}
+        return {"active": sandbox.enter(**{**box, "limits": sandbox.ProcessLimits(**box["limits"])})}
 
     def warm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """The device at hand before anything of a candidate is here."""
@@ -214,7 +214,7 @@ class PythonWorker(native.Worker):
         self.torch, self.gpu, self.site = torch, message["gpu"], message["site"]
         if self.gpu:
             torch.cuda.init()
-            self.cuda = native.Cuda(loaded_cudart() or message["cuda_library"], message["device"])
+            self.cuda = native.Cuda(find_cudart() or message["cuda_library"], message["device"])
             self.streams = [torch.cuda.ExternalStream(stream.value) for stream in self.cuda.streams]
             self.on_stream, self.graph = torch.cuda.stream, torch.cuda.CUDAGraph
             torch.zeros(1, device="cuda")  # torch's own state of the device, before anything is measured
@@ -225,8 +225,8 @@ class PythonWorker(native.Worker):
             self.warm(message, fds)
         torch, self.folder = self.torch, message["path"]
         if self.gpu and "company" in message:  # who only answers what is right is not timed
-            self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        self.watch: Any = Watch(OFF) if OFF else problem_side.Ledger()
+            self.neighbours = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        self.watch: Any = KernelWatch(OFF) if OFF else problem_side.Ledger()
         # What torch loads for itself differs from one installation to the next: opt_einsum, pynvml, Cython, ...
         self.ours = frozenset(foreign_libraries(self.site, self.folder))
         signature = forms.Signature(message["arguments"], message["entry"])
@@ -262,8 +262,8 @@ class PythonWorker(native.Worker):
             self.settle("the kernel")
 
         before = native.rounding_control()
-        self.watch.profiled(run, kernels=self.gpu and message.get("kernels", False))
-        if changed := native.left_rounding(before):
+        self.watch.profile(run, kernels=self.gpu and message.get("kernels", False))
+        if changed := native.check_rounding(before):
             return changed
         if not OFF:  # libraries may work here; whose the kernels were is for the parent to judge
             return {"static": self.static, "kernels": self.watch.kernels}
@@ -287,11 +287,11 @@ class PythonWorker(native.Worker):
             self.form.launch(calls[0])  # what a candidate does at its first call is not what is timed
             self.planned = ([lambda prepared=prepared: self.form.launch(prepared) for prepared in calls], None, None)
             return {"graph": True}
-        company = native.Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
+        neighbours = native.Neighbours(self.neighbours, self.arenas[message["company"]["arena"]][0], message["company"])
         own = [lambda _stream, prepared=prepared: self.form.launch(prepared) for prepared in calls]
         with self.stream(0):
-            self.planned, self.whole = native.plan_in_company(
-                self.cuda, company, own, self, neighbours_only=message["alone"]
+            self.planned, self.whole = native.plan_with_neighbours(
+                self.cuda, neighbours, own, self, neighbours_only=message["alone"]
             )
         return {"graph": self.whole is not None}
 
@@ -319,7 +319,7 @@ class PythonWorker(native.Worker):
     def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         prepared = self.form.prepare(self.values(message["calls"][0], message["shapes"]))
         with self.stream(0):
-            return {"seconds": self.enqueued(lambda: self.form.launch(prepared), message["repeat"])}
+            return {"seconds": self.time_enqueue(lambda: self.form.launch(prepared), message["repeat"])}
 
     def time(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         with self.stream(0):
@@ -371,7 +371,7 @@ class PythonWorker(native.Worker):
         except native.CudaError as error:
             return {"error": str(error), "fatal": True}
         except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too
-            return {"error": described(error, self.folder if hasattr(self, "folder") else "")}
+            return {"error": describe_error(error, self.folder if hasattr(self, "folder") else "")}
 
     def serve(self) -> None:
         requests = {name: getattr(self, name) for name in self.REQUESTS}
@@ -380,7 +380,7 @@ class PythonWorker(native.Worker):
             if message is None:
                 return
             answer = self.respond(requests[message["op"]], message, fds)
-            native.send(self.channel, native.refused(getattr(self, "cuda", None), message["op"], answer))
+            native.send(self.channel, native.make_refusal(getattr(self, "cuda", None), message["op"], answer))
 
 
 class DeviceMemory:
@@ -390,7 +390,7 @@ class DeviceMemory:
         self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
-def described(error: BaseException, folder: str) -> str:
+def describe_error(error: BaseException, folder: str) -> str:
     """The error with the candidate's own last line: `RuntimeError: ... (candidate.py, line 7)`."""
     line, trace = error.lineno if isinstance(error, SyntaxError) else 0, error.__traceback__
     while trace is not None:
@@ -404,13 +404,13 @@ def described(error: BaseException, folder: str) -> str:
     return f"{type(error).__name__}: {text}{place}"
 
 
-def loaded_cudart() -> str:
+def find_cudart() -> str:
     """The CUDA runtime that torch brought into this process, so that both see the same errors and streams."""
     with Path("/proc/self/maps").open() as file:
         return next((line.split()[-1] for line in file if "libcudart" in line), "")
 
 
-# --- the zygote ------------------------------------------------------------------------------------------------------
+# --- the fork server ------------------------------------------------------------------------------------------------------
 
 
 def build(source: Path, folder: str) -> None:
@@ -434,7 +434,7 @@ def build(source: Path, folder: str) -> None:
     try:
         forms.execute(source)
     except BaseException as error:  # noqa: BLE001, the candidate may raise anything, SystemExit too
-        print(described(error, str(source.parent)))
+        print(describe_error(error, str(source.parent)))
         sys.exit(1)
 
 
@@ -470,7 +470,7 @@ def warm(libraries: bool) -> None:
 OFF: frozenset[str] = frozenset()
 
 
-def zygote(control: socket.socket) -> None:
+def serve_forks(control: socket.socket) -> None:
     """Fork a worker for each request; tell each one's exit status on its own socket, reap it when that is closed.
 
     A request is {"environment", "folder"} with three descriptors: the worker's channel, its log, its status socket.
@@ -519,7 +519,7 @@ ended_sockets: dict[int, socket.socket] = {}
 
 
 def fork(request: dict[str, Any], fds: list[int]) -> int:
-    """A worker in a session of its own, that has nothing of the zygote's open but its channel and its log."""
+    """A worker in a session of its own, that has nothing of the fork server's open but its channel and its log."""
     pid = os.fork()
     if pid:
         return pid
@@ -535,8 +535,10 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(GIVEN | request["environment"])
-        tempfile.tempdir = None  # a package that asked for it at its import (dill) has had the zygote's kept for all
-        PythonWorker(socket.socket(fileno=channel)).serve()
+        tempfile.tempdir = (
+            None  # a package that asked for it at its import (dill) has had the fork server's kept for all
+        )
+        PythonRequestLoop(socket.socket(fileno=channel)).serve()
         code = 0
     finally:
         os._exit(code)
@@ -555,7 +557,7 @@ def main() -> None:
         gc.freeze()  # no worker has to look through a thousand modules for garbage, nor copy their pages to do so
         control = socket.socket(fileno=int(descriptor))
         control.send(b"{}")
-        zygote(control)
+        serve_forks(control)
     elif what == "build":
         source, folder, site = given
         use_site(site)

@@ -21,7 +21,7 @@ CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 MOST = 1 << 16
 
 
-class Place(ctypes.Structure):
+class ValuePlace(ctypes.Structure):
     _fields_ = (
         ("file", ctypes.c_char_p),
         ("base", ctypes.c_void_p),
@@ -58,10 +58,10 @@ def main(path: Path, seconds: float) -> None:
         calls += 1
     count = min(int(sampler.stop()), MOST)
     inside, outside, libc = Counter[int](), Counter[str](), ctypes.CDLL(None)
-    own = Place()
+    own = ValuePlace()
     libc.dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(own))
     for address in places[:count]:
-        found = Place()
+        found = ValuePlace()
         if libc.dladdr(ctypes.c_void_p(address), ctypes.byref(found)) and found.base == own.base:
             inside[address - own.base] += 1
         else:

@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class Limits(
+class ProcessLimits(
     namedtuple(
         "Limits",
         ("memory_bytes", "file_bytes", "scratch_bytes", "threads", "open_files", "cpu_seconds"),
@@ -492,7 +492,7 @@ def _namespaces(*, pid: bool, mounts: bool = False) -> list[str]:
     return [*names, "user namespace"]
 
 
-def _limit(limits: Limits, *, gpu: bool, own_users: bool) -> list[str]:
+def _limit(limits: ProcessLimits, *, gpu: bool, own_users: bool) -> list[str]:
     """rlimits. `own_users`: in a user namespace of its own the number of processes counts this box alone."""
     layers = ["limits"]
 
@@ -549,7 +549,7 @@ def enter(
     scratch: str,
     readable: list[str],
     devices: list[str],
-    limits: Limits,
+    limits: ProcessLimits,
     gpu: bool,
     allow_exec: bool,
     parent: int = 0,
@@ -574,7 +574,7 @@ def enter(
     return list(dict.fromkeys(active))  # some protections come from two layers
 
 
-def restrict(namespaces: list[str], *, limits: Limits, gpu: bool, parent: int) -> list[str]:
+def restrict(namespaces: list[str], *, limits: ProcessLimits, gpu: bool, parent: int) -> list[str]:
     """The layers that are neither rules about files nor a filter of system calls, for good."""
     active = [*namespaces]
     active += ["no new privileges"] if _prctl(38, 1) == 0 else []
@@ -587,7 +587,7 @@ def restrict(namespaces: list[str], *, limits: Limits, gpu: bool, parent: int) -
 
 
 def launch_command(
-    command: list[str], *, scratch: str, readable: list[str], limits: Limits, report_fd: int = -1
+    command: list[str], *, scratch: str, readable: list[str], limits: ProcessLimits, report_fd: int = -1
 ) -> list[str]:
     """The argument list that runs `command` in the box. Start it with `start_new_session=True`, `close_fds=True`, an
     environment from `clean_environment`, and `pass_fds=(report_fd,)` to be told the active layers as JSON there."""
@@ -602,7 +602,7 @@ def _run_boxed(spec: dict, command: list[str], *, namespaces: list[str], parent:
         scratch=spec["scratch"],
         readable=[*spec["readable"], *interpreter_paths()],
         devices=[],
-        limits=Limits(**spec["limits"]),
+        limits=ProcessLimits(**spec["limits"]),
         gpu=False,
         allow_exec=True,
         parent=parent,

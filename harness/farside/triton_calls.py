@@ -41,7 +41,7 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
     cache = Path(folder) / CACHE
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     for group in cache.glob("*/__grp__*"):
-        moved(group)
+        rewrite_paths(group)
     if compilers:
         cache.mkdir(exist_ok=True)
         subprocess.check_output = recording(cache / SAID, subprocess.check_output)
@@ -50,7 +50,7 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
         subprocess.Popen = TooLate  # type: ignore[misc]
 
 
-def moved(group: Path) -> None:
+def rewrite_paths(group: Path) -> None:
     """Triton writes down whole paths of what belongs together; it lies elsewhere now."""
     found = json.loads(group.read_text())
     found["child_paths"] = {name: str(group.with_name(Path(path).name)) for name, path in found["child_paths"].items()}

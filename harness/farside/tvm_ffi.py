@@ -31,12 +31,12 @@ class DLTensor(ctypes.Structure):
     )  # fmt: skip
 
 
-class Value(ctypes.Union):
+class FfiValue(ctypes.Union):
     _fields_ = (("integer", ctypes.c_int64), ("number", ctypes.c_double), ("pointer", ctypes.c_void_p))
 
 
-class Packed(ctypes.Structure):
-    _fields_ = (("kind", ctypes.c_int32), ("padding", ctypes.c_uint32), ("value", Value))
+class FfiArgument(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int32), ("padding", ctypes.c_uint32), ("value", FfiValue))
 
 
 class Bytes(ctypes.Structure):
@@ -60,9 +60,9 @@ def dtype_code(dtype: torch.dtype) -> tuple[int, int]:
     return CODES[letters], int(name[len(letters) :])
 
 
-def packed(values: list[Any]) -> tuple[Any, list[Any]]:
+def pack_arguments(values: list[Any]) -> tuple[Any, list[Any]]:
     """The arguments as an array of Packed, and what must live as long."""
-    array, held = (Packed * max(1, len(values)))(), list[Any]()
+    array, held = (FfiArgument * max(1, len(values)))(), list[Any]()
     for place, value in zip(array, values, strict=False):
         if type(value) is int or type(value) is bool:
             place.kind, place.value.integer = INT, int(value)
@@ -93,8 +93,8 @@ class Function:
         self.call.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
         self.call.restype = ctypes.c_int
 
-    def __call__(self, array: Any, count: int) -> Packed:
-        result = Packed()
+    def __call__(self, array: Any, count: int) -> FfiArgument:
+        result = FfiArgument()
         if self.call(None, array, count, ctypes.byref(result)):
             raise RuntimeError(self.error())
         return result
@@ -111,7 +111,7 @@ class Function:
         return f"{kind}: {message}"
 
 
-def text_of(value: Packed) -> str:
+def text_of(value: FfiArgument) -> str:
     """Of a string that a function returned."""
     if value.kind == SMALL_STRING:
         return bytes(value.value)[: value.padding].decode()
@@ -123,7 +123,7 @@ def count_of(library: ctypes.CDLL, runtime: ctypes.CDLL, name: str) -> int | Non
     """How many arguments the function takes; None where its library does not say."""
     if not hasattr(library, f"__tvm_ffi__metadata_{name}"):
         return None
-    schema = json.loads(text_of(Function(library, runtime, f"_metadata_{name}")((Packed * 1)(), 0)))["type_schema"]
+    schema = json.loads(text_of(Function(library, runtime, f"_metadata_{name}")((FfiArgument * 1)(), 0)))["type_schema"]
     schema = json.loads(schema) if isinstance(schema, str) else schema
     if "named_args" in schema:
         return len(schema["named_args"]["params"])
@@ -139,13 +139,13 @@ def form(forms: Any, path: str, signature: Any, *, gpu: bool) -> Any:
         if hasattr(library, f"__tvm_ffi_{name}"):
             known[name.removeprefix(signature.entry).removeprefix("_")] = Function(library, runtime, name)
     if not known:
-        raise forms.Refused(
+        raise forms.CandidateRefused(
             "MISSING_ENTRY", f"the library exports no {signature.entry} by TVM_FFI_DLL_EXPORT_TYPED_FUNC"
         )
     count = count_of(library, runtime, next(iter(known.values())).name)
     fitting = signature.fitting(None, None, count)
     if fitting.outputs is not None:
-        raise forms.Refused(
+        raise forms.CandidateRefused(
             "MISSING_ENTRY",
             f"{signature.entry} takes inputs only; it must write its outputs into tensors that it is given",
         )
@@ -177,7 +177,7 @@ class TvmForm:
         self.set_stream.argtypes = (ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 
     def prepare(self, values: list[Any]) -> tuple[Function, Any, int, list[Any]]:
-        array, held = packed([values[at] for at in self.picked])
+        array, held = pack_arguments([values[at] for at in self.picked])
         dtypes = [str(value.dtype).removeprefix("torch.") for value in values if hasattr(value, "dtype")]
         function = next((self.known[name] for name in (*dtypes, "") if name in self.known), None)
         if function is None:

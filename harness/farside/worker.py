@@ -104,7 +104,7 @@ class Cuda:
         self.rt.cudaGetLastError()  # a refused capture leaves an error behind that is not the kernel's
         return None if code or not graph.value else graph
 
-    def chained(self, graphs: list[ctypes.c_void_p]) -> ctypes.c_void_p:
+    def chain(self, graphs: list[ctypes.c_void_p]) -> ctypes.c_void_p:
         """A graph that runs these one after another: none can reach into what is before or behind it."""
         whole, last = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(self.rt.cudaGraphCreate(ctypes.byref(whole), ctypes.c_uint(0)), "cudaGraphCreate")
@@ -130,17 +130,17 @@ class Cuda:
         return executable
 
 
-class Piece(ctypes.Structure):
+class NeighbourCall(ctypes.Structure):
     """As in probes/company.cu."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in ("to", "a", "x", "b", "bytes", "packs_of_b", "steps_of_a")]
 
 
-class Pieces(ctypes.Structure):
-    _fields_ = [("piece", Piece * 32), ("count", ctypes.c_int), ("steps_of_b", ctypes.c_uint32)]
+class NeighbourCalls(ctypes.Structure):
+    _fields_ = [("piece", NeighbourCall * 32), ("count", ctypes.c_int), ("steps_of_b", ctypes.c_uint32)]
 
 
-class Company:
+class Neighbours:
     """The kernels around each call (probes/company.cu), as the parent describes them (harness/timing/neighbours.py)."""
 
     def __init__(self, library: Any, base: int, message: dict[str, Any]) -> None:
@@ -148,11 +148,11 @@ class Company:
         self.apart: bool = message["apart"]
         self.plain = message["neighbour"] == 0 and not self.apart
 
-    def pieces(self, places: list[list[int]], slot: int) -> Pieces:
+    def pieces(self, places: list[list[int]], slot: int) -> NeighbourCalls:
         """[first, stride, bytes, a, x or -1, b, packs of b, steps of a] of each tensor, all but three where it is produced."""
-        made = Pieces(count=len(places), steps_of_b=self.message["steps"])
+        made = NeighbourCalls(count=len(places), steps_of_b=self.message["steps"])
         for at, (first, stride, size, *mixture) in enumerate(places):
-            made.piece[at] = Piece(to=self.base + first + slot * stride, bytes=size)
+            made.piece[at] = NeighbourCall(to=self.base + first + slot * stride, bytes=size)
             if mixture:
                 a, x, b, packs, steps = mixture
                 made.piece[at].a, made.piece[at].b = self.base + a, self.base + b
@@ -182,7 +182,7 @@ class Company:
         self.library.company_consume(ctypes.byref(outputs), self.address("digests", slot), neighbour, stream)
 
 
-class Worker:
+class RequestLoop:
     REQUESTS = ("enter", "load", "map", "unmap", "call", "plan", "host", "time")
     """By the names of the methods that answer them."""
 
@@ -191,7 +191,7 @@ class Worker:
         self.cuda: Cuda | None = None
         self.arenas: dict[int, tuple[int, Any]] = {}
         self.symbols: dict[str, Any] = {}
-        self.company: Any = None
+        self.neighbours: Any = None
         """The library of the neighbours on a GPU, on a CPU that of the loop that makes calls."""
         self.planned: tuple[list[Any], Any, Any] | None = None
         """The launches in order, their graph and the one that is run before it, untimed; on a CPU in the graph's place what the
@@ -204,13 +204,13 @@ class Worker:
     def enter(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         sandbox = load_sibling("sandbox")
         box = message["box"]
-        return {"active": sandbox.enter(**{**box, "limits": sandbox.Limits(**box["limits"])})}
+        return {"active": sandbox.enter(**{**box, "limits": sandbox.ProcessLimits(**box["limits"])})}
 
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         if message["gpu"] and self.cuda is None:
             self.cuda = Cuda(message["cuda_library"], message["device"])
         if "company" in message:  # who only answers what is right is not timed
-            self.company = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            self.neighbours = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
         library = ctypes.CDLL(message["path"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
         self.programmatic = (
             ctypes.c_int.in_dll(library, "enable_pdl") if hasattr(library, "enable_pdl") else ctypes.c_int()
@@ -250,7 +250,7 @@ class Worker:
         """Call once for each argument list, or `repeat` times, on alternating streams, without waiting in between."""
         function = self.symbols[message["dtype"]]
         if message.get("fence"):
-            self.fenced(function, message["calls"][0], message["fence"])
+            self.call_fenced(function, message["calls"][0], message["fence"])
             return {}
         before = rounding_control()
         calls = [self.arguments(arguments) for arguments in message["calls"]]
@@ -262,9 +262,9 @@ class Worker:
                     function(*prepared)
         if self.cuda:
             self.cuda.settle("the kernel")
-        return left_rounding(before)
+        return check_rounding(before)
 
-    def fenced(self, function: Any, arguments: list[list[Any]], fence: dict[str, Any]) -> None:
+    def call_fenced(self, function: Any, arguments: list[list[Any]], fence: dict[str, Any]) -> None:
         """On a CPU: one call whose tensors lie in pages of their own between pages without access, inputs in read-only ones.
 
         fence: `end`, whether each tensor ends where its last page does, else it begins where its first one does; `tensors`: bytes of
@@ -303,7 +303,7 @@ class Worker:
             libc.munmap(base, whole)
 
     def plan(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Prepare a sequence of calls to be timed, in place of the one before: on a GPU a graph of them in their company.
+        """Prepare a sequence of calls to be timed, in place of the one before: on a GPU a graph of them between their neighbours.
 
         `alone`: only the neighbours, without the calls. `again`: the same calls as before in a graph of their own.
         """
@@ -315,12 +315,14 @@ class Worker:
         if self.cuda is None:
             launches = [lambda prepared=prepared: function(*prepared) for prepared in calls]
             entry = ctypes.cast(function, ctypes.c_void_p)
-            self.planned = launches, (entry, *words_of(self.company, calls)), None
+            self.planned = launches, (entry, *words_of(self.neighbours, calls)), None
             return {"graph": True}
-        company = Company(self.company, self.arenas[message["company"]["arena"]][0], message["company"])
+        neighbours = Neighbours(self.neighbours, self.arenas[message["company"]["arena"]][0], message["company"])
         self.programmatic.value = int(message["company"]["programmatic"])
         own = [lambda stream, prepared=prepared: function(*prepared, stream) for prepared in calls]
-        self.planned, self.whole = plan_in_company(self.cuda, company, own, self.cuda, neighbours_only=message["alone"])
+        self.planned, self.whole = plan_with_neighbours(
+            self.cuda, neighbours, own, self.cuda, neighbours_only=message["alone"]
+        )
         return {"graph": self.whole is not None}
 
     def replan(self) -> dict[str, Any]:
@@ -335,9 +337,9 @@ class Worker:
         """Seconds that the host takes for each of `repeat` calls, on a GPU only enqueued; of fewer where they take long."""
         function, stream = self.symbols[message["dtype"]], [self.cuda.streams[0]] if self.cuda else []
         prepared = self.arguments(message["calls"][0])
-        return {"seconds": self.enqueued(lambda: function(*prepared, *stream), message["repeat"])}
+        return {"seconds": self.time_enqueue(lambda: function(*prepared, *stream), message["repeat"])}
 
-    def enqueued(self, call: Any, repeat: int) -> float:
+    def time_enqueue(self, call: Any, repeat: int) -> float:
         """Seconds a call, the least of five rounds."""
 
         def taken(calls: int, *, whole: bool) -> float:
@@ -369,9 +371,9 @@ class Worker:
             return {"seconds": (time.perf_counter_ns() - start) * 1e-9}
         if self.cuda is None:
             order = (ctypes.c_int32 * len(message["order"]))(*message["order"])
-            taken_ns = self.company.make_calls(*graph, order, len(order), repeat)
+            taken_ns = self.neighbours.make_calls(*graph, order, len(order), repeat)
             return {"seconds": taken_ns * 1e-9}
-        return {"seconds": time_in_company(self.cuda, launches, graph, before, repeat)}
+        return {"seconds": time_with_neighbours(self.cuda, launches, graph, before, repeat)}
 
     # The rest is plumbing.
 
@@ -404,7 +406,7 @@ class Worker:
                 answer = {"error": str(error), "fatal": True}
             except (OSError, MemoryError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
-            send(self.channel, refused(self.cuda, message["op"], answer))
+            send(self.channel, make_refusal(self.cuda, message["op"], answer))
 
 
 STACK_WORDS = (0, 4, 16, 64)
@@ -437,8 +439,8 @@ def words_of(library: Any, calls: list[list[Any]]) -> tuple[Any, int]:
     return (ctypes.c_uint64 * len(flat))(*flat), room
 
 
-def plan_in_company(
-    cuda: Cuda, company: Company, calls: list[Any], capturing: Any, *, neighbours_only: bool
+def plan_with_neighbours(
+    cuda: Cuda, context: Neighbours, calls: list[Any], capturing: Any, *, neighbours_only: bool
 ) -> tuple[tuple[list[Any], Any, Any], tuple[Any, Any] | None]:
     """((launches in order, their executable graph, that of what is run before it), (who frees it, what it is made from)).
 
@@ -450,8 +452,8 @@ def plan_in_company(
     one ahead of it has ended.
     """
     slots = range(len(calls))
-    before = [lambda stream, slot=slot: company.before(slot, len(calls), stream) for slot in slots]
-    after = [lambda stream, slot=slot: company.after(slot, stream) for slot in slots]
+    before = [lambda stream, slot=slot: context.before(slot, len(calls), stream) for slot in slots]
+    after = [lambda stream, slot=slot: context.after(slot, stream) for slot in slots]
     stream = cuda.streams[0]
     before[0](stream)
     if not neighbours_only:
@@ -467,19 +469,19 @@ def plan_in_company(
 
     middle = [[] if neighbours_only else [call] for call in calls]
     ahead = None
-    if company.apart:
+    if context.apart:
         ahead = cuda.executable(captured(cuda, lambda stream: [launch(stream) for launch in before]))
         sequence = [launch for slot in slots for launch in middle[slot]]
     else:
         sequence = [launch for slot in slots for launch in (before[slot], *middle[slot], after[slot])]
-    if company.plain:
+    if context.plain:
         parts: list[Any] = []
         for slot in slots:
             parts += [captured(cuda, before[slot]), *(captured(capturing, call) for call in middle[slot])]
             parts.append(captured(cuda, after[slot]))
             if None in parts:
                 break
-        whole = None if None in parts else (cuda, cuda.chained(parts))
+        whole = None if None in parts else (cuda, cuda.chain(parts))
     else:
         all_of_it = capturing.capture(lambda stream: [launch(stream) for launch in sequence])
         whole = None if all_of_it is None else (capturing, all_of_it)
@@ -490,7 +492,7 @@ def plan_in_company(
     return (sequence, graph, ahead), whole if graph is not None else None
 
 
-def time_in_company(cuda: Cuda, launches: list[Any], graph: Any, ahead: Any, repeat: int) -> float:
+def time_with_neighbours(cuda: Cuda, launches: list[Any], graph: Any, ahead: Any, repeat: int) -> float:
     """Seconds of so many passes, by CUDA events."""
     rt, stream, elapsed = cuda.rt, cuda.streams[0], ctypes.c_float()
     if ahead is not None:
@@ -519,7 +521,7 @@ def rounding_control() -> bytes:
     return raw[:2] + (int.from_bytes(raw[28:32], "little") & ~0x3F).to_bytes(4, "little")  # without what has happened
 
 
-def left_rounding(before: bytes) -> dict[str, Any]:
+def check_rounding(before: bytes) -> dict[str, Any]:
     """An answer: {}, or that a call has left its caller's thread with other registers than those."""
     if rounding_control() == before:
         return {}
@@ -531,7 +533,7 @@ LASTING = ("call", "plan", "host")
 """Requests whose answers say what a candidate has left behind."""
 
 
-def refused(cuda: Any, op: str, answer: dict[str, Any]) -> dict[str, Any]:
+def make_refusal(cuda: Any, op: str, answer: dict[str, Any]) -> dict[str, Any]:
     """The answer, or an error in its place."""
     left = cuda.lasting() if cuda is not None and op in LASTING and "error" not in answer else ""
     return {"error": left, "outcome": "CHEATED"} if left else answer
@@ -570,4 +572,4 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
 
 
 if __name__ == "__main__":
-    Worker(socket.socket(fileno=int(sys.argv[1]))).serve()
+    RequestLoop(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -99,12 +99,12 @@ def score(ratios: Ratios, cases: Sequence[int] | None = None) -> float:
     return statistics.fmean(logs) + max(0.0, *logs)
 
 
-def proposed(
+def propose(
     spec: Spec, workloads: Sequence[Workload], measured: dict[Key, Ratios], margin: float
 ) -> tuple[Measure, list[tuple[int, Key]]] | None:
     """The measure and bands (first rank, values) that promise most over one choice for all; None where none does.
 
-    `workloads` are those of the cases. Every band must promise `margin`; whether that was noise is `confirmed`'s.
+    `workloads` are those of the cases. Every band must promise `margin`; whether that was noise is `confirm`'s.
     """
     best, found = min(score(ratios) for ratios in measured.values()), None
     for measure in measures(spec):
@@ -126,7 +126,7 @@ def proposed(
     return found
 
 
-def confirmed(
+def confirm(
     spec: Spec,
     workloads: Sequence[Workload],
     proposal: tuple[Measure, list[tuple[int, Key]]],

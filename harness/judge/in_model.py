@@ -85,7 +85,7 @@ class ModelGain(Frozen):
 def run(
     kernels: Mapping[str, tuple[Spec, Build, Build]], shape: Shape, device: Device, *, dtype: str, samples: int = 30
 ) -> ModelGain:
-    """The steps with the first and with the second build of each kernel. Raises ModelError, or toolbox.Unavailable.
+    """The steps with the first and with the second build of each kernel. Raises ModelError, or toolbox.ToolboxUnavailable.
 
     kernels: name -> (spec, baseline's build, winner's build), all of `dtype`.
     """

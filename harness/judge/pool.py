@@ -9,13 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 from harness import backends
-from harness.device import Arena, DeviceError
+from harness.device import ArgumentBuffers, DeviceError
 from harness.problems.pytorch import COMPILING, Problem, is_model
-from harness.processes.fork_server import PythonWorker, Zygote
+from harness.processes.fork_server import ForkServer, PythonWorker
 from harness.processes.fork_server import settle as settle_waiting
 from harness.processes.worker import LIMITS, Worker, WorkerFailure
 from harness.records import Build, Outcome
-from harness.timing.sampling import PAIR, SideFailure
+from harness.timing.sampling import PAIR, ArmFailure
 from kernels.catalog import Kernel
 from kernels.spec import Device
 
@@ -50,15 +50,15 @@ class Pool:
         `ahead`: what has to be done with a build before a process of it may be judged.
         """
         self.kernel, self.spec, self.device, self.dtypes = kernel, kernel.spec, on, dtypes
-        self._libraries, self._company, self._least, self._look = libraries, company, least, look
+        self._libraries, self._neighbours, self._least, self._look = libraries, company, least, look
         self._ahead = ahead
         self.pinned: set[str] = set()
         """Candidates whose processes stay."""
-        self._arena: Arena | None = None
+        self._arena: ArgumentBuffers | None = None
         self._workers: dict[str, Worker] = {}
         self._available: dict[str, int] = {}
         """Candidate -> what `_memory_available` said before its process started."""
-        self._zygote: Zygote | None = None
+        self._fork_server: ForkServer | None = None
         self._started: list[Worker] = []
         """Every process of `start` that may be alive: those that nobody keeps here have the arena mapped, too."""
         self._starting = threading.RLock()
@@ -126,7 +126,7 @@ class Pool:
         except (RuntimeError, DeviceError, WorkerFailure) as fault:
             failed = fault
         if taken := self._memory_taken(candidate):
-            raise SideFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from failed
+            raise ArmFailure("candidate", Outcome.OUT_OF_RESOURCES, taken) from failed
         if failed is not None:
             raise failed
 
@@ -154,7 +154,7 @@ class Pool:
                 self._ahead(build)
         if build.backend != "model_new" and not is_python_side(backends.get(build.backend)):
             symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
-            native = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._company())
+            native = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._neighbours())
             with self._starting:
                 return self._seen(native)
         with self._starting:
@@ -164,17 +164,17 @@ class Pool:
         worker: Worker
         if isinstance(self.kernel, Problem) and build.backend == "model_new":
             worker = self.kernel.start(
-                build.candidate, artefact, libraries=self._libraries, company=self._company(), compilers=compilers
+                build.candidate, artefact, libraries=self._libraries, company=self._neighbours(), compilers=compilers
             )  # fmt: skip
         else:
-            if self._zygote is not None and not self._zygote.alive:
-                self._zygote.close()
-                self._zygote = None
-            if self._zygote is None:
-                self._zygote = Zygote(self.device)
+            if self._fork_server is not None and not self._fork_server.alive:
+                self._fork_server.close()
+                self._fork_server = None
+            if self._fork_server is None:
+                self._fork_server = ForkServer(self.device)
             worker = PythonWorker(
-                self._zygote, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
-                company=self._company(), limits=COMPILING if compilers else LIMITS, compilers=compilers,
+                self._fork_server, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
+                company=self._neighbours(), limits=COMPILING if compilers else LIMITS, compilers=compilers,
             )  # fmt: skip
         return worker
 
@@ -188,7 +188,7 @@ class Pool:
         if name not in self._workers or not self._workers[name].alive:
             self.drop(name)
             self._workers[name] = Worker(
-                device=self.device, artefact=artefact, symbols=symbols, company=self._company()
+                device=self.device, artefact=artefact, symbols=symbols, company=self._neighbours()
             )
         return self._workers[name]
 
@@ -213,7 +213,7 @@ class Pool:
             self._dying[-1].close()
             self._dying.pop()  # not before: who interrupts may ask again
 
-    def arena(self, size: int) -> Arena:
+    def make_buffers(self, size: int) -> ArgumentBuffers:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
         if self._arena is None or self._arena.size < size:
             if self._arena is not None:
@@ -225,7 +225,7 @@ class Pool:
             self.settle()  # until it has ended a process has the memory mapped, or has taken it
             if self._arena is not None:
                 self._arena.close()
-            self._arena = Arena(self.device, max(size, self._least(), 64 << 20))
+            self._arena = ArgumentBuffers(self.device, max(size, self._least(), 64 << 20))
         return self._arena
 
     def close(self) -> None:
@@ -237,9 +237,9 @@ class Pool:
                 self.end(worker)
         self._started = []
         self.settle()
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
         if self._arena is not None:
             self._arena.close()
             self._arena = None

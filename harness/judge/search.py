@@ -24,13 +24,13 @@ from harness.checks.correctness import Layout
 from harness.judge import bands, verification
 from harness.judge.bands import Key, Ratios, Split, score
 from harness.judge.comparisons import Case
-from harness.judge.session import Rig
+from harness.judge.session import EvaluationSession
 from harness.judge.tunables import Tunable, bake, tunables
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Build
 from harness.store import digest
 from harness.timing import comparison
-from harness.timing.sampling import PAIR, Side, SideFailure
+from harness.timing.sampling import PAIR, Arm, ArmFailure
 from kernels.spec import Frozen
 
 FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
@@ -50,7 +50,7 @@ PROGRAMMATIC_CASES = 2
 """Beside them, hot among kernels with programmatic launch, where the source has a choice of it: when to let the next kernel
 begin is nothing to search among plain ones."""
 One = TypeVar("One")
-Measurement = Callable[[Rig, str, Sequence[dict[str, int]], Sequence[Case], int], list[Ratios | None]]
+Measurement = Callable[[EvaluationSession, str, Sequence[dict[str, int]], Sequence[Case], int], list[Ratios | None]]
 """Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
 
 
@@ -66,19 +66,19 @@ class Tuned(Frozen):
     reason: str = ""
 
 
-def left_open(source: str) -> list[Tunable]:
+def find_open_tunables(source: str) -> list[Tunable]:
     """The integers of a source that a search may choose."""
     return [tunable for tunable in tunables(source) if len(tunable.choices) > 1]
 
 
-def search(rig: Rig, source: str, seconds: float, measure: Measurement | None = None) -> Tuned:
+def search(session: EvaluationSession, source: str, seconds: float, measure: Measurement | None = None) -> Tuned:
     """Values for the tunables of `source`, found in about `seconds`; `measure` (the real one) times the variants."""
-    measure, open_ = measure or measured_ratios, left_open(source)
+    measure, open_ = measure or measure_ratios, find_open_tunables(source)
     deadline = time.monotonic() + seconds
     size = math.prod(len(t.choices) for t in open_)
     start: Key = tuple(sorted((t.name, t.value) for t in open_))
-    cases = _contests(rig, source)
-    groups = _groups(rig, cases)
+    cases = _contests(session, source)
+    groups = _groups(session, cases)
     proposals = _Proposals(open_, len(groups))
     batch = max(2, min(8, len(os.sched_getaffinity(0))))
     known: dict[Key, Ratios] = {}
@@ -87,7 +87,7 @@ def search(rig: Rig, source: str, seconds: float, measure: Measurement | None = 
         keys = proposals.ask(batch)
         if not keys:
             break
-        for key, ratios in zip(keys, measure(rig, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
+        for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
             if ratios is None:
                 failed += 1
                 proposals.tell(key, None)
@@ -95,25 +95,25 @@ def search(rig: Rig, source: str, seconds: float, measure: Measurement | None = 
                 known[key] = ratios
                 proposals.tell(key, [score(ratios, group) for group in groups])
         best = min((score(ratios) for ratios in known.values()), default=0.0)
-        rig.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
+        session.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
     tried = len(known) + failed
     said = f"{tried} of {size - 1} variants tried"
     workloads = [workload for workload, _, _ in cases]
-    margin = comparison.MARGIN[rig.device]
+    margin = comparison.MARGIN[session.device]
     as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
-    proposal = bands.proposed(rig.spec, workloads, known | {start: as_it_came}, margin)
+    proposal = bands.propose(session.spec, workloads, known | {start: as_it_came}, margin)
     finalists = [key for key in sorted(known, key=lambda key: score(known[key]))[:FINALISTS] if score(known[key]) < 0]
     finalists += [key for _, key in proposal[1] if key not in finalists and key != start] if proposal else []
     if not finalists:
         reason = f"{said}, none faster than the numbers it came with"
         return _tuned(source, start, None, tried, reason)
-    again = measure(rig, source, _values(finalists), cases, LAST_BLOCKS)
+    again = measure(session, source, _values(finalists), cases, LAST_BLOCKS)
     last = {key: ratios for key, ratios in zip(finalists, again, strict=True) if ratios is not None}
     single = min(last, key=lambda key: score(last[key]), default=start)
     if single != start and score(last[single]) >= -margin / 2:
         single = start
     last[start] = [[1.0] * LAST_BLOCKS for _ in cases]
-    split = bands.confirmed(rig.spec, workloads, proposal, last, single, margin) if proposal else None
+    split = bands.confirm(session.spec, workloads, proposal, last, single, margin) if proposal else None
     gain = math.exp(-score(last[single]))
     reason = f"the best {gain:.3f}x" if single != start else "none clearly faster than the numbers it came with"
     if split is not None:
@@ -130,10 +130,10 @@ def _values(keys: Sequence[Key]) -> list[dict[str, int]]:
     return [dict(key) for key in keys]
 
 
-def _groups(rig: Rig, cases: Sequence[Case]) -> list[list[int]]:
+def _groups(session: EvaluationSession, cases: Sequence[Case]) -> list[list[int]]:
     """Cases whose best numbers are looked for: all of them, and the smaller and larger half where sizes differ."""
     every = list(range(len(cases)))
-    ordered = sorted(every, key=lambda case: rig.moved(cases[case][0]))
+    ordered = sorted(every, key=lambda case: session.moved_bytes(cases[case][0]))
     small, large = ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
     if len({workload.label for workload, _, _ in cases}) < 2:
         return [every]
@@ -238,56 +238,56 @@ def _place(tunable: Tunable) -> int:
     return tunable.choices.index(tunable.value) if tunable.value in tunable.choices else len(tunable.choices) // 2
 
 
-def _contests(rig: Rig, source: str) -> list[Case]:
+def _contests(session: EvaluationSession, source: str) -> list[Case]:
     """A spread of the timed workloads and cache states, smallest and largest among them."""
-    timed = [workload for workload in rig.suite() if workload.timed]
-    cases: list[Case] = [(w, c, "plain") for w in timed for c in rig.caches(w)]
-    hot: list[Case] = [(w, "hot", "pdl") for w in timed if "hot" in rig.caches(w)]
-    chosen = spread(cases, CASES[rig.device])
-    return chosen + spread(hot, PROGRAMMATIC_CASES) if PROGRAMMATIC in source else chosen
+    timed = [workload for workload in session.suite() if workload.timed]
+    cases: list[Case] = [(w, c, "plain") for w in timed for c in session.caches(w)]
+    hot: list[Case] = [(w, "hot", "pdl") for w in timed if "hot" in session.caches(w)]
+    chosen = spread_evenly(cases, CASES[session.device])
+    return chosen + spread_evenly(hot, PROGRAMMATIC_CASES) if PROGRAMMATIC in source else chosen
 
 
-def spread(every: list[One], most: int) -> list[One]:
+def spread_evenly(every: list[One], most: int) -> list[One]:
     """As many of them at most, the first and the last included."""
     if len(every) <= most:
         return every
     return [every[round(i * (len(every) - 1) / (most - 1))] for i in range(most)]
 
 
-def measured_ratios(
-    rig: Rig, source: str, variants: Sequence[dict[str, int]], cases: Sequence[Case], blocks: int
+def measure_ratios(
+    session: EvaluationSession, source: str, variants: Sequence[dict[str, int]], cases: Sequence[Case], blocks: int
 ) -> list[Ratios | None]:
     """Ratios of each variant by case: time of the source as it came / time of the variant; None where it failed."""
     texts = [source, *(bake(source, values) for values in variants)]
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-        builds = list(pool.map(rig.build, [rig.store.put(text) for text in texts]))
-    rig.pool.only("")
-    sides: dict[int, Side] = {}
+        builds = list(pool.map(session.build, [session.store.put(text) for text in texts]))
+    session.pool.only("")
+    arms: dict[int, Arm] = {}
     found: dict[int, list[list[float]]] = {}
     left = dict.fromkeys(range(len(builds)), TRIES)
 
     def begin(index: int) -> Worker | None:
         left[index] -= 1
         spills = index and _spills(builds[index].resources) > MOST_SPILLED
-        return _begun(rig, builds[index]) if builds[index].ok and not spills and left[index] >= 0 else None
+        return _begun(session, builds[index]) if builds[index].ok and not spills and left[index] >= 0 else None
 
     def take(index: int, worker: Worker | None) -> None:
-        if worker is not None and _is_right(rig, worker):
-            sides[index] = Side(str(index), worker)
+        if worker is not None and _is_right(session, worker):
+            arms[index] = Arm(str(index), worker)
 
     try:
         with ThreadPoolExecutor(min(STARTED_AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
             begun = list(pool.map(begin, range(len(builds))))
         for index, worker in enumerate(begun):  # in turn: they are asked in the same memory
             take(index, worker)
-        if 0 not in sides:
+        if 0 not in arms:
             return [None] * len(variants)
         for case in cases:
-            _time(rig, case, sides, found, blocks, lambda index: take(index, begin(index)))
+            _time(session, case, arms, found, blocks, lambda index: take(index, begin(index)))
     finally:
-        for side in sides.values():
-            rig.pool.end(side.worker)
-    whole = {i for i in sides if len(found.get(i, ())) == len(cases)}
+        for arm in arms.values():
+            session.pool.end(arm.worker)
+    whole = {i for i in arms if len(found.get(i, ())) == len(cases)}
     return [found[i] if i in whole else None for i in range(1, len(texts))]
 
 
@@ -296,22 +296,22 @@ def _spills(resources: dict[str, str]) -> int:
     return max((int(n) for text in resources.values() for n in re.findall(r"spills=(\d+)", text)), default=0)
 
 
-def _begun(rig: Rig, build: Build) -> Worker | None:
+def _begun(session: EvaluationSession, build: Build) -> Worker | None:
     try:
-        return rig.start(build)
+        return session.start(build)
     except WorkerFailure:
         return None
 
 
-def _is_right(rig: Rig, worker: Worker) -> bool:
+def _is_right(session: EvaluationSession, worker: Worker) -> bool:
     """Whether it has been right on every small workload, else it is ended. The winner is verified in full."""
     try:
-        for workload in rig.suite():
-            if Layout(rig.spec, workload, 1).size > 8 << 20:
+        for workload in session.suite():
+            if Layout(session.spec, workload, 1).size > 8 << 20:
                 break
-            for check in verification.checks(rig, worker, workload, everything=False):
+            for check in verification.checks(session, worker, workload, everything=False):
                 if not check.passed:
-                    rig.pool.end(worker)
+                    session.pool.end(worker)
                     return False
     except WorkerFailure:
         return False
@@ -319,25 +319,25 @@ def _is_right(rig: Rig, worker: Worker) -> bool:
 
 
 def _time(
-    rig: Rig,
+    session: EvaluationSession,
     case: Case,
-    sides: dict[int, Side],
+    arms: dict[int, Arm],
     found: dict[int, list[list[float]]],
     blocks: int,
     start: Callable[[int], None],
 ) -> None:
-    """One contest of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
-    while 0 in sides:
-        fresh = {index: Side(side.name, side.worker) for index, side in sides.items()}
-        contest = rig.contest(*case)
+    """One comparison of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
+    while 0 in arms:
+        fresh = {index: Arm(arm.name, arm.worker) for index, arm in arms.items()}
+        comparison = session.open_comparison(*case)
         try:
-            result = rig.run(contest, list(fresh.values()), blocks=(blocks, blocks), confirm=False)
-        except SideFailure as fault:
-            if fault.side == PAIR:
+            result = session.run(comparison, list(fresh.values()), blocks=(blocks, blocks), confirm=False)
+        except ArmFailure as fault:
+            if fault.arm == PAIR:
                 raise RuntimeError(f"the neighbours of timed calls failed by themselves: {fault.reason}") from None
-            rig.pool.end(sides.pop(int(fault.side)).worker)
-            start(int(fault.side))
+            session.pool.end(arms.pop(int(fault.arm)).worker)
+            start(int(fault.arm))
             continue
-        for index, side in fresh.items():
-            found.setdefault(index, []).append(result.ratios[side.name])
+        for index, arm in fresh.items():
+            found.setdefault(index, []).append(result.ratios[arm.name])
         return

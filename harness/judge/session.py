@@ -1,6 +1,6 @@
 """What is warm for one kernel on one device: its suite, builds, the processes of its candidates, inputs and expected outputs.
 
-Checks (verification.py), contests (comparisons.py, quick.py) and the search (search.py) work on a Rig; whoever asks for a
+Checks (verification.py), comparisons (comparisons.py, quick.py) and the search (search.py) work on a EvaluationSession; whoever asks for a
 verdict asks an Evaluator (evaluate.py), which is one.
 """
 
@@ -25,16 +25,16 @@ from harness.checks.correctness import (
     NOT_SLICED,
     SPECIAL,
     TOLERANCE,
-    Bench,
     Cases,
+    GuardedBuffers,
     Layout,
     Slicing,
     distributions,
-    drawn,
+    draw_inputs,
     rows_apart,
 )
-from harness.checks.fitting import left_out, one_signed, require_timed, too_large
-from harness.device import Arena, generator, synchronize
+from harness.checks.fitting import explain_left_out, explain_one_signed, require_timed, too_large
+from harness.device import ArgumentBuffers, generator, synchronize
 from harness.farside import sandbox
 from harness.judge import triton_kernels
 from harness.judge.pool import Pool, is_python_side
@@ -43,11 +43,11 @@ from harness.problems.pytorch import Problem
 from harness.processes.scratch import remove_tree
 from harness.processes.watchdog import folder_bytes
 from harness.processes.worker import Worker, WorkerFailure
-from harness.records import Build, Cache, Company, DeviceFacts
+from harness.records import Build, Cache, DeviceFacts, TimingContext
 from harness.store import Store, digest, digest_of
 from harness.timing import interleaved, load, neighbours, roofs, speed_of_light
-from harness.timing.interleaved import Result
-from harness.timing.sampling import PAIR, Contest, Side, SideFailure
+from harness.timing.interleaved import ComparisonTimes
+from harness.timing.sampling import PAIR, ABComparison, Arm, ArmFailure
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Device, Frozen, Spec, Workload
 
@@ -96,7 +96,7 @@ HEADERS = "kernel"
 """Of a build's folder: where the kernel's headers lie while it is compiled."""
 
 
-def compiled(
+def compile_build(
     candidate: str, text: str, module: ModuleType, folder: Path, facts: DeviceFacts, brought: Brought = Brought(),
     **entry: str,
 ) -> Build:  # fmt: skip
@@ -127,7 +127,7 @@ def compiled(
     )
 
 
-def intact(build: Build) -> bool:
+def is_intact(build: Build) -> bool:
     """Whether the artefact is there and as it was built."""
     artefact = Path(build.artefact)
     return artefact.exists() and build.artefact_digest in ("", digest_of(artefact))
@@ -137,7 +137,7 @@ def _bytes(path: Path) -> int:
     return path.stat(follow_symlinks=False).st_size if path.is_file() else 0
 
 
-class Rig:
+class EvaluationSession:
     """Use as a context manager: closing ends the workers. Not safe for several threads at once, `build` excepted.
 
     What an engine elsewhere does in its own way: `toolchain`, `_made`, `_admit`, `_with_roofs`.
@@ -176,7 +176,7 @@ class Rig:
         self.call_s = CALL_S
         self.asks = set(SPECIAL)
         """Which values that are no finite numbers candidates must hand on; not those that the kernel's own baseline loses."""
-        self.notices = self._left_out() + one_signed(self.spec)
+        self.notices = self._left_out() + explain_one_signed(self.spec)
         """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": interleaved.describe(on), "tolerance": TOLERANCE}
@@ -191,7 +191,7 @@ class Rig:
         self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
-            kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._company, least=self._least_memory,
+            kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._neighbours, least=self._least_memory,
             look=self._look_at_box, ahead=lambda build: self.compile_ahead(build, self.suite()),
         )  # fmt: skip
 
@@ -201,7 +201,7 @@ class Rig:
         Inputs are drawn for this alone. Held-out sizes come last, once the candidate has passed the others: what the processes
         before leave in the folder, later ones can read. Raises WorkerFailure as `triton_kernels.fill`.
         """
-        if self.device != "cuda" or not triton_kernels.wanted(build):
+        if self.device != "cuda" or not triton_kernels.is_needed(build):
             return
         spec, by_label = self.spec, {workload.label: workload for workload in workloads}
 
@@ -209,11 +209,11 @@ class Rig:
             workload = by_label[label]
             bench = mapped_bench(self, worker, workload, 1)
             values = distributions(spec, {})[0]
-            inputs = drawn(spec, workload, values, self.extra_values, self.device)
+            inputs = draw_inputs(spec, workload, values, self.extra_values, self.device)
             bench.write(0, inputs)
             synchronize(self.device)
             self.say(f"Triton compiles for {label}")
-            calls = [bench.layout.arguments(bench.arena, 0)]
+            calls = [bench.layout.arguments(bench.buffers, 0)]
             message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes()}
             worker.request(message, timeout_s=triton_kernels.COMPILE_S)
 
@@ -227,7 +227,7 @@ class Rig:
         extra = () if held_out else self.extra_workloads
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
         fitting = [w for w in found if not self._too_large(w)]
-        return tuple(sorted(fitting, key=self.moved))
+        return tuple(sorted(fitting, key=self.moved_bytes))
 
     def _too_large(self, workload: Workload) -> str:
         """Why this device cannot judge it, in slices neither; "" where it can."""
@@ -235,10 +235,12 @@ class Rig:
         return said and too_large(self.spec, workload, self.device_bytes, sliced=bool(self._axis_of_slices))
 
     def _left_out(self) -> tuple[str, ...]:
-        said = left_out(self.spec, self.device, self.dtypes, self.device_bytes)
+        said = explain_left_out(self.spec, self.device, self.dtypes, self.device_bytes)
         if not said:
             return ()
-        return left_out(self.spec, self.device, self.dtypes, self.device_bytes, sliced=bool(self._axis_of_slices))
+        return explain_left_out(
+            self.spec, self.device, self.dtypes, self.device_bytes, sliced=bool(self._axis_of_slices)
+        )
 
     @cached_property
     def _axis_of_slices(self) -> str:
@@ -252,9 +254,9 @@ class Rig:
 
     def slots(self, workload: Workload) -> int:
         """Argument sets that it is checked with: two calls are in flight at once of small ones only."""
-        return 2 if self.moved(workload) <= SMALL_BYTES else 1
+        return 2 if self.moved_bytes(workload) <= SMALL_BYTES else 1
 
-    def moved(self, workload: Workload) -> int:
+    def moved_bytes(self, workload: Workload) -> int:
         """Bytes that one call must read and write."""
         return self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
 
@@ -318,8 +320,8 @@ class Rig:
         self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = identity
         key = self.build_key(candidate, module)
         with self._building.of(key):
-            kept = self.store.kept("build", key, Build)
-            if kept is not None and (not kept.ok or intact(kept)):
+            kept = self.store.find_record("build", key, Build)
+            if kept is not None and (not kept.ok or is_intact(kept)):
                 return kept
             build = self._compiled(candidate, module, key)
             if build.ok:
@@ -354,11 +356,13 @@ class Rig:
         def make(into: Path) -> Build:
             return self._made(candidate, module, into)
 
-        return machine.built(key, folder, make) if candidate in self._ours else make(folder)
+        return machine.get_build(key, folder, make) if candidate in self._ours else make(folder)
 
     def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
         brought = self.brought(candidate, module)
-        return compiled(candidate, self.store.get(candidate), module, into, self.facts, brought, **self._entry(module))
+        return compile_build(
+            candidate, self.store.get(candidate), module, into, self.facts, brought, **self._entry(module)
+        )
 
     @cached_property
     def _ours(self) -> list[str]:
@@ -385,11 +389,11 @@ class Rig:
         """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
         return self.pool.start(build)
 
-    def memory(self, size: int) -> Arena:
+    def memory(self, size: int) -> ArgumentBuffers:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
-        return self.pool.arena(size)
+        return self.pool.make_buffers(size)
 
-    def _company(self) -> Path:
+    def _neighbours(self) -> Path:
         """The library of what stands around a timed call: the kernels before and after it, or on a CPU the loop that makes it."""
         build = self.build(self.store.put(neighbours.BESIDE[self.device].read_text()))
         if not build.ok:
@@ -415,67 +419,71 @@ class Rig:
             self.close()
             raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
 
-    def contest(
-        self, workload: Workload, cache: Cache, on: Company = "plain", *, kernel: Kernel | None = None
-    ) -> Contest:
-        """One workload in one cache state and company, ready to be run."""
+    def open_comparison(
+        self, workload: Workload, cache: Cache, on: TimingContext = "plain", *, kernel: Kernel | None = None
+    ) -> ABComparison:
+        """One workload in one cache state and timing context, ready to be run."""
         pace_us = self.paces_us.get(workload.label, 0.0) if kernel is None else 0.0
         cache_bytes = self.facts.last_level_cache_bytes
         extra = self.extra_values if kernel is None else None
-        contest = Contest(kernel or self.kernel, workload, cache, self.device, cache_bytes, on, pace_us, extra)
-        contest.open(self.memory(contest.size))
-        return contest
+        comparison = ABComparison(kernel or self.kernel, workload, cache, self.device, cache_bytes, on, pace_us, extra)
+        comparison.open(self.memory(comparison.size))
+        return comparison
 
-    def run(self, contest: Contest, sides: list[Side], **how: Any) -> Result:
+    def run(self, comparison: ABComparison, arms: list[Arm], **how: Any) -> ComparisonTimes:
         """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
         self.pool.settle()
         pair = None
-        if self.device == "cuda" and contest.company != "alone":
-            worker = self.pool.ours(PAIR, self._company(), {PAIR: ("company_nothing",)})
-            prepared = contest.pair is not None and contest.pair.worker is worker
-            pair = contest.pair if prepared else Side(PAIR, worker, PAIR)
-        found = interleaved.run(contest, sides, pair=pair, **how)
-        contest.pair = pair
+        if self.device == "cuda" and comparison.context != "alone":
+            worker = self.pool.ours(PAIR, self._neighbours(), {PAIR: ("company_nothing",)})
+            prepared = comparison.pair is not None and comparison.pair.worker is worker
+            pair = comparison.pair if prepared else Arm(PAIR, worker, PAIR)
+        found = interleaved.run(comparison, arms, pair=pair, **how)
+        comparison.pair = pair
         return found
 
-    def side(self, name: str, build: Build) -> Side:
+    def make_arm(self, name: str, build: Build) -> Arm:
         """Raises SideFailure where its process cannot load."""
         try:
-            return Side(name, self.pool.get(build))
+            return Arm(name, self.pool.get(build))
         except WorkerFailure as fault:
-            raise SideFailure(name, fault.outcome, fault.reason) from None
+            raise ArmFailure(name, fault.outcome, fault.reason) from None
 
     def caches(self, workload: Workload) -> tuple[Cache, ...]:
         """A working set larger than the last-level cache is never hot."""
-        return CACHES if self.moved(workload) <= self.facts.last_level_cache_bytes else CACHES[:1]
+        return CACHES if self.moved_bytes(workload) <= self.facts.last_level_cache_bytes else CACHES[:1]
 
-    def light_us(self, workload: Workload, cache: Cache, on: Company = "plain", *, again: bool = False) -> float:
+    def sol_us(self, workload: Workload, cache: Cache, on: TimingContext = "plain", *, again: bool = False) -> float:
         """The measured bound of this workload on this device in that cache state; `again` measures it once more."""
         text = speed_of_light.source(self.device).read_text()
         kernel, streaming = speed_of_light.kernel_for(self.spec, workload, self.device)
         key = digest("light", VERSION, self.facts.model_dump_json(), text, cache, on, kernel.spec.model_dump_json())
         everywhere = self.everywhere
-        kept = self.store.kept("light", key, Light)
-        if kept is None and everywhere is not None and (kept := everywhere.kept("light", key, Light)) is not None:
+        kept = self.store.find_record("light", key, SpeedOfLight)
+        if (
+            kept is None
+            and everywhere is not None
+            and (kept := everywhere.find_record("light", key, SpeedOfLight)) is not None
+        ):
             self.store.keep("light", key, kept)
         if kept is not None and not again:
             return kept.microseconds
         build = self.build(self.store.put(text))
         if not build.ok:
             raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")
-        others = load.Watch()
-        contest = self.contest(streaming, cache, on, kernel=kernel)
+        others = load.LoadWatch()
+        comparison = self.open_comparison(streaming, cache, on, kernel=kernel)
         variants: dict[str, tuple[str, ...]] = {name: (name,) for name in speed_of_light.VARIANTS[self.device]}
         worker = self.pool.ours("light", Path(build.artefact), variants)
         # The fastest variant; each one's median, for a sample less its neighbours may come out short by chance.
-        found = [self.run(contest, [Side(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]
+        found = [self.run(comparison, [Arm(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]
         best = min(found)
         best = min(best, kept.microseconds) if kept else best
-        self.store.keep("light", key, Light(microseconds=best))
+        self.store.keep("light", key, SpeedOfLight(microseconds=best))
         if (
-            everywhere is not None and not others.said()
+            everywhere is not None and not others.warnings()
         ):  # what was measured beside others is too slow for those to come
-            everywhere.keep("light", key, Light(microseconds=best))
+            everywhere.keep("light", key, SpeedOfLight(microseconds=best))
         return best
 
     @cached_property
@@ -483,21 +491,21 @@ class Rig:
         """What is kept on this machine for all its runs; None where nothing can be."""
         return machine.store()
 
-    def measured_facts(self) -> DeviceFacts:
+    def measure_facts(self) -> DeviceFacts:
         """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/timing/roofs.py)."""
         if self._measured_facts is None:
             self._measured_facts = self._with_roofs()
         return self._measured_facts
 
     def _with_roofs(self) -> DeviceFacts:
-        return roofs.measured(self)
+        return roofs.measure_roofs(self)
 
     def close(self) -> None:
         """End all workers, free the shared memory and the cases (gigabytes on a GPU). Safe to call twice."""
         self.pool.close()
         self.kernel.close()
         if self.cases.kept:
-            self.cases.kept.clear()  # a rig and its pool hold each other, so it may be long until they are collected
+            self.cases.kept.clear()  # a session and its pool hold each other, so it may be long until they are collected
             if self.device == "cuda":
                 device.give_back_memory(0)
 
@@ -508,20 +516,20 @@ class Rig:
         self.close()
 
 
-class Light(Frozen):
+class SpeedOfLight(Frozen):
     """A measured speed of light."""
 
     microseconds: float = Field(gt=0)
 
 
 def mapped_bench(
-    rig: Rig, worker: Worker, workload: Workload, slots: int, *, spec: Spec | None = None, **how: Any
-) -> Bench:
+    session: EvaluationSession, worker: Worker, workload: Workload, slots: int, *, spec: Spec | None = None, **how: Any
+) -> GuardedBuffers:
     """Argument sets of the workload in the arena, which the worker has mapped; `spec`: where it is not the session's; `how`:
     as Layout takes it."""
-    spec = spec or rig.spec
+    spec = spec or session.spec
     layout = Layout(spec, workload, slots, **how)
-    arena = rig.memory(layout.size)
-    if arena.id not in worker.mapped:
-        worker.map(arena)
-    return Bench(spec, arena, layout, generator(rig.device))
+    buffers = session.memory(layout.size)
+    if buffers.id not in worker.mapped:
+        worker.map(buffers)
+    return GuardedBuffers(spec, buffers, layout, generator(session.device))

@@ -25,7 +25,7 @@ MOST_BYTES, MOST_FILES = 1 << 30, 20_000
 """Of one candidate's compiled kernels."""
 
 
-def wanted(build: Build) -> bool:
+def is_needed(build: Build) -> bool:
     """Whether the build's kernels have to be compiled by calling them."""
     source = Path(build.artefact) / "candidate.py"
     return build.ok and source.is_file() and uses_triton(source.read_text())

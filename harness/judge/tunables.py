@@ -58,7 +58,7 @@ def bake(source: str, values: dict[str, int]) -> str:
     return baked
 
 
-def reopened(source: str, choices: dict[str, tuple[int, ...]]) -> str:
+def reopen(source: str, choices: dict[str, tuple[int, ...]]) -> str:
     """`source` with other choices for the named tunables."""
 
     def listed(match: re.Match[str]) -> str:

@@ -21,11 +21,11 @@ from harness.checks import properties
 from harness.checks.correctness import (
     NANS,
     SPECIAL,
-    Bench,
     Case,
+    GuardedBuffers,
+    compute_expected,
     distributions,
-    drawn,
-    expected,
+    draw_inputs,
     failure,
     judge_several,
     make_case,
@@ -34,13 +34,13 @@ from harness.checks.crossings import crossings
 from harness.device import synchronize
 from harness.judge import of_problems
 from harness.judge.pool import is_python_side
-from harness.judge.session import SMALL_BYTES, MissingTool, Rig, mapped_bench
+from harness.judge.session import SMALL_BYTES, EvaluationSession, MissingTool, mapped_bench
 from harness.problems.degenerate import holes
 from harness.problems.pytorch import Problem, is_model
 from harness.processes.fork_server import PythonWorker
-from harness.processes.worker import Worker, WorkerFailure, timed_request
+from harness.processes.worker import Worker, WorkerFailure, time_request
 from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
-from harness.timing.sampling import clocked
+from harness.timing.sampling import read_seconds
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
@@ -76,7 +76,7 @@ class Drawn(Frozen):
     failure: str = ""
 
 
-def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict:
+def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> Verdict:
     """The verdict on a build by those workloads: PASSED with checks and no timings, or what is wrong with it."""
     start = time.perf_counter()
     made: list[Check] = []
@@ -86,175 +86,187 @@ def verified(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> Verdict
     try:
         if not build.ok:
             raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
-        rig.pool.only(build.candidate)
-        rig.compile_ahead(build, workloads)
-        worker = rig.pool.get(build)
-        _entries(rig, worker, workloads)
-        with rig.pool.guarding_memory(build.candidate):
+        session.pool.only(build.candidate)
+        session.compile_ahead(build, workloads)
+        worker = session.pool.get(build)
+        _entries(session, worker, workloads)
+        with session.pool.guarding_memory(build.candidate):
             for workload in workloads:
-                rig.say(f"checking {workload.label}")
-                for check in checks(rig, worker, workload, model=is_model(rig.kernel, build.candidate)):
-                    if not check.passed and check.name in SPECIAL and not _hands_on(rig, build, workload, check.name):
+                session.say(f"checking {workload.label}")
+                for check in checks(session, worker, workload, model=is_model(session.kernel, build.candidate)):
+                    if (
+                        not check.passed
+                        and check.name in SPECIAL
+                        and not _hands_on(session, build, workload, check.name)
+                    ):
                         break  # what follows lay in memory that has been laid out anew
                     made.append(check)
                     if not check.passed:
                         raise WorkerFailure(*failure(check))
-            if rig.exact_to and build.candidate != rig.exact_to:
-                drawn = draws(rig, build, rig.build(rig.exact_to), EXACT_DRAWS)
+            if session.exact_to and build.candidate != session.exact_to:
+                drawn = draws(session, build, session.build(session.exact_to), EXACT_DRAWS)
                 if drawn.draws is None or drawn.draws.equality != "bitwise":
                     reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
                     raise WorkerFailure(Outcome.INCORRECT, reason)
-            if workloads in (rig.suite(), rig.suite(held_out=True)):
-                made += _cross(rig, build, held_out=workloads != rig.suite())
-                made += _give_other_scalars(rig, build, workloads)
-            if rig.device == "cuda":
-                made += _stress(rig, build, workloads)
-        warnings = (*worker.warnings, *rig.cases.once(holes))
-        if isinstance(rig.kernel, Problem) and not is_model(rig.kernel, build.candidate):
-            made += _beside_another(rig, rig.kernel, build, workloads)
-        if isinstance(rig.kernel, Problem):
-            notes = of_problems.look_at_kernels(rig, rig.kernel, build, workloads[0])
-        elif rig.device == "cuda" and is_python_side(backends.get(build.backend)):
-            _refuse_library_kernels(rig, build, workloads[0])
+            if workloads in (session.suite(), session.suite(held_out=True)):
+                made += _cross(session, build, held_out=workloads != session.suite())
+                made += _give_other_scalars(session, build, workloads)
+            if session.device == "cuda":
+                made += _stress(session, build, workloads)
+        warnings = (*worker.warnings, *session.cases.once(holes))
+        if isinstance(session.kernel, Problem) and not is_model(session.kernel, build.candidate):
+            made += _beside_another(session, session.kernel, build, workloads)
+        if isinstance(session.kernel, Problem):
+            notes = of_problems.look_at_kernels(session, session.kernel, build, workloads[0])
+        elif session.device == "cuda" and is_python_side(backends.get(build.backend)):
+            _refuse_library_kernels(session, build, workloads[0])
     except WorkerFailure as fault:
         outcome, reason = fault.outcome, fault.reason
-        if isinstance(rig.kernel, Problem):
-            reason = rig.kernel.named(reason)
-        rig.pool.drop(build.candidate)
+        if isinstance(session.kernel, Problem):
+            reason = session.kernel.name_fault(reason)
+        session.pool.drop(build.candidate)
     return Verdict(
         candidate=build.candidate,
-        kernel=rig.spec.name,
-        device=rig.facts.name,
+        kernel=session.spec.name,
+        device=session.facts.name,
         outcome=outcome,
         reason=reason,
         checks=tuple(made),
         warnings=warnings,
         notes=notes,
-        degenerate=of_problems.degenerate(rig, rig.kernel) if isinstance(rig.kernel, Problem) else (),
+        degenerate=of_problems.degenerate(session, session.kernel) if isinstance(session.kernel, Problem) else (),
         build=build,
         seconds=time.perf_counter() - start,
     )
 
 
-def _stress(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+def _stress(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
     """Every call of a chain in which each producer lets the kernel begin at once and stores 20 us later: one that was
     launched programmatically and does not wait for its inputs reads what was there before. Raises WorkerFailure."""
     found = []
     timed = [workload for workload in workloads if workload.timed]
     for dtype in dict.fromkeys(workload.dtype for workload in timed):
         for workload in [workload for workload in timed if workload.dtype == dtype][:STRESSED]:
-            contest = rig.contest(workload, "hot", "early")
-            side = rig.side("candidate", build)
-            contest.prepare(side)
-            if is_model(rig.kernel, build.candidate):
-                _took(rig, workload, side.pace_s)
-            contest.sample(side)
-            for slot in random.sample(contest.called, min(STRESS_LOOKS, len(contest.called))):
+            comparison = session.open_comparison(workload, "hot", "early")
+            arm = session.make_arm("candidate", build)
+            comparison.prepare(arm)
+            if is_model(session.kernel, build.candidate):
+                _took(session, workload, arm.pace_s)
+            comparison.sample(arm)
+            for slot in random.sample(comparison.called, min(STRESS_LOOKS, len(comparison.called))):
                 try:
-                    contest.look(side, slot)
+                    comparison.look(arm, slot)
                 except WorkerFailure as fault:
                     reason = f"behind a producer that triggers before it stores, at {workload.label}: {fault.reason}"
                     raise WorkerFailure(Outcome.INCORRECT, reason) from None
-            found.append(Check(workload=workload.label, name="early trigger", passed=True, error=side.error))
+            found.append(Check(workload=workload.label, name="early trigger", passed=True, error=arm.error))
     return found
 
 
-def _took(rig: Rig, workload: Workload, seconds: float) -> None:
+def _took(session: EvaluationSession, workload: Workload, seconds: float) -> None:
     """What a call of a problem's Model took."""
-    rig.paces_us[workload.label] = min(seconds * 1e6, rig.paces_us.get(workload.label, math.inf))
+    session.paces_us[workload.label] = min(seconds * 1e6, session.paces_us.get(workload.label, math.inf))
 
 
-def _refuse_library_kernels(rig: Rig, build: Build, workload: Workload) -> None:
+def _refuse_library_kernels(session: EvaluationSession, build: Build, workload: Workload) -> None:
     """Raises WorkerFailure where kernels of a library ran, by their names; it may have been called from C.
 
     Only a name found decides: where CUPTI is not there, nothing is known.
     """
     try:
-        of_problems.kernels_of_calls(rig, build, [workload])
+        of_problems.kernels_of_calls(session, build, [workload])
     except WorkerFailure as fault:
         if fault.outcome is Outcome.CHEATED:
             raise
 
 
-def _entries(rig: Rig, worker: Worker, workloads: tuple[Workload, ...]) -> None:
+def _entries(session: EvaluationSession, worker: Worker, workloads: tuple[Workload, ...]) -> None:
     for dtype in {w.dtype for w in workloads}:
         if dtype not in worker.found:
-            wanted = " or ".join(rig.spec.entry_names(dtype))
+            wanted = " or ".join(session.spec.entry_names(dtype))
             raise WorkerFailure(Outcome.MISSING_ENTRY, f'the source exports no extern "C" {wanted}')
 
 
 def checks(
-    rig: Rig, worker: Worker, workload: Workload, *, everything: bool = True, model: bool = False
+    session: EvaluationSession, worker: Worker, workload: Workload, *, everything: bool = True, model: bool = False
 ) -> Iterator[Check]:
     """The checks of one workload, one after another; only the first distribution without `everything`.
 
     `model`: it is a problem's own, and what a slow call takes is kept.
     """
-    bench = mapped_bench(rig, worker, workload, rig.slots(workload), wide=True)
-    known = distributions(rig.spec, rig.extra_values)
-    small = rig.moved(workload) <= SMALL_BYTES
+    bench = mapped_bench(session, worker, workload, session.slots(workload), wide=True)
+    known = distributions(session.spec, session.extra_values)
+    small = session.moved_bytes(workload) <= SMALL_BYTES
     chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
     chosen = chosen if everything else known[:1]
-    cases = [rig.cases.get(workload, values, rig.extra_values) for values in chosen]
-    if everything and len(cases) == 1 and _has_integers(rig, workload):
-        cases.append(make_case(rig.kernel, workload, chosen[0], rig.extra_values, rig.device))
+    cases = [session.cases.get(workload, values, session.extra_values) for values in chosen]
+    if everything and len(cases) == 1 and _has_integers(session, workload):
+        cases.append(make_case(session.kernel, workload, chosen[0], session.extra_values, session.device))
     for case in cases:  # each at the same addresses as the one before, the last one upon what that has left
         left = len(cases) > 1 and case is cases[-1]
-        yield from _call(rig, worker, bench, [case], model=model, poison=not left)
+        yield from _call(session, worker, bench, [case], model=model, poison=not left)
     if len(cases) > 1 and small:
-        yield from _call(rig, worker, bench, cases[:2])
+        yield from _call(session, worker, bench, cases[:2])
     if everything and small:
-        yield from _several(rig, worker, bench, cases[0])
-    if isinstance(rig.kernel, Problem) and rig.kernel.description is not None and rig.kernel.description.state:
-        yield from _in_a_row(rig, worker, workload, chosen[0])
-        bench = mapped_bench(rig, worker, workload, rig.slots(workload), wide=True)
+        yield from _several(session, worker, bench, cases[0])
+    if (
+        isinstance(session.kernel, Problem)
+        and session.kernel.description is not None
+        and session.kernel.description.state
+    ):
+        yield from _in_a_row(session, worker, workload, chosen[0])
+        bench = mapped_bench(session, worker, workload, session.slots(workload), wide=True)
     if everything and small and not model:
-        yield from _many(rig, worker, bench, cases)
-        yield from _memory(rig, worker, workload, cases[0])  # the last: it lays the arena out anew
+        yield from _many(session, worker, bench, cases)
+        yield from _memory(session, worker, workload, cases[0])  # the last: it lays the arena out anew
 
 
-def _in_a_row(rig: Rig, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
+def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
     """Of a module with state: calls that go on from what the one before has left, each judged from there."""
-    bench = mapped_bench(rig, worker, workload, IN_A_ROW)
-    given = [drawn(rig.spec, workload, values, rig.extra_values, rig.device) for _ in range(IN_A_ROW)]
+    bench = mapped_bench(session, worker, workload, IN_A_ROW)
+    given = [draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)]
     for slot, inputs in enumerate(given):
         bench.write(slot, inputs)
-    synchronize(rig.device)
-    calls = [bench.layout.arguments(bench.arena, slot) for slot in range(IN_A_ROW)]
+    synchronize(session.device)
+    calls = [bench.layout.arguments(bench.buffers, slot) for slot in range(IN_A_ROW)]
     message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes(), "in_a_row": True}
-    worker.request(message, timeout_s=rig.call_s)
+    worker.request(message, timeout_s=session.call_s)
     left: dict[str, Any] = {}
     for slot, inputs in enumerate(given):
-        right = expected(rig.kernel, workload, inputs | left, values)
+        right = compute_expected(session.kernel, workload, inputs | left, values)
         yield bench.check_outputs(slot, right, f"call {slot + 1} of {IN_A_ROW} in a row")
         yield bench.check_inputs(slot, inputs, "inputs unchanged, calls in a row")
         outputs = bench.outputs(slot)
         left = {name: outputs[after].clone() for name in inputs if (after := f"{name}_after") in outputs}
 
 
-def _cross(rig: Rig, build: Build, *, held_out: bool) -> list[Check]:
+def _cross(session: EvaluationSession, build: Build, *, held_out: bool) -> list[Check]:
     """Checks of sizes that nobody listed (harness/checks/crossings.py). Raises WorkerFailure for what the kernel's baseline gets right."""
     made: list[Check] = []
-    wanted = crossings(rig.spec, rig.device, rig.dtypes, held_out=held_out) if rig.kernel.properties is None else ()
+    wanted = (
+        crossings(session.spec, session.device, session.dtypes, held_out=held_out)
+        if session.kernel.properties is None
+        else ()
+    )
     for workload in wanted:
         try:
-            rig.cases.get(workload, distributions(rig.spec, {})[0], {})
+            session.cases.get(workload, distributions(session.spec, {})[0], {})
         except KernelError:  # the operation has no such size
             continue
-        rig.say(f"checking {workload.label}, which nobody listed")
-        found, fault = _tried(rig, build, workload)
+        session.say(f"checking {workload.label}, which nobody listed")
+        found, fault = _tried(session, build, workload)
         if fault is None:
             made += found
-        elif _baseline_can(rig, build, workload):
+        elif _baseline_can(session, build, workload):
             raise WorkerFailure(fault.outcome, f"{fault.reason} (a size between or beyond the listed ones)") from None
     return made
 
 
-def _tried(rig: Rig, build: Build, workload: Workload) -> tuple[list[Check], WorkerFailure | None]:
+def _tried(session: EvaluationSession, build: Build, workload: Workload) -> tuple[list[Check], WorkerFailure | None]:
     """The first distribution's checks of one workload, and what went wrong in them."""
     made: list[Check] = []
     try:
-        for check in checks(rig, rig.pool.get(build), workload, everything=False):
+        for check in checks(session, session.pool.get(build), workload, everything=False):
             made.append(check)
             if not check.passed:
                 raise WorkerFailure(*failure(check))
@@ -263,63 +275,63 @@ def _tried(rig: Rig, build: Build, workload: Workload) -> tuple[list[Check], Wor
     return made, None
 
 
-def checked_once(rig: Rig, build: Build, workload: Workload) -> str:
+def check_once(session: EvaluationSession, build: Build, workload: Workload) -> str:
     """What is wrong with a call of the build at one size, inputs drawn from their first distribution; "" if nothing is."""
     try:
-        _entries(rig, rig.pool.get(build), (workload,))
+        _entries(session, session.pool.get(build), (workload,))
     except WorkerFailure as fault:
         return fault.reason
-    failure = _tried(rig, build, workload)[1]
+    failure = _tried(session, build, workload)[1]
     return failure.reason if failure else ""
 
 
-def _own_baseline(rig: Rig) -> Build | None:
+def _own_baseline(session: EvaluationSession) -> Build | None:
     """The kernel folder's own baseline, built or not; None where there is none, or no compiler for it."""
     try:
-        return rig.build(rig.store.put(rig.kernel.baseline(rig.device)[1].read_text()))
+        return session.build(session.store.put(session.kernel.baseline(session.device)[1].read_text()))
     except (KernelError, MissingTool, OSError):
         return None
 
 
-def _baseline_can(rig: Rig, build: Build, workload: Workload) -> bool:
+def _baseline_can(session: EvaluationSession, build: Build, workload: Workload) -> bool:
     """Whether the kernel folder's own baseline gets that size right; no, where it has none."""
-    own = _own_baseline(rig)
+    own = _own_baseline(session)
     if own is None or not own.ok or own.candidate == build.candidate:
         return False
-    fault = _tried(rig, own, workload)[1]
-    rig.pool.drop(own.candidate)
+    fault = _tried(session, own, workload)[1]
+    session.pool.drop(own.candidate)
     return fault is None
 
 
-def _give_other_scalars(rig: Rig, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+def _give_other_scalars(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
     """One call with other values of the scalars than the spec's: who exports the kernel's operator may give any.
 
     Raises WorkerFailure for what the kernel's own baseline gets right.
     """
-    case = rig.cases.other_scalars(min(workloads, key=rig.moved))
+    case = session.cases.other_scalars(min(workloads, key=session.moved_bytes))
     if case is None:
         return []
-    found, fault = _tried_with_other_scalars(rig, build, *case)
+    found, fault = _tried_with_other_scalars(session, build, *case)
     if fault is None:
         return found
-    own = _own_baseline(rig)
+    own = _own_baseline(session)
     if own is None or not own.ok or own.candidate == build.candidate:
         return []
-    own_fault = _tried_with_other_scalars(rig, own, *case)[1]
-    rig.pool.drop(own.candidate)
+    own_fault = _tried_with_other_scalars(session, own, *case)[1]
+    session.pool.drop(own.candidate)
     if own_fault is None:
         raise WorkerFailure(fault.outcome, fault.reason)
     return []
 
 
 def _tried_with_other_scalars(
-    rig: Rig, build: Build, kernel: Kernel, case: Case
+    session: EvaluationSession, build: Build, kernel: Kernel, case: Case
 ) -> tuple[list[Check], WorkerFailure | None]:
     made: list[Check] = []
     try:
-        worker = rig.pool.get(build)
-        bench = mapped_bench(rig, worker, case.workload, 1, spec=kernel.spec)
-        for check in _call(rig, worker, bench, [case]):
+        worker = session.pool.get(build)
+        bench = mapped_bench(session, worker, case.workload, 1, spec=kernel.spec)
+        for check in _call(session, worker, bench, [case]):
             if not check.passed:
                 raise WorkerFailure(*failure(check))
             made.append(check)
@@ -328,81 +340,86 @@ def _tried_with_other_scalars(
     return made, None
 
 
-def _beside_another(rig: Rig, problem: Problem, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+def _beside_another(
+    session: EvaluationSession, problem: Problem, build: Build, workloads: tuple[Workload, ...]
+) -> list[Check]:
     """A second module of the same class with weights of its own in the same process, and then the first one again: a network has
     many. Raises WorkerFailure for what one has of the other."""
     assert problem.description is not None
     if problem.description.weight_bytes > MOST_WEIGHTS:
         return []
-    workload = min(workloads, key=rig.moved)
-    case = rig.cases.get(workload, distributions(rig.spec, rig.extra_values)[0], rig.extra_values)
-    worker, made, seed = rig.pool.get(build), [], 1 + secrets.randbits(30)
-    bench = mapped_bench(rig, worker, workload, 1)
+    workload = min(workloads, key=session.moved_bytes)
+    case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
+    worker, made, seed = session.pool.get(build), [], 1 + secrets.randbits(30)
+    bench = mapped_bench(session, worker, workload, 1)
     with problem.another_instance(seed):
-        right = expected(problem, workload, case.inputs, case.name)
+        right = compute_expected(problem, workload, case.inputs, case.name)
         other = Case(workload, f"{case.name}, a second module", case.inputs, right)
-        made += list(_call(rig, worker, bench, [other], instance=seed))
+        made += list(_call(session, worker, bench, [other], instance=seed))
     first = replace(case, name=f"{case.name}, the first module behind a second one")
-    made += list(_call(rig, worker, bench, [first]))
+    made += list(_call(session, worker, bench, [first]))
     for check in made:
         if not check.passed:
             raise WorkerFailure(*failure(check))
     return made
 
 
-def _has_integers(rig: Rig, workload: Workload) -> bool:
-    return any("float" not in rig.spec.dtype(tensor, workload) for tensor in rig.spec.outputs)
+def _has_integers(session: EvaluationSession, workload: Workload) -> bool:
+    return any("float" not in session.spec.dtype(tensor, workload) for tensor in session.spec.outputs)
 
 
-def _memory(rig: Rig, worker: Worker, workload: Workload, case: Case) -> Iterator[Check]:
+def _memory(session: EvaluationSession, worker: Worker, workload: Workload, case: Case) -> Iterator[Check]:
     """Tensors that begin behind an alignment; on a CPU between pages without access, too; at last values that are no numbers."""
-    bench = mapped_bench(rig, worker, workload, 1, wide=True, shift=_shift(rig))
-    yield from _call(rig, worker, bench, [replace(case, name=f"{case.name}, tensors that begin anywhere")])
-    if rig.device == "cpu" and not isinstance(worker, PythonWorker):
-        yield from _fenced(rig, worker, bench, case)
+    bench = mapped_bench(session, worker, workload, 1, wide=True, shift=_shift(session))
+    yield from _call(session, worker, bench, [replace(case, name=f"{case.name}, tensors that begin anywhere")])
+    if session.device == "cpu" and not isinstance(worker, PythonWorker):
+        yield from _fenced(session, worker, bench, case)
     for name in SPECIAL:
-        if name in rig.asks and (special := rig.cases.special(name, workload, rig.extra_values)) is not None:
-            yield from _call(rig, worker, bench, [special])
+        if (
+            name in session.asks
+            and (special := session.cases.special(name, workload, session.extra_values)) is not None
+        ):
+            yield from _call(session, worker, bench, [special])
 
 
-def _shift(rig: Rig) -> int:
-    return GPU_SHIFT if rig.device == "cuda" else 0
+def _shift(session: EvaluationSession) -> int:
+    return GPU_SHIFT if session.device == "cuda" else 0
 
 
-def _hands_on(rig: Rig, build: Build, workload: Workload, name: str) -> bool:
+def _hands_on(session: EvaluationSession, build: Build, workload: Workload, name: str) -> bool:
     """Whether the kernel folder's own baseline hands such values on where its reference does. What ships without does not have to:
     it is said, and nobody is asked from then on."""
-    own = _own_baseline(rig)
+    own = _own_baseline(session)
     if own is None:
         return True
     if own.ok and own.candidate != build.candidate:
-        case = rig.cases.special(name, workload, rig.extra_values)
-        worker = rig.pool.get(own)
-        bench = mapped_bench(rig, worker, workload, 1, wide=True, shift=_shift(rig))
+        case = session.cases.special(name, workload, session.extra_values)
+        worker = session.pool.get(own)
+        bench = mapped_bench(session, worker, workload, 1, wide=True, shift=_shift(session))
         try:
-            right = case is None or all(check.passed for check in _call(rig, worker, bench, [case]))
+            right = case is None or all(check.passed for check in _call(session, worker, bench, [case]))
         except WorkerFailure:
             right = True  # it says nothing of them
-        rig.pool.drop(own.candidate)
+        session.pool.drop(own.candidate)
         if right:
             return True
-    rig.asks.discard(name)
+    session.asks.discard(name)
     lost = "NaNs" if name == NANS else "infinities"
-    rig.notices = (
-        *rig.notices,
+    session.notices = (
+        *session.notices,
         f"the kernel's own baseline loses {lost} that its reference hands on, so nobody has to hand them on",
     )
     return False
 
 
-def _fenced(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:
+def _fenced(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, case: Case) -> Iterator[Check]:
     """On a CPU: tensors that end, then begin, beside pages without access; inputs cannot be written."""
     workload = bench.layout.workload
-    tensors = [[bench.layout.sizes[t.name], t.role == "input"] for t in rig.spec.tensors]
+    tensors = [[bench.layout.sizes[t.name], t.role == "input"] for t in session.spec.tensors]
     for end, where in ((True, "end"), (False, "begin")):
         named = replace(case, name=f"tensors that {where} where memory does")
         try:
-            yield from _call(rig, worker, bench, [named], fence={"end": end, "tensors": tensors})
+            yield from _call(session, worker, bench, [named], fence={"end": end, "tensors": tensors})
         except WorkerFailure as fault:
             if fault.outcome is not Outcome.RUNTIME_ERROR:
                 raise
@@ -410,36 +427,38 @@ def _fenced(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Chec
             raise WorkerFailure(Outcome.INCORRECT, f"{said} at {workload.label}") from None
 
 
-def _many(rig: Rig, worker: Worker, bench: Bench, cases: list[Case]) -> Iterator[Check]:
+def _many(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, cases: list[Case]) -> Iterator[Check]:
     """MANY calls, or as many as MANY_S allows, and then all cases once more: what is right at first must stay so, and in its memory."""
-    if any(t.role == "inout" and "float" not in rig.spec.dtype(t, bench.layout.workload) for t in rig.spec.tensors):
+    if any(
+        t.role == "inout" and "float" not in session.spec.dtype(t, bench.layout.workload) for t in session.spec.tensors
+    ):
         return  # indices that a call changes would lead anywhere in the next one
     layout = bench.layout
     bench.write(0, cases[0].inputs)
-    synchronize(rig.device)
+    synchronize(session.device)
     message = {"op": "call", "dtype": layout.workload.dtype, "shapes": layout.shapes()}
-    message["calls"] = [layout.arguments(bench.arena, 0)]
-    worker.request(message, timeout_s=rig.call_s)  # what a first call sets aside stays
-    before = _taken(rig, worker)
-    done = 1 + _repeat(rig, worker, message)
-    leaked, again = _taken(rig, worker) - before, 0
+    message["calls"] = [layout.arguments(bench.buffers, 0)]
+    worker.request(message, timeout_s=session.call_s)  # what a first call sets aside stays
+    before = _taken(session, worker)
+    done = 1 + _repeat(session, worker, message)
+    leaked, again = _taken(session, worker) - before, 0
     if leaked > LEAK_LEAST + LEAK_A_CALL * done:  # of a GPU somebody else may have taken it: it must come again
-        again = _repeat(rig, worker, message)
-        leaked = min(leaked, _taken(rig, worker) - before - leaked)
+        again = _repeat(session, worker, message)
+        leaked = min(leaked, _taken(session, worker) - before - leaked)
     if leaked > LEAK_LEAST + LEAK_A_CALL * max(done, again):
         said = f"its process took {leaked / 2**20:.0f} MiB more in {done} calls, and in the next ones again"
         raise WorkerFailure(Outcome.OUT_OF_RESOURCES, f"{said}, at {layout.workload.label}")
     name = f"after {done + again} calls"
     for case in cases:
-        yield from _call(rig, worker, bench, [replace(case, name=f"{case.name} {name}")])
+        yield from _call(session, worker, bench, [replace(case, name=f"{case.name} {name}")])
 
 
-def _repeat(rig: Rig, worker: Worker, message: dict[str, Any]) -> int:
+def _repeat(session: EvaluationSession, worker: Worker, message: dict[str, Any]) -> int:
     """How often it was called: MANY times, or what a slow one allows."""
     done, spent, part = 0, 0.0, PACED
     while done < MANY:
         part = min(part, MANY - done)
-        _answer, seconds = timed_request(worker, message | {"repeat": part}, timeout_s=rig.call_s)
+        _answer, seconds = time_request(worker, message | {"repeat": part}, timeout_s=session.call_s)
         done, spent = done + part, spent + seconds
         quick = seconds / part < QUICK_S
         if spent > MANY_S and not quick:
@@ -448,9 +467,9 @@ def _repeat(rig: Rig, worker: Worker, message: dict[str, Any]) -> int:
     return done
 
 
-def _taken(rig: Rig, worker: Worker) -> int:
+def _taken(session: EvaluationSession, worker: Worker) -> int:
     """Bytes of the GPU's memory, or on a CPU of addresses of a worker's process; 0 where they are not known."""
-    if rig.device == "cuda":
+    if session.device == "cuda":
         import torch
 
         free, total = torch.cuda.mem_get_info()
@@ -460,47 +479,56 @@ def _taken(rig: Rig, worker: Worker) -> int:
     return 0
 
 
-def checks_of_an_old_process(rig: Rig, worker: Worker, workloads: tuple[Workload, ...]) -> Iterator[Check]:
+def checks_of_an_old_process(
+    session: EvaluationSession, worker: Worker, workloads: tuple[Workload, ...]
+) -> Iterator[Check]:
     """Once more, in the process that was timed: the small workloads, each with fresh inputs of some of its distributions."""
-    known = distributions(rig.spec, rig.extra_values)
+    known = distributions(session.spec, session.extra_values)
     for workload in workloads:
-        if rig.moved(workload) <= SMALL_BYTES:
-            bench = mapped_bench(rig, worker, workload, 1)
+        if session.moved_bytes(workload) <= SMALL_BYTES:
+            bench = mapped_bench(session, worker, workload, 1)
             for values in random.sample(known, min(OF_AN_OLD_PROCESS, len(known))):
-                case = make_case(rig.kernel, workload, values, rig.extra_values, rig.device)
-                for check in _call(rig, worker, bench, [case]):
+                case = make_case(session.kernel, workload, values, session.extra_values, session.device)
+                for check in _call(session, worker, bench, [case]):
                     yield check.model_copy(update={"name": f"{check.name}, after it was timed"})
 
 
-def _several(rig: Rig, worker: Worker, bench: Bench, case: Case) -> Iterator[Check]:
+def _several(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, case: Case) -> Iterator[Check]:
     """The check of several calls together, where the kernel's properties.py asks for one."""
-    calls = properties.several(rig.kernel, case.workload, case.inputs)
+    calls = properties.several(session.kernel, case.workload, case.inputs)
     outputs: list[dict] = []
     for inputs in calls:
         bench.write(0, inputs)
-        synchronize(rig.device)
-        message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+        synchronize(session.device)
+        message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.buffers, 0)]}
         worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
         outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
     if calls:
-        violated = judge_several(rig.kernel, case.workload, calls, outputs)
+        violated = judge_several(session.kernel, case.workload, calls, outputs)
         name = f"{len(calls)} calls together"
         yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
 
 
 def _call(
-    rig: Rig, worker: Worker, bench: Bench, cases: list[Case], *, model: bool = False, poison: bool = True, **more: Any
+    session: EvaluationSession,
+    worker: Worker,
+    bench: GuardedBuffers,
+    cases: list[Case],
+    *,
+    model: bool = False,
+    poison: bool = True,
+    **more: Any,
 ) -> Iterator[Check]:
     """`poison`: the outputs, or a call finds there what the one before left. `more`: of the request."""
     layout = bench.layout
     for slot, case in enumerate(cases):
         bench.write(slot, case.inputs, poison=poison)
-    synchronize(rig.device)
-    calls = [layout.arguments(bench.arena, slot) for slot in range(len(cases))]
+    synchronize(session.device)
+    calls = [layout.arguments(bench.buffers, slot) for slot in range(len(cases))]
     message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes(), **more}
-    _answer, seconds = timed_request(worker, message, timeout_s=rig.call_s)
+    _answer, seconds = time_request(worker, message, timeout_s=session.call_s)
     if model and seconds > SLOW_CALL_S:
-        _took(rig, layout.workload, seconds)
+        _took(session, layout.workload, seconds)
     together = "" if len(cases) == 1 else ", two calls in flight"
     for slot, case in enumerate(cases):
         yield bench.check_outputs(slot, case.expected, case.name + together)
@@ -508,48 +536,48 @@ def _call(
     yield bench.check_guards(f"guards, {cases[0].name}{together}")
 
 
-def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
+def draws(session: EvaluationSession, build: Build, baseline: Build, count: int) -> Drawn:
     """`count` fresh inputs over the small workloads of both suites, given to both builds; fewer of a slow problem."""
-    everything = sorted((*rig.suite(), *rig.suite(held_out=True)), key=rig.moved)
-    small = [w for w in everything if rig.moved(w) <= DRAWN_BYTES[rig.device]] or everything[:1]
+    everything = sorted((*session.suite(), *session.suite(held_out=True)), key=session.moved_bytes)
+    small = [w for w in everything if session.moved_bytes(w) <= DRAWN_BYTES[session.device]] or everything[:1]
     began = time.monotonic()
     bitwise, errors = 0, [0.0, 0.0]
     elements, differing = (
-        dict.fromkeys((t.name for t in rig.spec.outputs), 0),
-        dict.fromkeys((t.name for t in rig.spec.outputs), 0),
+        dict.fromkeys((t.name for t in session.spec.outputs), 0),
+        dict.fromkeys((t.name for t in session.spec.outputs), 0),
     )
-    rig.pool.pinned.add(baseline.candidate)
-    rig.pool.only(build.candidate)
+    session.pool.pinned.add(baseline.candidate)
+    session.pool.only(build.candidate)
     for number in range(count):
-        if isinstance(rig.kernel, Problem) and number >= FEWEST_DRAWS and time.monotonic() - began > DRAWS_S:
+        if isinstance(session.kernel, Problem) and number >= FEWEST_DRAWS and time.monotonic() - began > DRAWS_S:
             count = number
             break
         workload = small[number % len(small)]
-        values = random.choice(distributions(rig.spec, rig.extra_values))
+        values = random.choice(distributions(session.spec, session.extra_values))
         if number % 20 == 0:
-            rig.say(f"draw {number + 1} of {count}")
-        case = make_case(rig.kernel, workload, values, rig.extra_values, rig.device)
+            session.say(f"draw {number + 1} of {count}")
+        case = make_case(session.kernel, workload, values, session.extra_values, session.device)
         found: list[list[Any]] = []
         for which, one in enumerate((build, baseline)):
             try:
-                rig.compile_ahead(one, [workload])
-                worker = rig.pool.get(one)
-                bench = mapped_bench(rig, worker, workload, 1)
-                made = list(_call(rig, worker, bench, [case]))
+                session.compile_ahead(one, [workload])
+                worker = session.pool.get(one)
+                bench = mapped_bench(session, worker, workload, 1)
+                made = list(_call(session, worker, bench, [case]))
             except WorkerFailure as fault:
                 if which:
                     raise RuntimeError(f"the baseline failed on a fresh draw: {fault.reason}") from None
-                rig.pool.drop(build.candidate)
+                session.pool.drop(build.candidate)
                 return Drawn(failure=f"draw {number + 1} of {count}, {values} at {workload.label}: {fault.reason}")
             wrong = [check for check in made if not check.passed]
             if wrong and not which:
                 return Drawn(failure=f"draw {number + 1} of {count}: {failure(wrong[0])[1]}")
             errors[which] = max(errors[which], *(check.error for check in made))
-            outputs = [bench.layout.bytes_view(bench.arena, tensor)[0] for tensor in rig.spec.outputs]
+            outputs = [bench.layout.bytes_view(bench.buffers, tensor)[0] for tensor in session.spec.outputs]
             found.append([raw.clone() for raw in outputs])
         same = True
-        for tensor, own, other in zip(rig.spec.outputs, *found, strict=True):
-            apart = (own != other).view(-1, DTYPE_BYTES[rig.spec.dtype(tensor, workload)]).any(dim=1)
+        for tensor, own, other in zip(session.spec.outputs, *found, strict=True):
+            apart = (own != other).view(-1, DTYPE_BYTES[session.spec.dtype(tensor, workload)]).any(dim=1)
             elements[tensor.name] += len(apart)
             differing[tensor.name] += int(apart.sum())
             same &= not bool(apart.any())
@@ -557,29 +585,35 @@ def draws(rig: Rig, build: Build, baseline: Build, count: int) -> Drawn:
     shares = {name: differing[name] / max(1, elements[name]) for name in elements}
     told = Draws(count=count, bitwise=bitwise, error=errors[0], baseline_error=errors[1], differing=shares)
     try:
-        return Drawn(draws=told, launch=_launch(rig, build, baseline, small[0]))
+        return Drawn(draws=told, launch=_launch(session, build, baseline, small[0]))
     except WorkerFailure as fault:
-        rig.pool.drop(build.candidate)
+        session.pool.drop(build.candidate)
         return Drawn(failure=f"while its launches were timed: {fault.reason}")
 
 
-def _launch(rig: Rig, build: Build, baseline: Build, workload: Workload) -> Launch | None:
-    if rig.device != "cuda":
+def _launch(session: EvaluationSession, build: Build, baseline: Build, workload: Workload) -> Launch | None:
+    if session.device != "cuda":
         return None
     seconds = []
-    rig.pool.settle()
+    session.pool.settle()
     # Inputs of its own: what lies in the arena was drawn for another size, and an index in it may lead anywhere.
-    case = make_case(rig.kernel, workload, distributions(rig.spec, rig.extra_values)[0], rig.extra_values, rig.device)
+    case = make_case(
+        session.kernel,
+        workload,
+        distributions(session.spec, session.extra_values)[0],
+        session.extra_values,
+        session.device,
+    )
     for one in (build, baseline):
-        worker = rig.pool.get(one)
-        bench = mapped_bench(rig, worker, workload, 1)
+        worker = session.pool.get(one)
+        bench = mapped_bench(session, worker, workload, 1)
         bench.write(0, case.inputs)
-        synchronize(rig.device)
+        synchronize(session.device)
         layout = bench.layout
         message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
-        message["calls"] = [layout.arguments(bench.arena, 0)]
+        message["calls"] = [layout.arguments(bench.buffers, 0)]
         try:
-            seconds.append(clocked(worker.request(message)))
+            seconds.append(read_seconds(worker.request(message)))
         except WorkerFailure as fault:
             if one is baseline:
                 raise RuntimeError(f"the baseline failed while its launches were timed: {fault.reason}") from None

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.checks.correctness import distributions
-from harness.judge.session import Rig, mapped_bench
+from harness.judge.session import EvaluationSession, mapped_bench
 from harness.processes.worker import WorkerFailure
 from harness.records import Build
-from harness.timing.sampling import clocked
+from harness.timing.sampling import read_seconds
 from kernels.spec import Frozen, Workload
 
 LOOKS, PATIENCE_S = 60, 10.0
@@ -41,7 +41,7 @@ DISPATCH_US = 30.0
 FEWEST = 20
 
 
-class Seen(Frozen):
+class CodeShares(Frozen):
     """In how many looks a thread stood in code of each kind."""
 
     own: int = 0
@@ -56,13 +56,13 @@ class Seen(Frozen):
         return self.own + self.library + self.neither
 
 
-def watch(rig: Rig, build: Build, workload: Workload) -> Seen:
+def watch(session: EvaluationSession, build: Build, workload: Workload) -> CodeShares:
     """What its threads run in calls of that workload; nothing where the kernel does not say. Raises WorkerFailure."""
-    worker = rig.pool.get(build)
-    bench = mapped_bench(rig, worker, workload, 1)
-    case = rig.cases.get(workload, distributions(rig.spec, {})[0], {})
+    worker = session.pool.get(build)
+    bench = mapped_bench(session, worker, workload, 1)
+    case = session.cases.get(workload, distributions(session.spec, {})[0], {})
     bench.write(0, case.inputs)
-    calls = [bench.layout.arguments(bench.arena, 0)]
+    calls = [bench.layout.arguments(bench.buffers, 0)]
     message = {"op": "host", "dtype": workload.dtype, "calls": calls, "repeat": REPEAT, "shapes": bench.layout.shapes()}
     failed: list[WorkerFailure] = []
     seconds: list[float] = []
@@ -71,7 +71,7 @@ def watch(rig: Rig, build: Build, workload: Workload) -> Seen:
     def call() -> None:
         try:
             while not enough.is_set():
-                seconds.append(clocked(worker.request(message, timeout_s=rig.call_s)))
+                seconds.append(read_seconds(worker.request(message, timeout_s=session.call_s)))
         except WorkerFailure as fault:
             failed.append(fault)
 
@@ -118,7 +118,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> Seen:
+def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> CodeShares:
     ranges = []
     for line in maps.splitlines():
         fields = line.split(maxsplit=5)
@@ -136,10 +136,10 @@ def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> Seen:
         else:
             kind = "neither"
         counts[kind] += 1
-    return Seen(**counts, names=tuple(sorted(names)), call_us=call_us)
+    return CodeShares(**counts, names=tuple(sorted(names)), call_us=call_us)
 
 
-def doubt(seen: Seen, *, libraries: bool) -> str:
+def doubt(seen: CodeShares, *, libraries: bool) -> str:
     """Why a gain may be a library's, or "". `libraries`: they may do a part of the work."""
     if seen.looks < FEWEST:
         return f"whose code did the work is not known: it was seen at work {seen.looks} times, {FEWEST} are needed"

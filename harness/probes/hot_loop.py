@@ -81,7 +81,7 @@ def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict
     said = {"samples": f"{total}, one each millisecond of CPU time"}
     if outside:
         said["outside of the candidate"] = ", ".join(f"{n} {c / total:.0%}" for n, c in outside.most_common(3))
-    functions = parsed(listing)
+    functions = parse_listing(listing)
     by_function = {name: sum(inside[one.at] for one in code) for name, code in functions.items()}
     if not any(by_function.values()):
         return said
@@ -100,7 +100,7 @@ def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict
     return said
 
 
-def parsed(listing: str) -> dict[str, list[Instruction]]:
+def parse_listing(listing: str) -> dict[str, list[Instruction]]:
     found: dict[str, list[Instruction]] = {}
     here: list[Instruction] | None = None
     for row in listing.splitlines():

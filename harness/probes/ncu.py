@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.device import cuda_home
 from harness.judge import staging
-from harness.processes.toolbox import Ran, Toolbox, Unavailable
+from harness.processes.toolbox import Ran, Toolbox, ToolboxUnavailable
 from harness.records import Build, DeviceFacts
 from kernels.spec import Frozen, Spec, Workload
 
@@ -75,14 +75,14 @@ def find() -> Path | None:
 
 def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workload]) -> dict[str, str]:
     """`workloads`: one call is profiled of each; readings are named after their place among them."""
-    tool = found(build, facts)
+    tool = find_usable(build, facts)
     if isinstance(tool, str):
         return {"unavailable": tool}
     readings: dict[str, str] = {}
     for name, workload in zip(_places(len(workloads)), workloads, strict=True):
         try:
             told_of = summarise(workload, _run(tool, spec, build, workload, facts.device))
-        except Unavailable as error:
+        except ToolboxUnavailable as error:
             if not readings:
                 return {"unavailable": str(error)}
             told_of = {"unavailable": str(error)}  # such as memory for the largest
@@ -90,7 +90,7 @@ def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workl
     return readings
 
 
-def found(build: Build, facts: DeviceFacts) -> Path | str:
+def find_usable(build: Build, facts: DeviceFacts) -> Path | str:
     """The tool, or why this build cannot be watched by it, one clause."""
     if facts.device != "cuda":
         return "counters of an NVIDIA GPU only"
@@ -107,14 +107,16 @@ def _run(tool: Path, spec: Spec, build: Build, workload: Workload, on: str) -> l
     """Raises Unavailable with the tool's own words where it gave no counters."""
     wanted = ",".join([*METRICS.values(), *(STALL.format(name) for name in STALLS)])
     options = ["--page", "raw", "--print-units", "base", "--metrics", wanted]
-    text, ran = told(tool, options, spec, build, workload, on)
+    text, ran = collect(tool, options, spec, build, workload, on)
     launches = profiles(text)
     if not launches:
-        raise Unavailable(why_nothing(text, ran))
+        raise ToolboxUnavailable(why_nothing(text, ran))
     return launches
 
 
-def told(tool: Path, options: Sequence[str], spec: Spec, build: Build, workload: Workload, on: str) -> tuple[str, Ran]:
+def collect(
+    tool: Path, options: Sequence[str], spec: Spec, build: Build, workload: Workload, on: str
+) -> tuple[str, Ran]:
     """The table that ncu writes with those options of one call in the tools' box, and how it ended. Raises Unavailable."""
     # Clocks are left as they are, since other work may be timed; the cache is flushed before each replay.
     common = ["--csv", "--clock-control", "none", "--log-file", "counters.csv", "--launch-count", str(LAUNCHES)]

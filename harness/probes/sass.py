@@ -37,13 +37,13 @@ def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
     if facts.device != "cuda":
         return {"unavailable": "machine code of the GPU only"}
     try:
-        text = disassembled(build)
+        text = disassemble(build)
     except ToolFailed as failure:
         return {"unavailable": str(failure)}
     return mix(text) if text else {"unavailable": "the build holds no machine code"}
 
 
-def disassembled(build: Build, *, lines: bool = False) -> str:
+def disassemble(build: Build, *, lines: bool = False) -> str:
     """The build's machine code as nvdisasm prints it, with source lines if asked for; "" where it holds none.
 
     Raises ToolFailed.
@@ -57,7 +57,7 @@ def disassembled(build: Build, *, lines: bool = False) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         # The file is hostile input to these tools, so they run in the compilers' box. There `cuobjdump -sass` crashes: it
         # looks itself up under /proc by its process id, which is another one in the box's namespace.
-        for copy in copied_libraries(build, Path(scratch)):  # what is found inside is named after it
+        for copy in copy_libraries(build, Path(scratch)):  # what is found inside is named after it
             run_tool([extract, "-xelf", "all", copy.name], Path(scratch), readable)
         cubins = sorted(Path(scratch).glob("*.cubin"))
         return "".join(
@@ -66,7 +66,7 @@ def disassembled(build: Build, *, lines: bool = False) -> str:
         )
 
 
-def copied_libraries(build: Build, folder: Path) -> list[Path]:
+def copy_libraries(build: Build, folder: Path) -> list[Path]:
     """Copies of the build's compiled libraries, each by a name of its own: itself, or of a Python module's folder those in it,
     Triton's cubins left out."""
     found = [artefact := Path(build.artefact)]

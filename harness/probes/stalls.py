@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.probes import ncu, sass
-from harness.processes.toolbox import Unavailable
+from harness.processes.toolbox import ToolboxUnavailable
 from harness.records import Build, DeviceFacts
 from kernels.spec import Spec, Workload
 
@@ -31,7 +31,7 @@ _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?P<text>.*?)\s*;")
 
 
 @dataclass
-class Sampled:
+class StallSamples:
     """One launch: of each instruction its opcode and how often a warp was seen waiting there, by reason."""
 
     kernel: str
@@ -42,16 +42,16 @@ class Sampled:
 
 def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workload]) -> dict[str, str]:
     """Of the last of `workloads`."""
-    tool = ncu.found(build, facts)
+    tool = ncu.find_usable(build, facts)
     if isinstance(tool, str):
         return {"unavailable": tool}
     try:
-        text, ran = ncu.told(tool, OPTIONS, spec, build, workloads[-1], facts.device)
-        launches = sampled(text)
+        text, ran = ncu.collect(tool, OPTIONS, spec, build, workloads[-1], facts.device)
+        launches = parse_launches(text)
         if not launches:
             return {"unavailable": ncu.why_nothing(text, ran)}
-        listing = sass.disassembled(build, lines=True)
-    except (Unavailable, sass.ToolFailed) as error:
+        listing = sass.disassemble(build, lines=True)
+    except (ToolboxUnavailable, sass.ToolFailed) as error:
         return {"unavailable": str(error)}
     source = Path(build.artefact).with_name("candidate.cu")
     rows = source.read_text().splitlines() if source.is_file() else []
@@ -59,14 +59,14 @@ def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workl
     return {"workload": workloads[-1].label} | summarise(longest, lines_of(listing, longest.opcodes), rows)
 
 
-def sampled(text: str) -> list[Sampled]:
+def parse_launches(text: str) -> list[StallSamples]:
     """The launches in ncu's `--csv --page source`: a row with the kernel's name, a header, then a row an instruction."""
-    found: list[Sampled] = []
+    found: list[StallSamples] = []
     header: list[str] = []
     try:
         for row in csv.reader(text.splitlines()[:MOST_ROWS]):
             if row[:1] == ["Kernel Name"] and len(row) > 1:
-                found.append(Sampled(row[1]))
+                found.append(StallSamples(row[1]))
                 header = []
             elif found and "Source" in row and SAMPLES in row:
                 header = row
@@ -130,7 +130,7 @@ def _without_padding(opcodes: Sequence[str]) -> list[str]:
     return list(opcodes[:end])
 
 
-def summarise(launch: Sampled, lines: Sequence[int], source: Sequence[str]) -> dict[str, str]:
+def summarise(launch: StallSamples, lines: Sequence[int], source: Sequence[str]) -> dict[str, str]:
     """The lines with the most samples, or the instructions where their lines are not known."""
     total, by = sum(launch.samples), dict[str, float]()
     reasons: dict[str, Counter[str]] = {}

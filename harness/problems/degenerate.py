@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from harness.checks.correctness import Case, Right, drawn
+from harness.checks.correctness import Case, Right, draw_inputs
 from harness.problems.pytorch import Problem
 from kernels.spec import Frozen, Spec, Workload
 
@@ -62,7 +62,7 @@ def look(problem: Problem, workload: Workload, device: str) -> Degenerate:
     spec = problem.spec
     trials = []
     for _ in range(TRIALS):
-        inputs = drawn(spec, workload, spec.inputs[0].values[0] if spec.inputs else "", {}, device)
+        inputs = draw_inputs(spec, workload, spec.inputs[0].values[0] if spec.inputs else "", {}, device)
         trials.append((inputs, problem.reference_in("float32", **inputs, **workload.axes)))
     names = problem.returned
     trials = [(inputs, {name: outputs[name] for name in names}) for inputs, outputs in trials]

@@ -37,12 +37,12 @@ class NoHost(Exception):
 def host_source(text: str, device: str) -> str:
     """What is built behind the candidate's native source, "" where its forward stays Python's."""
     try:
-        return translated(text, device)
+        return translate(text, device)
     except NoHost:
         return ""
 
 
-def translated(text: str, device: str) -> str:
+def translate(text: str, device: str) -> str:
     """The same. Raises NoHost."""
     forward, native = _marked_forward(ast.parse(text))
     return f"\n{HEADER.read_text()}\n{_Translation(forward, native, device).text()}"

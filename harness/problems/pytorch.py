@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from harness import device as devices
 from harness.checks.correctness import GIVEN, Layout
 from harness.checks.fitting import JUDGING_FACTOR
-from harness.device import Arena, synchronize
+from harness.device import ArgumentBuffers, synchronize
 from harness.farside import module_state, sandbox
 from harness.once import Once
-from harness.processes.fork_server import PythonWorker, Zygote, shared
+from harness.processes.fork_server import ForkServer, PythonWorker, get_fork_server
 from harness.processes.worker import WorkerFailure
 from harness.records import Outcome
 from harness.store import digest
@@ -54,8 +54,8 @@ QUICK_S, FRESH_S = 0.03, 12.0
 LARGE_WEIGHTS = 64 << 20
 """Bytes of weights from which on modules are constructed on the device, where Model's constructor allows that: a core draws
 some 300 MB of them a second, and seven processes do."""
-LIMITS = sandbox.Limits(memory_bytes=16 << 30, threads=512)
-COMPILING = sandbox.Limits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
+LIMITS = sandbox.ProcessLimits(memory_bytes=16 << 30, threads=512)
+COMPILING = sandbox.ProcessLimits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
 """torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
 DESCRIBED_SHARE, DESCRIBED_BYTES = 4, 40 << 30
 """A process that draws a whole problem's inputs may take one part in so many of this machine's memory, at most so much, or LIMITS."""
@@ -63,7 +63,7 @@ EAGER = "eager"
 COMPILE_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
-def describing() -> sandbox.Limits:
+def describing() -> sandbox.ProcessLimits:
     share = min(devices.memory_bytes("cpu") // DESCRIBED_SHARE, DESCRIBED_BYTES)
     return LIMITS._replace(memory_bytes=max(LIMITS.memory_bytes, share))
 
@@ -73,7 +73,7 @@ class ProblemWorker(PythonWorker):
 
     def __init__(
         self,
-        zygote: Zygote,
+        fork_server: ForkServer,
         spec: Spec,
         *,
         device: str,
@@ -82,12 +82,12 @@ class ProblemWorker(PythonWorker):
         patience_s: float = REFERENCE_S,
         compilers: bool = False,
         company: Path | None = None,
-        limits: sandbox.Limits = LIMITS,
+        limits: sandbox.ProcessLimits = LIMITS,
     ) -> None:
         self.problem, self.patience_s = problem, patience_s
         limits = COMPILING if compilers else limits
         super().__init__(
-            zygote, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
+            fork_server, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
             limits=limits, compilers=compilers,
         )  # fmt: skip
 
@@ -188,15 +188,17 @@ class Problem(Kernel):
     def wrong(self, device: Device) -> dict[str, Path]:
         return {}
 
-    def compiled(self, mode: str) -> str:
+    def compiled_source(self, mode: str) -> str:
         """The source by which the evaluator knows torch.compile of Model in that mode."""
         return f"# torch.compile({COMPILE_MODES[mode]})\n{self.text}"
 
     def sources(self) -> dict[str, str]:
         """Hash of the sources that are Model itself -> mode of torch.compile, "" for eager."""
-        return {digest(self.text): ""} | {digest(self.compiled(mode)): COMPILE_MODES[mode] for mode in COMPILE_MODES}
+        return {digest(self.text): ""} | {
+            digest(self.compiled_source(mode)): COMPILE_MODES[mode] for mode in COMPILE_MODES
+        }
 
-    def asked(self, role: str, **more: Any) -> dict[str, Any]:
+    def describe_for_worker(self, role: str, **more: Any) -> dict[str, Any]:
         """What a worker is told of the problem."""
         assert self.description is not None
         return {
@@ -207,7 +209,7 @@ class Problem(Kernel):
             "scalar_outputs": [not one.shape for one in self.description.outputs],
             "random": self.description.random,
             "returns": self.description.returns,
-            "state": [entry.asked() for entry in self.description.state],
+            "state": [entry.describe_for_box() for entry in self.description.state],
             "seed": self.seed,
             "dtype": "float32",
             "exact": False,
@@ -232,18 +234,18 @@ class Problem(Kernel):
         assert self.description is not None
         return tuple(tensor.name for tensor in self.spec.outputs[: len(self.description.outputs)])
 
-    def named(self, reason: str) -> str:
+    def name_fault(self, reason: str) -> str:
         """The reason with the user's name of what is wrong of the state."""
         assert self.description is not None
-        entries = [entry.asked() for entry in self.description.state]
-        groups, places = module_state.placed(entries)
+        entries = [entry.describe_for_box() for entry in self.description.state]
+        groups, places = module_state.place_entries(entries)
 
         def name(match: re.Match[str]) -> str:
             group, row = next((at for at, (dtype, _) in enumerate(groups) if dtype == match[1]), -1), int(match[2])
             begins = [
                 (first, entry) for entry, own in zip(entries, places, strict=True) for at, first in own if at == group
             ]
-            before = [(first, module_state.State.says(entry)) for first, entry in begins if first <= row]
+            before = [(first, module_state.ModuleState.says(entry)) for first, entry in begins if first <= row]
             return f"{max(before)[1]} after the call ({match[0]})" if before else match[0]
 
         return re.sub(r"state_(\w+?)_after\[(\d+), \d+\]", name, reason) if entries else reason
@@ -257,10 +259,10 @@ class Problem(Kernel):
         """
         assert self.box is not None
         mode = self.sources().get(candidate)
-        asked = self.asked("candidate", eager=mode is not None, compile=mode or "")
-        zygote = shared(self.device, libraries=libraries or mode is not None)
+        asked = self.describe_for_worker("candidate", eager=mode is not None, compile=mode or "")
+        fork_server = get_fork_server(self.device, libraries=libraries or mode is not None)
         return ProblemWorker(
-            zygote, self.spec, device=self.device, artefact=artefact, problem=asked,
+            fork_server, self.spec, device=self.device, artefact=artefact, problem=asked,
             compilers=bool(mode) or compilers, company=company,
         )  # fmt: skip
 
@@ -278,7 +280,7 @@ class Problem(Kernel):
         """The buffers that the reference answers in; its process gives back what it computed with."""
         if self.box is None or self.device != "cuda":
             return 0
-        return sum(arena.size for name, arena in self.box.arenas.items() if name != "inputs")
+        return sum(buffers.size for name, buffers in self.box.arenas.items() if name != "inputs")
 
     def close(self) -> None:
         if self.box is not None:
@@ -300,7 +302,7 @@ class Box:
         """How references in fp64 round (rounding.Rounding); None as they do."""
         self.instance = 0
         """The seed of the module that is asked, 0 for the first one."""
-        self.arenas: dict[str, Arena] = {}
+        self.arenas: dict[str, ArgumentBuffers] = {}
         self.drawn_at: Workload | None = None
         self.drawn: list[dict[int, torch.Tensor]] = []
         """Draws at those sizes: inputs that only get_inputs() can draw, by their place."""
@@ -323,7 +325,7 @@ class Box:
         )  # fmt: skip
         try:
             worker = ProblemWorker(
-                shared("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
+                get_fork_server("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
                 patience_s=DESCRIBE_S, limits=describing(),
             )  # fmt: skip
         except WorkerFailure as fault:
@@ -340,26 +342,28 @@ class Box:
         if on == "cuda":
             devices.give_back_memory()
         if worker is None or not worker.alive:
-            zygote = shared(on, libraries=True)
-            worker = self.workers[name] = ProblemWorker(zygote, spec, device=on, artefact=problem.folder, problem=asked)
-        arena = self.arenas.get(name)
-        if arena is None or arena.size < layout.size:
-            if arena is not None:
-                worker.unmap(arena)
-                arena.close()
-            arena = self.arenas[name] = Arena(on, layout.size)
-        if arena.id not in worker.mapped:
-            worker.map(arena)
+            fork_server = get_fork_server(on, libraries=True)
+            worker = self.workers[name] = ProblemWorker(
+                fork_server, spec, device=on, artefact=problem.folder, problem=asked
+            )
+        buffers = self.arenas.get(name)
+        if buffers is None or buffers.size < layout.size:
+            if buffers is not None:
+                worker.unmap(buffers)
+                buffers.close()
+            buffers = self.arenas[name] = ArgumentBuffers(on, layout.size)
+        if buffers.id not in worker.mapped:
+            worker.map(buffers)
         for tensor in spec.inputs:
-            layout.view(arena, tensor)[0].copy_(given[tensor.name])
+            layout.view(buffers, tensor)[0].copy_(given[tensor.name])
         synchronize(on)
-        calls = [layout.arguments(arena, 0)]
+        calls = [layout.arguments(buffers, 0)]
         message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}
         more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
         if asked["role"] == "reference" and self.instance:
             more["instance"] = self.instance
         worker.request(message | more)
-        return {tensor.name: layout.view(arena, tensor)[0].clone() for tensor in spec.outputs}
+        return {tensor.name: layout.view(buffers, tensor)[0].clone() for tensor in spec.outputs}
 
     def reference(
         self, problem: Problem, given: dict[str, torch.Tensor], axes: dict[str, int], *, exact: bool
@@ -373,7 +377,7 @@ class Box:
             spec = spec.model_copy(update={"arguments": arguments})
         workload = Workload(axes=axes, dtype=dtype)
         computed = "float64" if wide else "float32"
-        asked = problem.asked("reference", dtype=computed, exact=exact)
+        asked = problem.describe_for_worker("reference", dtype=computed, exact=exact)
         name = f"{computed} {'exact' if exact else 'eager'}"
         try:
             try:
@@ -391,15 +395,15 @@ class Box:
         """Give back what the other references hold of the device, and what torch has set aside here; they start anew."""
         for other in [one for one in self.workers if one != name and not one.startswith("inputs")]:
             self.end(other)
-            if (arena := self.arenas.pop(other, None)) is not None:
-                arena.close()
+            if (buffers := self.arenas.pop(other, None)) is not None:
+                buffers.close()
         if self.device == "cuda":
             devices.give_back_memory(0)
 
     def _pool(self, problem: Problem, workload: Workload) -> list[dict[int, torch.Tensor]]:
         """Draws of get_inputs() for that workload."""
         assert problem.source is not None
-        drawn_at = problem.source.drawn_at(workload, problem.description)  # type: ignore[arg-type]
+        drawn_at = problem.source.draw_sizes(workload, problem.description)  # type: ignore[arg-type]
         if drawn_at != self.drawn_at:
             self.drawn_at, self.drawn, self.filled, self.turns = drawn_at, [], {}, {}
         wanted = POOL
@@ -489,7 +493,7 @@ class Box:
                 self.end(name)
             self.drawing = text
         try:
-            asked = problem.asked(
+            asked = problem.describe_for_worker(
                 "inputs", text=text, only=[at for at in given if at < count],
                 steps=steps if any(at >= count for at in given) else None,
             )  # fmt: skip
@@ -511,8 +515,8 @@ class Box:
     def close(self) -> None:
         for worker in self.workers.values():
             worker.close()
-        for arena in self.arenas.values():
-            arena.close()
+        for buffers in self.arenas.values():
+            buffers.close()
         for name, fill in self.given.items():
             GIVEN[name].remove(fill)
             if not GIVEN[name]:
@@ -554,17 +558,17 @@ def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> 
     path, source = read(path)
     box = Box(on)
     try:
-        description = _described.get(source.module, lambda: source.described(box.describe(source.module, path)))
+        description = _described.get(source.module, lambda: source.check_answer(box.describe(source.module, path)))
         token = digest(source.module)[:16]
         most_bytes = (memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
         spec = source.spec(description, token, most_bytes=most_bytes)
     except BaseException:
         box.close()
         raise
-    return reopened(path, source, description, spec, on, box)
+    return reopen(path, source, description, spec, on, box)
 
 
-def reopened(
+def reopen(
     path: Path, source: Import, description: Description, spec: Spec, on: Device, box: Box | None = None
 ) -> Problem:
     """A problem that was described before. The caller closes it."""

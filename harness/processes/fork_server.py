@@ -1,4 +1,4 @@
-"""The parent's end of harness/farside/python_worker.py: one zygote for each device, and the workers that it forks."""
+"""The parent's end of harness/farside/python_worker.py: one fork server for each device, and the workers that it forks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WARM_S = 120.0
 
 STATIC = "returns the same output tensor call after call: whoever keeps a result must copy it"
 
-# The kernel ends a zygote with the *thread* that started it, and a graph's nodes run on threads that come and go.
+# The kernel ends a fork server with the *thread* that started it, and a graph's nodes run on threads that come and go.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="zygote-starter")
 
 
@@ -42,7 +42,7 @@ def site_packages() -> str:
     return str(Path(spec.origin).parent.parent)
 
 
-class Zygote:
+class ForkServer:
     """A process that has imported torch, never touches CUDA, loads no candidate, and forks workers. Close it."""
 
     def __init__(self, device: str, *, libraries: bool = False, waiting: int = 0) -> None:
@@ -51,7 +51,7 @@ class Zygote:
         `waiting`: how many workers are kept that have the device at hand already, from the first one that is asked for on.
         """
         self.device = device
-        self.begun: deque[tuple[sandbox.Limits, Future[Waiting]]] = deque()
+        self.begun: deque[tuple[sandbox.ProcessLimits, Future[SpareWorker]]] = deque()
         self.beginning = ThreadPoolExecutor(max(1, waiting), thread_name_prefix="waiting")
         self.wanted = waiting
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -84,9 +84,9 @@ class Zygote:
         self.ready = False
 
     def fork(self, folder: Path, channel: socket.socket, log: int) -> ForkedProcess:
-        """A worker whose working folder is `folder`. Raises RuntimeError where the zygote has died."""
+        """A worker whose working folder is `folder`. Raises RuntimeError where the fork server has died."""
         ours, theirs = socket.socketpair()
-        # Everything of the environment that is not the zygote's own but the worker's: what lies in its folder.
+        # Everything of the environment that is not the fork server's own but the worker's: what lies in its folder.
         own = sandbox.clean_environment(str(folder))
         environment = {name: value for name, value in own.items() if value.startswith(str(folder))}
         request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
@@ -108,7 +108,7 @@ class Zygote:
             theirs.close()
         return ForkedProcess(pid, ours)
 
-    def waiting(self, limits: sandbox.Limits) -> Waiting | None:
+    def waiting(self, limits: sandbox.ProcessLimits) -> SpareWorker | None:
         """A worker of these limits that waits, to be closed by whoever takes it, and another begun in its place; None where
         none is kept, or the one that was has failed."""
         if not self.wanted:
@@ -118,7 +118,7 @@ class Zygote:
             if found is not None:
                 self.begun.remove(found)
             while len(self.begun) < self.wanted:
-                self.begun.append((limits, self.beginning.submit(Waiting, self, limits)))
+                self.begun.append((limits, self.beginning.submit(SpareWorker, self, limits)))
         if found is None:
             return None
         try:
@@ -161,12 +161,12 @@ class Zygote:
 
 WAITING = 2
 """Of the workers of problems on a GPU: a problem starts six, one after another, each with CUDA's start (0.3 s; 2 s the first time)."""
-_shared: dict[tuple[str, bool], Zygote] = {}
+_shared: dict[tuple[str, bool], ForkServer] = {}
 _sharing = threading.Lock()
 
 
-def shared(device: str, *, libraries: bool) -> Zygote:
-    """One zygote a kind for this whole process, started where it is not there; it ends with the process.
+def get_fork_server(device: str, *, libraries: bool) -> ForkServer:
+    """One fork server a kind for this whole process, started where it is not there; it ends with the process.
 
     A campaign opens hundreds of problems, and `import torch` takes longer than most of them.
     """
@@ -178,12 +178,12 @@ def shared(device: str, *, libraries: bool) -> Zygote:
             else:
                 atexit.register(_close_shared, device, libraries)
             waiting = WAITING if device == "cuda" and libraries else 0
-            found = _shared[device, libraries] = Zygote(device, libraries=libraries, waiting=waiting)
+            found = _shared[device, libraries] = ForkServer(device, libraries=libraries, waiting=waiting)
         return found
 
 
 def settle() -> None:
-    """Wait until no worker of the shared zygotes is being begun."""
+    """Wait until no worker of the shared fork servers is being begun."""
     for one in list(_shared.values()):
         one.settle()
 
@@ -211,7 +211,7 @@ class ForkedProcess:
             if not poll.poll(None if timeout is None else timeout * 1e3):
                 raise subprocess.TimeoutExpired("a forked worker", timeout or 0)
             told = self.status.recv(16)
-            self.returncode = int(told) if told else -9  # the zygote has died, and its workers with it
+            self.returncode = int(told) if told else -9  # the fork server has died, and its workers with it
             self.status.close()
         return self.returncode
 
@@ -221,7 +221,7 @@ class PythonWorker(Worker):
 
     def __init__(
         self,
-        zygote: Zygote,
+        fork_server: ForkServer,
         spec: Spec,
         backend: str,
         *,
@@ -229,11 +229,11 @@ class PythonWorker(Worker):
         artefact: Path,
         dtypes: tuple[str, ...],
         company: Path | None = None,
-        limits: sandbox.Limits = LIMITS,
+        limits: sandbox.ProcessLimits = LIMITS,
         compilers: bool = False,
     ) -> None:
         """`compilers`: it may start programs, in the same box; never one that is judged."""
-        self.zygote, self.spec, self.backend, self.compilers = zygote, spec, backend, compilers
+        self.fork_server, self.spec, self.backend, self.compilers = fork_server, spec, backend, compilers
         symbols: dict[str, tuple[str, ...]] = dict.fromkeys(dtypes, (spec.entry_name,))
         super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=limits)
 
@@ -246,7 +246,7 @@ class PythonWorker(Worker):
         return answer
 
     def _enter(self) -> None:
-        waiting = None if self.compilers else self.zygote.waiting(self.limits)
+        waiting = None if self.compilers else self.fork_server.waiting(self.limits)
         if waiting is None:
             super()._enter()
             return
@@ -254,7 +254,7 @@ class PythonWorker(Worker):
         self.move()
 
     def _start(self, theirs: socket.socket) -> ForkedProcess:
-        return self.zygote.fork(self.scratch, theirs, self.log.fileno())
+        return self.fork_server.fork(self.scratch, theirs, self.log.fileno())
 
     def _own(self, artefact: Path) -> Path:
         if artefact.is_dir():
@@ -263,7 +263,7 @@ class PythonWorker(Worker):
 
     def _visible(self) -> dict[str, Any]:
         cuda = [str(Path(cuda_library()).parent)] if self.device == "cuda" else []
-        return {"readable": [*sandbox.interpreter_paths(), self.zygote.site, *cuda]}
+        return {"readable": [*sandbox.interpreter_paths(), self.fork_server.site, *cuda]}
 
     def close(self) -> None:
         if (
@@ -278,7 +278,7 @@ class PythonWorker(Worker):
         return ""
 
     def _parent(self) -> int:
-        return self.zygote.process.pid
+        return self.fork_server.process.pid
 
     def _has_children(self) -> bool:
         return self.compilers
@@ -290,19 +290,19 @@ class PythonWorker(Worker):
             "backend": self.backend,
             "entry": self.spec.entry_name,
             "arguments": arguments,
-            "site": self.zygote.site,
+            "site": self.fork_server.site,
             "compilers": self.compilers,
         }
 
 
-class Waiting(PythonWorker):
+class SpareWorker(PythonWorker):
     """A process that is in its box and has the device at hand, and has loaded nothing: the next one that is asked for."""
 
-    def __init__(self, zygote: Zygote, limits: sandbox.Limits) -> None:
-        self.zygote, self.device, self.limits, self.compilers = zygote, zygote.device, limits, False
+    def __init__(self, fork_server: ForkServer, limits: sandbox.ProcessLimits) -> None:
+        self.fork_server, self.device, self.limits, self.compilers = fork_server, fork_server.device, limits, False
         Worker._enter(self)
         try:
-            self.request({"op": "warm", "site": zygote.site, **self._device()}, timeout_s=START_S)
+            self.request({"op": "warm", "site": fork_server.site, **self._device()}, timeout_s=START_S)
         except BaseException:
             self.close()
             raise

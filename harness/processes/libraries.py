@@ -36,7 +36,7 @@ def _known() -> tuple[Path, ...]:
 
 
 @functools.cache
-def allowed(*, gpu: bool) -> tuple[str, ...]:
+def list_allowed(*, gpu: bool) -> tuple[str, ...]:
     """The files that a native worker may read and run, links and what they lead to; () where ldconfig is not there."""
     found = [path for path in _known() if _RUNTIME.match(path.name) or (gpu and _DRIVER.match(path.name))]
     if not found:
@@ -48,7 +48,7 @@ def allowed(*, gpu: bool) -> tuple[str, ...]:
     return tuple(sorted({str(name) for path in found for name in (path, path.resolve())}))
 
 
-def mapped(pid: int, *, gpu: bool) -> frozenset[str]:
+def list_mapped(pid: int, *, gpu: bool) -> frozenset[str]:
     """The files that the process has mapped to run; none where nobody may look: then the box alone decides.
 
     On a CPU also memory that holds code and is no file's, by its address: a library can be read into it.
@@ -71,9 +71,9 @@ def foreign(pid: int, before: frozenset[str], own: Path, *, gpu: bool) -> str:
 
     `own`: the folder of its candidate, where it cannot write.
     """
-    if not (known := allowed(gpu=gpu)):
+    if not (known := list_allowed(gpu=gpu)):
         return ""
-    new = mapped(pid, gpu=gpu) - before - set(known) - {str(own / name) for name in ("candidate.so", "company.so")}
+    new = list_mapped(pid, gpu=gpu) - before - set(known) - {str(own / name) for name in ("candidate.so", "company.so")}
     if files := sorted(name for name in new if not name.startswith(MEMORY)):
         return f"a library did the work: it runs code of {files[0]}"
     # Made by the candidate, or a library's that it has read into memory: nobody can tell, and no source shows what runs.

@@ -9,7 +9,7 @@ Standard library only, and loadable by its path, like harness/farside/sandbox.py
 
     python -I -S harness/processes/toolbox.py --spec JSON -- compute-sanitizer ...
 
-These tools are optional, so there is no weaker form: where a layer is missing nothing is run, and `Unavailable` says why.
+These tools are optional, so there is no weaker form: where a layer is missing nothing is run, and `ToolboxUnavailable` says why.
 What the box does not give is trust in a clean answer. Tool and candidate share a user and a process tree there, so a
 hostile candidate can notice the tool, end it, or write its log; it can only harm itself by what the tool finds.
 """
@@ -66,12 +66,14 @@ REFUSED = 125
 """Exit status of the launcher where the box is not whole."""
 NOBODY = 65534
 ROOT_BYTES, TEMPORARY_BYTES = 1 << 20, 1 << 30
-LIMITS = sandbox.Limits(memory_bytes=24 << 30, file_bytes=2 << 30, scratch_bytes=4 << 30, threads=1024, open_files=4096)
+LIMITS = sandbox.ProcessLimits(
+    memory_bytes=24 << 30, file_bytes=2 << 30, scratch_bytes=4 << 30, threads=1024, open_files=4096
+)
 """Racecheck keeps some records a thread of the kernel in the host's memory; ncu saves what a kernel overwrites."""
 OUTPUT_BYTES = 1 << 20
 
 
-class Unavailable(Exception):
+class ToolboxUnavailable(Exception):
     """The tool cannot be run here; the message says why, in one clause."""
 
 
@@ -213,7 +215,7 @@ def _run_boxed(spec: dict[str, Any], command: list[str], namespaces: list[str], 
         refuse(error.strerror or str(error))
     # Root in a user namespace of its own is still root to /proc/sys, which decides by the user alone.
     active += ["ordinary user"] if os.getuid() != 0 else []
-    limits = sandbox.Limits(**spec["limits"])
+    limits = sandbox.ProcessLimits(**spec["limits"])
     active += sandbox.restrict(namespaces, limits=limits, gpu=True, parent=parent)
     active += sandbox.filter_calls(sandbox.tool_rules())
     if why := missing(active):
@@ -247,7 +249,9 @@ class Toolbox:
         self.scratch.mkdir()
         (self.folder / "root").mkdir()
 
-    def run(self, command: list[str], *, readable: list[str], seconds: float, limits: sandbox.Limits = LIMITS) -> Ran:
+    def run(
+        self, command: list[str], *, readable: list[str], seconds: float, limits: sandbox.ProcessLimits = LIMITS
+    ) -> Ran:
         """Run a command that sees `readable`, the system and the scratch folder, which is its working folder.
 
         Raises Unavailable where the box cannot be made whole. Whatever the command leaves behind dies with it.
@@ -290,7 +294,9 @@ class Toolbox:
         output = _tail(self.folder / "output.txt")
         if not isinstance(report, list):
             last = output.strip().splitlines()[-1:] or [f"the launcher ended with status {process.returncode}"]
-            raise Unavailable(f"its sandbox cannot be made here: {report.get('why') or watchdog.reason or last[0]}")
+            raise ToolboxUnavailable(
+                f"its sandbox cannot be made here: {report.get('why') or watchdog.reason or last[0]}"
+            )
         return Ran(process.returncode, output, watchdog.reason, time.monotonic() - start, tuple(report))
 
     def read(self, name: str, most: int = 16 << 20) -> str:

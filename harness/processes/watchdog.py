@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from harness.farside.sandbox import Limits
+from harness.farside.sandbox import ProcessLimits
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Watchdog:
     def __init__(
         self,
         pid: int,
-        limits: Limits,
+        limits: ProcessLimits,
         *,
         seconds: float | None = None,
         scratch: str = "",

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.device import Arena, cuda_library
+from harness.device import ArgumentBuffers, cuda_library
 from harness.farside import sandbox
 from harness.farside.worker import send
 from harness.processes import libraries, scratch
@@ -43,7 +43,7 @@ REQUEST_S = 60.0
 STOP_S = 5.0
 REFUSALS = ("INCORRECT", "WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
 """What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
-LIMITS = sandbox.Limits(memory_bytes=8 << 30, threads=512)
+LIMITS = sandbox.ProcessLimits(memory_bytes=8 << 30, threads=512)
 
 # The kernel ends a worker with the *thread* that started it, and a graph's nodes run on threads that come and go.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="worker-starter")
@@ -55,7 +55,7 @@ ADDR_NO_RANDOMIZE = 0x40000
 def _popen(same_addresses: bool, command: list[str], **how: Any) -> subprocess.Popen:
     """Start a process; on a CPU one whose libraries and stack lie where those of every other worker lie.
 
-    A binary's speed depends on its addresses: of 80 contests of a kernel with itself five differed by 5 to 10 %, steadily
+    A binary's speed depends on its addresses: of 80 comparisons of a kernel with itself five differed by 5 to 10 %, steadily
     as long as both processes lived, and none without randomised addresses. What is set here is this thread's alone, and
     its children's. Where it is refused, as in Docker, all is as it was.
     """
@@ -103,7 +103,7 @@ class Worker:
         artefact: Path,
         symbols: dict[str, tuple[str, ...]],
         company: Path | None = None,
-        limits: sandbox.Limits = LIMITS,
+        limits: sandbox.ProcessLimits = LIMITS,
     ) -> None:
         """`company`: the library of what stands around a timed call (harness/timing/neighbours.py)."""
         self.device, self.limits = device, limits
@@ -150,7 +150,7 @@ class Worker:
             box["readable"] = [*box["readable"], str(self.code)]
             message = {"op": "enter", "box": box, **self._device()}
             self.active: list[str] = self.request(message, timeout_s=START_S)["active"]
-            self.own_code = libraries.mapped(self.process.pid, gpu=gpu)
+            self.own_code = libraries.list_mapped(self.process.pid, gpu=gpu)
         except BaseException:
             self.close()
             raise
@@ -206,7 +206,7 @@ class Worker:
     def _visible(self) -> dict[str, Any]:
         """What of the machine's files it may read: a native candidate the libraries that it is linked to, no folder."""
         gpu = self.device == "cuda"
-        if known := libraries.allowed(gpu=gpu):
+        if known := libraries.list_allowed(gpu=gpu):
             return {"readable": list(known), "system": False}
         return {"readable": [*sandbox.interpreter_paths(), *([str(Path(cuda_library()).parent)] if gpu else [])]}
 
@@ -235,15 +235,15 @@ class Worker:
         # spins away the time slice of the thread that it waits for (12 ms in place of 0.3 ms were seen).
         return {"OMP_NUM_THREADS": str(cores), "GOMP_SPINCOUNT": "20000"}
 
-    def map(self, arena: Arena) -> None:
-        message, fds = arena.description()
+    def map(self, buffers: ArgumentBuffers) -> None:
+        message, fds = buffers.description()
         self.request({"op": "map", **message}, fds=fds)
-        self.mapped.add(arena.id)
+        self.mapped.add(buffers.id)
 
-    def unmap(self, arena: Arena) -> None:
-        if arena.id in self.mapped:
-            self.request({"op": "unmap", "id": arena.id})
-            self.mapped.discard(arena.id)
+    def unmap(self, buffers: ArgumentBuffers) -> None:
+        if buffers.id in self.mapped:
+            self.request({"op": "unmap", "id": buffers.id})
+            self.mapped.discard(buffers.id)
 
     def request(self, message: dict[str, Any], *, timeout_s: float | None = None, fds: list[int] | None = None) -> dict:
         """Let it go on, ask, wait for the answer and stop it. Raises WorkerFailure where the worker died, hung, failed or
@@ -400,7 +400,7 @@ class Worker:
             scratch.remove_tree(folder)
 
 
-def timed_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:
+def time_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:
     """A request, and the seconds that it took by our own clock, from before its process runs until it is stopped."""
     start = time.perf_counter()
     answer = worker.request(message, timeout_s=timeout_s)

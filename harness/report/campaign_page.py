@@ -11,7 +11,7 @@ from pydantic import Field
 from harness.records import Comparison
 from harness.report import fast_p as figures
 from harness.report import words
-from harness.report.fast_p import Solved, Table
+from harness.report.fast_p import FastPTable, Solved
 from harness.report.html import page_environment
 from harness.report.svg import Scale, element, picture, text
 from kernels.spec import Frozen
@@ -53,7 +53,7 @@ class Line(Frozen):
         return Comparison.FASTER if found.low > 1 else Comparison.SLOWER if found.high < 1 else Comparison.SAME
 
 
-class Page(Frozen):
+class CampaignPage(Frozen):
     name: str
     suite: str
     device: str
@@ -103,19 +103,19 @@ class Summary(Frozen):
     """summary.json: every figure of the page. Problems that have not ended yet are not in the figures; `total` has them."""
 
     format: int = 1
-    page: Page
-    tables: tuple[Table, ...]
-    kernelbench: tuple[Table, ...] = ()
+    page: CampaignPage
+    tables: tuple[FastPTable, ...]
+    kernelbench: tuple[FastPTable, ...] = ()
     """The same by KernelBench's own verdict and times."""
 
 
-def baselines(page: Page) -> list[str]:
+def baselines(page: CampaignPage) -> list[str]:
     """Those that something was measured against, eager first and always."""
     seen = {name for line in page.lines for name in line.solved.speedup}
     return [name for name in BASELINES if name in seen or name == EAGER]
 
 
-def summary(page: Page) -> Summary:
+def summary(page: CampaignPage) -> Summary:
     problems = [line.solved for line in page.lines]
     k_values = sorted({*(k for k in figures.K if k <= page.samples), page.samples}) if page.samples > 1 else figures.K
     theirs = figures.tables(page.theirs, [EAGER], ()) if page.theirs else []
@@ -124,7 +124,7 @@ def summary(page: Page) -> Summary:
     )
 
 
-def render(page: Page) -> str:
+def render(page: CampaignPage) -> str:
     found = summary(page)
     problems = [line.solved for line in page.lines]
     names = baselines(page)

@@ -90,7 +90,7 @@ def mean_pass_at_k(problems: Sequence[Solved], k: int) -> float | None:
     return math.fsum(pass_at_k(one.samples, one.right, k) for one in fit) / (len(fit) + lost)
 
 
-class Table(Frozen):
+class FastPTable(Frozen):
     """The figures of one set of problems against one baseline."""
 
     title: str
@@ -108,10 +108,10 @@ class Table(Frozen):
     pass_at_k: dict[str, float]
 
 
-def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Sequence[int] = K) -> Table:
+def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Sequence[int] = K) -> FastPTable:
     times = speedups(problems, baseline)
     passes = {str(k): value for k in k_values if (value := mean_pass_at_k(problems, k)) is not None}
-    return Table(
+    return FastPTable(
         title=title,
         baseline=baseline,
         problems=len(problems),
@@ -125,7 +125,7 @@ def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Seque
     )
 
 
-def tables(problems: Sequence[Solved], baselines: Sequence[str], k_values: Sequence[int] = K) -> list[Table]:
+def tables(problems: Sequence[Solved], baselines: Sequence[str], k_values: Sequence[int] = K) -> list[FastPTable]:
     """By baseline: each level, all levels, and all without the degenerate problems where there are some."""
     found = []
     for baseline in baselines:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from harness.records import Outcome
 from harness.report import charts, words
-from harness.report.inert import inert, one_line
+from harness.report.inert import escape_controls, one_line
 from harness.report.result import AttemptRow, Result
 from harness.report.source import Diff, diff_html, source_html
 
@@ -25,7 +25,7 @@ PROSE_LIMIT = 20_000
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangeView:
     """One question to a model and its answer, for the transcript."""
 
     role: str
@@ -104,7 +104,7 @@ def page_environment(*packages: str) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else inert(value, PROSE_LIMIT),
+        finalize=lambda value: value if isinstance(value, Markup) else escape_controls(value, PROSE_LIMIT),
     )
     environment.filters.update(
         times=words.times,
@@ -130,7 +130,7 @@ def render(
     sources: Mapping[str, str],
     *,
     graph_svg: str = "",
-    transcript: Sequence[Exchange] = (),
+    transcript: Sequence[ExchangeView] = (),
     prompts: str = "",
     roofs: Sequence[Picture] = (),
     histograms: Sequence[str] = (),

@@ -28,7 +28,7 @@ def escape(text: str) -> str:
     return _UNSAFE.sub(_visible, text)
 
 
-def inert(text: object, limit: int = 1_000_000) -> str:
+def escape_controls(text: object, limit: int = 1_000_000) -> str:
     """`text` with every dangerous character replaced by a visible one; cut with a note past `limit` characters."""
     whole = str(text)
     kept = whole[:limit].replace("\r\n", "\n")
@@ -37,13 +37,13 @@ def inert(text: object, limit: int = 1_000_000) -> str:
 
 
 def one_line(text: object, limit: int = 200) -> str:
-    """`inert` on one line: runs of white space become a single space."""
+    """`escape_controls` on one line: runs of white space become a single space."""
     whole = str(text)
-    flat = " ".join(inert(whole[: 4 * limit]).split())
+    flat = " ".join(escape_controls(whole[: 4 * limit]).split())
     return flat if len(flat) <= limit and len(whole) <= 4 * limit else flat[: limit - 1].rstrip() + "…"
 
 
-class InertStream:
+class EscapedStream:
     """A text stream that shows what it is given; all else is the stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -62,7 +62,7 @@ class InertStream:
 
 
 @contextmanager
-def inert_streams() -> Iterator[None]:
+def escape_streams() -> Iterator[None]:
     """Whatever is printed in here, on standard output and error, is inert."""
-    with redirect_stdout(InertStream(sys.stdout)), redirect_stderr(InertStream(sys.stderr)):
+    with redirect_stdout(EscapedStream(sys.stdout)), redirect_stderr(EscapedStream(sys.stderr)):
         yield

@@ -185,7 +185,7 @@ def histogram(name: str, sides: Sequence[tuple[str, str, Sequence[float]]], widt
 
 
 @dataclass(frozen=True)
-class Point:
+class RooflinePoint:
     """One timing of one file: what a call must move and compute, and the microseconds that it took."""
 
     moved_bytes: int
@@ -209,8 +209,8 @@ class Point:
 
 
 def roof(
-    files: Sequence[tuple[str, str, Sequence[Point]]],
-    light: Sequence[Point],
+    files: Sequence[tuple[str, str, Sequence[RooflinePoint]]],
+    light: Sequence[RooflinePoint],
     peak_gbps: float,
     title: str,
     width: int = 860,
@@ -221,7 +221,7 @@ def roof(
     across = scale([float(point.moved_bytes) for point in every], log=True)
     up = scale([*(point.gbps for point in every), *([peak_gbps] if peak_gbps else [])], log=True)
 
-    def at(point: Point) -> tuple[float, float]:
+    def at(point: RooflinePoint) -> tuple[float, float]:
         return left + across(float(point.moved_bytes)) * (right - left), bottom - up(point.gbps) * (bottom - top)
 
     box = (left, right, top, bottom)
@@ -242,7 +242,9 @@ def roof(
     return _whole(width, y + 14, [*parts, *named])
 
 
-def dots(files: Sequence[tuple[str, str, Sequence[Point]]], at: Callable[[Point], tuple[float, float]]) -> list[Markup]:
+def dots(
+    files: Sequence[tuple[str, str, Sequence[RooflinePoint]]], at: Callable[[RooflinePoint], tuple[float, float]]
+) -> list[Markup]:
     """A circle for each timing of each file, filled where it is the best."""
     found = []
     for _, kind, points in files:

@@ -20,7 +20,6 @@ from pydantic import ConfigDict, Field, model_validator
 from harness.judge.in_model import ModelGain
 from harness.records import (
     Cache,
-    Company,
     Comparison,
     DeviceFacts,
     Draws,
@@ -30,6 +29,7 @@ from harness.records import (
     Outcome,
     Suite,
     Timing,
+    TimingContext,
 )
 from kernels.spec import Device, Dtype, Frozen
 
@@ -40,11 +40,11 @@ Status = Literal["running", "finished", "stopped", "paused", "failed"]
 Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
-class Row(Frozen):
+class ResultRow(Frozen):
     model_config = ConfigDict(use_attribute_docstrings=True)  # the strings under the fields go into the schema
 
 
-class PlanRow(Row):
+class PlanRow(ResultRow):
     id: str
     title: str
     steps: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class PlanRow(Row):
     """sha256 of the source that the plan started from; "" means the baseline."""
 
 
-class AttemptRow(Row):
+class AttemptRow(ResultRow):
     """What one plan of one round came to. No speedup without PASSED."""
 
     round: int
@@ -86,7 +86,7 @@ class AttemptRow(Row):
         return self
 
 
-class Light(Row):
+class Light(ResultRow):
     """The speed of light of one workload on this device."""
 
     us: float = Field(gt=0)
@@ -94,14 +94,14 @@ class Light(Row):
     """Share of it that the best candidate reaches, 1.0 at the bound."""
 
 
-class WorkloadRow(Row):
+class WorkloadRow(ResultRow):
     """One workload in one cache state: baseline and best candidate, interleaved."""
 
     axes: dict[str, int]
     dtype: Dtype
     held_out: bool = False
     cache: Cache
-    company: Company = "plain"
+    company: TimingContext = "plain"
     baseline_us: float = Field(gt=0)
     best_us: float = Field(gt=0)
     speedup: Interval
@@ -155,7 +155,7 @@ class WorkloadRow(Row):
         return " · ".join(f"{axis} {size}" for axis, size in self.axes.items())
 
 
-class FindingRow(Row):
+class FindingRow(ResultRow):
     """What bounds the candidate that the profiler last looked at: the incumbent at the start of a round."""
 
     bound: str
@@ -164,7 +164,7 @@ class FindingRow(Row):
     """Probe -> its readings (`compiler`, `sass`, `ncu`), or {"unavailable": why}."""
 
 
-class SpentRow(Row):
+class SpentRow(ResultRow):
     seconds: float = 0.0
     """Working time over all processes of the run; pauses do not count."""
     calls: int = 0
@@ -176,7 +176,7 @@ class SpentRow(Row):
     """Of `seconds`, by node of the graph."""
 
 
-class Versions(Row):
+class Versions(ResultRow):
     """`""` means not known or not there."""
 
     astrolabe: str = ""
@@ -186,7 +186,7 @@ class Versions(Row):
     driver: str = ""
 
 
-class Answer(Row):
+class Answer(ResultRow):
     """A problem's fastest candidate that is right on visible and held-out workloads, or why it is not."""
 
     candidate: str
@@ -196,7 +196,7 @@ class Answer(Row):
     against: dict[str, Interval] = Field(default_factory=dict)
 
 
-class Result(Row):
+class Result(ResultRow):
     """A run, finished or not. A field changes its meaning only together with `schema_version`."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -239,7 +239,7 @@ class Result(Row):
     workloads: tuple[WorkloadRow, ...] = ()
     elsewhere: tuple[WorkloadRow, ...] = ()
     """The best in other company than the plain one, which decides."""
-    suites_elsewhere: dict[Company, Suite] = Field(default_factory=dict)
+    suites_elsewhere: dict[TimingContext, Suite] = Field(default_factory=dict)
     draws: Draws | None = None
     launch: Launch | None = None
     model: ModelGain | None = None

@@ -11,7 +11,7 @@ from harness.report.plot import (
     INK,
     LIGHT,
     Panel,
-    Point,
+    RooflinePoint,
     _axes,
     _rule,
     _text,
@@ -22,7 +22,7 @@ from harness.report.plot import (
     scale,
 )
 
-FILES = Sequence[tuple[str, str, Sequence[Point]]]
+FILES = Sequence[tuple[str, str, Sequence[RooflinePoint]]]
 MARGIN = 4.0
 """So much of the axis is shown on both sides of what is drawn, as a factor."""
 

@@ -12,7 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import CppLexer, CudaLexer, PythonLexer
 
-from harness.report.inert import inert
+from harness.report.inert import escape_controls
 
 # Real candidates are 2 to 40 kB. Past these the lexer and difflib, both worse than linear on hostile input, would hold
 # up the report: 128 kB of CUDA takes pygments about half a second.
@@ -26,7 +26,7 @@ _LEXERS = {"cu": CudaLexer, "cpp": CppLexer, "py": PythonLexer}
 
 
 def _lines(text: str) -> list[str]:
-    lines = inert(text, SHOW_LIMIT).replace("\t", "    ").split("\n")
+    lines = escape_controls(text, SHOW_LIMIT).replace("\t", "    ").split("\n")
     if lines and not lines[-1]:
         lines.pop()
     return [line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]} … [{len(line):,} characters]" for line in lines]

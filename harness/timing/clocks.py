@@ -16,13 +16,13 @@ _held: list[str] = []
 """How this process holds the clocks, for the evidence."""
 
 
-def held() -> str:
+def describe_lock() -> str:
     """`locked at 1410 MHz`, or ""."""
     return _held[-1] if _held else ""
 
 
 @contextmanager
-def locked(mhz: int | None, device: str, engine: str = "process") -> Iterator[None]:
+def lock(mhz: int | None, device: str, engine: str = "process") -> Iterator[None]:
     """The first GPU's clocks at so many MHz inside; 0 leaves which to the guard, None locks nothing.
 
     They are let go of at the end, at an exception, and by the guard where this process is killed. A lock that somebody set

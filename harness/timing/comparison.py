@@ -60,7 +60,7 @@ def compare(interval: Interval, margin: float) -> Comparison:
     return Comparison.UNCLEAR
 
 
-def weighted(ratios: Sequence[Sequence[float]], times: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def weigh(ratios: Sequence[Sequence[float]], times: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Time of all calls before / after: `times` after, of each case's calls together, in any unit; `ratios` as for geometric_mean."""
     if not ratios:
         raise ValueError("no cases")

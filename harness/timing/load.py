@@ -21,12 +21,12 @@ DISTURBED = 0.1
 
 def others_at_work(seconds: float = 0.2) -> float:
     """Share of this machine's CPU time (0 to 1) that other processes take, watched for so long."""
-    watch = Watch()
+    watch = LoadWatch()
     time.sleep(seconds)
     return watch.share()
 
 
-class Watch:
+class LoadWatch:
     """From its making on: what share of the CPU time of the cores that we may use went to processes that are not ours."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Watch:
         others = (_busy_s() - self.busy) - (_own_s() - self.own)
         return min(max(others / passed, 0.0), 1.0) if passed else 0.0
 
-    def said(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """A warning for what was timed meanwhile, or nothing."""
         share = self.share()
         return (
@@ -76,7 +76,7 @@ def _own_s() -> float:
 
 
 @contextmanager
-def announced() -> Iterator[tuple[str, ...]]:
+def announce() -> Iterator[tuple[str, ...]]:
     """Held while something is timed here: gives sentences about who else is at work, and lets others know of this.
 
     Advice only, and it never waits. Another measurement is seen where it is of the same user.

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.backends import cpu
 from harness.checks.correctness import Layout, draw
-from harness.device import Arena, generator
+from harness.device import ArgumentBuffers, generator
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Spec, Tensor, Workload
 
@@ -85,17 +85,17 @@ _M32 = 0xFFFFFFFF
 _M64 = 0xFFFFFFFFFFFFFFFF
 
 
-def is_kept(tensor: Tensor) -> bool:
+def is_persistent(tensor: Tensor) -> bool:
     """Whether a model keeps this input between calls, so that no kernel writes it before each one."""
     kind = tensor.values[0].partition(":")[0]
     return tensor.role == "input" and (tensor.constant or tensor.touched is not None or kind not in ELEMENTWISE)
 
 
-def drawn_together(spec: Spec) -> list[list[Tensor]]:
+def group_persistent(spec: Spec) -> list[list[Tensor]]:
     """The inputs that a model keeps: each by itself; in one group, in order, those that bound each other (`below:NAME`), and
     those that only a problem's own generator draws (`given:NAME`), which go together as it drew them."""
     groups: dict[str, list[Tensor]] = {}
-    for tensor in filter(is_kept, spec.inputs):
+    for tensor in filter(is_persistent, spec.inputs):
         bound = spec.bound(tensor)
         given = tensor.values[0].startswith("given:")
         group = groups[bound.name] if bound else groups.setdefault("given:", []) if given else []
@@ -107,7 +107,7 @@ def drawn_together(spec: Spec) -> list[list[Tensor]]:
 def copies_together(spec: Spec, copies: dict[str, int]) -> dict[str, int]:
     """As many copies of each as of the others of its group, so that an argument set gets those that fit each other."""
     return {
-        tensor.name: min(copies[other.name] for other in group) for group in drawn_together(spec) for tensor in group
+        tensor.name: min(copies[other.name] for other in group) for group in group_persistent(spec) for tensor in group
     }
 
 
@@ -127,7 +127,7 @@ def host() -> ctypes.CDLL:
     return loaded
 
 
-def mixed(number: int) -> int:
+def mix_number(number: int) -> int:
     """splitmix64's finaliser, as in probes/company.cu."""
     z = (number + 0x9E3779B97F4A7C15) & _M64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _M64
@@ -201,7 +201,7 @@ def _is_off_zero(values: str) -> bool:
     return abs(mean) > OFF_ZERO * deviation
 
 
-class Mixture:
+class InputMixture:
     """One produced input: `a`, `x` and `b`, flat uint8, each as long as the input (`b` maybe shorter) and steps packs more."""
 
     def __init__(
@@ -388,7 +388,7 @@ def two_calls(spec: Spec, tensor: Tensor, workload: Workload, device: str) -> tu
     import torch
 
     size = Layout(spec, workload, 1).sizes[tensor.name]
-    mixture = Mixture(spec, tensor, workload, size, 1, 1 << 62)
+    mixture = InputMixture(spec, tensor, workload, size, 1, 1 << 62)
     for part in "axb":
         setattr(mixture, part, torch.zeros(mixture.bytes[part], dtype=torch.uint8, device=device))
     rng = generator(device)
@@ -402,22 +402,24 @@ def two_calls(spec: Spec, tensor: Tensor, workload: Workload, device: str) -> tu
     return found[0], found[1]
 
 
-class Production:
-    """The inputs of every call of a contest, by argument set: written, and made once more to check them."""
+class InputProducer:
+    """The inputs of every call of a comparison, by argument set: written, and made once more to check them."""
 
     def __init__(self, spec: Spec, workload: Workload, layout: Layout, device: str, evict_bytes: int) -> None:
         self.spec, self.workload, self.layout, self.device = spec, workload, layout, device
         steps = STEPS if device == "cuda" else HOST_STEPS
         self.steps = steps
-        made = [tensor for tensor in spec.inputs if not is_kept(tensor)]
+        made = [tensor for tensor in spec.inputs if not is_persistent(tensor)]
         most = ROUND_BYTES if device == "cuda" else 1 << 62
-        self.mixtures = [Mixture(spec, tensor, workload, layout.sizes[tensor.name], steps, most) for tensor in made]
+        self.mixtures = [
+            InputMixture(spec, tensor, workload, layout.sizes[tensor.name], steps, most) for tensor in made
+        ]
         if device == "cuda" and len(spec.tensors) > MAX_TENSORS:
             raise KernelError(
                 f"{spec.name} has {len(spec.tensors)} tensors; on a GPU at most {MAX_TENSORS} can be timed"
             )
-        self.kept = [tensor for tensor in spec.inputs if is_kept(tensor)]
-        self.groups = drawn_together(spec)
+        self.kept = [tensor for tensor in spec.inputs if is_persistent(tensor)]
+        self.groups = group_persistent(spec)
         self.evict_bytes = evict_bytes
         self.size = 0
         self.places: dict[str, int] = {}
@@ -436,16 +438,16 @@ class Production:
                 at += -(-size // 256) * 256
             self.size = at - layout.size
 
-    def open(self, arena: Arena, rng: torch.Generator) -> None:
+    def open(self, buffers: ArgumentBuffers, rng: torch.Generator) -> None:
         """Draw what inputs are made from, and the constants."""
         import torch
 
-        self.arena, self.rng = arena, rng
+        self.buffers, self.rng = buffers, rng
         for mixture in self.mixtures:
             for part in "axb":
                 if self.device == "cuda":
                     at = self.places[f"{mixture.tensor.name} {part}"]
-                    raw = arena.view[at : at + mixture.bytes[part]]
+                    raw = buffers.view[at : at + mixture.bytes[part]]
                 else:
                     raw = torch.empty(mixture.bytes[part], dtype=torch.uint8)
                 setattr(mixture, part, raw)
@@ -462,10 +464,10 @@ class Production:
         self.redrawn: list[tuple[Tensor, int]] = []
         """Constants, and which copy of each, that are new since the last sample."""
         for tensor in self.kept:
-            view = self.layout.view(arena, tensor)
+            view = self.layout.view(buffers, tensor)
             for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
                 draw(view[copy], tensor.values[0], self.workload, rng, self._bound(tensor, copy))
-            raw = self.layout.bytes_view(arena, tensor)
+            raw = self.layout.bytes_view(buffers, tensor)
             whole = -(-self.layout.sizes[tensor.name] // PACK_BYTES) * PACK_BYTES  # each copy where eight bytes begin
             self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
 
@@ -482,7 +484,7 @@ class Production:
         import torch
 
         at = self.places[name]
-        return self.arena.view[at : at + 8 * self.layout.slots].view(torch.int64)
+        return self.buffers.view[at : at + 8 * self.layout.slots].view(torch.int64)
 
     def renew(self, *, passes: int = 1) -> None:
         """Before a sample of so many passes: secrets nobody knows, other bits to mix in, another part of each constant."""
@@ -535,7 +537,7 @@ class Production:
     def _redraw_wholly(self, tensors: list[Tensor], values: str) -> None:
         """Every copy of these constants, of that distribution or, where that is "", of its own."""
         for tensor in tensors:
-            view, raw = self.layout.view(self.arena, tensor), self.layout.bytes_view(self.arena, tensor)
+            view, raw = self.layout.view(self.buffers, tensor), self.layout.bytes_view(self.buffers, tensor)
             for copy in range(len(view)):
                 draw(view[copy], values or tensor.values[0], self.workload, self.rng, self._bound(tensor, copy))
             self.constants[tensor.name].copy_(raw)
@@ -547,7 +549,7 @@ class Production:
     def _redraw(self, tensor: Tensor, copy: int, *, whole: bool) -> None:
         import torch
 
-        view = self.layout.view(self.arena, tensor)[copy]
+        view = self.layout.view(self.buffers, tensor)[copy]
         flat, kind = view.view(-1), tensor.values[0].partition(":")[0]
         first, count = 0, len(flat)
         whole = whole or kind not in ELEMENTWISE
@@ -584,12 +586,12 @@ class Production:
 
     def _places(self, tensor: Tensor) -> tuple[int, int, int]:
         """On a CPU: the address of a tensor in the first argument set, bytes from one set to the next, and its own."""
-        view = self.layout.bytes_view(self.arena, tensor)
+        view = self.layout.bytes_view(self.buffers, tensor)
         return view.data_ptr(), view.stride(0), view.shape[1]
 
     def forget(self, slots: list[int]) -> None:
         """On a CPU: take what was written for these argument sets out of all caches."""
-        for first, step, size in [self._places(tensor) for tensor in self.spec.tensors if not is_kept(tensor)]:
+        for first, step, size in [self._places(tensor) for tensor in self.spec.tensors if not is_persistent(tensor)]:
             for slot in slots:
                 host().forget(first + slot * step, size)
 
@@ -603,11 +605,11 @@ class Production:
             return self.offsets[slot]
         seen = self.began if slot == 0 else int(self._words("digests")[slot - 1])
         assert seen is not None
-        key = mixed(self.secrets[slot] ^ (seen & _M64))
+        key = mix_number(self.secrets[slot] ^ (seen & _M64))
         return [
             (
-                mixed((key + 2 * at) & _M64) % mixture.steps_a * PACK_BYTES,
-                mixed((key + 2 * at + 1) & _M64) % self.steps * PACK_BYTES,
+                mix_number((key + 2 * at) & _M64) % mixture.steps_a * PACK_BYTES,
+                mix_number((key + 2 * at + 1) & _M64) % self.steps * PACK_BYTES,
             )
             for at, mixture in enumerate(self.mixtures)
         ]
@@ -623,7 +625,7 @@ class Production:
             dtype = getattr(torch, self.spec.dtype(tensor, self.workload))
             shape = self.spec.shape(tensor, self.workload.axes)
             if tensor.name in by_name:
-                raw = torch.empty(self.layout.sizes[tensor.name], dtype=torch.uint8, device=self.arena.view.device)
+                raw = torch.empty(self.layout.sizes[tensor.name], dtype=torch.uint8, device=self.buffers.view.device)
                 by_name[tensor.name].mix(raw, *offsets[tensor.name])
             else:
                 raw = self.constants[tensor.name][self.layout.copy(tensor, slot)]
@@ -632,7 +634,7 @@ class Production:
 
     def digests_agree(self, slot: int) -> bool:
         """On a GPU: whether the consumer of that call has read what lies there now."""
-        outputs = [self.layout.bytes_view(self.arena, tensor)[slot] for tensor in self.spec.outputs]
+        outputs = [self.layout.bytes_view(self.buffers, tensor)[slot] for tensor in self.spec.outputs]
         return digest(outputs) == int(self._words("digests")[slot]) & _M64
 
     def constants_intact(self) -> str:
@@ -641,24 +643,24 @@ class Production:
 
         for name, right in self.constants.items():
             tensor = next(tensor for tensor in self.kept if tensor.name == name)
-            if not torch.equal(self.layout.bytes_view(self.arena, tensor), right):
+            if not torch.equal(self.layout.bytes_view(self.buffers, tensor), right):
                 return name
         return ""
 
     def message(self, company: str) -> dict[str, Any]:
-        """What a worker needs to launch the neighbours of each argument set's call (see worker.Company)."""
+        """What a worker needs to launch the neighbours of each argument set's call (see worker.Neighbours)."""
         layout = self.layout
 
         def place(tensor: Tensor) -> list[int]:
             return [layout.offsets[tensor.name], layout.strides[tensor.name], layout.sizes[tensor.name]]
 
-        def parts(mixture: Mixture) -> list[int]:
+        def parts(mixture: InputMixture) -> list[int]:
             a, x, b = (self.places[f"{mixture.tensor.name} {part}"] for part in "axb")
             return [a, -1 if mixture.same_x else x, b, mixture.round_bytes // PACK_BYTES, mixture.steps_a]
 
         pieces = [[*place(mixture.tensor), *parts(mixture)] for mixture in self.mixtures]
         return {
-            "arena": self.arena.id,
+            "arena": self.buffers.id,
             "neighbour": NEIGHBOURS[company],
             "apart": company == "alone",
             "steps": self.steps,

@@ -45,7 +45,7 @@ _CALL = (
 )
 
 
-class Session(Protocol):
+class RoofsSession(Protocol):
     """What is asked of whoever builds here (harness/judge/session.py)."""
 
     spec: Spec
@@ -56,14 +56,14 @@ class Session(Protocol):
 
     def build(self, candidate: str) -> Build: ...
 
-    def measured_facts(self) -> DeviceFacts: ...
+    def measure_facts(self) -> DeviceFacts: ...
 
 
 def source(device: str) -> Path:
     return FOLDER / ("roof.cu" if device == "cuda" else "roof.cpp")
 
 
-def measured(session: Session) -> DeviceFacts:
+def measure_roofs(session: RoofsSession) -> DeviceFacts:
     """The session's facts with its roofs: seconds at the first call on a device, kept in its store.
 
     What was measured while other processes were at work is too low, so it is noted and not kept. Where a probe of ours fails
@@ -74,21 +74,21 @@ def measured(session: Session) -> DeviceFacts:
     facts = session.facts
     texts = (path.read_text() for path in (source(facts.device), Path(__file__)))
     key = digest("roofs", facts.model_dump_json(), torch.__version__, *texts)
-    if (kept := session.store.kept("roofs", key, DeviceFacts)) is not None:
+    if (kept := session.store.find_record("roofs", key, DeviceFacts)) is not None:
         return kept
     everywhere = machine.store()
-    if everywhere is not None and (kept := everywhere.kept("roofs", key, DeviceFacts)) is not None:
+    if everywhere is not None and (kept := everywhere.find_record("roofs", key, DeviceFacts)) is not None:
         session.store.keep("roofs", key, kept)
         return kept
     session.say("measuring what this device reaches at most")
-    others = load.Watch()
+    others = load.LoadWatch()
     try:
         found = _found(session, facts)
     except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
         session.measured["roofs"] = f"not measured: {' '.join(str(error).split())[:300]}"
         session.say(f"roofs {session.measured['roofs']}")
         return facts
-    if disturbed := others.said():
+    if disturbed := others.warnings():
         session.measured["roofs"] = disturbed[0].replace("it was timed", "the roofs were measured")
     else:
         for store in filter(None, (session.store, everywhere)):
@@ -96,7 +96,7 @@ def measured(session: Session) -> DeviceFacts:
     return found
 
 
-def _found(session: Session, facts: DeviceFacts) -> DeviceFacts:
+def _found(session: RoofsSession, facts: DeviceFacts) -> DeviceFacts:
     build = session.build(session.store.put(source(facts.device).read_text()))
     if not build.ok:
         raise RuntimeError(f"the compute roof's probe does not compile: {build.log}")
@@ -110,7 +110,7 @@ def weighs(spec: Spec, workload: Workload) -> bool:
     return expression(spec.flops, workload.axes) >= INTENSITY * moved_bytes
 
 
-def compute_us(session: Session, workload: Workload, fastest_us: float) -> float | None:
+def compute_us(session: RoofsSession, workload: Workload, fastest_us: float) -> float | None:
     """What one call's operations need at the highest roof of its dtype; None where moving its bytes surely needs longer.
 
     `fastest_us`: what some kernel has needed. None too where that is far less: then the spec counts too many, or the roof was
@@ -119,7 +119,7 @@ def compute_us(session: Session, workload: Workload, fastest_us: float) -> float
     if not weighs(session.spec, workload):
         return None
     flops = expression(session.spec.flops, workload.axes)
-    gflops = max(session.measured_facts().compute_roofs(workload.dtype).values(), default=0.0)
+    gflops = max(session.measure_facts().compute_roofs(workload.dtype).values(), default=0.0)
     needed = flops / gflops * 1e-3 if gflops else None
     return None if needed is None or needed > OVERCOUNTED * fastest_us else needed
 

@@ -7,13 +7,13 @@ import io
 import statistics
 from collections.abc import Iterable
 
-from harness.records import Cache, Company
+from harness.records import Cache, TimingContext
 from harness.store import Store, digest
 from kernels.spec import Frozen, Workload
 
 
 class Samples(Frozen):
-    """Of one candidate on one workload in one cache state and company: side -> seconds a call, one for each block.
+    """Of one candidate on one workload in one cache state and timing context: side -> seconds a call, one for each block.
 
     The sides of one block were timed in turn: `baseline`, `incumbent` where there was one, `candidate`, and `pair`, the
     producer and the consumer by themselves, whose time is in the others' too.
@@ -21,7 +21,7 @@ class Samples(Frozen):
 
     workload: Workload
     cache: Cache
-    company: Company
+    company: TimingContext
     seconds: dict[str, tuple[float, ...]]
 
     def net_us(self, side: str) -> float | None:
@@ -37,13 +37,13 @@ def _key(candidate: str, workload: Workload, cache: str, company: str) -> str:
     return digest("samples", candidate, workload.label, str(workload.held_out), cache, company)
 
 
-def keep(store: Store, candidate: str, samples: Samples) -> None:
+def save(store: Store, candidate: str, samples: Samples) -> None:
     """The last measurement of that candidate, workload and state; there is one, unless the machine was changed."""
     store.keep("samples", _key(candidate, samples.workload, samples.cache, samples.company), samples)
 
 
-def kept(store: Store, candidate: str, workload: Workload, cache: str, company: str) -> Samples | None:
-    return store.kept("samples", _key(candidate, workload, cache, company), Samples)
+def load(store: Store, candidate: str, workload: Workload, cache: str, company: str) -> Samples | None:
+    return store.find_record("samples", _key(candidate, workload, cache, company), Samples)
 
 
 def as_csv(every: Iterable[Samples]) -> str:

@@ -1,4 +1,4 @@
-"""One contest's ground: argument sets in memory that all sides map, the samples that a side takes of it, the looks at them.
+"""One comparison's ground: argument sets in memory that all sides map, the samples that a side takes of it, the looks at them.
 
 A sample is one request: the worker runs a prepared sequence of calls and answers the seconds by its own clock. Ours runs
 outside. Every call of a sample has inputs that were made for it and outputs of its own (harness/timing/neighbours.py). On a GPU
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.checks import properties
-from harness.checks.correctness import NEAR_MISS, Bench, Layout, distributions, expected
-from harness.device import Arena, generator, synchronize
-from harness.processes.worker import Worker, WorkerFailure, timed_request
-from harness.records import Cache, Check, Company, Outcome
-from harness.timing.neighbours import Production, copies_together, host, is_kept
+from harness.checks.correctness import NEAR_MISS, GuardedBuffers, Layout, compute_expected, distributions
+from harness.device import ArgumentBuffers, generator, synchronize
+from harness.processes.worker import Worker, WorkerFailure, time_request
+from harness.records import Cache, Check, Outcome, TimingContext
+from harness.timing.neighbours import InputProducer, copies_together, host, is_persistent
 from kernels.catalog import Kernel
 from kernels.spec import Workload
 
@@ -71,7 +71,7 @@ class Protocol:
     blocks: tuple[int, int]
     """At least and at most so many samples of each side. Eight are the fewest whose range covers the median with 99 %."""
     patience_s: float
-    """After the least number of blocks a contest goes on for this long at most."""
+    """After the least number of blocks a comparison goes on for this long at most."""
     width: float
     """Stop early once the 99 % interval of the ratio is this narrow (full width, relative)."""
     cache_factor: float
@@ -85,12 +85,12 @@ class Protocol:
     """The worker's clock may lack this share of a sample against ours, beyond what the baseline's lacks."""
 
 
-class SideFailure(WorkerFailure):
+class ArmFailure(WorkerFailure):
     """A contestant failed while it was timed."""
 
     def __init__(self, side: str, outcome: Outcome, reason: str) -> None:
         super().__init__(outcome, reason)
-        self.side = side
+        self.arm = side
 
 
 PROTOCOLS = {
@@ -100,7 +100,7 @@ PROTOCOLS = {
 
 
 @dataclass
-class Side:
+class Arm:
     """One contestant: a worker, and what it took."""
 
     name: str
@@ -135,8 +135,8 @@ def chain_length(fresh_bytes: int, evict_bytes: int, pace_us: float = 0.0) -> in
     return max(2, min(int(chain_us / call_us), MAX_CHAIN, CHAIN_BYTES // fresh_bytes))
 
 
-class Contest:
-    """One workload in one cache state and company, laid out in an arena that all sides map."""
+class ABComparison:
+    """One workload in one cache state and timing context, laid out in an arena that all sides map."""
 
     def __init__(
         self,
@@ -145,25 +145,25 @@ class Contest:
         cache: Cache,
         device: str,
         cache_bytes: int,
-        company: Company = "plain",
+        context: TimingContext = "plain",
         pace_us: float = 0.0,
         extra: dict[str, tuple[str, ...]] | None = None,
     ) -> None:
         """`pace_us`: of a call, where it is known. `extra`: distributions that inputs may have beside those of the spec."""
         self.kernel, self.workload, self.cache, self.device = kernel, workload, cache, device
-        self.company = company
+        self.context = context
         self.extra = extra or {}
         self.values, *self.others = distributions(kernel.spec, self.extra)
         """The distribution of the inputs now, which is the first but for samples that do not count, and the others."""
         self.protocol = PROTOCOLS[device]
         spec, sizes, copies = kernel.spec, Layout(kernel.spec, workload, 1).sizes, {}
-        kept = [tensor.name for tensor in spec.inputs if is_kept(tensor)]
+        kept = [tensor.name for tensor in spec.inputs if is_persistent(tensor)]
         fresh = sum(size for name, size in sizes.items() if name not in kept)
         evict = 0
         if device == "cuda":
-            evict = int(EVICT_FACTOR * cache_bytes) if cache == "cold" and company != "alone" else 0
+            evict = int(EVICT_FACTOR * cache_bytes) if cache == "cold" and context != "alone" else 0
             slots = chain_length(fresh, evict, pace_us)
-            if company == "alone":
+            if context == "alone":
                 slots = max(2, min(slots, int(HOT_SHARE * cache_bytes / fresh)))
             copies = {name: max(1, min(slots, 4, CONSTANT_BYTES // sizes[name])) for name in kept}
         else:
@@ -173,85 +173,85 @@ class Contest:
             most = TABLES_FACTOR * passed if cache == "cold" else passed
             copies = {name: max(1, min(slots, int(most / sizes[name]))) for name in kept}
         self.layout = Layout(spec, workload, slots, copies_together(spec, copies))
-        self.production = Production(spec, workload, self.layout, device, evict)
+        self.production = InputProducer(spec, workload, self.layout, device, evict)
         self.size = self.layout.size + self.production.size
         """Bytes of the arena."""
         self.called: list[int] = list(range(slots))
         """The argument sets of the last request, in the order of its calls."""
         self.idle = list(range(slots))
         """On a CPU: all sets, those that were not called for longest first."""
-        self.pair: Side | None = None
+        self.pair: Arm | None = None
         """On a GPU: the neighbours by themselves, once they have been prepared."""
         self.finished = 0
         """On a GPU: the digest of the last call as it was when its side had answered."""
 
-    def open(self, arena: Arena) -> None:
+    def open(self, buffers: ArgumentBuffers) -> None:
         """Fill the arena."""
-        self.arena = arena
+        self.buffers = buffers
         rng = generator(self.device)
-        self.bench = Bench(self.kernel.spec, arena, self.layout, rng)
-        self.production.open(arena, rng)
+        self.bench = GuardedBuffers(self.kernel.spec, buffers, self.layout, rng)
+        self.production.open(buffers, rng)
         for tensor in self.kernel.spec.poisoned:
-            self.layout.bytes_view(arena, tensor).fill_(0xFF)
+            self.layout.bytes_view(buffers, tensor).fill_(0xFF)
         if self.device == "cpu":
             self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
         synchronize(self.device)
 
-    def prepare(self, side: Side) -> None:
+    def prepare(self, arm: Arm) -> None:
         """Map, plan, warm up: samples for its pace."""
-        if self.arena.id not in side.worker.mapped:
-            side.worker.map(self.arena)
+        if self.buffers.id not in arm.worker.mapped:
+            arm.worker.map(self.buffers)
         if self.device == "cpu":
-            side.worker.pin(False)  # threads that are started now would be born on one core
-        self.plan(side)
-        side.calls, side.rounds, side.passes = (self.layout.slots if self.device == "cuda" else 1), 1, 1
-        self.sample(side)
+            arm.worker.pin(False)  # threads that are started now would be born on one core
+        self.plan(arm)
+        arm.calls, arm.rounds, arm.passes = (self.layout.slots if self.device == "cuda" else 1), 1, 1
+        self.sample(arm)
         if self.device == "cpu":
-            side.worker.pin(True)
-        self._fill_sample(side, min(side.seconds))
-        while len(side.seconds) < 4 and sum(side.seconds) * side.calls * side.rounds < self.protocol.warm_s:
-            self.sample(side)
-        side.pace_s = min(side.seconds)
-        self._fill_sample(side, side.pace_s)
-        side.seconds.clear()
-        side.lacking.clear()
-        side.quickest_s = math.inf
+            arm.worker.pin(True)
+        self._fill_sample(arm, min(arm.seconds))
+        while len(arm.seconds) < 4 and sum(arm.seconds) * arm.calls * arm.rounds < self.protocol.warm_s:
+            self.sample(arm)
+        arm.pace_s = min(arm.seconds)
+        self._fill_sample(arm, arm.pace_s)
+        arm.seconds.clear()
+        arm.lacking.clear()
+        arm.quickest_s = math.inf
 
-    def _fill_sample(self, side: Side, pace_s: float) -> None:
+    def _fill_sample(self, arm: Arm, pace_s: float) -> None:
         """As many calls a sample as take its time at that pace."""
         if self.device == "cuda":  # always the whole chain
-            if self.company == "alone":
-                side.passes = max(1, round(CHAIN_US["hot"] * 1e-6 / (pace_s * side.calls)))
+            if self.context == "alone":
+                arm.passes = max(1, round(CHAIN_US["hot"] * 1e-6 / (pace_s * arm.calls)))
             return
         wanted = self.protocol.sample_s / max(pace_s, 1e-7)
-        side.calls = max(1, min(self.layout.slots, round(wanted)))
-        side.rounds = max(1, min(self.protocol.rounds, round(wanted / side.calls)))
+        arm.calls = max(1, min(self.layout.slots, round(wanted)))
+        arm.rounds = max(1, min(self.protocol.rounds, round(wanted / arm.calls)))
 
-    def plan(self, side: Side) -> None:
+    def plan(self, arm: Arm) -> None:
         """Let the worker prepare the calls of all argument sets, on a GPU as a graph."""
         layout = self.layout
-        message: dict[str, Any] = {"op": "plan", "dtype": side.symbol or self.workload.dtype, "shapes": layout.shapes()}
-        message["calls"] = [layout.arguments(self.arena, slot) for slot in range(layout.slots)]
+        message: dict[str, Any] = {"op": "plan", "dtype": arm.symbol or self.workload.dtype, "shapes": layout.shapes()}
+        message["calls"] = [layout.arguments(self.buffers, slot) for slot in range(layout.slots)]
         if self.device == "cuda":
             self.production.renew()
             synchronize(self.device)
-            message |= {"company": self.production.message(self.company), "alone": side.name == PAIR}
-        side.graph = bool(side.worker.request(message).get("graph", True))
+            message |= {"company": self.production.message(self.context), "alone": arm.name == PAIR}
+        arm.graph = bool(arm.worker.request(message).get("graph", True))
 
-    def plan_again(self, side: Side) -> None:
+    def plan_again(self, arm: Arm) -> None:
         """Another graph of the same calls."""
-        side.worker.request({"op": "plan", "again": True})
+        arm.worker.request({"op": "plan", "again": True})
 
-    def settle(self, side: Side, first: Side) -> None:
+    def settle(self, arm: Arm, first: Arm) -> None:
         """A sample's calls once all paces are known: sides of about one speed make the same number of them.
 
-        On a busy machine the longer of two samples is interrupted more often: of a hundred contests of a binary with
+        On a busy machine the longer of two samples is interrupted more often: of a hundred comparisons of a binary with
         itself five were FASTER or SLOWER where one side's pace had been taken in a busy moment.
         """
-        alike = 1 / ALIKE < side.pace_s / first.pace_s < ALIKE
-        self._fill_sample(side, (first if alike else side).pace_s)
+        alike = 1 / ALIKE < arm.pace_s / first.pace_s < ALIKE
+        self._fill_sample(arm, (first if alike else arm).pace_s)
 
-    def _request(self, side: Side, calls: int, passes: int = 1) -> tuple[float, float]:
+    def _request(self, arm: Arm, calls: int, passes: int = 1) -> tuple[float, float]:
         """One request on argument sets that were not called since they were written: (seconds by its clock, by ours).
 
         Its process is stopped until they are there, or a thread of it could begin before the clock does, and as soon as it
@@ -264,7 +264,7 @@ class Contest:
             if self.cache == "cold":
                 self.production.forget(self.called)
         synchronize(self.device)
-        answer, outside = timed_request(side.worker, {"op": "time", "order": self.called, "repeat": passes})
+        answer, outside = time_request(arm.worker, {"op": "time", "order": self.called, "repeat": passes})
         if (
             self.device == "cuda"
         ):  # an answer is no end: this waits for the device, and shows whether the last call was done
@@ -272,10 +272,10 @@ class Contest:
             self.finished = self.production.last_digest()
             outside += time.perf_counter() - start
         if self.device == "cpu":
-            side.worker.rest()
-        if code := side.worker.foreign_code():
+            arm.worker.rest()
+        if code := arm.worker.foreign_code():
             raise WorkerFailure(Outcome.CHEATED, code)
-        return clocked(answer), outside
+        return read_seconds(answer), outside
 
     def _draw_order(self, calls: int) -> None:
         """Which sets are called next, in an order that nobody foresees: who knew the next one could begin with it.
@@ -287,29 +287,29 @@ class Contest:
         called = set(self.called)
         self.idle = [slot for slot in self.idle if slot not in called] + self.called
 
-    def sample(self, side: Side, *, look: bool = False) -> None:
+    def sample(self, arm: Arm, *, look: bool = False) -> None:
         """One sample of one side, the caller has stopped the others; `look` at one of its calls, drawn at random."""
         inside = outside = 0.0
-        looked = random.randrange(side.rounds) if look else -1
-        for number in range(side.rounds):
-            own, ours = self._request(side, side.calls, side.passes)
+        looked = random.randrange(arm.rounds) if look else -1
+        for number in range(arm.rounds):
+            own, ours = self._request(arm, arm.calls, arm.passes)
             if own > ours * 1.01 + 1e-4:
                 raise WorkerFailure(Outcome.CHEATED, "its clock says more seconds than have passed")
             inside, outside = inside + own, outside + ours
-            side.quickest_s = min(side.quickest_s, ours / side.calls / side.passes)
-            self._examine(side, look=number == looked)
-        side.seconds.append(inside / side.rounds / side.calls / side.passes)
-        side.lacking.append((outside - inside) / side.rounds)
+            arm.quickest_s = min(arm.quickest_s, ours / arm.calls / arm.passes)
+            self._examine(arm, look=number == looked)
+        arm.seconds.append(inside / arm.rounds / arm.calls / arm.passes)
+        arm.lacking.append((outside - inside) / arm.rounds)
 
-    def _examine(self, side: Side, *, look: bool) -> None:
+    def _examine(self, arm: Arm, *, look: bool) -> None:
         """What the calls of the last request have left. Raises WorkerFailure."""
-        if side.name == PAIR or self.company == "alone":
+        if arm.name == PAIR or self.context == "alone":
             return
         self.require_written()
         if self.device == "cuda" and self.production.last_digest() != self.finished:
             raise WorkerFailure(Outcome.CHEATED, "worked on after it had answered")
         if look:
-            self.look(side, self._drawn())
+            self.look(arm, self._drawn())
 
     def _drawn(self) -> int:
         """The call to look at: any, but mostly one whose constants are new, where who prepared them once goes wrong."""
@@ -321,19 +321,19 @@ class Contest:
     def _with_new_constants(self) -> list[int]:
         return [slot for slot in self.called if self.production.has_new_constants(slot)]
 
-    def look_at_new_constants(self, side: Side) -> None:
+    def look_at_new_constants(self, arm: Arm) -> None:
         """One sample more, which does not count, and a look at a call whose constants are new: the side has by then met many.
 
         Who prepares a constant once may be honest for its first calls, and a large call is looked at after few samples.
         """
-        if side.name == PAIR or self.company == "alone" or not self.production.kept:
+        if arm.name == PAIR or self.context == "alone" or not self.production.kept:
             return
         for _ in range(NEW_CONSTANT_TRIES):
-            self.sample(side)
-            side.seconds.pop()
-            side.lacking.pop()
+            self.sample(arm)
+            arm.seconds.pop()
+            arm.lacking.pop()
             if new := self._with_new_constants():
-                self.look(side, random.choice(new))
+                self.look(arm, random.choice(new))
                 return
 
     def unwritten(self) -> str:
@@ -348,7 +348,7 @@ class Contest:
         for tensor in spec.outputs:
             if tensor.role != "output" or "float" not in spec.dtype(tensor, self.workload):
                 continue
-            view = self.layout.view(self.arena, tensor)
+            view = self.layout.view(self.buffers, tensor)
             width = view.element_size()
             if self.device == "cuda":
                 left = int((view.view(getattr(torch, f"int{8 * width}")) == -1).sum())
@@ -364,7 +364,7 @@ class Contest:
         if left := self.unwritten():
             raise WorkerFailure(Outcome.CHEATED, f"skipped work while it was timed: {left}")
 
-    def look(self, side: Side, slot: int) -> None:
+    def look(self, arm: Arm, slot: int) -> None:
         """Check one timed call wholly: its inputs, every element of its outputs. Raises WorkerFailure."""
         name = f"timed calls, {self.cache}"
         inputs = self.production.inputs(slot)
@@ -372,13 +372,13 @@ class Contest:
             raise WorkerFailure(Outcome.CHEATED, "changed its outputs after they were read, or what read them")
         check = self.bench.check_inputs(slot, inputs, name)
         if check.passed:
-            right = expected(self.kernel, self.workload, inputs, self.values)
+            right = compute_expected(self.kernel, self.workload, inputs, self.values)
             check = self.bench.check_outputs(slot, right, name)
         if not check.passed:
             raise WorkerFailure(_blame(check), f"wrong while it was timed: {check.message}")
         self._look_at_chance(slot)
-        side.looked += 1
-        side.error = max(side.error, check.error)
+        arm.looked += 1
+        arm.error = max(arm.error, check.error)
 
     def _look_at_chance(self, slot: int) -> None:
         """What several timed calls came to together, where a kernel's properties.py says what is unlikely. Raises WorkerFailure."""
@@ -394,26 +394,26 @@ class Contest:
         if said := properties.unlikely(self.kernel, self.workload, calls):
             raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {len(calls)} calls: {said}")
 
-    def sample_of_others(self, side: Side) -> None:
+    def sample_of_others(self, arm: Arm) -> None:
         """One sample that does not count, of inputs of another distribution, and a look at one of its calls.
 
         Nothing but the values tells it from those that do. Who is right in the checks of a young process, and for what is timed
         in an old one, is found out by it. Raises WorkerFailure.
         """
-        if side.name == PAIR or self.company == "alone" or not self.others:
+        if arm.name == PAIR or self.context == "alone" or not self.others:
             return
         values = random.choice(self.others)
         with self.production.drawn_as(values, self.extra) as changed:
             if changed:
-                self.values, usual, quickest_s = values, self.values, side.quickest_s
+                self.values, usual, quickest_s = values, self.values, arm.quickest_s
                 try:
-                    self.sample(side, look=True)
+                    self.sample(arm, look=True)
                 finally:
-                    self.values, side.quickest_s = usual, quickest_s
-                side.seconds.pop()
-                side.lacking.pop()
+                    self.values, arm.quickest_s = usual, quickest_s
+                arm.seconds.pop()
+                arm.lacking.pop()
 
-    def finish(self, side: Side) -> Check:
+    def finish(self, arm: Arm) -> Check:
         """What all looks at a side have found. Raises WorkerFailure where it wrote to what is not its own."""
         if name := self.production.constants_intact():
             raise WorkerFailure(Outcome.CHEATED, f"wrong while it was timed: changed its input {name}")
@@ -421,25 +421,25 @@ class Contest:
         if not guards.passed:
             raise WorkerFailure(Outcome.CHEATED, f"wrong while it was timed: {guards.message}")
         return Check(
-            workload=self.workload.label, name=f"{side.looked} timed calls, {self.cache}", passed=True, error=side.error
+            workload=self.workload.label, name=f"{arm.looked} timed calls, {self.cache}", passed=True, error=arm.error
         )
 
-    def long_sample(self, side: Side, seconds: float, *, look: bool = False) -> float:
+    def long_sample(self, arm: Arm, seconds: float, *, look: bool = False) -> float:
         """Seconds per call by our clock, of requests that take about so many and the pipe's latency does not matter.
 
         `look` at one of the calls: that they are many tells that this is no other sample.
         """
         if self.device == "cuda":
-            passes = max(1, math.ceil(seconds / (side.pace_s * side.calls)))
-            _, outside = self._request(side, side.calls, passes)
-            self._examine(side, look=look)
-            return outside / passes / side.calls
-        calls = max(1, min(self.layout.slots, math.ceil(seconds / side.pace_s)))
-        rounds = max(1, math.ceil(seconds / (side.pace_s * calls)))
+            passes = max(1, math.ceil(seconds / (arm.pace_s * arm.calls)))
+            _, outside = self._request(arm, arm.calls, passes)
+            self._examine(arm, look=look)
+            return outside / passes / arm.calls
+        calls = max(1, min(self.layout.slots, math.ceil(seconds / arm.pace_s)))
+        rounds = max(1, math.ceil(seconds / (arm.pace_s * calls)))
         looked, total = random.randrange(rounds) if look else -1, 0.0
         for number in range(rounds):
-            total += self._request(side, calls)[1]
-            self._examine(side, look=number == looked)
+            total += self._request(arm, calls)[1]
+            self._examine(arm, look=number == looked)
         return total / rounds / calls
 
 
@@ -447,7 +447,7 @@ PAIR = "pair"
 """The side without a candidate: producer and consumer alone."""
 
 
-def clocked(answer: dict) -> float:
+def read_seconds(answer: dict) -> float:
     """The seconds that a worker says. Raises WorkerFailure for what is none."""
     value = answer.get("seconds")
     if not isinstance(value, float) or not 0 < value < 3600:

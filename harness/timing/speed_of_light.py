@@ -1,7 +1,7 @@
 """Speed of light: the time that this device needs to move a workload's bytes, measured at that size and mix.
 
 The bound is a kernel of ours that reads and writes as many bytes and does nothing else (probes/light.cu, light.cpp),
-timed by the same contest as candidates are, in the same cache state; the fastest of its variants counts. It is a
+timed by the same comparison as candidates are, in the same cache state; the fastest of its variants counts. It is a
 measured bound, not a datasheet's: a candidate may come out a little faster, and one far faster did not move the bytes.
 """
 
@@ -18,7 +18,7 @@ VARIANTS = {
     "cpu": ("light_cached", "light_around", "light_serial"),
 }
 PACK_BYTES = 16
-FASTER_THAN_LIGHT = 0.5
+FASTER_THAN_SOL = 0.5
 """A candidate in less than this share of the bound cannot have moved the bytes: CHEATED. Half, not all of it: the bound
 is one kernel's, and a small working set may sit in a nearer cache for one of the two."""
 

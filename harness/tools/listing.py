@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from harness.probes.sass import ToolFailed, copied_libraries, disassembled, run_tool
+from harness.probes.sass import ToolFailed, copy_libraries, disassemble, run_tool
 from harness.records import Build, DeviceFacts
 
 MOST_CHARS = 40_000_000
@@ -27,7 +27,7 @@ def functions(build: Build, facts: DeviceFacts) -> dict[str, list[str]]:
     Names are demangled on a CPU and as the compiler made them on a GPU.
     """
     gpu = facts.device == "cuda"
-    text = disassembled(build) if gpu else _assembly(build)
+    text = disassemble(build) if gpu else _assembly(build)
     heading, line = (_SASS_FUNCTION, _SASS_LINE) if gpu else (_ASM_FUNCTION, _ASM_LINE)
     found: dict[str, list[str]] = {}
     here: list[str] | None = None
@@ -45,5 +45,5 @@ def _assembly(build: Build) -> str:
         raise ToolFailed("objdump was not found (it comes with binutils)")
     with tempfile.TemporaryDirectory() as folder:
         command = [tool, "--disassemble", "--demangle", "--no-show-raw-insn", "--section=.text"]
-        copies = copied_libraries(build, Path(folder))
+        copies = copy_libraries(build, Path(folder))
         return "".join(run_tool([*command, copy.name], Path(folder), ["/usr"]) for copy in copies)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from harness.device import cuda_home
 from harness.judge import staging
-from harness.processes.toolbox import Ran, Toolbox, Unavailable
+from harness.processes.toolbox import Ran, Toolbox, ToolboxUnavailable
 from harness.records import Build, Check, Outcome, Verdict
 from kernels.spec import Frozen, Spec, Workload
 
@@ -74,7 +74,7 @@ def watch(
         say(f"{NAME} {name}")
         try:
             reports.append(_run(tool, name, spec, build, workloads, on))
-        except Unavailable as error:
+        except ToolboxUnavailable as error:
             reports.append(Report(tool=NAME, words=str(error)))
             break
         if reports[-1].errors:

@@ -36,13 +36,13 @@ class Import(Protocol):
     kernelbench: bool
     """Whether KernelBench's own protocol can judge it."""
 
-    def described(self, answer: object) -> Description:
+    def check_answer(self, answer: object) -> Description:
         """What the box found when it executed `module`, checked. Raises KernelError."""
 
     def spec(self, description: Description, token: str, *, most_bytes: int) -> Spec:
         """`token` names the problem's own generator in `given:<token>_<input>`. Raises KernelError where nothing fits."""
 
-    def drawn_at(self, workload: Workload, description: Description) -> Workload:
+    def draw_sizes(self, workload: Workload, description: Description) -> Workload:
         """The sizes at which get_inputs() draws for this workload; the leading rows of a larger draw will do."""
 
     def module_at(self, workload: Workload) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernels.catalog import KernelError, one_sentence
 from kernels.importers.kernelbench import MOST_BYTES, MOST_DIMENSIONS, text_of
-from kernels.spec import AXIS_VALUES, Dtype, checked_values, expression
+from kernels.spec import AXIS_VALUES, Dtype, check_values, expression
 
 MOST_WORKLOAD_BYTES = 64 << 20
 MOST_WORKLOADS = 10_000
@@ -31,7 +31,7 @@ class Read(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Axis(Read):
+class DefinitionAxis(Read):
     type: Literal["const", "var", "expr"]
     value: int | None = Field(default=None, ge=0, le=2**40)
     expression: str | None = Field(default=None, max_length=200)
@@ -45,9 +45,9 @@ class TensorForm(Read):
     """Ours (harness/capture/__init__.py): how an input is drawn where a workload says `random`."""
 
 
-class Definition(Read):
+class KernelDefinition(Read):
     name: str
-    axes: dict[str, Axis] = Field(max_length=100)
+    axes: dict[str, DefinitionAxis] = Field(max_length=100)
     inputs: dict[str, TensorForm] = Field(min_length=1, max_length=100)
     outputs: dict[str, TensorForm] = Field(min_length=1, max_length=100)
     reference: str = Field(min_length=1, max_length=MOST_BYTES)
@@ -57,7 +57,7 @@ class Definition(Read):
     """Ours (harness/capture.py): inputs that were not contiguous where the calls were recorded."""
 
 
-class Source(Read):
+class InputSource(Read):
     """Where one input of a workload comes from."""
 
     type: Literal["random", "scalar", "safetensors", "custom"]
@@ -66,22 +66,22 @@ class Source(Read):
     tensor_key: str | None = Field(default=None, max_length=1000)
 
 
-class Trace(Read):
+class WorkloadTrace(Read):
     """One workload."""
 
     uuid: str = Field(pattern=r"^[A-Za-z0-9._:-]{1,200}$")
     axes: dict[str, Annotated[int, Field(ge=0, le=2**40)]] = Field(max_length=100)
-    inputs: dict[str, Source] = Field(max_length=100)
+    inputs: dict[str, InputSource] = Field(max_length=100)
 
     def scalars(self) -> tuple[tuple[str, bool | int | float], ...]:
         return tuple((n, s.value) for n, s in sorted(self.inputs.items()) if s.type == "scalar" and s.value is not None)
 
 
-def parse_definition(path: Path) -> Definition:
+def parse_definition(path: Path) -> KernelDefinition:
     """The definition in that file, checked by itself. Raises KernelError."""
     found = _json(text_of(path), str(path))
     try:
-        definition = Definition.model_validate(found)
+        definition = KernelDefinition.model_validate(found)
     except ValidationError as error:
         raise KernelError(f"{path}: {printable(one_sentence(error))}") from None
     try:
@@ -103,7 +103,7 @@ def _json(text: str, where: str) -> Any:
         raise KernelError(f"{where} is no JSON: {str(error).splitlines()[0]}") from None
 
 
-def _check(definition: Definition) -> None:
+def _check(definition: KernelDefinition) -> None:
     if not NAME.fullmatch(definition.name):
         raise ValueError(f"its name {definition.name[:80]!r} must be letters, digits, dots, dashes and underscores")
     for name, axis in definition.axes.items():
@@ -123,7 +123,7 @@ def _check(definition: Definition) -> None:
             ):
                 raise ValueError(f"{role} {name} cannot be drawn from {one.values[:80]!r}")
             if one.values is not None:
-                checked_values(one.values)
+                check_values(one.values)
             for size in one.shape or ():
                 if size not in definition.axes:
                     raise ValueError(f"{role} {name} has the axis {size[:80]!r}, which is not among its axes")
@@ -151,7 +151,7 @@ def _functions(reference: str) -> set[str]:
     return {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
-def parse_workloads(path: Path, name: str) -> list[Trace]:
+def parse_workloads(path: Path, name: str) -> list[WorkloadTrace]:
     """The workloads of the definition of that name in a file of JSON lines, each by itself or in a trace's `workload`.
 
     Raises KernelError.
@@ -160,7 +160,7 @@ def parse_workloads(path: Path, name: str) -> list[Trace]:
         raise KernelError(f"{path} is not there: it holds the workloads of {name}, one a line")
     if path.stat().st_size > MOST_WORKLOAD_BYTES:
         raise KernelError(f"{path} has more than {MOST_WORKLOAD_BYTES >> 20} MiB")
-    found: dict[str, Trace] = {}
+    found: dict[str, WorkloadTrace] = {}
     for number, line in enumerate(text_of(path).splitlines(), 1):
         if not line.strip():
             continue
@@ -171,7 +171,7 @@ def parse_workloads(path: Path, name: str) -> list[Trace]:
                 raise KernelError(f"{where} is of the definition {str(one['definition'])[:80]!r}, not {name}")
             one = one["workload"]
         try:
-            trace = Trace.model_validate(one)
+            trace = WorkloadTrace.model_validate(one)
         except ValidationError as error:
             raise KernelError(f"{where}: {printable(one_sentence(error))}") from None
         found.setdefault(trace.uuid, trace)  # traces of several solutions repeat it
@@ -188,7 +188,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
-def evaluated(text: str, axes: dict[str, int]) -> int:
+def evaluate_expression(text: str, axes: dict[str, int]) -> int:
     """The value of an axis's expression: `expression` of kernels.spec, with `/` where it leaves no rest, `%` and signs.
 
     Raises ValueError.
@@ -224,7 +224,7 @@ def evaluated(text: str, axes: dict[str, int]) -> int:
     return found
 
 
-def with_common_scalars(traces: list[Trace], where: Path) -> tuple[tuple[Trace, ...], tuple[str, ...]]:
+def with_common_scalars(traces: list[WorkloadTrace], where: Path) -> tuple[tuple[WorkloadTrace, ...], tuple[str, ...]]:
     """The workloads with the most common values of scalars, since a kernel's scalars are constants, and what is left out."""
     counts = Counter(trace.scalars() for trace in traces)
     common = counts.most_common(1)[0][0]
@@ -235,7 +235,7 @@ def with_common_scalars(traces: list[Trace], where: Path) -> tuple[tuple[Trace, 
     return kept, (f"left out: {len(traces) - len(kept)} of {len(traces)} workloads, whose scalars are not {values}",)
 
 
-def check_sources(definition: Definition, traces: tuple[Trace, ...], where: Path) -> None:
+def check_sources(definition: KernelDefinition, traces: tuple[WorkloadTrace, ...], where: Path) -> None:
     """That each input of each workload can be had. Raises KernelError."""
     for trace in traces:
         at = f"{where}: workload {trace.uuid[:80]}"
@@ -254,7 +254,7 @@ def check_sources(definition: Definition, traces: tuple[Trace, ...], where: Path
                 raise KernelError(f"{at}: the scalar {name} has no value")
 
 
-def stored_tensor(path: Path, key: str, form: TensorForm, sizes: dict[str, int], name: str) -> bytes:
+def read_tensor(path: Path, key: str, form: TensorForm, sizes: dict[str, int], name: str) -> bytes:
     """One tensor of a safetensors file, as bytes. Raises KernelError."""
     try:
         from safetensors import SafetensorError, deserialize

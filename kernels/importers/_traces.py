@@ -21,15 +21,15 @@ from pydantic import ValidationError
 from kernels.catalog import KernelError
 from kernels.importers._definition import (
     MOST_STORED_BYTES,
-    Definition,
+    KernelDefinition,
     TensorForm,
-    Trace,
-    evaluated,
+    WorkloadTrace,
+    evaluate_expression,
     printable,
-    stored_tensor,
+    read_tensor,
 )
 from kernels.importers.kernelbench import Description, Title, hidden, nonsense
-from kernels.importers.kernelbench import described as checked_description
+from kernels.importers.kernelbench import check_description as checked_description
 from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Argument, Dtype, Size, Spec, Tensor, Workload
 
 TIMED, CHECKED, HELD_OUT = 8, 8, 8
@@ -41,8 +41,8 @@ class Definitions:
     """A definition with its workloads, as kernels/importers says."""
 
     path: Path
-    definition: Definition
-    traces: tuple[Trace, ...]
+    definition: KernelDefinition
+    traces: tuple[WorkloadTrace, ...]
     """Those with the most common scalars."""
     workload_path: Path
     roots: tuple[Path, ...]
@@ -58,9 +58,9 @@ class Definitions:
         return (self.path, self.workload_path)
 
     @cached_property
-    def by_axes(self) -> dict[tuple[int, ...], tuple[Trace, dict[str, int]]]:
+    def by_axes(self) -> dict[tuple[int, ...], tuple[WorkloadTrace, dict[str, int]]]:
         """Sizes of the spec's axes -> the first workload with them, and all its axes."""
-        found: dict[tuple[int, ...], tuple[Trace, dict[str, int]]] = {}
+        found: dict[tuple[int, ...], tuple[WorkloadTrace, dict[str, int]]] = {}
         for trace in self.traces:
             sizes = self.sizes(trace)
             found.setdefault(tuple(sizes[axis] for axis in self.open_axes), (trace, sizes))
@@ -76,7 +76,7 @@ class Definitions:
             if axis.type == "var" or (axis.type == "expr" and len({sizes[name] for sizes in every}) > 1)
         )
 
-    def sizes(self, trace: Trace) -> dict[str, int]:
+    def sizes(self, trace: WorkloadTrace) -> dict[str, int]:
         """Every axis's size in a workload. Raises KernelError."""
         sizes: dict[str, int] = {}
         where = f"{self.workload_path}: workload {trace.uuid[:80]}"
@@ -90,7 +90,7 @@ class Definitions:
         for name, axis in self.definition.axes.items():
             if axis.type == "expr":
                 try:
-                    sizes[name] = evaluated(axis.expression or "", sizes)
+                    sizes[name] = evaluate_expression(axis.expression or "", sizes)
                 except ValueError as error:
                     raise KernelError(f"{where}: axis {name}: {error}") from None
         return sizes
@@ -137,8 +137,8 @@ class Definitions:
     # --- the module ------------------------------------------------------------------------------------------------
 
     @property
-    def smallest(self) -> Trace:
-        def moved(one: tuple[Trace, dict[str, int]]) -> int:
+    def smallest(self) -> WorkloadTrace:
+        def moved(one: tuple[WorkloadTrace, dict[str, int]]) -> int:
             return _bytes(self.definition, one[1])
 
         return min(self.by_axes.values(), key=moved)[0]
@@ -147,13 +147,13 @@ class Definitions:
     def module(self) -> str:
         return self._module(self.smallest)
 
-    def drawn_at(self, workload: Workload, description: Description) -> Workload:
+    def draw_sizes(self, workload: Workload, description: Description) -> Workload:
         return workload
 
     def module_at(self, workload: Workload) -> str:
         return self._module(self._trace(workload))
 
-    def _trace(self, workload: Workload) -> Trace:
+    def _trace(self, workload: Workload) -> WorkloadTrace:
         wanted = tuple(workload.axes[self.names["axis", axis]] for axis in self.open_axes)
         if wanted not in self.by_axes:
             raise KernelError(
@@ -161,7 +161,7 @@ class Definitions:
             )
         return self.by_axes[wanted][0]
 
-    def _module(self, trace: Trace) -> str:
+    def _module(self, trace: WorkloadTrace) -> str:
         inputs = [
             [
                 name,
@@ -188,14 +188,14 @@ class Definitions:
             f"{n} = {value!r}\n" for n, value in facts.items()
         )
 
-    def _stored(self, trace: Trace) -> dict[str, str]:
+    def _stored(self, trace: WorkloadTrace) -> dict[str, str]:
         """The bytes of a workload's tensors from files, as base64. Raises KernelError."""
         sizes, stored, total = self.sizes(trace), {}, 0
         for name, source in trace.inputs.items():
             form = self.definition.inputs.get(name)
             if source.type != "safetensors" or form is None or form.shape is None:
                 continue
-            raw = stored_tensor(self._file(source.path or "", name), source.tensor_key or "", form, sizes, name)
+            raw = read_tensor(self._file(source.path or "", name), source.tensor_key or "", form, sizes, name)
             total += len(raw)
             if total > MOST_STORED_BYTES:
                 raise KernelError(
@@ -221,7 +221,7 @@ class Definitions:
 
     # --- the spec --------------------------------------------------------------------------------------------------
 
-    def described(self, answer: object) -> Description:
+    def check_answer(self, answer: object) -> Description:
         """Raises KernelError, also where what it takes and returns is not what the definition says."""
         found = checked_description(answer, self.path)
         sizes = self.sizes(self.smallest)
@@ -321,7 +321,7 @@ class Definitions:
         return (*said, *self.left_out)
 
 
-def _bytes(definition: Definition, sizes: dict[str, int]) -> int:
+def _bytes(definition: KernelDefinition, sizes: dict[str, int]) -> int:
     total = 0
     for form in (*definition.inputs.values(), *definition.outputs.values()):
         count = 1
@@ -343,5 +343,5 @@ def _spec_name(name: str) -> str:
     return (plain if re.match("[a-z]", plain) else f"p_{plain}")[:64].rstrip("_")
 
 
-def _summary(definition: Definition) -> str:
+def _summary(definition: KernelDefinition) -> str:
     return printable(" ".join((definition.description or "").split()), 200) or definition.name

@@ -27,7 +27,7 @@ from kernels.spec import (
     Spec,
     Tensor,
     Workload,
-    checked_values,
+    check_values,
 )
 
 MOST_BYTES = 4 << 20
@@ -54,17 +54,17 @@ def _drawable(text: str) -> str:
     """One of OWN_VALUES, or a distribution that needs no axis: the box knows of no axes."""
     if text not in OWN_VALUES and text.partition(":")[0] in (*AXIS_VALUES, *OWN_VALUES):
         raise ValueError(f"{text[:80]!r} is no distribution of a problem's input")
-    return text if text in OWN_VALUES else checked_values(text)
+    return text if text in OWN_VALUES else check_values(text)
 
 
-class Table(Frozen):
+class ValueTable(Frozen):
     """The values that an input's elements have, and how often."""
 
     values: tuple[float | int, ...] = Field(min_length=2, max_length=1 << 16)
     shares: tuple[Annotated[float, Field(ge=0, le=1)], ...]
 
     @model_validator(mode="after")
-    def _fits(self) -> Table:
+    def _fits(self) -> ValueTable:
         if len(self.shares) != len(self.values) or not 0.99 < sum(self.shares) < 1.01:
             raise ValueError("a table's shares must be as many as its values, and sum to one")
         return self
@@ -79,7 +79,7 @@ class Input(Frozen):
     """How it is drawn: one of OWN_VALUES, else distributions of kernels.spec.Values."""
     matters: bool
     """Whether another draw of it changes any output."""
-    table: Table | None = None
+    table: ValueTable | None = None
     """Of `among` where its values are few; else they are those of draws."""
 
 
@@ -95,7 +95,7 @@ ROW = 64
 """As in harness/farside/module_state.py."""
 
 
-class Entry(Frozen):
+class StateEntry(Frozen):
     """One parameter, buffer or attribute of the state, as the box says it: what is done with it is done there."""
 
     path: str = Field(max_length=1000)
@@ -110,7 +110,7 @@ class Entry(Frozen):
     def label(self) -> str:
         return ".".join(filter(None, (self.path, self.name)))[:80]
 
-    def asked(self) -> dict[str, Any]:
+    def describe_for_box(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -127,7 +127,7 @@ class Description(Frozen):
     """Other distributions with which its outputs stay finite."""
     returns: Any = None
     """The structure of what it returns (harness/farside/problem.py, `outline`)."""
-    state: tuple[Entry, ...] = Field(default=(), max_length=2000)
+    state: tuple[StateEntry, ...] = Field(default=(), max_length=2000)
     """What its calls change beside that (harness/farside/module_state.py)."""
     groups: tuple[tuple[Dtype, Annotated[int, Field(ge=1, le=2**34)]], ...] = Field(default=(), max_length=8)
     """(dtype, rows of ROW) of each tensor that the state travels in."""
@@ -164,7 +164,7 @@ def title(path: Path) -> Title:
 
 
 @dataclass(frozen=True)
-class File:
+class ProblemFile:
     """One problem's file, as kernels/importers says."""
 
     path: Path
@@ -179,8 +179,8 @@ class File:
     def files(self) -> tuple[Path, ...]:
         return (self.path,)
 
-    def described(self, answer: object) -> Description:
-        return described(answer, self.path)
+    def check_answer(self, answer: object) -> Description:
+        return check_description(answer, self.path)
 
     def spec(self, description: Description, token: str, *, most_bytes: int) -> Spec:
         try:
@@ -188,7 +188,7 @@ class File:
         except ValidationError as error:
             raise nonsense(self.path, error) from None
 
-    def drawn_at(self, workload: Workload, description: Description) -> Workload:
+    def draw_sizes(self, workload: Workload, description: Description) -> Workload:
         return workload.model_copy(update={"axes": {"lead": description.lead}, "held_out": False, "timed": True})
 
     def module_at(self, workload: Workload) -> str:
@@ -210,9 +210,9 @@ class File:
         return tuple(said)
 
 
-def read(path: Path) -> File:
+def read(path: Path) -> ProblemFile:
     """Raises KernelError."""
-    return File(path, text_of(path))
+    return ProblemFile(path, text_of(path))
 
 
 def text_of(path: Path) -> str:
@@ -223,7 +223,7 @@ def text_of(path: Path) -> str:
         raise KernelError(f"{path} cannot be read: {error}") from None
 
 
-def described(answer: object, path: Path) -> Description:
+def check_description(answer: object, path: Path) -> Description:
     if isinstance(answer, dict) and "unfit" in answer:
         raise KernelError(f"{path} is no problem that can be worked on: {str(answer['unfit'])[:500]}")
     try:

@@ -60,7 +60,7 @@ def problems(suite: str, levels: tuple[int, ...] = ()) -> list[Path]:
     return files
 
 
-def shuffled(files: list[Path], seed: int) -> list[Path]:
+def shuffle(files: list[Path], seed: int) -> list[Path]:
     """The files in an order drawn from the seed in which each folder (a level) is spread evenly, so that what was done of a
     campaign that ends early is a sample of all of it.
 

@@ -21,7 +21,7 @@ INSTALL = "pip install -e '.[datasets]' -c constraints.txt"
 MOST_ROWS = 10_000
 
 
-def is_one(suite: str) -> bool:
+def is_hugging_face(suite: str) -> bool:
     return suite.startswith(PREFIX)
 
 
@@ -30,7 +30,7 @@ def name(suite: str) -> str:
     return re.sub(r"[^\w.-]+", "-", suite.removeprefix(PREFIX).rstrip("/").rpartition("/")[2]).strip("-.") or "suite"
 
 
-def fetched(suite: str, into: Path) -> Path:
+def fetch(suite: str, into: Path) -> Path:
     """The folder of the data set's problem files, `into/level1/23_Softmax.py`; what is there already is not fetched again.
 
     `suite`: `hf:` and a name on the hub or a local folder that `datasets` can load. Raises KernelError.

@@ -46,6 +46,6 @@ def page(name: str) -> str:
     return (FOLDER / f"{name}.md").read_text().strip()
 
 
-def known(spec: Spec, device: DeviceFacts) -> str:
+def render_pages(spec: Spec, device: DeviceFacts) -> str:
     """All that is shown of them in a prompt."""
     return "\n\n".join(page(name) for name in names(spec, device))

@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from harness.records import Bound, light_by_cache
+from harness.records import Bound, sol_by_cache
 from harness.store import digest
 from kernels.spec import Workload
 from nodes.policies.replies import (
     REPLY_CHARS,
     CodeHeader,
-    Draft,
-    Unfit,
-    clipped,
+    ReplyDraft,
+    UnfitReply,
+    clip,
     edits_of,
     header_and_rest,
     new_source,
@@ -32,70 +32,70 @@ MOST_BYTES = 1 << 28
 MOST_NUMBERS = 12
 
 
-class AxisDraft(Draft):
+class AxisDraft(ReplyDraft):
     axis: str
     size: int = Field(gt=0, le=1 << 31)
 
 
-class WorkloadDraft(Draft):
+class WorkloadDraft(ReplyDraft):
     axes: list[AxisDraft]
     dtype: str
 
 
-class ValuesDraft(Draft):
+class ValuesDraft(ReplyDraft):
     tensor: str
     values: Literal["ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform"]
 
 
-class TestsDraft(Draft):
+class TestsDraft(ReplyDraft):
     """Workloads and value distributions to add to the suite."""
 
     workloads: list[WorkloadDraft]
     values: list[ValuesDraft]
-    reasons: Annotated[str, clipped(1000)]
+    reasons: Annotated[str, clip(1000)]
 
 
-class NumberDraft(Draft):
+class NumberDraft(ReplyDraft):
     name: str
     value: float
 
 
-class FindingDraft(Draft):
+class FindingDraft(ReplyDraft):
     """What bounds the kernel."""
 
     bound: Bound
-    summary: Annotated[str, clipped(1500)] = Field(min_length=1)
+    summary: Annotated[str, clip(1500)] = Field(min_length=1)
     numbers: list[NumberDraft]
     slow_workloads: list[str]
-    edit: Annotated[str, clipped(400)] = ""
+    edit: Annotated[str, clip(400)] = ""
     """The one change that these numbers ask for; empty where they ask for none."""
-    spec_doubt: Annotated[str, clipped(500)] = ""
+    spec_doubt: Annotated[str, clip(500)] = ""
 
 
-class PlanDraft(Draft):
-    title: Annotated[str, clipped(120)] = Field(min_length=1)
-    steps: list[Annotated[str, clipped(400)]] = Field(min_length=1, max_length=8)
-    rationale: Annotated[str, clipped(1500)]
+class PlanDraft(ReplyDraft):
+    title: Annotated[str, clip(120)] = Field(min_length=1)
+    steps: list[Annotated[str, clip(400)]] = Field(min_length=1, max_length=8)
+    rationale: Annotated[str, clip(1500)]
     expected_speedup: float | None = Field(gt=0, le=1000, allow_inf_nan=False)
     base: str
     """Hash (its first 12 digits) of the source to start from; empty for the incumbent."""
 
 
-class PlansDraft(Draft):
+class PlansDraft(ReplyDraft):
     """Plans for this round, each a different change."""
 
     plans: list[PlanDraft]
-    nothing_left: Annotated[str, clipped(500)]
+    nothing_left: Annotated[str, clip(500)]
     """Why there is nothing left to try; empty where there are plans."""
-    spec_doubt: Annotated[str, clipped(500)] = ""
+    spec_doubt: Annotated[str, clip(500)] = ""
     """Why the operation needs fewer bytes or operations than stated; empty where it does not."""
 
 
-class ReviewDraft(Draft):
+class ReviewDraft(ReplyDraft):
     """Whether this may go on."""
 
     agrees: bool
-    reason: Annotated[str, clipped(1500)]
+    reason: Annotated[str, clip(1500)]
     """What is wrong, where, and what would mend it; empty where you agree."""
 
 
@@ -145,7 +145,7 @@ def tests(reply: str, request: TesterRequest) -> TesterAnswer:
         sizes = {one.axis: one.size for one in proposed.axes}
         if set(sizes) != set(spec.axes):
             given = ", ".join(str(one.axis)[:40] for one in proposed.axes[:8]) or "none"
-            raise Unfit(f"workloads: the axes must be exactly {', '.join(spec.axes)}; one has {given}")
+            raise UnfitReply(f"workloads: the axes must be exactly {', '.join(spec.axes)}; one has {given}")
         try:
             workload = Workload.model_validate(
                 {
@@ -160,15 +160,15 @@ def tests(reply: str, request: TesterRequest) -> TesterAnswer:
             spec.model_validate({**known_spec, "workloads": [*known_spec["workloads"], workload.model_dump()]})
             size_bytes = spec.read_bytes(workload) + spec.write_bytes(workload)
         except ValidationError as error:
-            raise Unfit(f"workloads: {error.errors()[0]['msg']}") from None
+            raise UnfitReply(f"workloads: {error.errors()[0]['msg']}") from None
         if size_bytes > MOST_BYTES:
-            raise Unfit(f"workloads: {workload.label} takes {size_bytes} bytes; at most {MOST_BYTES}")
+            raise UnfitReply(f"workloads: {workload.label} takes {size_bytes} bytes; at most {MOST_BYTES}")
         added[workload.label] = workload
     values: dict[str, tuple[str, ...]] = {}
     floating = {t.name: t for t in spec.inputs if t.dtype == "T" or t.dtype.startswith(("float", "bfloat"))}
     for extra in draft.values:
         if extra.tensor not in floating:
-            raise Unfit(
+            raise UnfitReply(
                 f"values: {extra.tensor!r} is no floating-point input (those are {', '.join(floating) or 'none'})"
             )
         if extra.values not in (*floating[extra.tensor].values, *values.get(extra.tensor, ())):
@@ -179,11 +179,11 @@ def tests(reply: str, request: TesterRequest) -> TesterAnswer:
 # The profiler --------------------------------------------------------------------------------------------------------
 
 
-def measured_finding(request: ProfilerRequest) -> Finding:
+def compute_finding(request: ProfilerRequest) -> Finding:
     """What the timings say by arithmetic alone; the part of a finding that no model is asked for."""
     shares = {(t.workload.label, t.cache): t.light_fraction for t in request.timings if t.light_fraction is not None}
     numbers: dict[str, float] = {}
-    for cache, mean in light_by_cache(request.timings).items():
+    for cache, mean in sol_by_cache(request.timings).items():
         numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
     if request.timings:
         numbers["speedup"] = round(statistics.geometric_mean([t.speedup.median for t in request.timings]), 4)
@@ -221,7 +221,7 @@ _NUMBER_NAME = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
 def finding(reply: str, request: ProfilerRequest) -> Finding:
     """The model's words beside the measured figures; where both name a figure, the measured one stays."""
     draft = read_draft(reply, FindingDraft)
-    measured = measured_finding(request)
+    measured = compute_finding(request)
     named = {n.name: n.value for n in draft.numbers if _NUMBER_NAME.match(n.name) and math.isfinite(n.value)}
     labels = {timing.workload.label for timing in request.timings}
     slow = tuple(dict.fromkeys(label for label in draft.slow_workloads if label in labels))
@@ -247,7 +247,7 @@ def plan_of(draft: PlanDraft, request: PlannerRequest) -> Plan:
     if wanted:
         found = [name for name in {request.incumbent, *request.sources} if len(wanted) >= 8 and name.startswith(wanted)]
         if len(found) != 1:
-            raise Unfit(
+            raise UnfitReply(
                 f"base: {wanted[:64]!r} is not the hash of a source that passed; leave it empty for the incumbent"
             )
         base = found[0]
@@ -265,7 +265,7 @@ def plan_of(draft: PlanDraft, request: PlannerRequest) -> Plan:
 def _refuse_repeats(plan: Plan, request: PlannerRequest) -> None:
     for attempt in request.attempts:
         if (attempt.plan.id, attempt.plan.base) == (plan.id, plan.base):
-            raise Unfit(
+            raise UnfitReply(
                 f"the plan {plan.title!r} was tried from the same source in round {attempt.round}: {attempt.outcome}"
             )
 
@@ -274,12 +274,12 @@ def plans(reply: str, request: PlannerRequest, allowed_steps: Iterable[str] | No
     """At most `width` different plans; none only where the model says why nothing is left to try."""
     draft = read_draft(reply, PlansDraft)
     if not draft.plans and not draft.nothing_left:
-        raise Unfit("plans: give at least one plan, or say in nothing_left why there is none")
+        raise UnfitReply("plans: give at least one plan, or say in nothing_left why there is none")
     unique: dict[str, Plan] = {}
     for proposed in draft.plans:
         plan = plan_of(proposed, request)
         if allowed_steps is not None and (unknown := [step for step in plan.steps if step not in allowed_steps]):
-            raise Unfit(f"steps: {unknown[0][:80]!r} is not the name of a rewrite")
+            raise UnfitReply(f"steps: {unknown[0][:80]!r} is not the name of a rewrite")
         _refuse_repeats(plan, request)
         unique.setdefault(plan.id, plan.model_copy(update={"spec_doubt": draft.spec_doubt}))
     return tuple(unique.values())[: request.width]
@@ -288,14 +288,14 @@ def plans(reply: str, request: PlannerRequest, allowed_steps: Iterable[str] | No
 def review(reply: str) -> Review:
     draft = read_draft(reply, ReviewDraft)
     if not draft.agrees and not draft.reason.strip():
-        raise Unfit("reason: say what is wrong and what would mend it, or agree")
+        raise UnfitReply("reason: say what is wrong and what would mend it, or agree")
     return Review(agrees=draft.agrees, reason=draft.reason)
 
 
 def code(reply: str, base: str) -> tuple[str, str]:
     """(new source, notes); the source is "" where the model says that the plan cannot be carried out."""
     if len(reply) > REPLY_CHARS:
-        raise Unfit(f"the answer is longer than {REPLY_CHARS} characters")
+        raise UnfitReply(f"the answer is longer than {REPLY_CHARS} characters")
     header, rest = header_and_rest(reply, CodeHeader)
     if header.format == "none":
         return "", header.notes or "the model gave no reason"
@@ -311,16 +311,16 @@ def whole_file(reply: str) -> str:
     """The file in an answer that gives it whole; "" where it does not, or has none that can be used."""
     try:
         return code(reply, "")[0]
-    except Unfit:
+    except UnfitReply:
         return ""
 
 
-def edits_made(reply: str, base: str) -> str:
+def apply_edits(reply: str, base: str) -> str:
     """What `base` is after the edits of an answer; "" where it has none, or they do not fit."""
     try:
         edits = bool(base) and bool(edits_of(reply))
         return code(reply, base)[0] if edits else ""
-    except Unfit:
+    except UnfitReply:
         return ""
 
 
@@ -330,10 +330,10 @@ def edits_made(reply: str, base: str) -> str:
 def single(reply: str, request: PlannerRequest) -> tuple[Plan, str]:
     """(plan, new source): all that one round of the single agent is. Its plan starts from the incumbent."""
     if len(reply) > REPLY_CHARS:
-        raise Unfit(f"the answer is longer than {REPLY_CHARS} characters")
+        raise UnfitReply(f"the answer is longer than {REPLY_CHARS} characters")
     header, rest = header_and_rest(reply, SingleHeader)
     if header.format == "none":
-        raise Unfit("format none is not possible here: give the change as a file or as edits")
+        raise UnfitReply("format none is not possible here: give the change as a file or as edits")
     plan = plan_of(header.plan.model_copy(update={"base": ""}), request)
     _refuse_repeats(plan, request)
     return plan, new_source(header, rest, request.source)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from nodes.options import ROLES, Chat, Limits, Role
 from nodes.policies import answers
 from nodes.policies.budget import Budget, BudgetEnded
-from nodes.policies.connection import Connection, Tools, estimated_tokens
+from nodes.policies.connection import Connection, Tools, estimate_tokens
 from nodes.policies.model import Agents, ModelPolicy, Say, silent
 from nodes.policies.prices import Prices
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
@@ -159,7 +159,7 @@ class ChatPolicy(ModelPolicy):
         most_tokens = SINGLE_TOKENS if self.agents == "single" and question.role == "planner" else 0
         most_tokens = max(most_tokens, self._answer_tokens[question.role]) * question.times
         began = time.monotonic()
-        with self._budget.call(question.role, estimated_tokens(sent_bytes), most_tokens, price) as call:
+        with self._budget.call(question.role, estimate_tokens(sent_bytes), most_tokens, price) as call:
             reply = self._connection.ask(
                 model, whole, schema, most_tokens, effort=self.asked.effort.get(question.role, ""), tools=tools
             )
@@ -169,7 +169,7 @@ class ChatPolicy(ModelPolicy):
                 self._once_said("usage", f"{model}'s server reports no usage: tokens are estimated from the bytes")
             text = scrub(reply.text)
             calls = tuple(call.model_copy(update={"arguments": scrub(call.arguments)}) for call in reply.calls)
-            made = answers.edits_made(text, question.base)
+            made = answers.apply_edits(text, question.base)
             reply = reply.model_copy(update={"text": text, "calls": calls, "made": made})
             self.transcript.append(
                 Exchange(

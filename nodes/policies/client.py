@@ -31,7 +31,7 @@ from nodes.roles import (
     Usage,
 )
 from nodes.workbench.arguments import SubmitArguments
-from nodes.workbench.bench import Found
+from nodes.workbench.bench import ToolResult
 
 SUBMIT, FINISH = "submit", "finish"
 
@@ -78,21 +78,21 @@ class ClientPolicy:
         return {}
 
     def _of(self, round_: int) -> Exchange | None:
-        return next((e for e in self.ended() if e.question.facts["round"] == str(round_)), None)
+        return next((e for e in self.list_submissions() if e.question.facts["round"] == str(round_)), None)
 
-    def ended(self) -> list[Exchange]:
+    def list_submissions(self) -> list[Exchange]:
         """Submissions, and the end, in their order."""
         return [e for e in self.transcript.exchanges() if e.question.facts.get("step") in (SUBMIT, FINISH)]
 
-    def called(self) -> list[Exchange]:
+    def list_calls(self) -> list[Exchange]:
         """All calls of tools, in their order."""
         return [e for e in self.transcript.exchanges() if "tool" in e.question.facts]
 
     # --- what the client did ------------------------------------------------------------------------------------
 
-    def keep_call(self, client: str, round_: int, tool: str, arguments: str, found: Found) -> None:
+    def keep_call(self, client: str, round_: int, tool: str, arguments: str, found: ToolResult) -> None:
         """One call of a tool and what it said, for the report and for what is left of the limits."""
-        number = str(len(self.called()) + 1)
+        number = str(len(self.list_calls()) + 1)
         facts = {"step": f"tool {tool}", "tool": tool, "round": str(round_), "turn": number}
         facts |= {"candidate": found.candidate, "seconds": f"{found.seconds:.3f}"}
         self._append(client, arguments, found.text, facts, found.seconds)

@@ -25,9 +25,9 @@ from pydantic import Field, SecretStr
 
 from kernels.spec import Frozen
 from nodes.options import Chat
-from nodes.policies.transcript import Finish, Message, Reply, Rung
+from nodes.policies.transcript import Finish, Message, OutputMode, Reply
 from nodes.policies.trim import printable
-from nodes.policies.wire import Expired, NotStreamed, Page, Request, proxy_of
+from nodes.policies.wire import Expired, NoJsonAnswer, NotStreamed, Request, proxy_of
 from nodes.roles import PolicyPaused, ToolCall
 from nodes.spans import span
 
@@ -39,7 +39,7 @@ Interface = Literal["chat", "responses"]
 Tools = Sequence[dict[str, Any]]
 """Each {"type": "function", "function": {"name", "description", "parameters"}}."""
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
-RUNGS: tuple[Rung, ...] = ("json_schema", "function_calling", "text")
+OUTPUT_MODES: tuple[OutputMode, ...] = ("json_schema", "function_calling", "text")
 KEPT_CHARS = 1_000_000
 """What is kept of a reply; the parser refuses a shorter one already."""
 
@@ -182,16 +182,16 @@ class Connection:
     def _ask(self, asked: _Asked) -> Reply:
         model, schema = asked.model, asked.schema
         with self._lock:
-            rung = self._rungs.get(model, 0) if schema else RUNGS.index("text")
+            rung = self._rungs.get(model, 0) if schema else OUTPUT_MODES.index("text")
         while True:
             try:
-                reply = self._patiently(asked, RUNGS[rung])
+                reply = self._patiently(asked, OUTPUT_MODES[rung])
                 break
             except _Trouble as trouble:
                 sentence = ""
                 if self._can_do_without(trouble, asked):
                     pass
-                elif trouble.shape and schema and rung + 1 < len(RUNGS):
+                elif trouble.shape and schema and rung + 1 < len(OUTPUT_MODES):
                     rung += 1
                 else:
                     sentence, refused = self.scrub(trouble.sentence), trouble.shape and bool(asked.tools)
@@ -203,12 +203,14 @@ class Connection:
                 self._rungs[model] = max(rung, self._rungs.get(model, 0))
         return reply
 
-    def lower(self, model: str, rung: Rung) -> None:
+    def lower(self, model: str, rung: OutputMode) -> None:
         """The server took a schema at that rung, and the model answered in prose: ask one rung lower from now on."""
         with self._lock:
-            self._rungs[model] = max(self._rungs.get(model, 0), min(RUNGS.index(rung) + 1, len(RUNGS) - 1))
+            self._rungs[model] = max(
+                self._rungs.get(model, 0), min(OUTPUT_MODES.index(rung) + 1, len(OUTPUT_MODES) - 1)
+            )
 
-    def _patiently(self, asked: _Asked, rung: Rung) -> Reply:
+    def _patiently(self, asked: _Asked, rung: OutputMode) -> Reply:
         began, attempt = time.monotonic(), 1
         self._say("asking", f"{asked.model} at {self.host}")
         while True:
@@ -261,7 +263,7 @@ class Connection:
             stream_usage="stream" not in without and "usage" not in without and self.interface == "chat",
         )
 
-    def _once(self, asked: _Asked, rung: Rung) -> Reply:
+    def _once(self, asked: _Asked, rung: OutputMode) -> Reply:
         import openai
 
         request = Request(timeout_s=self.retries.timeout_s, total_s=self.retries.answer_s, proxied=bool(self.proxy))
@@ -290,7 +292,7 @@ class Connection:
             if request.got_page and status < 500 and status not in {401, 403, 407, 408, 429}:
                 raise self._page() from None
             raise self._trouble(error, asked.model) from None
-        except Page:
+        except NoJsonAnswer:
             raise self._page() from None
         except Expired:
             raise _Trouble(
@@ -426,7 +428,7 @@ def _called(answer: AIMessage) -> tuple[ToolCall, ...]:
     )
 
 
-def _read(answer: AIMessage, rung: Rung, sent_bytes: int, tools: bool) -> Reply:
+def _read(answer: AIMessage, rung: OutputMode, sent_bytes: int, tools: bool) -> Reply:
     """Text, ending and usage of an answer from either interface."""
     text: str = str(answer.text)
     if tools:
@@ -454,7 +456,7 @@ def _read(answer: AIMessage, rung: Rung, sent_bytes: int, tools: bool) -> Reply:
         counts = (max(usage["input_tokens"], 0), max(usage["output_tokens"], 0))
     else:
         said_bytes = len(text.encode(errors="replace")) + sum(len(call.arguments.encode()) for call in calls)
-        counts = (estimated_tokens(sent_bytes), estimated_tokens(said_bytes))
+        counts = (estimate_tokens(sent_bytes), estimate_tokens(said_bytes))
     return Reply(
         text=_kept(text),
         calls=calls,
@@ -472,6 +474,6 @@ def _kept(text: str) -> str:
     return text[:KEPT_CHARS].encode(errors="replace").decode()
 
 
-def estimated_tokens(size_bytes: int) -> int:
+def estimate_tokens(size_bytes: int) -> int:
     """Source code runs to 3 to 4 bytes a token; 3 errs towards too many."""
     return -(-size_bytes // 3)

@@ -18,7 +18,7 @@ from nodes.options import Role
 from nodes.policies import answers, turns
 from nodes.policies.connection import NoTools, Tools, in_words
 from nodes.policies.render import render
-from nodes.policies.replies import Unfit, without_thinking
+from nodes.policies.replies import UnfitReply, without_thinking
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.roles import (
     Asking,
@@ -123,7 +123,7 @@ class ModelPolicy(ABC):
                 continue
             try:
                 return read(reply.text)
-            except Unfit as unfit:
+            except UnfitReply as unfit:
                 problem = str(unfit)
                 if schema and "{" not in reply.text:
                     self._rejected(question, reply)
@@ -163,13 +163,13 @@ class ModelPolicy(ABC):
 
     def profiler(self, request: ProfilerRequest) -> Finding:
         if self.agents == "single":
-            return answers.measured_finding(
+            return answers.compute_finding(
                 request
             )  # the single agent judges the figures in the same answer as it codes
         facts = _facts("finding", request) | {"source": digest(request.source), "round": str(request.round or "")}
         prompt = self._render(
             "profiler", request, source=request.source, timings=request.timings, probes=request.probes,
-            measured=answers.measured_finding(request),
+            measured=answers.compute_finding(request),
         )  # fmt: skip
         try:
             return self._converse(
@@ -177,7 +177,7 @@ class ModelPolicy(ABC):
             )  # fmt: skip
         except Unusable as unusable:
             self._say("no answer", f"{unusable}; the finding holds the measured figures only")
-            return answers.measured_finding(request)
+            return answers.compute_finding(request)
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         if self.agents == "single":
@@ -310,7 +310,7 @@ class ModelPolicy(ABC):
         )  # fmt: skip
         told = self._told(request)
         alone = {"agents": "single"} if self.agents == "single" else {}
-        before, new = turns.said(prompt, tuple(told))
+        before, new = turns.split_messages(prompt, tuple(told))
         question = Question(
             role="coder", messages=new, wants=turns.WANTS, after=told[-1].name if told else "",
             facts=turns.facts(_facts("turn", coded) | self._writer(coded) | alone, request),
@@ -381,7 +381,7 @@ class ModelPolicy(ABC):
             if exchange.question.facts.get("step") == "single":
                 try:
                     plan, source = answers.single(exchange.reply.text, asked)
-                except Unfit:
+                except UnfitReply:
                     continue
                 if plan.id == request.plan.id:
                     return source

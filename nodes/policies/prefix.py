@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nodes.policies.transcript import Exchange
 
 
-def shared(one: str, other: str) -> int:
+def count_shared(one: str, other: str) -> int:
     """Characters at the beginning of both."""
     low, high = 0, min(len(one), len(other))
     while low < high:
@@ -35,6 +35,6 @@ def cacheable(exchanges: Sequence[Exchange]) -> tuple[int, int]:
             kept += past
             continue
         known = before.setdefault(exchange.model, [])
-        kept += max((shared(said, earlier) for earlier in known), default=0)
+        kept += max((count_shared(said, earlier) for earlier in known), default=0)
         known.append(said)
     return kept, total

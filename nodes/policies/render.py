@@ -18,11 +18,11 @@ from harness.store import digest
 from harness.timing import comparison
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
 from nodes import ledger
-from nodes.knowledge import known
-from nodes.ledger import Trial
+from nodes.knowledge import render_pages
+from nodes.ledger import LedgerEntry
 from nodes.lesson import Lesson
 from nodes.policies.transcript import Message
-from nodes.policies.trim import printable, trimmed
+from nodes.policies.trim import printable, trim
 from nodes.rewrites import catalog
 from nodes.roles import Attempt
 
@@ -169,13 +169,13 @@ def roof_lines(device: DeviceFacts) -> list[str]:
     return found
 
 
-def explained(step: str) -> str:
+def explain_step(step: str) -> str:
     """A plan's step; where it is the name of a rewrite (the rules planned it), with what that rewrite should do."""
     rewrite = catalog().get(step)
     return f"{step}: {rewrite.expected}" if rewrite else step
 
 
-def ledger_rows(trials: Sequence[Trial], attempts: Sequence[Attempt]) -> list[str]:
+def ledger_rows(trials: Sequence[LedgerEntry], attempts: Sequence[Attempt]) -> list[str]:
     return ledger.rows(trials, attempts, LEDGER_SOURCES)
 
 
@@ -208,18 +208,18 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         data=data,
-        trimmed=trimmed,
+        trimmed=trim,
         short=lambda name: name[:SHORT],
         named=lambda source: digest(source)[:SHORT],
         percent=lambda share: f"{100 * share:.0f} %",
-        explained=explained,
+        explained=explain_step,
         timing_table=timing_table,
         lessons=lessons,
         readings=readings,
         device_lines=device_lines,
         roof_lines=roof_lines,
     )
-    environment.globals |= {"difference": difference, "known": known, "ledger_rows": ledger_rows}
+    environment.globals |= {"difference": difference, "known": render_pages, "ledger_rows": ledger_rows}
     return environment
 
 
@@ -257,7 +257,7 @@ def knowledge(spec: Spec, device: DeviceFacts) -> str:
     return _parts(spec, device, "knowledge")
 
 
-def described(spec: Spec, device: DeviceFacts) -> str:
+def describe_kernel(spec: Spec, device: DeviceFacts) -> str:
     """The operation, the device and what a candidate is, as the prompts say it. Without what is held out."""
     return _parts(spec, device, "operation", "suite", "contract")
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from nodes.options import Role
 from nodes.policies import answers
-from nodes.policies.answers import measured_finding
+from nodes.policies.answers import compute_finding
 from nodes.policies.connection import Tools
 from nodes.policies.model import ModelPolicy, silent
 from nodes.policies.replies import as_file
@@ -82,7 +82,7 @@ class ReplayPolicy(ModelPolicy):
             if here in map(_moment, found) or here not in map(_moment, planned):
                 raise
             self._say("replay", f"no finding was recorded in round {request.round}; it holds the measured figures only")
-            return measured_finding(request)
+            return compute_finding(request)
 
     def _lasts(self, request: PlannerRequest) -> bool:
         return self._lasting and super()._lasts(request)
@@ -115,7 +115,7 @@ class ReplayPolicy(ModelPolicy):
                 if found is None:
                     raise ReplayMismatch(self._why(question, problem))
                 self._used.add(found.key)
-                made = answers.edits_made(found.reply.text, question.base) or found.reply.made
+                made = answers.apply_edits(found.reply.text, question.base) or found.reply.made
                 copy = found.model_copy(
                     update={
                         "reply": found.reply.model_copy(update={"made": made}),
@@ -132,7 +132,7 @@ class ReplayPolicy(ModelPolicy):
 
     def _fitted(self, question: Question, reply: Reply) -> Reply:
         """The answer; where its edits do not fit the source here, as after another search of open integers, their file."""
-        if not (question.base and reply.made) or answers.edits_made(reply.text, question.base):
+        if not (question.base and reply.made) or answers.apply_edits(reply.text, question.base):
             return reply
         self._say(
             "replay", f"{_place(question)}: its edits do not fit the source here; the file that they made is taken"

@@ -1,6 +1,6 @@
 """The text of a reply: its JSON, its code, its edits. Everything here is hostile until it parsed.
 
-`Unfit` says in one sentence, to the model, what is wrong; the caller asks again. Nothing in a reply is ever used as a
+`UnfitReply` says in one sentence, to the model, what is wrong; the caller asks again. Nothing in a reply is ever used as a
 path, a command or a format string.
 """
 
@@ -22,30 +22,30 @@ REPLY_CHARS = 400_000
 SOURCE_BYTES = 256_000
 
 
-class Unfit(ValueError):
+class UnfitReply(ValueError):
     """The answer cannot be used; the message tells the model why."""
 
 
-def clipped(limit: int) -> AfterValidator:
+def clip(limit: int) -> AfterValidator:
     # Long prose is cut rather than asked for again: another answer would cost more than the words are worth.
     return AfterValidator(lambda text: " ".join(text.split())[:limit])
 
 
-class Draft(BaseModel):
+class ReplyDraft(BaseModel):
     """Base of what a model writes: fields that nobody asked for are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class CodeHeader(Draft):
+class CodeHeader(ReplyDraft):
     """The JSON before the code."""
 
     format: Literal["file", "edit", "none"]
-    notes: Annotated[str, clipped(1000)] = ""
-    spec_doubt: Annotated[str, clipped(500)] = ""
+    notes: Annotated[str, clip(1000)] = ""
+    spec_doubt: Annotated[str, clip(500)] = ""
 
 
-Drafted = TypeVar("Drafted", bound=Draft)
+Drafted = TypeVar("Drafted", bound=ReplyDraft)
 
 
 THINKING = ("think", "thinking", "reasoning")
@@ -83,7 +83,7 @@ def json_text(reply: str, names: Collection[str] = ()) -> str:
     Where nothing parses, what stands between the outermost braces, so that the error can say what is wrong with it.
     """
     if len(reply) > REPLY_CHARS:
-        raise Unfit(f"the answer is longer than {REPLY_CHARS} characters")
+        raise UnfitReply(f"the answer is longer than {REPLY_CHARS} characters")
     text = without_thinking(reply)
     if text.startswith("{") and text.endswith("}"):
         return text
@@ -92,22 +92,22 @@ def json_text(reply: str, names: Collection[str] = ()) -> str:
         return max(found, key=lambda one: one[0])[1]
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end < start:
-        raise Unfit("the answer holds no JSON object")
+        raise UnfitReply("the answer holds no JSON object")
     return text[start : end + 1]
 
 
 def read_draft(reply: str, draft: type[Drafted]) -> Drafted:
-    return validated(json_text(reply, draft.model_fields), draft)
+    return validate(json_text(reply, draft.model_fields), draft)
 
 
-def validated(text: str, draft: type[Drafted]) -> Drafted:
+def validate(text: str, draft: type[Drafted]) -> Drafted:
     try:
         return draft.model_validate_json(text)
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc'])) or 'the JSON'}: {e['msg']}" for e in error.errors()[:4]]
-        raise Unfit("; ".join(wrong)) from None
+        raise UnfitReply("; ".join(wrong)) from None
     except RecursionError:
-        raise Unfit("the JSON is nested too deeply") from None
+        raise UnfitReply("the JSON is nested too deeply") from None
 
 
 # The coder -----------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _lines(text: str) -> list[str]:
 _FENCE = re.compile(r"^(?P<ticks>`{3,})[ \t]*(?P<language>[\w+#-]*)(?:[\s:.{][^`]*)?$")
 
 
-def fenced_blocks(text: str) -> list[tuple[str, str]]:
+def find_fenced_blocks(text: str) -> list[tuple[str, str]]:
     """Fenced blocks as (language, text without the fences)."""
     blocks: list[tuple[str, str]] = []
     opened: tuple[str, str] | None = None
@@ -137,7 +137,7 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
         else:
             inner.append(line)
     if opened is not None and inner:
-        raise Unfit("a fenced block is not closed")
+        raise UnfitReply("a fenced block is not closed")
     return blocks
 
 
@@ -152,11 +152,11 @@ def header_and_rest(text: str, draft: type[Drafted]) -> tuple[Drafted, str]:
             before, rest = text[:begin].rstrip(), text[end:].lstrip()
             if before.endswith(("```json", "```")) and rest.startswith("```"):
                 _, _, rest = rest.partition("\n")  # the closing fence of the header's own block
-            return validated(text[begin:end], draft), rest
+            return validate(text[begin:end], draft), rest
     required = any(field.is_required() for name, field in draft.model_fields.items() if name != "format")
     if not required and (edits_of(text) or _files(text)):
-        return validated(json.dumps({"format": "edit" if edits_of(text) else "file"}), draft), text
-    raise Unfit('the answer must begin with the JSON header, such as {"format": "file", "notes": "..."}')
+        return validate(json.dumps({"format": "edit" if edits_of(text) else "file"}), draft), text
+    raise UnfitReply('the answer must begin with the JSON header, such as {"format": "file", "notes": "..."}')
 
 
 def as_file(reply: str, source: str) -> str:
@@ -185,13 +185,13 @@ def edits_of(text: str) -> list[tuple[str, str]]:
             found.append(("\n".join(search), "\n".join(replacement)))
             state = "outside"
         elif state != "outside" and _SEARCH.match(mark):
-            raise Unfit("a SEARCH block begins inside another")
+            raise UnfitReply("a SEARCH block begins inside another")
         elif state == "search":
             search.append(line)
         elif state == "replacement":
             replacement.append(line)
     if state != "outside":
-        raise Unfit("the last SEARCH/REPLACE block is not finished")
+        raise UnfitReply("the last SEARCH/REPLACE block is not finished")
     return found
 
 
@@ -230,19 +230,19 @@ def _found(source: str, search: str) -> str:
     return "\n".join(lines[places[0] : places[0] + len(wanted)]) if len(places) == 1 else search
 
 
-def edited(source: str, edits: list[tuple[str, str]]) -> str:
+def apply_edits(source: str, edits: list[tuple[str, str]]) -> str:
     """The source after the edits, one after another; each search text must occur exactly once at its turn.
 
     Spaces at the ends of lines need not be right where without them it is plain which lines are meant.
     """
     for number, (search, replacement) in enumerate(edits, start=1):
         if not search.strip():
-            raise Unfit(f"edit {number}: the search text is empty")
+            raise UnfitReply(f"edit {number}: the search text is empty")
         search = _found(source, search)
         count = source.count(search)
         if count != 1:
             first = search.strip().splitlines()[0][:80]
-            raise Unfit(
+            raise UnfitReply(
                 f"edit {number}: the search text (it begins {first!r}) occurs {count} times in the source; "
                 f"it must occur exactly once, copied with its exact spaces{_where(source, search)}"
             )
@@ -257,7 +257,7 @@ PYTHON = {"python", "py", "python3"}
 
 def _files(text: str, base: str = "") -> list[str]:
     """Fenced blocks that may be the whole file: those of the base's language where there are any, never a header."""
-    blocks = [(language, block) for language, block in fenced_blocks(text) if not _is_json(language, block)]
+    blocks = [(language, block) for language, block in find_fenced_blocks(text) if not _is_json(language, block)]
     python = bool(base) and is_python(base)
     mine = [block for language, block in blocks if language in (PYTHON if python else NATIVE)]
     if not mine and not base:  # the first draft of a problem
@@ -279,15 +279,19 @@ def _check_open(source: str, base: str) -> None:
     found, before = tunables(source), set(tunables(base))
     for one in found:
         if one not in before and one.value not in one.choices:
-            raise Unfit(f"{one.name} is {one.value}, which is none of its choices ({', '.join(map(str, one.choices))})")
+            raise UnfitReply(
+                f"{one.name} is {one.value}, which is none of its choices ({', '.join(map(str, one.choices))})"
+            )
     searched = [one for one in found if len(one.choices) > 1]
     known = {one.name for one in before}
     if len(searched) > MOST_OPEN and not {one.name for one in searched} <= known:
         names = ", ".join(one.name for one in searched)
-        raise Unfit(f"{len(searched)} integers are left open ({names}); leave open the {MOST_OPEN} that matter most")
+        raise UnfitReply(
+            f"{len(searched)} integers are left open ({names}); leave open the {MOST_OPEN} that matter most"
+        )
     meant = [line for line in _MEANT_OPEN.findall(source) if line not in base and not tunables(line)]
     if meant:
-        raise Unfit(
+        raise UnfitReply(
             f"{meant[0].strip()[:120]!r} leaves nothing open: the form is `#define NAME 256  // tune: 64 128 256`, a name in "
             "capitals, integers with spaces between them, nothing behind"
         )
@@ -297,27 +301,27 @@ def new_source(header: CodeHeader, rest: str, base: str) -> str:
     """The whole new source that a file or edit answer describes. What stands there counts, whichever its header names."""
     edits = edits_of(rest)
     if edits:
-        source = edited(base.replace("\r\n", "\n"), edits)
+        source = apply_edits(base.replace("\r\n", "\n"), edits)
     else:
         blocks = _files(rest, base)
         if header.format == "edit" and not blocks:
-            raise Unfit("format edit: there is no SEARCH/REPLACE block after the header")
+            raise UnfitReply("format edit: there is no SEARCH/REPLACE block after the header")
         if len(blocks) != 1:
-            raise Unfit(
+            raise UnfitReply(
                 f"format file: give exactly one fenced block with the whole file after the header, not {len(blocks)}"
             )
         source = blocks[0].rstrip() + "\n"
     if len(source.encode(errors="replace")) > SOURCE_BYTES:
-        raise Unfit(f"the file is longer than {SOURCE_BYTES} bytes")
+        raise UnfitReply(f"the file is longer than {SOURCE_BYTES} bytes")
     if not source.strip() or "\x00" in source:
-        raise Unfit("the file is empty or holds NUL bytes")
+        raise UnfitReply("the file is empty or holds NUL bytes")
     if source.strip() == base.strip():
-        raise Unfit("the file is the same as before; make the change of the plan")
+        raise UnfitReply("the file is the same as before; make the change of the plan")
     try:
         source.encode()
         _check_open(source, base)
-    except Unfit:
+    except UnfitReply:
         raise
     except ValueError as error:
-        raise Unfit(str(error)) from None
+        raise UnfitReply(str(error)) from None
     return source

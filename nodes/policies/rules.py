@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 
 from harness.backends import model_new
 from harness.judge.tunables import structure
-from harness.records import Bound, DeviceFacts, Outcome, Timing, light_by_cache
+from harness.records import Bound, DeviceFacts, Outcome, Timing, sol_by_cache
 from harness.store import digest
 from harness.timing import comparison
 from kernels.spec import Device, Spec, Workload, expression
@@ -126,7 +126,7 @@ class RulesPolicy:
         slow = tuple(
             dict.fromkeys(f"{t.workload.label} {t.cache}" for t in ranked if (t.light_fraction or 0) < AT_THE_LIMIT)
         )[:4]
-        for cache, mean in light_by_cache(timings).items():
+        for cache, mean in sol_by_cache(timings).items():
             numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
         bound = _bound(request, fraction)
         return Finding(
@@ -140,7 +140,7 @@ class RulesPolicy:
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         search = _Search(_of_native(request) if request.spec.problem else request)
-        rewritten = (search.plan(proposal) for proposal in search.ranked())
+        rewritten = (search.plan(proposal) for proposal in search.rank())
         return tuple(itertools.islice(itertools.chain(_compile_plans(request), rewritten), request.width))
 
     def reviewer(self, request: ReviewRequest) -> Review:
@@ -191,7 +191,7 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
     tried = [*(a.plan for a in request.attempts), *(o.plan for o in request.objections)]
     if not request.reference or any(compiling.STEP in plan.steps for plan in tried):
         return
-    if compiling.compiled(request.spec, request.reference, request.device)[0]:
+    if compiling.compile_kernel(request.spec, request.reference, request.device)[0]:
         why = "written anew from what reference.py computes, its numbers left to the search"
         yield Plan(
             id=digest(compiling.STEP, request.reference)[:12], title=compiling.STEP, steps=(compiling.STEP,), rationale=why,
@@ -202,7 +202,7 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
 def _compiled(request: CoderRequest) -> CoderAnswer:
     if request.repair:
         return CoderAnswer(reason="the compiler has one text for a reference, and it failed")
-    source, reason = compiling.compiled(request.spec, request.reference, request.device)
+    source, reason = compiling.compile_kernel(request.spec, request.reference, request.device)
     return CoderAnswer(source=source, reason=reason or request.plan.title)
 
 
@@ -250,7 +250,7 @@ def _texts(steps: list[str], start: str, facts: Facts) -> dict[str, str]:
     """What each step that applies makes of the text."""
     found: dict[str, str] = {}
     for step in steps:
-        changed = applied_step(step, start, facts)
+        changed = apply_step(step, start, facts)
         if changed is not None:
             found[step] = start = changed
     return found
@@ -337,7 +337,7 @@ def _errors(source: Source) -> int:
     return sum(node.is_error or node.is_missing for node in source.walk()) if source.root.has_error else 0
 
 
-def applied_step(step: str, text: str, facts: Facts) -> str | None:
+def apply_step(step: str, text: str, facts: Facts) -> str | None:
     """The source after one step, or None where it does not apply. `step` is a rewrite's name, or `name:argument`."""
     return _rewritten(step, text, facts.model_dump_json())
 
@@ -455,7 +455,7 @@ class _Search:
             step: fitted[step] if step in blamed else max(fitted[step], min(before, LEAST_LEFT * before))
             for step, before in prior.items()
         }
-        return _fitted(prior, trust, [(a.plan.steps, self._measured(a), 1.0) for a in self.request.attempts])
+        return _fitted(prior, trust, [(a.plan.steps, self._measure(a), 1.0) for a in self.request.attempts])
 
     def _remembered(self) -> Iterator[tuple[Lesson, float, float]]:
         """(what an earlier run learned, the logarithm of the gain over what it started from, what that counts)."""
@@ -466,7 +466,7 @@ class _Search:
                 gain = FAILURE_GAIN if failed else lesson.over_base or 1.0
                 yield lesson, math.log(gain), 1.0 if (lesson.kernel, lesson.architecture) == here else MEMORY_TRUST
 
-    def _measured(self, attempt: Attempt) -> float:
+    def _measure(self, attempt: Attempt) -> float:
         """Logarithm of what the plan gained over its base."""
         if attempt.speedup is None:
             return math.log(FAILURE_GAIN)
@@ -528,7 +528,7 @@ class _Search:
             bundle = self._bundle()
             yield base, bundle
             for step in every:
-                yield base, self._ordered([*whole, step])
+                yield base, self._order([*whole, step])
             for step in sorted(self.alone):
                 if base != self.root and base not in came_to_nothing:
                     yield base, (step,)
@@ -537,25 +537,25 @@ class _Search:
             name = step.partition(":")[0]
             rest = [s for s in bundle if s.partition(":")[0] != name]
             yield self.root, tuple(rest)
-            yield self.root, self._ordered([*rest, step])
+            yield self.root, self._order([*rest, step])
             for other in every:
                 second = other.partition(":")[0]
                 if other > step and second != name:
                     fewer = [s for s in rest if s.partition(":")[0] != second]
                     yield self.root, tuple(fewer)
-                    yield self.root, self._ordered([*fewer, step])
-                    yield self.root, self._ordered([*fewer, other])
-                    yield self.root, self._ordered([*fewer, step, other])
-                    yield self.request.incumbent, self._ordered([*whole, step, other])
+                    yield self.root, self._order([*fewer, step])
+                    yield self.root, self._order([*fewer, other])
+                    yield self.root, self._order([*fewer, step, other])
+                    yield self.request.incumbent, self._order([*whole, step, other])
 
-    def _ordered(self, steps: list[str]) -> tuple[str, ...]:
+    def _order(self, steps: list[str]) -> tuple[str, ...]:
         return tuple(sorted(dict.fromkeys(steps), key=self.steps.index))
 
     def _at_most(self, base: str, steps: tuple[str, ...]) -> float:
         """What a plan of those of the steps that apply can promise, before it is known which do."""
         return self._speedup(base) * math.exp(sum(max(0.0, self.gains[step]) for step in steps))
 
-    def ranked(self) -> Iterator[_Proposal]:
+    def rank(self) -> Iterator[_Proposal]:
         """Untried plans, each for a source that no other plan made, most promising first.
 
         Best first, with a bound: applying steps costs milliseconds each and there are thousands of lists, of which the
@@ -603,10 +603,10 @@ class _Search:
     def _two_forms(self) -> Iterator[tuple[str, _Proposal]]:
         """Pairs of measured sources that promise more in one file than the incumbent, each with its file's structure."""
         request, language = self.request, self.request.device.device
-        found = versions.proposed(
+        found = versions.propose(
             request.spec,
             tuple(timing.workload for timing in request.timings),
-            versions.measured(self.root, len(request.timings), request.attempts),
+            versions.collect_points(self.root, len(request.timings), request.attempts),
             self._speedup(request.incumbent),
             comparison.MARGIN[language],
         )

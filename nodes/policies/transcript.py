@@ -23,7 +23,7 @@ from nodes.roles import ToolCall, Usage
 
 Finish = Literal["stop", "length", "refused", "filtered"]
 """How an answer ended: whole, cut off at its token limit, refused by the model, withheld by the server's filter."""
-Rung = Literal["json_schema", "function_calling", "text"]
+OutputMode = Literal["json_schema", "function_calling", "text"]
 """How a structured answer was asked for: by response_format, by a forced tool call, or in words."""
 
 
@@ -73,7 +73,7 @@ class Reply(Frozen):
     made: str = ""
     """The whole file that the answer's edits came to, which may be played back on another source."""
     finish: Finish = "stop"
-    rung: Rung = "text"
+    rung: OutputMode = "text"
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0

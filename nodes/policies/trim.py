@@ -47,7 +47,7 @@ def _error_blocks(lines: list[str]) -> list[list[str]]:
     return blocks
 
 
-def trimmed(text: str, limit_chars: int = LIMIT_CHARS) -> str:
+def trim(text: str, limit_chars: int = LIMIT_CHARS) -> str:
     """At most `limit_chars` characters of what matters in a failure.
 
     Where the text has compiler errors: the first few, those of one message once with a count. Otherwise its beginning

@@ -55,7 +55,9 @@ def facts(common: dict[str, str], request: TurnRequest) -> dict[str, str]:
     }
 
 
-def said(prompt: tuple[Message, ...], turns: tuple[Turn, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+def split_messages(
+    prompt: tuple[Message, ...], turns: tuple[Turn, ...]
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     """(what was said up to the last answer, what is said now)."""
     before: list[Message] = []
     new: list[Message] = list(prompt)

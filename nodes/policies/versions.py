@@ -25,33 +25,33 @@ MOST = 4
 """Proposals at a time: later rounds ask again, knowing more."""
 
 
-class Point(NamedTuple):
+class MeasuredPoint(NamedTuple):
     """Logarithm of a form's speedup over the baseline in one timing, and the variance of its last measurement."""
 
     log: float
     variance: float
 
 
-def measured(root: str, timings: int, attempts: Sequence[Attempt]) -> dict[str, list[Point]]:
+def collect_points(root: str, timings: int, attempts: Sequence[Attempt]) -> dict[str, list[MeasuredPoint]]:
     """Every source by the chain of incumbents that it was measured beside.
 
     Both sides of a gain ran in turns; speedups over the baseline of two attempts did not, and a busy machine moves them.
     """
-    found = {root: [Point(0.0, 0.0)] * timings}
+    found = {root: [MeasuredPoint(0.0, 0.0)] * timings}
     for attempt in attempts:
         if attempt.over in found and len(attempt.gains) == timings:
             beside = zip(found[attempt.over], attempt.gains, strict=True)
             found.setdefault(
                 attempt.candidate,
-                [Point(point.log + math.log(gain.median), comparison.variance(gain)) for point, gain in beside],
+                [MeasuredPoint(point.log + math.log(gain.median), comparison.variance(gain)) for point, gain in beside],
             )
     return found
 
 
-def proposed(
+def propose(
     spec: Spec,
     workloads: Sequence[Workload],
-    forms: Mapping[str, Sequence[Point]],
+    forms: Mapping[str, Sequence[MeasuredPoint]],
     incumbent: float,
     margin: float,
 ) -> list[tuple[str, Version, float]]:

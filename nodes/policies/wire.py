@@ -29,7 +29,7 @@ class NotStreamed(Exception):
     """The server took a request for a stream and answered with something else."""
 
 
-class Page(Exception):
+class NoJsonAnswer(Exception):
     """The server sent a page or text where an answer should be."""
 
 
@@ -132,10 +132,10 @@ class Request:
         except TimeoutError:
             raise Expired from None
         except AttributeError:  # the client gives text as it is
-            raise Page from None
+            raise NoJsonAnswer from None
         except (ValueError, KeyError, TypeError, IndexError):
             if self.got_page:
-                raise Page from None
+                raise NoJsonAnswer from None
             if streams and self._kind != "text/event-stream":
                 raise NotStreamed from None
             raise

@@ -21,7 +21,7 @@ from kernels.spec import Frozen, Spec, expression
 from nodes import ledger
 from nodes.knowledge import every, page
 from nodes.policies.render import SHORT, data, difference, knowledge
-from nodes.policies.replies import Unfit, edited
+from nodes.policies.replies import UnfitReply, apply_edits
 from nodes.roles import Attempt
 from nodes.workbench import shown
 from nodes.workbench.arguments import (
@@ -35,11 +35,11 @@ from nodes.workbench.arguments import (
 )
 
 
-class Refused(ValueError):
+class ToolRefused(ValueError):
     """What was asked for cannot be done; the message is one sentence to the model, without text of other programs."""
 
 
-class Found(Frozen):
+class ToolResult(Frozen):
     """What a tool answers: words for the model, and the facts of it that the run keeps."""
 
     text: str
@@ -92,14 +92,14 @@ class Workbench:
             self._waited.s = getattr(self._waited, "s", 0.0) + time.monotonic() - began
             yield
 
-    def do(self, arguments: Arguments, last: str) -> Found:
+    def do(self, arguments: Arguments, last: str) -> ToolResult:
         """`last` is the source that an empty name means, or "". What is asked wrongly is said in the text."""
         began, self._waited.s = time.monotonic(), 0.0
         name, tool = _TOOLS[type(arguments)]
         try:
             found = tool(self, arguments, last)
-        except Refused as refused:
-            found = Found(text=f"{name}: {refused}")
+        except ToolRefused as refused:
+            found = ToolResult(text=f"{name}: {refused}")
         return found.model_copy(update={"tool": name, "seconds": max(0.0, time.monotonic() - began - self._waited.s)})
 
     # --- names ---------------------------------------------------------------------------------------------------
@@ -109,42 +109,42 @@ class Workbench:
         name = name.strip().lower()
         if not name:
             if not last:
-                raise Refused("nothing was compiled yet: give a name")
+                raise ToolRefused("nothing was compiled yet: give a name")
             return last
         if name in ("baseline", "incumbent", "best"):
             return self.baseline if name == "baseline" else self.incumbent
-        found = self.store.named(name)
+        found = self.store.find_sources(name)
         if len(found) != 1:
-            raise Refused("no source has that name" if not found else "several sources begin so: give more digits")
+            raise ToolRefused("no source has that name" if not found else "several sources begin so: give more digits")
         return found[0]
 
     # --- the tools -----------------------------------------------------------------------------------------------
 
-    def compile(self, asked: CompileArguments, last: str) -> Found:
+    def compile(self, asked: CompileArguments, last: str) -> ToolResult:
         if asked.source.strip() and asked.edits:
-            raise Refused("give the whole source or edits of one, not both")
+            raise ToolRefused("give the whole source or edits of one, not both")
         if asked.source.strip():
             text = asked.source.replace("\r\n", "\n").rstrip() + "\n"
         else:
             base = self.source(asked.base or ("" if last else "incumbent"), last)
             if not asked.edits:
-                raise Refused("give the whole file in `source`, or `edits` of `base`")
+                raise ToolRefused("give the whole file in `source`, or `edits` of `base`")
             try:
-                text = edited(self.store.get(base), [(edit.search, edit.replacement) for edit in asked.edits])
-            except Unfit as unfit:
-                return Found(text=f"compile: the edits do not fit\n{data(str(unfit), 'why')}")
+                text = apply_edits(self.store.get(base), [(edit.search, edit.replacement) for edit in asked.edits])
+            except UnfitReply as unfit:
+                return ToolResult(text=f"compile: the edits do not fit\n{data(str(unfit), 'why')}")
         if "\x00" in text:
-            raise Refused("the source holds NUL bytes")
+            raise ToolRefused("the source holds NUL bytes")
         try:
             text.encode()
             tunables(text)
             candidate = self.store.put(text)
             build = self.evaluator.build(candidate)
         except ValueError as error:  # lone surrogates, a tunable that is none, a language that no backend takes
-            return Found(text=f"compile: the source cannot be taken\n{data(str(error), 'why')}")
-        ledger.built(self.store, build, asked.note)
+            return ToolResult(text=f"compile: the source cannot be taken\n{data(str(error), 'why')}")
+        ledger.record_build(self.store, build, asked.note)
         outcome = Outcome.PASSED if build.ok else Outcome.COMPILE_ERROR
-        made = Found(text=shown.built(build, self.evaluator.facts), candidate=candidate, outcome=outcome)
+        made = ToolResult(text=shown.describe_build(build, self.evaluator.facts), candidate=candidate, outcome=outcome)
         for name in asked.then if build.ok else ():
             more = self.check(CheckArguments(), candidate) if name == "check" else self.time(TimeArguments(), candidate)
             made = more.model_copy(update={"text": f"{made.text}\n{more.text}"})
@@ -152,18 +152,20 @@ class Workbench:
                 break
         return made
 
-    def check(self, asked: CheckArguments, last: str) -> Found:
+    def check(self, asked: CheckArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
         with self._device:
             verdict = self._verified(candidate)
-        return Found(text=shown.checked(verdict), candidate=candidate, outcome=verdict.outcome, checked=True)
+        return ToolResult(
+            text=shown.describe_checks(verdict), candidate=candidate, outcome=verdict.outcome, checked=True
+        )
 
-    def time(self, asked: TimeArguments, last: str) -> Found:
+    def time(self, asked: TimeArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
         cases = self._cases(asked.workloads, asked.caches)
         other = self.source(asked.against, last) if asked.against.strip() else self.incumbent
         if asked.against.strip() and other == candidate:
-            raise Refused("that is the same source twice")
+            raise ToolRefused("that is the same source twice")
         rivals = {"baseline": self.baseline}
         if other not in (self.baseline, candidate):
             rivals["incumbent"] = other
@@ -171,22 +173,26 @@ class Workbench:
             for name in (candidate, other) if asked.against.strip() else (candidate,):
                 verdict = self._verified(name)
                 if not verdict.passed:
-                    text = f"{shown.checked(verdict)}\nOnly what is right is timed."
-                    return Found(text=text, candidate=candidate, outcome=verdict.outcome, checked=name == candidate)
-            quick = self.evaluator.contend(self.evaluator.build(candidate), rivals, cases, seconds=asked.seconds)
+                    text = f"{shown.describe_checks(verdict)}\nOnly what is right is timed."
+                    return ToolResult(
+                        text=text, candidate=candidate, outcome=verdict.outcome, checked=name == candidate
+                    )
+            quick = self.evaluator.compare_briefly(
+                self.evaluator.build(candidate), rivals, cases, seconds=asked.seconds
+            )
         pairs = zip(quick.timings, quick.pairs or ({},) * len(quick.timings), strict=True)
         on = self.evaluator.facts.device
-        timings = [ledger.pooled(self.store, candidate, rivals, timing, new, on) for timing, new in pairs]
-        ledger.timed(self.store, candidate, timings)
+        timings = [ledger.pool_samples(self.store, candidate, rivals, timing, new, on) for timing, new in pairs]
+        ledger.record_times(self.store, candidate, timings)
         gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
-        text = shown.timed(quick, timings, candidate, other if asked.against.strip() else "", on)
+        text = shown.describe_times(quick, timings, candidate, other if asked.against.strip() else "", on)
         outcome = quick.outcome or Outcome.PASSED
-        return Found(text=text, candidate=candidate, outcome=outcome, checked=True, gain=gain)
+        return ToolResult(text=text, candidate=candidate, outcome=outcome, checked=True, gain=gain)
 
     def _verified(self, candidate: str) -> Verdict:
         verdict = self.evaluator.verify(self.evaluator.build(candidate))
         if candidate != self.baseline:
-            ledger.judged(self.store, verdict)
+            ledger.record_verdict(self.store, verdict)
         return verdict
 
     def _cases(self, labels: Sequence[str], caches: Sequence[Cache]) -> list[Case]:
@@ -196,7 +202,7 @@ class Workbench:
             labels = [workload.label for workload in self.evaluator.suite() if workload.timed]
         for label in labels:
             if label.strip() not in known:
-                raise Refused(f"there is no such workload; there are {'; '.join(known)}")
+                raise ToolRefused(f"there is no such workload; there are {'; '.join(known)}")
         found: list[Case] = []
         for label in dict.fromkeys(labels):
             workload = known[label.strip()]
@@ -204,55 +210,55 @@ class Workbench:
             found += [(workload, cache) for cache in here or self.evaluator.caches(workload)]
         return found
 
-    def profile(self, asked: ProfileArguments, last: str) -> Found:
+    def profile(self, asked: ProfileArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
         with self._device:
             build = self.evaluator.build(candidate)
             if not build.ok:
-                raise Refused("that source does not compile")
+                raise ToolRefused("that source does not compile")
             if asked.function:
                 return self._listing(asked, candidate)
             verdict = self._verified(candidate)  # what crashes or never ends is not run under a profiler
             if not verdict.passed:
-                text = f"{shown.checked(verdict)}\nOnly what is right is profiled; a function's listing can be had."
-                return Found(text=text, candidate=candidate, outcome=verdict.outcome)
+                text = f"{shown.describe_checks(verdict)}\nOnly what is right is profiled; a function's listing can be had."
+                return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome)
             probes = self.evaluator.probes(build)
         try:
             named = list(functions(build, self.evaluator.facts)) if build.backend in ("cuda", "cpu") else []
         except ToolFailed:
             named = []
         timed = [workload for workload in self.evaluator.suite() if workload.timed]
-        work = [(w.label, self.evaluator.moved(w), int(expression(self.spec.flops, w.axes) or 0)) for w in timed]
-        text = shown.probed(candidate, probes, shown.intensity(work), named)
-        return Found(text=text, candidate=candidate)
+        work = [(w.label, self.evaluator.moved_bytes(w), int(expression(self.spec.flops, w.axes) or 0)) for w in timed]
+        text = shown.describe_probes(candidate, probes, shown.intensity(work), named)
+        return ToolResult(text=text, candidate=candidate)
 
-    def _listing(self, asked: ProfileArguments, candidate: str) -> Found:
+    def _listing(self, asked: ProfileArguments, candidate: str) -> ToolResult:
         try:
             known = functions(self.evaluator.build(candidate), self.evaluator.facts)
         except ToolFailed as failed:
-            return Found(text=f"profile: there is no listing\n{data(str(failed), 'why')}", candidate=candidate)
+            return ToolResult(text=f"profile: there is no listing\n{data(str(failed), 'why')}", candidate=candidate)
         fitting = [name for name in known if asked.function in name]
         if not fitting:
             text = f"profile: no function has that in its name\n{data(chr(10).join(list(known)[:60]), 'functions')}"
-            return Found(text=text, candidate=candidate)
+            return ToolResult(text=text, candidate=candidate)
         name = min(fitting, key=len)
-        return Found(text=shown.listing(candidate, name, known[name], asked.first_line), candidate=candidate)
+        return ToolResult(text=shown.listing(candidate, name, known[name], asked.first_line), candidate=candidate)
 
-    def read(self, asked: ReadArguments, last: str) -> Found:
+    def read(self, asked: ReadArguments, last: str) -> ToolResult:
         if asked.what == "knowledge":
-            return Found(text=self._known(asked))
+            return ToolResult(text=self._known(asked))
         if asked.what == "ledger":
             rows = ledger.rows(ledger.every(self.store), self.attempts)
-            return Found(text=shown.lines("\n".join(rows) or "nothing yet", "ledger", asked.first_line))
+            return ToolResult(text=shown.lines("\n".join(rows) or "nothing yet", "ledger", asked.first_line))
         if asked.what == "attempts":
-            return Found(text=shown.lines(self._tried() or "nothing yet", "attempts", asked.first_line))
+            return ToolResult(text=shown.lines(self._tried() or "nothing yet", "attempts", asked.first_line))
         candidate = self.source(asked.name, last)
         text, name = self.store.get(candidate), candidate[:SHORT]
         if asked.what == "difference":
             other = self.source(asked.to, last)
             text = difference(self.store.get(other), text) or "no line differs"
             name = f"{other[:SHORT]} to {name}"
-        return Found(text=shown.lines(text, f"{asked.what} {name}", asked.first_line), candidate=candidate)
+        return ToolResult(text=shown.lines(text, f"{asked.what} {name}", asked.first_line), candidate=candidate)
 
     def _known(self, asked: ReadArguments) -> str:
         """The page of that name; without one what is known of such kernels, and the names of all pages. Raises Refused."""
@@ -261,7 +267,7 @@ class Workbench:
             others = f"There are more pages, by `name`: {', '.join(every())}."
             return f"{others}\n{shown.lines(knowledge(self.spec, self.evaluator.facts), 'knowledge', asked.first_line)}"
         if name not in every():
-            raise Refused(f"there is no such page; there are {', '.join(every())}")
+            raise ToolRefused(f"there is no such page; there are {', '.join(every())}")
         return shown.lines(page(name), "knowledge", asked.first_line)
 
     def _tried(self) -> str:
@@ -274,28 +280,28 @@ class Workbench:
             rows.append(f"round {a.round}: {a.plan.title}{named}: {a.outcome}{speed}{gain}; {end}")
         return "\n".join(rows)
 
-    def submit(self, asked: SubmitArguments, last: str) -> Found:
+    def submit(self, asked: SubmitArguments, last: str) -> ToolResult:
         doubt = " ".join(asked.spec_doubt.split())
         return self._submitted(asked, last).model_copy(update={"notes": asked.notes, "spec_doubt": doubt})
 
-    def _submitted(self, asked: SubmitArguments, last: str) -> Found:
+    def _submitted(self, asked: SubmitArguments, last: str) -> ToolResult:
         if asked.none.strip() and not asked.candidate.strip():
-            return Found(text="the plan ends without a source", submitted=True, none=asked.none)
+            return ToolResult(text="the plan ends without a source", submitted=True, none=asked.none)
         candidate = self.source(asked.candidate, last)
         if candidate in (self.baseline, self.incumbent):
-            raise Refused("that is the source which is there already; say `none` where nothing comes of the plan")
+            raise ToolRefused("that is the source which is there already; say `none` where nothing comes of the plan")
         if not self.evaluator.build(candidate).ok:
-            raise Refused("that source does not compile: mend it first")
+            raise ToolRefused("that source does not compile: mend it first")
         with self._device:
             verdict = self._verified(candidate)
         if not verdict.passed:
-            text = f"submit: not taken, for it is not right\n{shown.checked(verdict)}"
-            return Found(text=text, candidate=candidate, outcome=verdict.outcome)
+            text = f"submit: not taken, for it is not right\n{shown.describe_checks(verdict)}"
+            return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome)
         text = f"[{candidate[:SHORT]}] is built, checked and timed officially now"
-        return Found(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True)
+        return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True)
 
 
-_TOOLS: dict[type[Arguments], tuple[str, Callable[[Workbench, Arguments, str], Found]]] = {
+_TOOLS: dict[type[Arguments], tuple[str, Callable[[Workbench, Arguments, str], ToolResult]]] = {
     CompileArguments: ("compile", Workbench.compile),  # type: ignore[dict-item]
     CheckArguments: ("check", Workbench.check),  # type: ignore[dict-item]
     TimeArguments: ("time", Workbench.time),  # type: ignore[dict-item]

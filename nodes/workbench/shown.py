@@ -15,7 +15,7 @@ from harness.timing import comparison
 from harness.timing.load import DISTURBED
 from kernels.spec import Device
 from nodes.policies.render import SHORT, data
-from nodes.policies.trim import printable, trimmed
+from nodes.policies.trim import printable, trim
 
 LOG_CHARS = 4000
 READING_CHARS = 300
@@ -30,10 +30,10 @@ _HEADER = re.compile(r"/usr/|\S*/lib/gcc/|\S*/cuda[^:]*/include/")
 _WARNING = re.compile(r"warning|performance loss", re.IGNORECASE)
 
 
-def built(build: Build, facts: DeviceFacts) -> str:
+def describe_build(build: Build, facts: DeviceFacts) -> str:
     name = build.candidate[:SHORT]
     if not build.ok:
-        return f"[{name}] COMPILE_ERROR\n{data(trimmed(build.log, LOG_CHARS), 'compiler')}"
+        return f"[{name}] COMPILE_ERROR\n{data(trim(build.log, LOG_CHARS), 'compiler')}"
     rows = [f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items()]
     lines = printable(build.log).splitlines()
     warnings = [line for line in lines if _WARNING.search(line) and not _HEADER.match(line)]
@@ -55,7 +55,7 @@ def _occupancy(said: str, facts: DeviceFacts) -> str:
     return f", occupancy by registers at most {100 * share:.0f} %"
 
 
-def checked(verdict: Verdict) -> str:
+def describe_checks(verdict: Verdict) -> str:
     name, checks = verdict.candidate[:SHORT], verdict.checks
     if verdict.passed:
         worst = max(checks, key=lambda check: check.error)
@@ -66,19 +66,19 @@ def checked(verdict: Verdict) -> str:
     failed = [_check(check) for check in checks if not check.passed]
     words = "\n".join(dict.fromkeys([verdict.reason, *failed]))
     passed = f" ({sum(check.passed for check in checks)} checks before it passed)" if checks else ""
-    return f"[{name}] {verdict.outcome}{passed}\n{data(trimmed(words, LOG_CHARS), 'checker')}"
+    return f"[{name}] {verdict.outcome}{passed}\n{data(trim(words, LOG_CHARS), 'checker')}"
 
 
 def _check(check: Check) -> str:
     return f"{check.name} at {check.workload}: {check.message or f'error {check.error:.3g} of the tolerance'}"
 
 
-def timed(quick: Quick, timings: Sequence[Timing], candidate: str, against: str, on: Device) -> str:
+def describe_times(quick: Quick, timings: Sequence[Timing], candidate: str, against: str, on: Device) -> str:
     """`timings`: with the samples of earlier calls; `against`: hash of the source in the place of the best so far, or ""."""
     name = candidate[:SHORT]
     if not timings:
         ended = f"{quick.outcome} while it was timed" if quick.outcome else "could not be timed"
-        return f"[{name}] {ended}\n{data(trimmed(quick.reason, LOG_CHARS), 'comparison')}"
+        return f"[{name}] {ended}\n{data(trim(quick.reason, LOG_CHARS), 'comparison')}"
     said = [f"[{name}] a short comparison, unofficial."]
     other = f"[{against[:SHORT]}]" if against else "best so far"
     rows = [
@@ -118,7 +118,7 @@ def _place(timing: Timing) -> str:
     return ", ".join(said) or "-"
 
 
-def probed(
+def describe_probes(
     candidate: str, probes: Mapping[str, Mapping[str, str]], intensity: Sequence[str], functions: Iterable[str]
 ) -> str:
     said = [f"[{candidate[:SHORT]}] profile"]

@@ -10,11 +10,11 @@ import pytest
 from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
-from compiler.schedule import KernelPlan, Rows, Schedule, Version
+from compiler.schedule import KernelPlan, Rows, Schedule, ScheduleVersion
 from harness.judge.search import _spills
 from harness.records import DeviceFacts
 from kernels import catalog
-from nodes.compiling import STEP, compiled
+from nodes.compiling import STEP, compile_kernel
 from nodes.policies.rules import RulesPolicy
 from nodes.roles import CoderRequest, Finding, PlannerRequest
 
@@ -63,7 +63,7 @@ def test_open_numbers_need_the_longest_row():
     kernel = catalog.load("fused_add_rmsnorm")
     meaning = Meaning(kernel.spec, (kernel.folder / "reference.py").read_text())
     plan = KernelPlan(members=("out",), sketch=Rows(split=2, items=1))
-    version = Version(kernels=(plan,) * len(meaning.program("float32", 1).kernels))
+    version = ScheduleVersion(kernels=(plan,) * len(meaning.program("float32", 1).kernels))
     with pytest.raises(NoProgram, match="the longest row"):
         meaning.text(Schedule(versions={"float32": (version,)}), {"SPLIT": (1, 2)})
 
@@ -93,7 +93,7 @@ def test_a_defect_of_the_compiler_ends_no_run(silu, monkeypatch):
     kernel, reference = silu
     monkeypatch.setattr("compiler.compile.lower_program", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="the compiler failed"):
-        assert compiled(kernel.spec, reference + "# once", H100) == (
+        assert compile_kernel(kernel.spec, reference + "# once", H100) == (
             "", "the compiler failed on this reference: ZeroDivisionError"
         )  # fmt: skip
 

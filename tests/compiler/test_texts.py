@@ -7,9 +7,9 @@ import random
 import pytest
 
 from compiler.compile import Meaning, source
-from compiler.defaults import Choice, schedule
+from compiler.defaults import ScheduleDefaults, schedule
 from compiler.frontend import NoProgram
-from compiler.schedule import KernelPlan, Rows, Schedule, Version
+from compiler.schedule import KernelPlan, Rows, Schedule, ScheduleVersion
 from kernels import catalog
 from tests.nodes.rewrites.emulate.emulation import emulated
 
@@ -53,7 +53,7 @@ BITS = (
 HALVES = "torch.cat((x[:, x.shape[1] // 2 :] * 2, x[:, : x.shape[1] // 2] - eps), -1)"
 
 
-def drawn(seed: int, device: str = "cuda") -> tuple[str, str, Choice, list[str]]:
+def drawn(seed: int, device: str = "cuda") -> tuple[str, str, ScheduleDefaults, list[str]]:
     """(spec.py, reference.py, a choice of numbers, workloads for the emulation)."""
     draw = random.Random(seed)
     dtype = draw.choice(("float16", "bfloat16", "float32"))
@@ -81,7 +81,7 @@ def drawn(seed: int, device: str = "cuda") -> tuple[str, str, Choice, list[str]]
         "import torch\n\n\ndef reference(x, w, places, codes, eps):\n"
         f'    return {{"{name}": {body}}}\n'
     )  # fmt: skip
-    choice = Choice(
+    choice = ScheduleDefaults(
         bytes=draw.choice((4, 8, 16)), items=draw.choice((1, 2, 4, 8)), threads=draw.choice((64, 128, 256)),
         lanes=draw.choice((4, 8, 16)), split=draw.choice((1, 2, 4, 8)), deep=draw.choice((2, 8, 16)),
         each=draw.choice((1, 2, 3)),
@@ -124,7 +124,7 @@ def test_places_of_extremes_and_the_largest_few_are_right_in_the_emulation(tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _in_clusters(version: Version) -> Version:
+def _in_clusters(version: ScheduleVersion) -> ScheduleVersion:
     def split(plan: KernelPlan) -> KernelPlan:
         if not isinstance(plan.sketch, Rows):
             return plan

@@ -116,7 +116,7 @@ class PaperEvaluator:
         lines = [line.partition(" ") for line in self.store.get(candidate).splitlines()]
         return {key: value for key, _, value in lines}
 
-    def measured_facts(self) -> DeviceFacts:
+    def measure_facts(self) -> DeviceFacts:
         return FACTS
 
     def suite(self, *, held_out: bool = False) -> tuple[Workload, ...]:
@@ -129,7 +129,7 @@ class PaperEvaluator:
         self.added = list(workloads)
 
     def build(self, candidate: str) -> Build:
-        kept = self.store.kept("paper-build", candidate, Build)
+        kept = self.store.find_record("paper-build", candidate, Build)
         if kept is None:
             self._did("build", candidate)
             ok = "compile" not in self._read(candidate)
@@ -205,7 +205,7 @@ class PaperEvaluator:
         suite = Suite(speedup=interval(mean), comparison=comparison(mean))
         return verdict.model_copy(update={"timings": timings, "suite": suite, "suite_incumbent": against})
 
-    def contend(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
+    def compare_briefly(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
         """Like the real one it keeps nothing: asked twice, it measures twice."""
         self._did("contend", build.candidate)
         speed = self._speed(self._read(build.candidate))
@@ -227,7 +227,7 @@ class PaperEvaluator:
     def caches(self, workload: Workload) -> tuple[Cache, ...]:
         return ("cold",)
 
-    def moved(self, workload: Workload) -> int:
+    def moved_bytes(self, workload: Workload) -> int:
         return 8 * workload.axes["n"]
 
     @staticmethod
@@ -235,7 +235,7 @@ class PaperEvaluator:
         return float(said["speed"]) * (1.05 if "picked" in said else 1.0)
 
     def _kept(self, what: str, candidate: str, make: Callable[[], Verdict]) -> Verdict:
-        kept = self.store.kept(f"paper-{what}", candidate, Verdict)
+        kept = self.store.find_record(f"paper-{what}", candidate, Verdict)
         if kept is None:
             self._did(what, candidate)
             kept = make()
@@ -257,7 +257,7 @@ class PaperEvaluator:
             return verdict.model_copy(update={"draws": draws}) if verdict.passed else verdict
         return verdict.failed(Outcome.INCORRECT, f"draw 7 of 200: {words}")
 
-    def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
+    def measure_other_contexts(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """On a CPU nobody launches."""
         return verdict
 
@@ -372,7 +372,7 @@ class Silent:
 
 
 def paper_context(policy):
-    """An `open_context` for graph.session.Door."""
+    """An `open_context` for graph.session.RunService."""
 
     @contextmanager
     def open_context(run, record, state, say) -> Iterator[Context]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from graph import memory, outputs, workflow
 from graph.result import versions
-from graph.session import Door
+from graph.session import RunService
 from nodes.state import Settings
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 
@@ -75,11 +75,11 @@ def attempt(folder: Path, life: Life, *, resume: bool) -> int:
     try:
         front = Silent()
         workflow.NODES = tuple(life.wrap(node) for node in workflow.NODES)
-        door = Door(folder, paper_context(Script(SCRIPT)))
+        service = RunService(folder, paper_context(Script(SCRIPT)))
         if resume:
-            ending = door.resume("killed", front, nobody)
+            ending = service.resume("killed", front, nobody)
         else:
-            ending = door.start(record(scenario()), BASELINE, front, nobody)
+            ending = service.start(record(scenario()), BASELINE, front, nobody)
         found = {
             "attempts": [row.model_dump(mode="json", exclude={"seconds"}) for row in ending.result.attempts],
             "best": ending.result.best,

@@ -98,12 +98,12 @@ import os, sys
 from pathlib import Path
 from graph import live
 from graph.asking import on_terminal
-from graph.session import Door
+from graph.session import RunService
 from tests.graph.doubles import BASELINE, Script, paper_context, record, settings
 
 with live.display() as front:
     made = record(settings(rounds=1, approve="candidates"))
-    ending = Door(Path(sys.argv[1]), paper_context(Script({1: ["speed 1.3"]}))).start(made, BASELINE, front, on_terminal)
+    ending = RunService(Path(sys.argv[1]), paper_context(Script({1: ["speed 1.3"]}))).start(made, BASELINE, front, on_terminal)
 print("left as", ending.state, [row.accepted for row in ending.result.attempts], flush=True)
 os._exit(0)
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from graph import campaign as campaigns
-from graph.campaign import Campaign, asked_for, entry_id
+from graph.campaign import Campaign, entry_id, make_record
 from graph.runs import RunError
 from tests import forked
 
@@ -21,7 +21,7 @@ import os, signal, sys, threading
 from pathlib import Path
 from graph import campaign as campaigns
 from graph.choices import Choice
-from graph.session import Door
+from graph.session import RunService
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Spec
 from harness.store import digest
@@ -69,14 +69,14 @@ def opened(run, record, state, say):
 at_work, most = set(), 0
 
 class Watcher:
-    def front(self, name):
+    def display_for(self, name):
         global most
         die(f"before {name}")
         at_work.add(name)
         most = max(most, len(at_work))
         return Silent()
 
-    def ended(self, entry):
+    def record_end(self, entry):
         at_work.discard(entry.id)
         die(f"after {entry.id}")
 
@@ -89,14 +89,14 @@ campaigns.write_atomically = write
 
 paths = [folder / "level1" / name for name in ("1_Fast.py", "2_Unfit.py", "3_Slow.py", "4_Wrong.py")]
 found = campaigns.Campaign(folder / "runs", "c")
-found.begin(campaigns.asked_for("c", str(folder), "cpu", ["--rounds", "1"], paths, samples))
+found.begin(campaigns.make_record("c", str(folder), "cpu", ["--rounds", "1"], paths, samples))
 with found.lock():
     if at_once == 1:
-        assert found.work([campaigns.Plan(choose, lambda runs: Door(runs, opened), nobody)], Watcher())
+        assert found.work([campaigns.ProblemPlan(choose, lambda runs: RunService(runs, opened), nobody)], Watcher())
     else:
         stop = threading.Event()
-        doors = lambda runs: Door(runs, opened, "", stop)
-        plans = [campaigns.Plan(choose, doors, nobody, kind=kind, at_once=lambda: at_once) for kind in kinds]
+        doors = lambda runs: RunService(runs, opened, "", stop)
+        plans = [campaigns.ProblemPlan(choose, doors, nobody, kind=kind, at_once=lambda: at_once) for kind in kinds]
         assert found.work(plans, Watcher(), stop)
 print(most)
 """
@@ -177,17 +177,17 @@ def test_a_finished_campaign_does_nothing_again(finished: Path, unbroken: dict):
 def test_another_command_of_that_name_is_refused(tmp_path: Path):
     path = tmp_path / "level1" / "1_A.py"
     found = Campaign(tmp_path, "c")
-    found.begin(asked_for("c", "s", "cpu", ["--rounds", "1"], [path]))
+    found.begin(make_record("c", "s", "cpu", ["--rounds", "1"], [path]))
     with pytest.raises(RunError, match="with other options"):
-        found.begin(asked_for("c", "s", "cpu", ["--rounds", "2"], [path]))
+        found.begin(make_record("c", "s", "cpu", ["--rounds", "2"], [path]))
     with pytest.raises(RunError, match="with other problems"):
-        found.begin(asked_for("c", "s", "cpu", ["--rounds", "1"], [path, path.with_name("2_B.py")]))
-    found.begin(asked_for("c", "s", "cpu", ["--rounds", "1"], [path]))
+        found.begin(make_record("c", "s", "cpu", ["--rounds", "1"], [path, path.with_name("2_B.py")]))
+    found.begin(make_record("c", "s", "cpu", ["--rounds", "1"], [path]))
 
 
 def test_two_processes_do_not_share_a_campaign(tmp_path: Path):
     found = Campaign(tmp_path, "c")
-    found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "1_A.py"]))
+    found.begin(make_record("c", "s", "cpu", [], [tmp_path / "1_A.py"]))
     code = "import sys; from pathlib import Path; from graph.campaign import Campaign\nwith Campaign(Path(sys.argv[1]), 'c').lock(): pass"
     with found.lock():
         done = forked.run(code, tmp_path)
@@ -199,15 +199,15 @@ def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):
         raise ZeroDivisionError("a defect")
 
     class Quiet:
-        def front(self, _name):
+        def display_for(self, _name):
             return None
 
-        def ended(self, entry):
+        def record_end(self, entry):
             pass
 
     found = Campaign(tmp_path, "c")
-    found.begin(asked_for("c", "s", "cpu", [], [tmp_path / "level1" / "1_A.py", tmp_path / "level1" / "2_B.py"]))
-    assert found.work([campaigns.Plan(choose, lambda runs: None, lambda *_: None)], Quiet())
+    found.begin(make_record("c", "s", "cpu", [], [tmp_path / "level1" / "1_A.py", tmp_path / "level1" / "2_B.py"]))
+    assert found.work([campaigns.ProblemPlan(choose, lambda runs: None, lambda *_: None)], Quiet())
     assert [(entry.state, "ZeroDivisionError: a defect" in entry.reason) for entry in found.entries()] == [
         ("failed", True)
     ] * 2

@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lines(folder: Path) -> list[checking.Line]:
+def lines(folder: Path) -> list[checking.CheckLine]:
     if reason := cpu.why_unavailable():
         pytest.skip(reason)
     return list(checking.check(str(folder), None, lambda _said: None))

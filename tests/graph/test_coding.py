@@ -16,8 +16,8 @@ import pytest
 from pydantic import SecretStr
 
 from graph.reading import config_of
-from graph.runs import Run
-from graph.session import Door, Ending
+from graph.runs import RunFolder
+from graph.session import Ending, RunService
 from harness.judge.quick import Quick
 from harness.records import Build, Outcome, Verdict
 from kernels.catalog import Kernel
@@ -64,10 +64,10 @@ GOOD = [
 
 def door(
     folder: Path,
-    coder: Callable[[Run, Script, Say], Policy],
+    coder: Callable[[RunFolder, Script, Say], Policy],
     script: Script,
     evaluator: type[PaperEvaluator] = PaperEvaluator,
-) -> Door:
+) -> RunService:
     @contextmanager
     def open_context(run, record, state, say) -> Iterator[Context]:
         script.ledger = run.folder / "ledger"
@@ -82,7 +82,7 @@ def door(
             usage_before=script.paid() | Transcript(run.folder / "transcript.jsonl").usage(),
         )
 
-    return Door(folder, open_context)
+    return RunService(folder, open_context)
 
 
 def chat(
@@ -94,7 +94,7 @@ def chat(
     agents: Agents = "four",
     **more: Any,
 ):
-    def policy(run: Run, script: Script, say: Say) -> Policy:
+    def policy(run: RunFolder, script: Script, say: Say) -> Policy:
         return ChatPolicy(
             Chat(models={"coder": "a-model"}, interface=interface, **more),
             Transcript(run.folder / "transcript.jsonl"),
@@ -112,7 +112,7 @@ def asked(**changes: Any) -> Settings:
     return settings(rounds=1, coder="tools", **changes)
 
 
-def run(where: Door, made: Settings, front: Silent | None = None) -> Ending:
+def run(where: RunService, made: Settings, front: Silent | None = None) -> Ending:
     return where.start(record(made), BASELINE, front or Silent(), nobody)
 
 
@@ -150,7 +150,7 @@ def test_what_is_checkpointed_is_small_and_the_transcript_holds_each_word_once(
     server.script = [compiles(long + "speed 1.2\n"), compiles(long + "speed 1.4\n"), SUBMIT]
     where = door(tmp_path, chat(server), Script(PLANS))
     run(where, asked())
-    made = Run.find(tmp_path, "run")
+    made = RunFolder.find(tmp_path, "run")
     with where.saver(made, made.record) as saver:
         below = [
             c for c in saver.list({"configurable": {"thread_id": "run"}}) if c.config["configurable"]["checkpoint_ns"]
@@ -165,8 +165,8 @@ def test_what_is_checkpointed_is_small_and_the_transcript_holds_each_word_once(
 
 
 class DiesWhileItTimes(PaperEvaluator):
-    def contend(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
-        super().contend(build, rivals, cases)
+    def compare_briefly(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
+        super().compare_briefly(build, rivals, cases)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("killed")
 
@@ -390,7 +390,7 @@ def test_a_reviewer_reads_what_the_coders_tools_said(server: ModelServer, tmp_pa
 
 def test_a_kill_in_a_repair_is_resumed_in_its_conversation(server: ModelServer, tmp_path: Path) -> None:
     class Dies(FailsAtTheGate):
-        def contend(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
+        def compare_briefly(self, build: Build, rivals: dict[str, str], cases=(), **_) -> Quick:
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError("killed")
 
@@ -475,7 +475,7 @@ def test_a_recorded_conversation_is_played_back(server: ModelServer, tmp_path: P
     first = run(door(tmp_path / "first", chat(server), Script(PLANS)), asked())
     recorded = tmp_path / "first" / "run" / "transcript.jsonl"
 
-    def policy(run: Run, script: Script, say: Say) -> Policy:
+    def policy(run: RunFolder, script: Script, say: Say) -> Policy:
         return ReplayPolicy(recorded, kept=Transcript(run.folder / "transcript.jsonl"))
 
     again = run(door(tmp_path / "again", policy, Script(PLANS)), asked())
@@ -496,8 +496,8 @@ def test_half_an_answer_is_no_call(server: ModelServer, tmp_path: Path) -> None:
 def test_a_doubt_about_the_spec_comes_with_a_submission(server: ModelServer, tmp_path: Path) -> None:
     server.script = [compiles("speed 1.3"), calls(("submit", {"spec_doubt": "rows are read twice"}))]
     run(door(tmp_path, chat(server), Script(PLANS)), asked())
-    with door(tmp_path, chat(server), Script(PLANS))._reading(Run.find(tmp_path, "run")) as graph:
-        (attempt,) = graph.get_state(config_of(Run.find(tmp_path, "run"))).values["attempts"]
+    with door(tmp_path, chat(server), Script(PLANS))._reading(RunFolder.find(tmp_path, "run")) as graph:
+        (attempt,) = graph.get_state(config_of(RunFolder.find(tmp_path, "run"))).values["attempts"]
     assert attempt.spec_doubt == "rows are read twice"
 
 
@@ -520,7 +520,7 @@ def test_what_the_coder_found_out_reaches_the_next_planner(server: ModelServer, 
     server.script = list(GOOD)
     script = Script({1: ["(the model's)"], 2: []})
     ending = run(door(tmp_path, chat(server), script), asked().model_copy(update={"stop": StopRule(rounds=2)}))
-    where = Door(tmp_path, paper_context(script))
+    where = RunService(tmp_path, paper_context(script))
     (attempt,) = where.snapshot(ending.run).values["attempts"][:1]
     assert attempt.remarks[-1] == "coder: wider loads"
     tried = [request for role, request in script.asked if role == "planner"][1].ledger

@@ -11,10 +11,10 @@ import pytest
 
 from graph.opening import open_context
 from graph.runs import RunRecord, now
-from graph.session import Door, kernel_digest
+from graph.session import RunService, kernel_digest
 from graph.workflow import signature
 from harness.evaluate import Evaluator
-from harness.judge.comparisons import Match
+from harness.judge.comparisons import ComparisonRequest
 from harness.judge.quick import Quick
 from harness.records import Interval, Suite, Timing, Verdict
 from harness.store import digest
@@ -49,12 +49,12 @@ def paper_times(monkeypatch: pytest.MonkeyPatch) -> None:
         suite = Suite(speedup=interval(factor), comparison=comparison(factor))
         return verdict.model_copy(update={"timings": timings, "suite": suite})
 
-    def contended(self: Evaluator, match: Match, cases: tuple, seconds: float) -> Quick:
-        factor = speed(self, match.build.candidate, match.rivals["baseline"])
+    def contended(self: Evaluator, request: ComparisonRequest, cases: tuple, seconds: float) -> Quick:
+        factor = speed(self, request.build.candidate, request.rivals["baseline"])
         return Quick(timings=tuple(timing(workload, cache, factor, None) for workload, cache in cases))
 
     monkeypatch.setattr(Evaluator, "measure", measured)
-    monkeypatch.setattr(Evaluator, "_contended", contended)
+    monkeypatch.setattr(Evaluator, "_compare_briefly", contended)
     monkeypatch.setattr(Evaluator, "draw_again", lambda self, verdict, **_: verdict)
 
 
@@ -75,7 +75,7 @@ def test_what_was_written_by_hand_through_the_tools_is_played_back(
         run_id="played", created=now(), settings=settings, kernel=NAME, kernel_digest=kernel_digest(kernel.folder),
         signature=signature(),
     )  # fmt: skip
-    ending = Door(tmp_path, open_context).start(record, source, Silent(), nobody)
+    ending = RunService(tmp_path, open_context).start(record, source, Silent(), nobody)
     assert ending.state == "finished", ending.message
     (attempt,) = ending.result.attempts
     turns = [e for e in Transcript(recorded).exchanges() if "turn" in e.question.facts]

@@ -14,11 +14,11 @@ from graph.draw import (
     START,
     GraphEdge,
     GraphNode,
+    count_edges,
     draw,
-    ordered,
+    order_nodes,
     parts,
     path_of,
-    taken_edges,
     write,
 )
 from graph.workflow import NODES, build
@@ -111,7 +111,7 @@ def test_back_edges_are_drawn_apart(real):
         if "agent" in rect.get("class", "") and rect.get("width") == "168.0"
     )
     back = [path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("class") == "edge back"]
-    # Stub and trunk of each review, of compile -> coder, verify -> coder and contest -> profiler; the legend.
+    # Stub and trunk of each review, of compile -> coder, verify -> coder and comparison -> profiler; the legend.
     assert len(back) == 2 * 5 + 1
     starts = [float(re.match(r"M([\d.]+)", d)[1]) for d in back[:-1]]
     assert all(x <= left for x in starts)
@@ -130,7 +130,7 @@ def overlaps(svg: str) -> list[tuple[str, str]]:
 def test_no_text_covers_another(real):
     nodes, edges = real
     counts = {node.name: (12, 345.6) for node in nodes}
-    for svg in (draw(nodes, edges), draw(nodes, edges, counts, taken_edges(PATH * 3))):
+    for svg in (draw(nodes, edges), draw(nodes, edges, counts, count_edges(PATH * 3))):
         assert not overlaps(svg)
         size = ET.fromstring(svg)
         assert all(
@@ -172,11 +172,11 @@ def test_any_graph_draws_with_all_its_labels(seed):
 
 def test_the_order_does_not_depend_on_how_nodes_were_added(real):
     nodes, edges = real
-    expected = [node.name for node in ordered(nodes, edges)]
+    expected = [node.name for node in order_nodes(nodes, edges)]
     for seed in range(5):
         shuffled = list(nodes)
         random.Random(seed).shuffle(shuffled)
-        assert [node.name for node in ordered(shuffled, edges)][:14] == expected[:14]
+        assert [node.name for node in order_nodes(shuffled, edges)][:14] == expected[:14]
 
 
 def test_the_path_of_a_run_is_marked(real):
@@ -184,17 +184,17 @@ def test_the_path_of_a_run_is_marked(real):
     spent = Spent()
     for name in PATH[1:-1]:
         spent = spent.after(name, 0.5, {})
-    svg = draw(nodes, edges, {name: (ran.count, ran.seconds) for name, ran in spent.nodes.items()}, taken_edges(PATH))
+    svg = draw(nodes, edges, {name: (ran.count, ran.seconds) for name, ran in spent.nodes.items()}, count_edges(PATH))
     said = [words for *_, words in texts(svg)]
     assert "3× · 1.5 s" in said  # coder and others
     assert "1× · 0.5 s" in said
     assert "repair" in said and "taken" in said
-    faded = draw(nodes, edges, {"tester": (1, 0.1)}, taken_edges(PATH[:2]))
+    faded = draw(nodes, edges, {"tester": (1, 0.1)}, count_edges(PATH[:2]))
     assert [words for *_, words in texts(faded)].count("not run") == len(NODES) - 1
 
 
 def test_how_often_an_edge_was_taken():
-    assert taken_edges(["a", "b", "a", "b", "c"]) == {("a", "b"): 2, ("b", "a"): 1, ("b", "c"): 1}
+    assert count_edges(["a", "b", "a", "b", "c"]) == {("a", "b"): 2, ("b", "a"): 1, ("b", "c"): 1}
 
 
 class Snapshot:

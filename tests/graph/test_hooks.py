@@ -10,8 +10,8 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from graph import hooks
-from graph.runs import Run, RunError
-from graph.session import Door
+from graph.runs import RunError, RunFolder
+from graph.session import RunService
 from nodes import spans
 from nodes.roles import PolicyPaused
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
@@ -24,7 +24,7 @@ TELLS = (
 
 def test_a_command_gets_the_record(tmp_path: Path) -> None:
     command = f"{sys.executable} -c {json.dumps(TELLS)} {tmp_path / 'told'}"
-    assert hooks.tell(hooks.checked(command), Run(tmp_path, "run"), "finished", "", {"run_id": "run"}) == ""
+    assert hooks.tell(hooks.check_target(command), RunFolder(tmp_path, "run"), "finished", "", {"run_id": "run"}) == ""
     assert (tmp_path / "told").read_text() == "finished run finished"
 
 
@@ -37,14 +37,14 @@ def test_a_command_gets_the_record(tmp_path: Path) -> None:
     ],
 )
 def test_what_fails_is_one_sentence(tmp_path: Path, command: str, said: str) -> None:
-    sentence = hooks.tell(command, Run(tmp_path, "run"), "finished", "", {})
+    sentence = hooks.tell(command, RunFolder(tmp_path, "run"), "finished", "", {})
     assert said in sentence and "\n" not in sentence and "secret" not in sentence
 
 
 @pytest.mark.parametrize("target", ["", "  ", "'unfinished"])
 def test_what_cannot_be_called_is_refused_before_the_run(target: str) -> None:
     with pytest.raises(RunError, match="--on-end"):
-        hooks.checked(target)
+        hooks.check_target(target)
 
 
 def test_a_webhook_gets_the_record(tmp_path: Path, httpserver: HTTPServer) -> None:
@@ -58,9 +58,9 @@ def test_a_webhook_gets_the_record(tmp_path: Path, httpserver: HTTPServer) -> No
 
     httpserver.expect_request("/hook", method="POST").respond_with_handler(take)
     url = httpserver.url_for("/hook")
-    assert hooks.tell(url, Run(tmp_path, "run"), "paused", "the server is down", {"a": 1}) == ""
+    assert hooks.tell(url, RunFolder(tmp_path, "run"), "paused", "the server is down", {"a": 1}) == ""
     assert seen[0]["state"] == "paused" and seen[0]["message"] == "the server is down" and seen[0]["result"] == {"a": 1}
-    assert hooks.tell(url, Run(tmp_path, "run"), "paused").endswith("answered HTTP 500")
+    assert hooks.tell(url, RunFolder(tmp_path, "run"), "paused").endswith("answered HTTP 500")
 
 
 def test_the_command_line_tells_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -71,7 +71,7 @@ def test_the_command_line_tells_of_the_end(tmp_path: Path, monkeypatch: pytest.M
             raise PolicyPaused("the server does not answer")
 
     script = Down({1: ["speed 1.3"]})
-    Door(tmp_path, paper_context(script)).start(record(settings(rounds=1)), BASELINE, Silent(), nobody)
+    RunService(tmp_path, paper_context(script)).start(record(settings(rounds=1)), BASELINE, Silent(), nobody)
     monkeypatch.setattr("graph.opening.open_context", paper_context(script))
     command = f"{sys.executable} -c {json.dumps(TELLS)} {tmp_path / 'told'}"
     words = ["resume", "run", "--runs-dir", str(tmp_path), "--no-live", "--on-end"]
@@ -137,7 +137,7 @@ def test_a_runs_nodes_and_model_calls_are_spans(
     with spans.exporting():
         pass
     script = Calls({1: ["compile error", "speed 0.5"]})
-    ending = Door(tmp_path, paper_context(script)).start(
+    ending = RunService(tmp_path, paper_context(script)).start(
         record(settings(rounds=1, width=2, repairs=0)), BASELINE, Silent(), nobody
     )
     assert ending.state == "finished"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graph.session import Door, Ending
+from graph.session import Ending, RunService
 from harness.records import Outcome
 from harness.store import digest
 from kernels.spec import Workload
@@ -19,7 +19,7 @@ from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context,
 
 def run(tmp_path: Path, script: Script, *, source: str = BASELINE, ask=nobody, **changes) -> Ending:
     made = settings(**{"source": digest(source), **changes})
-    return Door(tmp_path, paper_context(script)).start(record(made), source, Silent(), ask)
+    return RunService(tmp_path, paper_context(script)).start(record(made), source, Silent(), ask)
 
 
 def rows(ending: Ending) -> list[tuple[int, str, bool]]:
@@ -38,7 +38,9 @@ def test_keeps_the_fastest_that_passed_and_says_what_became_of_each(tmp_path: Pa
 
 def test_what_the_evaluator_found_out_is_said_and_kept(tmp_path: Path) -> None:
     front, made = Silent(), settings(rounds=1)
-    ending = Door(tmp_path, paper_context(Script({1: ["speed 1.3"]}))).start(record(made), BASELINE, front, nobody)
+    ending = RunService(tmp_path, paper_context(Script({1: ["speed 1.3"]}))).start(
+        record(made), BASELINE, front, nobody
+    )
     assert front.events.count(("notice", "no landlock here")) == 1
     assert ending.result.notices == ("no landlock here",) and ending.result.sandbox == ("rlimits",)
 
@@ -323,7 +325,7 @@ def test_what_the_tester_adds_is_kept_where_the_spec_allows_it_and_the_baseline_
 def test_spent_counts_nodes_seconds_and_answers(tmp_path: Path) -> None:
     script = Script({1: ["speed 1.3"], 2: ["speed 1.0"]})
     ending = run(tmp_path, script, rounds=2)
-    spent = Door(tmp_path, paper_context(script)).snapshot(ending.run).values["spent"]
+    spent = RunService(tmp_path, paper_context(script)).snapshot(ending.run).values["spent"]
     assert spent.nodes["coder"].count == 2 and spent.nodes["tester"].count == 1
     assert spent.seconds == pytest.approx(sum(visits.seconds for visits in spent.nodes.values()))
     assert ending.result.spent.calls == len(script.asked) and ending.result.spent.tokens_in == 100 * len(script.asked)

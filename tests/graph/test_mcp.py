@@ -19,9 +19,9 @@ import anyio
 from mcp import Client, StdioServerParameters
 
 from graph.mcp_server import server
-from graph.runs import Run
+from graph.runs import RunFolder
 from graph.serving import TOOLS, Begun, Service, StartArguments
-from graph.session import Door
+from graph.session import RunService
 from kernels.catalog import Kernel
 from nodes.context import Context
 from nodes.options import ROLES
@@ -62,7 +62,7 @@ def service(
     def begin(_start: StartArguments) -> Begun:
         return Begun(record(settings(policy=POLICY, **LIMITS | changes)), BASELINE)
 
-    return Service(Door(folder, open_context), begin, run_id=run_id, wait_s=30.0)
+    return Service(RunService(folder, open_context), begin, run_id=run_id, wait_s=30.0)
 
 
 class Talk:
@@ -118,7 +118,7 @@ def test_a_client_works_round_by_round_and_everything_is_in_the_run(tmp_path: Pa
         assert "finished: nothing can be submitted" in await say("submit", candidate="baseline")
 
     talk(made, conversation)
-    run = Run.find(tmp_path, "run")
+    run = RunFolder.find(tmp_path, "run")
     assert run.status.state == "finished" and run.status.speedup == pytest.approx(1.2)
     assert (run.folder / "report.html").read_text().count("twice as wide") >= 2
     kept = Transcript(run.folder / "transcript.jsonl").exchanges()
@@ -141,7 +141,7 @@ def test_a_kill_while_a_submission_is_measured_loses_nothing(tmp_path: Path) -> 
             os._exit(1)
     status = os.waitpid(child, 0)[1]
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    assert Run.find(tmp_path, "run").status.state == "interrupted"
+    assert RunFolder.find(tmp_path, "run").status.state == "interrupted"
 
     async def second(say: Talk) -> None:
         said = await say("operation")  # the resumed run first ends the round that was submitted
@@ -184,7 +184,7 @@ def test_limits_hold_over_restarts_and_a_paused_run_goes_on_with_the_rules(tmp_p
             evaluator=PaperEvaluator(run.store, run.folder / "evaluations.log"),  # type: ignore[arg-type]
         )  # fmt: skip
 
-    ending = Door(tmp_path, open_context).resume("run", Silent(), nobody)
+    ending = RunService(tmp_path, open_context).resume("run", Silent(), nobody)
     assert ending.state == "finished" and ending.result.speedup.median == pytest.approx(1.5)
 
 

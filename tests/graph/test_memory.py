@@ -11,7 +11,7 @@ import pytest
 import run as door
 from graph import memory
 from graph.runs import RunError
-from graph.session import Door, Ending
+from graph.session import Ending, RunService
 from harness.store import digest
 from nodes.lesson import Lesson
 from nodes.memory import namespace
@@ -22,7 +22,7 @@ from tests.graph.test_session import Down
 
 def run(folder: Path, script: Script, run_id: str = "run", front: Silent | None = None, **changes) -> Ending:
     made = settings(run_id, **{"memory": "on", **changes})
-    return Door(folder, paper_context(script)).start(record(made), BASELINE, front or Silent(), nobody)
+    return RunService(folder, paper_context(script)).start(record(made), BASELINE, front or Silent(), nobody)
 
 
 def kept(folder: Path) -> list[Lesson]:
@@ -65,7 +65,7 @@ def test_a_resumed_run_is_shown_what_it_was_shown_before(tmp_path: Path) -> None
     assert paused.state == "paused"
     run(tmp_path, Script({1: ["speed 1.7"]}), "third", rounds=1)
     again = Script(rounds)
-    Door(tmp_path, paper_context(again)).resume("second", Silent(), nobody)
+    RunService(tmp_path, paper_context(again)).resume("second", Silent(), nobody)
     assert {lesson.run_id for _, request in again.asked for lesson in getattr(request, "memory", ())} == {"first"}
 
 
@@ -112,7 +112,7 @@ from pathlib import Path
 from graph import memory
 print("ready", flush=True)
 sys.stdin.readline()
-with memory.opened(Path(sys.argv[1])) as store:
+with memory.open_memory(Path(sys.argv[1])) as store:
     for number in range(int(sys.argv[3])):
         store.put(("lessons", "cpu", "elementwise"), f"{sys.argv[2]} {number}", {"run_id": sys.argv[2]})
     sys.exit(store.said or 0)

@@ -10,7 +10,7 @@ import pytest
 from graph.choices import choose
 from graph.opening import answering, open_context
 from graph.request import RunRequest
-from graph.runs import Run, RunError
+from graph.runs import RunError, RunFolder
 from graph.session import kernel_digest, new_record
 from harness.options import from_words
 from kernels import catalog
@@ -33,7 +33,7 @@ def test_a_kernel_whose_reference_changed_is_not_resumed(tmp_path: Path) -> None
     made = record(settings(kernel="silu_and_mul"))
     with (
         pytest.raises(RunError, match=r"the spec or the reference of .*silu_and_mul has changed since run run began"),
-        open_context(Run(tmp_path, "run"), made, State(), silent),
+        open_context(RunFolder(tmp_path, "run"), made, State(), silent),
     ):
         pass
 

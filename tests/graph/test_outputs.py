@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graph import outputs
-from graph.runs import Run
+from graph.runs import RunFolder
 from tests.harness.report.example import RESULT
 
 MODULE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
@@ -13,7 +13,7 @@ NATIVE = 'extern "C" void step_float32(const float* x) {}\n'
 
 
 def test_the_best_of_a_problem_may_be_native(tmp_path: Path):
-    run = Run(tmp_path, "r")
+    run = RunFolder(tmp_path, "r")
     run.reserve()
     source = run.store.put(MODULE)
     for text, name, other in (

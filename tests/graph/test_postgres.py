@@ -16,7 +16,7 @@ import pytest
 
 from graph import checkpoints, memory
 from graph.runs import RunError
-from graph.session import Door
+from graph.session import RunService
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 from tests.graph.test_session import ROUNDS, Down, outcomes
 
@@ -76,21 +76,21 @@ def kept_there(run_id: str, url: str, **changes):
 
 
 def test_a_run_pauses_resumes_and_is_forked_there(tmp_path: Path, url: str) -> None:
-    whole = Door(tmp_path / "sqlite", paper_context(Script(ROUNDS))).start(
+    whole = RunService(tmp_path / "sqlite", paper_context(Script(ROUNDS))).start(
         record(settings("pg")), BASELINE, Silent(), nobody
     )
-    paused = Door(tmp_path, paper_context(Down(ROUNDS, 2)), url).start(
+    paused = RunService(tmp_path, paper_context(Down(ROUNDS, 2)), url).start(
         kept_there("pg", url), BASELINE, Silent(), nobody
     )
     assert paused.state == "paused" and not paused.run.checkpoints.exists()
-    door = Door(tmp_path, paper_context(Script(ROUNDS)), url)
-    ended = door.resume("pg", Silent(), nobody, changes=lambda found: found.changed(tokens=10**6))
-    assert door.snapshot(ended.run).values["settings"].budget.tokens == 10**6
+    service = RunService(tmp_path, paper_context(Script(ROUNDS)), url)
+    ended = service.resume("pg", Silent(), nobody, changes=lambda found: found.with_changes(tokens=10**6))
+    assert service.snapshot(ended.run).values["settings"].budget.tokens == 10**6
     assert ended.state == "finished" and outcomes(ended) == outcomes(whole)
-    history = door.history(ended.run)
+    history = service.history(ended.run)
     assert not history[0].next and history[-1].next == ("__start__",)
     point = next(s for s in history if s.next == ("profiler",) and s.values["round"] == 2)
-    forked = door.fork(
+    forked = service.fork(
         "pg", point.config["configurable"]["checkpoint_id"], kept_there("pg-2", url, rounds=2), Silent(), nobody
     )
     assert forked.state == "finished"
@@ -114,18 +114,20 @@ class Severed(Script):
 
 
 def test_a_connection_that_the_server_ends_pauses_the_run_and_it_goes_on(tmp_path: Path, url: str) -> None:
-    whole = Door(tmp_path / "sqlite", paper_context(Script(ROUNDS))).start(
+    whole = RunService(tmp_path / "sqlite", paper_context(Script(ROUNDS))).start(
         record(settings("severed")), BASELINE, Silent(), nobody
     )
     script = Severed(ROUNDS, url)
-    paused = Door(tmp_path, paper_context(script), url).start(kept_there("severed", url), BASELINE, Silent(), nobody)
+    paused = RunService(tmp_path, paper_context(script), url).start(
+        kept_there("severed", url), BASELINE, Silent(), nobody
+    )
     assert paused.state == "paused" and "PostgreSQL at" in paused.message and PASSWORD not in paused.message
-    ended = Door(tmp_path, paper_context(Script(ROUNDS)), url).resume("severed", Silent(), nobody)
+    ended = RunService(tmp_path, paper_context(Script(ROUNDS)), url).resume("severed", Silent(), nobody)
     assert ended.state == "finished" and outcomes(ended) == outcomes(whole)
 
 
 def test_the_password_is_nowhere(tmp_path: Path, url: str) -> None:
-    ended = Door(tmp_path, paper_context(Script(ROUNDS)), url).start(
+    ended = RunService(tmp_path, paper_context(Script(ROUNDS)), url).start(
         kept_there("secret", url), BASELINE, Silent(), nobody
     )
     for path in ended.run.folder.rglob("*"):
@@ -136,9 +138,9 @@ def test_the_password_is_nowhere(tmp_path: Path, url: str) -> None:
 
 
 def test_a_resume_without_the_address_says_so(tmp_path: Path, url: str) -> None:
-    Door(tmp_path, paper_context(Down(ROUNDS, 2)), url).start(kept_there("lost", url), BASELINE, Silent(), nobody)
+    RunService(tmp_path, paper_context(Down(ROUNDS, 2)), url).start(kept_there("lost", url), BASELINE, Silent(), nobody)
     with pytest.raises(RunError, match=r"is kept in postgresql://astrolabe@127.0.0.1.*ASTROLABE_CHECKPOINTER"):
-        Door(tmp_path, paper_context(Script(ROUNDS))).resume("lost", Silent(), nobody)
+        RunService(tmp_path, paper_context(Script(ROUNDS))).resume("lost", Silent(), nobody)
 
 
 def test_the_same_run_from_another_folder_is_refused_while_it_is_worked_on(tmp_path: Path, url: str) -> None:
@@ -146,17 +148,19 @@ def test_the_same_run_from_another_folder_is_refused_while_it_is_worked_on(tmp_p
         checkpoints.postgres(url, "twin", exclusive=True),
         pytest.raises(RunError, match="twin is being worked on by another process of this database"),
     ):
-        Door(tmp_path, paper_context(Script(ROUNDS)), url).start(kept_there("twin", url), BASELINE, Silent(), nobody)
+        RunService(tmp_path, paper_context(Script(ROUNDS)), url).start(
+            kept_there("twin", url), BASELINE, Silent(), nobody
+        )
 
 
 def test_a_name_that_the_database_has_is_refused(tmp_path: Path, url: str) -> None:
     for folder, taken in (("a", False), ("b", True)):
-        door = Door(tmp_path / folder, paper_context(Script(ROUNDS)), url)
+        service = RunService(tmp_path / folder, paper_context(Script(ROUNDS)), url)
         if not taken:
-            assert door.start(kept_there("same", url), BASELINE, Silent(), nobody).state == "finished"
+            assert service.start(kept_there("same", url), BASELINE, Silent(), nobody).state == "finished"
             continue
         with pytest.raises(RunError, match="holds a run 'same' already"):
-            door.start(kept_there("same", url), BASELINE, Silent(), nobody)
+            service.start(kept_there("same", url), BASELINE, Silent(), nobody)
 
 
 def test_a_server_that_is_not_there_or_a_wrong_password_is_one_sentence_without_it(tmp_path: Path, url: str) -> None:
@@ -166,7 +170,7 @@ def test_a_server_that_is_not_there_or_a_wrong_password_is_one_sentence_without_
         with pytest.raises(
             RunError, match=r"PostgreSQL at postgresql://\w+@127.0.0.1:\d+/\w+ cannot be used"
         ) as raised:
-            Door(tmp_path / address[-4:], paper_context(Script(ROUNDS)), address).start(
+            RunService(tmp_path / address[-4:], paper_context(Script(ROUNDS)), address).start(
                 kept_there("x", address), BASELINE, Silent(), nobody
             )
         assert "hunter2" not in str(raised.value) and "\n" not in str(raised.value)
@@ -175,8 +179,8 @@ def test_a_server_that_is_not_there_or_a_wrong_password_is_one_sentence_without_
 def test_what_runs_learn_is_kept_there_too(tmp_path: Path, url: str) -> None:
     second = Script(ROUNDS)
     for run_id, script in (("pupil-1", Script(ROUNDS)), ("pupil-2", second)):
-        door = Door(tmp_path / run_id, paper_context(script), url)
-        ended = door.start(kept_there(run_id, url, memory="on"), BASELINE, Silent(), nobody)
+        service = RunService(tmp_path / run_id, paper_context(script), url)
+        ended = service.start(kept_there(run_id, url, memory="on"), BASELINE, Silent(), nobody)
         assert ended.state == "finished" and not [said for said in ended.result.notices if "memory" in said]
         assert not (tmp_path / run_id / memory.FILE).exists()
     assert {lesson.run_id for _, asked in second.asked for lesson in getattr(asked, "memory", ())} == {"pupil-1"}
@@ -187,6 +191,6 @@ def test_what_runs_learn_is_kept_there_too(tmp_path: Path, url: str) -> None:
 
 def test_a_memory_that_cannot_be_reached_there_is_one_sentence_without_the_password(tmp_path: Path) -> None:
     gone = "postgresql://someone:hunter2@127.0.0.1:1/nothing?connect_timeout=2"
-    with memory.opened(tmp_path, gone) as found:
+    with memory.open_memory(tmp_path, gone) as found:
         assert found.search(("lessons",)) == [] and "hunter2" not in found.said and "\n" not in found.said
         assert found.said.startswith("this run goes without memory: the memory in postgresql://someone@127.0.0.1:1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graph.opening import answering
-from graph.session import Door, new_record
+from graph.session import RunService, new_record
 from harness.problems.pytorch import open_problem
 from harness.store import digest
 from kernels import suites
@@ -51,7 +51,7 @@ def test_a_problem_that_was_answered_by_hand(name: str, tmp_path: Path):
             )
 
     record = new_record(made, kernel=name, summary=name, folder=path)
-    ending = Door(tmp_path, open_context).start(record, text, Silent(), nobody)
+    ending = RunService(tmp_path, open_context).start(record, text, Silent(), nobody)
     assert ending.state == "finished", ending.message
     attempts = ending.result.attempts
     assert [(a.round, a.candidate[:12], str(a.outcome), a.accepted) for a in attempts] == [

@@ -15,7 +15,7 @@ import pytest
 
 from graph.opening import answering
 from graph.runs import RunRecord, now
-from graph.session import Door, Ending, kernel_digest
+from graph.session import Ending, RunService, kernel_digest
 from graph.workflow import signature
 from harness.evaluate import Evaluator
 from harness.judge.search import Tuned
@@ -136,7 +136,7 @@ def replayed(tmp_path: Path, name: str, rounds: int, dtypes: tuple[str, ...]) ->
             )
 
     front = Silent()
-    return Door(tmp_path, open_context).start(began, source, front, nobody), front
+    return RunService(tmp_path, open_context).start(began, source, front, nobody), front
 
 
 def path_of(front: Silent, rounds: int) -> list[str]:

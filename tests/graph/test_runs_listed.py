@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import run as door
-from graph.runs import Run, RunStatus, now
+from graph.runs import RunFolder, RunStatus, now
 from tests.graph.doubles import BASELINE, record, settings
 
 
@@ -19,7 +19,7 @@ def runs(tmp_path: Path) -> Path:
         ("a", "fused_add_rmsnorm", "paused", None),
         ("c", "silu_and_mul", "finished", 2.5),
     ):
-        run = Run(tmp_path, name)
+        run = RunFolder(tmp_path, name)
         run.reserve()
         run.begin(record(settings(name)).model_copy(update={"kernel": kernel}), BASELINE)
         run.note(RunStatus(state=state, speedup=speedup, updated=now()))

@@ -15,8 +15,8 @@ import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graph import checkpoints, outputs
-from graph.runs import Run, RunError, RunStatus, every, new_id, now, valid_id
-from graph.session import Door, Ending, kernel_digest, new_record
+from graph.runs import RunError, RunFolder, RunStatus, every, new_id, now, valid_id
+from graph.session import Ending, RunService, kernel_digest, new_record
 from graph.workflow import signature
 from harness.records import Comparison, EpochGain, Interval
 from harness.store import Store
@@ -43,11 +43,11 @@ class Down(Script):
 
 
 def start(folder: Path, script: Script, ask=nobody, **changes) -> Ending:
-    return Door(folder, paper_context(script)).start(record(settings(**changes)), BASELINE, Silent(), ask)
+    return RunService(folder, paper_context(script)).start(record(settings(**changes)), BASELINE, Silent(), ask)
 
 
 def resume(folder: Path, script: Script, run_id: str = "run", ask=nobody, answer=None) -> Ending:
-    return Door(folder, paper_context(script)).resume(run_id, Silent(), ask, answer)
+    return RunService(folder, paper_context(script)).resume(run_id, Silent(), ask, answer)
 
 
 def outcomes(ending: Ending) -> list[dict]:
@@ -62,7 +62,7 @@ def test_a_type_that_the_state_does_not_name_is_not_rebuilt_from_a_checkpoint() 
 
 def test_records_come_back_from_the_database_as_they_were(tmp_path: Path) -> None:
     ending = start(tmp_path, Script(ROUNDS))
-    values = Door(tmp_path, paper_context(Script(ROUNDS))).snapshot(ending.run).values
+    values = RunService(tmp_path, paper_context(Script(ROUNDS))).snapshot(ending.run).values
     assert values["settings"] == settings()
     assert values["incumbent"].verdict.timings[0].workload.axes == {"n": 1024}
     assert isinstance(values["attempts"][0].plan.steps, tuple)
@@ -106,7 +106,7 @@ def test_the_status_says_how_far_a_run_has_come(tmp_path: Path) -> None:
     after, spent = ended.run.status, ended.result.attempts
     assert (after.round, after.attempts, after.message) == (3, len(spent), "")
     assert after.speedup == ended.result.speedup.median and after.updated >= status.updated
-    visits = Door(tmp_path, paper_context(Script(ROUNDS))).snapshot(ended.run).values["spent"].nodes.values()
+    visits = RunService(tmp_path, paper_context(Script(ROUNDS))).snapshot(ended.run).values["spent"].nodes.values()
     assert after.checkpoints == sum(visit.count for visit in visits) > status.checkpoints > 0
 
 
@@ -118,7 +118,7 @@ def test_what_was_measured_after_the_end_is_in_the_record_and_the_report(tmp_pat
         speedup=Interval(median=1.25, low=1.2, high=1.3), comparison=Comparison.FASTER, baseline_s=1.0, time_s=0.8,
         baseline_accuracy=0.91, accuracy=0.92,
     )  # fmt: skip
-    Door(tmp_path, paper_context(Script(ROUNDS))).add(ended.run, epoch=gain)
+    RunService(tmp_path, paper_context(Script(ROUNDS))).add(ended.run, epoch=gain)
     assert outputs.read(ended.run) == before.model_copy(update={"epoch": gain})
     page = (ended.run.folder / "report.html").read_text()
     assert "FASTER, 1.250x (1.200 – 1.300): 1.000 s and 0.800 s on small, rung gpu-graph" in page
@@ -140,14 +140,14 @@ def test_a_budget_counts_what_was_spent_before_the_pause(tmp_path: Path) -> None
 
 def test_a_resume_may_have_other_limits(tmp_path: Path) -> None:
     start(tmp_path, Down({**ROUNDS, 4: ["speed 2"]}, 2))
-    door = Door(tmp_path, paper_context(Script({**ROUNDS, 4: ["speed 2"]})))
-    more = lambda found: found.changed(rounds=4)  # noqa: E731
-    ended = door.resume("run", Silent(), nobody, changes=more)
+    service = RunService(tmp_path, paper_context(Script({**ROUNDS, 4: ["speed 2"]})))
+    more = lambda found: found.with_changes(rounds=4)  # noqa: E731
+    ended = service.resume("run", Silent(), nobody, changes=more)
     assert [row.round for row in ended.result.attempts] == [1, 2, 3, 4] and ended.result.rounds == 4
     assert ended.run.record.settings.stop.rounds == 4
     assert ended.result.spent.calls == 1 + 3 + 4 + 4  # nobody was asked twice; the incumbent of round 1 stayed in 2
     with pytest.raises(RunError, match="is finished; to go on with other limits, fork it"):
-        door.resume("run", Silent(), nobody, changes=more)
+        service.resume("run", Silent(), nobody, changes=more)
 
 
 def test_resuming_a_finished_run_does_nothing_and_says_the_same(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_new_record_is_of_now_and_of_this_graph_and_has_no_password(tmp_path: 
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts(tmp_path: Path) -> None:
-    run = Run(tmp_path, "run")
+    run = RunFolder(tmp_path, "run")
     run.reserve()
     run.begin(record(settings()), BASELINE)
     assert run.status.state == "interrupted"
@@ -242,7 +242,7 @@ class Listens(Silent):
 def test_a_database_that_another_process_holds_for_seconds_is_waited_for(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(checkpoints, "TRY_S", 0.2)
     script, front = Holds(ROUNDS, tmp_path / "run" / "checkpoint.sqlite", 1.0), Listens()
-    ending = Door(tmp_path, paper_context(script)).start(record(settings()), BASELINE, front, nobody)
+    ending = RunService(tmp_path, paper_context(script)).start(record(settings()), BASELINE, front, nobody)
     assert ending.state == "finished" and script.held is not None
     assert any("another process holds the checkpoint database" in said for said in front.said)
 
@@ -305,7 +305,7 @@ def test_a_failure_of_ours_is_raised_and_noted_and_can_be_resumed(tmp_path: Path
 
     with pytest.raises(ZeroDivisionError):
         start(tmp_path, Broken(ROUNDS))
-    status = Run(tmp_path, "run").status
+    status = RunFolder(tmp_path, "run").status
     assert status.state == "failed" and "a bug" in status.message
     assert resume(tmp_path, Script(ROUNDS)).state == "finished"
 
@@ -333,31 +333,31 @@ def test_a_full_disk_is_said_and_nothing_is_lost(
 def test_a_fork_goes_on_from_a_checkpoint_with_other_limits(tmp_path: Path) -> None:
     script = Script({**ROUNDS, 4: ["speed 2.0"]})
     first = start(tmp_path, script)
-    door = Door(tmp_path, paper_context(script))
-    after_round_1 = next(s for s in door.history(first.run) if s.next == ("profiler",) and s.values["round"] == 1)
+    service = RunService(tmp_path, paper_context(script))
+    after_round_1 = next(s for s in service.history(first.run) if s.next == ("profiler",) and s.values["round"] == 1)
     new = first.run.record.model_copy(
         update={"run_id": "second", "settings": settings("second", rounds=4), "forked_from": "run"}
     )
-    ended = door.fork("run", after_round_1.config["configurable"]["checkpoint_id"], new, Silent(), nobody)
+    ended = service.fork("run", after_round_1.config["configurable"]["checkpoint_id"], new, Silent(), nobody)
     assert ended.state == "finished" and ended.result.run_id == "second"
     assert [row.round for row in ended.result.attempts] == [1, 2, 3, 4]
     assert ended.result.speedup.median == pytest.approx(2.0)
     # What the first run had evaluated was not evaluated again, and the first run is what it was.
     fresh = (ended.run.folder / "evaluations.log").read_text()
     assert Store(tmp_path).put("speed 1.2") not in fresh
-    assert door.snapshot(first.run).values["settings"].run_id == "run"
+    assert service.snapshot(first.run).values["settings"].run_id == "run"
     assert [run.id for run in every(tmp_path)] == ["run", "second"]
 
 
 def test_a_run_of_an_older_graph_is_not_forked(tmp_path: Path) -> None:
     first = start(tmp_path, Script(ROUNDS))
-    door = Door(tmp_path, paper_context(Script(ROUNDS)))
-    checkpoint = door.history(first.run)[3].config["configurable"]["checkpoint_id"]
+    service = RunService(tmp_path, paper_context(Script(ROUNDS)))
+    checkpoint = service.history(first.run)[3].config["configurable"]["checkpoint_id"]
     path = first.run.folder / "run.json"
     path.write_text(path.read_text().replace('"measure"', '"judge"'))
     new = first.run.record.model_copy(update={"run_id": "second", "settings": settings("second")})
     with pytest.raises(RunError, match=r"another version of the graph .*its node 'judge' is not there any more"):
-        door.fork("run", checkpoint, new, Silent(), nobody)
+        service.fork("run", checkpoint, new, Silent(), nobody)
     assert not (tmp_path / "second").exists()
 
 
@@ -369,17 +369,17 @@ def test_a_checkpoint_that_is_not_there_is_said(tmp_path: Path, checkpoint: str,
     first = start(tmp_path, Script(ROUNDS))
     new = first.run.record.model_copy(update={"run_id": "second", "settings": settings("second")})
     with pytest.raises(RunError, match=said):
-        Door(tmp_path, paper_context(Script(ROUNDS))).fork("run", checkpoint, new, Silent(), nobody)
+        RunService(tmp_path, paper_context(Script(ROUNDS))).fork("run", checkpoint, new, Silent(), nobody)
     assert not (tmp_path / "second").exists()
 
 
 def test_the_end_of_a_run_cannot_be_forked(tmp_path: Path) -> None:
     first = start(tmp_path, Script(ROUNDS))
-    door = Door(tmp_path, paper_context(Script(ROUNDS)))
-    last = door.history(first.run)[0].config["configurable"]["checkpoint_id"]
+    service = RunService(tmp_path, paper_context(Script(ROUNDS)))
+    last = service.history(first.run)[0].config["configurable"]["checkpoint_id"]
     new = first.run.record.model_copy(update={"run_id": "second", "settings": settings("second")})
     with pytest.raises(RunError, match="is the end of run run"):
-        door.fork("run", last, new, Silent(), nobody)
+        service.fork("run", last, new, Silent(), nobody)
 
 
 # --- the person ----------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def test_an_edited_plan_without_a_step_is_refused_before_the_run_goes_on(tmp_pat
     start(tmp_path, Script(ROUNDS), approve="plans")
     with pytest.raises(RunError, match="at least one step"):
         resume(tmp_path, Script(ROUNDS), answer={"edit": "a title only"})
-    assert Run(tmp_path, "run").status.state == "paused"
+    assert RunFolder(tmp_path, "run").status.state == "paused"
 
 
 # --- processes -----------------------------------------------------------------------------------------------------
@@ -453,8 +453,8 @@ def test_an_edited_plan_without_a_step_is_refused_before_the_run_goes_on(tmp_pat
 HOLD = """
 import sys, time
 from pathlib import Path
-from graph.runs import Run
-with Run(Path(sys.argv[1]), "run").lock():
+from graph.runs import RunFolder
+with RunFolder(Path(sys.argv[1]), "run").lock():
     print("held", flush=True)
     time.sleep(60)
 """
@@ -462,7 +462,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from graph import interrupting
-from graph.session import Door
+from graph.session import RunService
 from tests.graph.doubles import *
 
 class Slow(Script):
@@ -472,7 +472,7 @@ class Slow(Script):
         return super().coder(request)
 
 interrupting.GRACE_S = float(sys.argv[3]) if len(sys.argv) > 3 else interrupting.GRACE_S
-ending = Door(Path(sys.argv[1]), paper_context(Slow({1: ["speed 1.3"]}))).start(
+ending = RunService(Path(sys.argv[1]), paper_context(Slow({1: ["speed 1.3"]}))).start(
     record(settings(rounds=1)), BASELINE, Silent(), nobody)
 print(ending.state, flush=True)
 os._exit(130 if ending.state == "interrupted" else 0)
@@ -520,7 +520,7 @@ def test_ctrl_c_ends_a_long_node_soon_and_the_run_goes_on(tmp_path: Path) -> Non
     process.send_signal(signal.SIGINT)
     assert process.wait(200) == 130, process.stderr.read()
     assert process.stdout.read() == "interrupted\n"
-    run = Run(tmp_path, "run")
+    run = RunFolder(tmp_path, "run")
     assert run.status.state == "interrupted"
     assert resume(tmp_path, Script({1: ["speed 1.3"]})).result.attempts[0].accepted
 
@@ -530,7 +530,7 @@ def test_ctrl_c_lets_a_short_node_finish(tmp_path: Path) -> None:
     assert process.stdout.readline() == "coding\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130, process.stderr.read()
-    values = Door(tmp_path, paper_context(Script({}))).snapshot(Run(tmp_path, "run")).values
+    values = RunService(tmp_path, paper_context(Script({}))).snapshot(RunFolder(tmp_path, "run")).values
     assert values["drafts"][0].candidate and values["spent"].nodes["coder"].count == 1
 
 
@@ -564,4 +564,4 @@ def test_made_up_names_are_valid(tmp_path: Path) -> None:
 def test_an_unknown_run_names_the_nearest(tmp_path: Path) -> None:
     start(tmp_path, Script(ROUNDS), run_id="silu-monday")
     with pytest.raises(RunError, match="no run 'silu-munday'; did you mean silu-monday"):
-        Run.find(tmp_path, "silu-munday")
+        RunFolder.find(tmp_path, "silu-munday")

@@ -19,7 +19,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from graph.studio import Asked, studio, typed
+from graph.studio import StudioRequest, restore_records, studio
 from nodes.state import Incumbent, Settings, State
 from tests.test_run import BASELINE, REFERENCE, SPEC
 
@@ -46,7 +46,7 @@ def thread(name: str = "t") -> dict[str, Any]:
 
 def values(snapshot: Any) -> State:
     """Under the strict serialiser a saver that knows no types gives dicts, as a person's edits do."""
-    return typed(snapshot.values)
+    return restore_records(snapshot.values)
 
 
 def test_a_run_is_stepped_edited_and_forked(asked: dict[str, Any], tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_edit_that_does_not_fit_is_one_sentence() -> None:
     with pytest.raises(
         ValueError, match="edited so that it does not fit: round: Input should be a valid integer"
     ) as said:
-        typed({"round": "many"})  # type: ignore[typeddict-item]
+        restore_records({"round": "many"})  # type: ignore[typeddict-item]
     assert "\n" not in str(said.value)
 
 
@@ -113,7 +113,7 @@ def test_its_configuration_has_a_schema() -> None:
     assert "kernel" in graph.get_context_jsonschema()["properties"]
     assert "incumbent" in json.dumps(graph.get_output_jsonschema())
     with pytest.raises(ValueError, match="rounds"):
-        Asked.model_validate({"rounds": -1})
+        StudioRequest.model_validate({"rounds": -1})
 
 
 # --- langgraph dev -------------------------------------------------------------------------------------------------

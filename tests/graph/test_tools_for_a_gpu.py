@@ -17,7 +17,7 @@ from benchmarks.hand_answered import ROOT, Player
 from benchmarks.hand_tools import Through
 from graph.opening import answering
 from graph.runs import RunRecord, now
-from graph.session import Door, Ending, kernel_digest
+from graph.session import Ending, RunService, kernel_digest
 from graph.workflow import signature
 from harness.evaluate import Evaluator
 from harness.judge.quick import Case, Quick
@@ -44,7 +44,7 @@ class PaperGpu(Evaluator):
         super().__init__(*given, facts=GPU, memory_bytes=1 << 37, **more)  # type: ignore[arg-type]
         self.built: list[str] = []
 
-    def measured_facts(self) -> DeviceFacts:
+    def measure_facts(self) -> DeviceFacts:
         return GPU
 
     def _admit(self, *_: object) -> None:
@@ -83,7 +83,7 @@ class PaperGpu(Evaluator):
         suite = Suite(speedup=timings[0].speedup, comparison=timings[0].comparison)
         return verdict.model_copy(update={"timings": timings, "suite": suite, "suite_incumbent": suite})
 
-    def contend(self, build: Build, rivals: dict[str, str], cases: Sequence[Case] = (), **_: object) -> Quick:
+    def compare_briefly(self, build: Build, rivals: dict[str, str], cases: Sequence[Case] = (), **_: object) -> Quick:
         timed = [workload for workload in self.suite() if workload.timed]
         return Quick(
             timings=self.timings(
@@ -103,7 +103,7 @@ class PaperGpu(Evaluator):
     def draw_again(self, verdict: Verdict, *, baseline: str) -> Verdict:
         return verdict
 
-    def measure_elsewhere(self, verdict: Verdict, *, baseline: str) -> Verdict:
+    def measure_other_contexts(self, verdict: Verdict, *, baseline: str) -> Verdict:
         return verdict
 
 
@@ -128,7 +128,7 @@ def ran(folder: Path, name: str, policy: str, transcript: str = "") -> Ending:
                 kernel=kernel, evaluator=evaluator, store=run.store, policies=policies, say=say, usage_before=before
             )
 
-    return Door(folder, open_context).start(record, source, Silent(), nobody)
+    return RunService(folder, open_context).start(record, source, Silent(), nobody)
 
 
 def recorded_now(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:

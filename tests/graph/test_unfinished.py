@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 import run as door_of
-from graph.runs import Run, RunError
-from graph.session import Door
+from graph.runs import RunError, RunFolder
+from graph.session import RunService
 from harness.report.table import print_attempts
 from nodes.roles import PolicyPaused
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
@@ -34,13 +34,13 @@ class Late(Script):
         return super().coder(request)
 
 
-def door(folder: Path, script: Script) -> Door:
-    return Door(folder, paper_context(script))
+def door(folder: Path, script: Script) -> RunService:
+    return RunService(folder, paper_context(script))
 
 
-def begun(folder: Path) -> Run:
+def begun(folder: Path) -> RunFolder:
     """A run whose process was killed before its first checkpoint."""
-    run = Run(folder, "run")
+    run = RunFolder(folder, "run")
     run.begin(record(settings()), BASELINE)
     return run
 
@@ -103,7 +103,7 @@ def test_a_lost_store_is_one_sentence(tmp_path: Path, command: str, capsys) -> N
     code, out, said = shown(tmp_path, command, "run", *(more if command == "fork" else []), capsys=capsys)
     assert (code, said.count("\n"), out) == (2, 1, ""), said
     assert "sources are lost" in said and str(ending.run.store.folder) in said
-    assert not (tmp_path / "new").exists() and Run(tmp_path, "run").status.state == "paused"
+    assert not (tmp_path / "new").exists() and RunFolder(tmp_path, "run").status.state == "paused"
 
 
 def test_a_run_without_samples_says_so(tmp_path: Path, capsys) -> None:
@@ -127,7 +127,7 @@ def test_an_ambiguous_checkpoint_names_some_that_it_may_be(tmp_path: Path, capsy
 
 
 def test_a_start_that_the_database_refuses_leaves_no_run(tmp_path: Path) -> None:
-    refused = Door(tmp_path, paper_context(Script(ROUNDS)), "postgresql://nobody@127.0.0.1:1/nothing")
+    refused = RunService(tmp_path, paper_context(Script(ROUNDS)), "postgresql://nobody@127.0.0.1:1/nothing")
     with pytest.raises(RunError, match="PostgreSQL at"):
         refused.start(record(settings()).model_copy(update={"checkpointer": "postgresql"}), BASELINE, Silent(), nobody)
     assert list(tmp_path.iterdir()) == []
@@ -136,7 +136,7 @@ def test_a_start_that_the_database_refuses_leaves_no_run(tmp_path: Path) -> None
 def test_a_folder_with_something_in_it_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    refused = Door(tmp_path, paper_context(Script(ROUNDS)), "postgresql://nobody@127.0.0.1:1/nothing")
+    refused = RunService(tmp_path, paper_context(Script(ROUNDS)), "postgresql://nobody@127.0.0.1:1/nothing")
     with pytest.raises(RunError, match="PostgreSQL at"):
         refused.start(record(settings()).model_copy(update={"checkpointer": "postgresql"}), BASELINE, Silent(), nobody)
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"

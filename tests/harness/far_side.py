@@ -1,4 +1,4 @@
-"""A far side in this process, so that what a contest asks, and in which order, can be seen and its clocks be scripted."""
+"""A far side in this process, so that what a comparison asks, and in which order, can be seen and its clocks be scripted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from harness.checks.correctness import Layout
-from harness.device import Arena
+from harness.device import ArgumentBuffers
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
 
@@ -17,7 +17,7 @@ Compute = Callable[["FarSide", dict[str, torch.Tensor]], None]
 
 
 class FarSide:
-    """Offers what a Contest uses of harness.processes.worker.Worker. `told` is shared with other sides: (name, what)."""
+    """Offers what a Contest uses of harness.processes.worker.RequestLoop. `told` is shared with other sides: (name, what)."""
 
     def __init__(self, name: str, one: Any, compute: Compute, told: list[tuple[str, Any]] | None = None) -> None:
         self.name, self.one, self.compute = name, one, compute
@@ -30,8 +30,8 @@ class FarSide:
         self.lacks_s = 1e-4
         self.library = ""
 
-    def map(self, arena: Arena) -> None:
-        self.mapped.add(arena.id)
+    def map(self, buffers: ArgumentBuffers) -> None:
+        self.mapped.add(buffers.id)
 
     def pin(self, apart: bool) -> None:
         self.told.append((self.name, "pin" if apart else "free"))
@@ -110,7 +110,7 @@ def negation(dtype: str, n: int, *, table: int = 0) -> tuple[Negation, Workload]
     return Negation(spec, Path(f"/nowhere/negation/{dtype}/{n}")), workload
 
 
-def guards(layout: Layout, arena: Arena, name: str) -> dict[str, torch.Tensor]:
+def guards(layout: Layout, buffers: ArgumentBuffers, name: str) -> dict[str, torch.Tensor]:
     """The last byte before a tensor and the first one behind each of its copies, to be written to."""
     tensor = next(t for t in layout.spec.tensors if t.name == name)
-    return {"before": layout.head(arena, tensor)[:, -1:], "behind": layout.tail(arena, tensor)[:, :1]}
+    return {"before": layout.head(buffers, tensor)[:, -1:], "behind": layout.tail(buffers, tensor)[:, :1]}

@@ -27,5 +27,5 @@ def test_what_ptxas_advises_reaches_the_model_and_its_bookkeeping_does_not() -> 
     assert kept.splitlines() == [LOG.splitlines()[0], SERIALIZED]
     assert cuda.resources(LOG) == {"f": "registers=168 spills=16 shared=33280"}
     build = Build(candidate="0" * 64, backend="cuda", ok=True, artefact="f.so", log=kept, resources=cuda.resources(LOG))
-    text = shown.built(build, GPU)
+    text = shown.describe_build(build, GPU)
     assert "are serialized" in text and "never referenced" in text and "gmem" not in text

@@ -73,8 +73,8 @@ def judge(evaluator: Evaluator, text: str) -> Verdict:
 
 
 def zygote(evaluator: Evaluator) -> int:
-    assert evaluator.pool._zygote is not None
-    return evaluator.pool._zygote.process.pid
+    assert evaluator.pool._fork_server is not None
+    return evaluator.pool._fork_server.process.pid
 
 
 def test_a_python_source_is_told_from_a_native_one() -> None:
@@ -115,7 +115,7 @@ def test_what_a_call_takes_the_host_is_told_by_native_and_python_workers_alike(e
         worker = evaluator.pool.start(evaluator.build(evaluator.store.put(text)))
         bench = mapped_bench(evaluator, worker, workload, 1)
         message = {"op": "host", "dtype": workload.dtype, "shapes": bench.layout.shapes(), "repeat": 3}
-        message["calls"] = [bench.layout.arguments(bench.arena, 0)]
+        message["calls"] = [bench.layout.arguments(bench.buffers, 0)]
         assert 0 < worker.request(message)["seconds"] < 60
         worker.close()
 
@@ -219,7 +219,7 @@ def test_a_candidate_cannot_end_its_zygote(evaluator: Evaluator) -> None:
 
 
 def test_a_candidate_has_no_descriptor_but_its_own(evaluator: Evaluator) -> None:
-    """Nothing of the zygote's: neither its control socket nor the status sockets of others."""
+    """Nothing of the fork server's: neither its control socket nor the status sockets of others."""
     look = "[os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')]"
     reason = judge(evaluator, f"{FUNCTION}\nimport os\nraise RuntimeError({look})\n").reason
     assert reason.count("socket:") == 1

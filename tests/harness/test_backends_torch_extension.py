@@ -107,7 +107,7 @@ def test_which_arguments_an_extension_is_given(
 
 
 def test_a_number_of_arguments_that_fits_nothing_is_refused() -> None:
-    with pytest.raises(forms.Refused, match="takes 7 arguments"):
+    with pytest.raises(forms.CandidateRefused, match="takes 7 arguments"):
         forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
 
 

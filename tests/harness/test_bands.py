@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from pydantic import ValidationError
 
-from harness.judge.bands import Band, Measure, Split, between, confirmed, measures, proposed
-from harness.judge.search import measured_ratios, search, spread
+from harness.judge.bands import Band, Measure, Split, between, confirm, measures, propose
+from harness.judge.search import measure_ratios, search, spread_evenly
 from harness.judge.tunables import Tunable
 from harness.records import Outcome
-from harness.timing.interleaved import SideFailure
+from harness.timing.interleaved import ArmFailure
 from kernels.spec import Size, Spec, Tensor, Workload
 
 SIZES = ((16, 4096), (32, 4096), (64, 8192), (256, 2048), (1024, 8192), (4096, 8192), (8192, 14336))
@@ -66,7 +66,7 @@ def searched(cost, open_=(THREADS, STEPS), noise: float = 0.003, seed: int = 0, 
         device=device,
         suite=lambda: SPEC.workloads,
         caches=lambda workload: ("cold",),
-        moved=lambda workload: SPEC.read_bytes(workload) + SPEC.write_bytes(workload),
+        moved_bytes=lambda workload: SPEC.read_bytes(workload) + SPEC.write_bytes(workload),
         say=lambda text: None,
         start={tunable.name: tunable.value for tunable in open_},
     )
@@ -90,8 +90,8 @@ def test_the_best_wherever_it_stands_among_the_variants_is_found():
 
 
 def test_the_cases_of_a_search_arespread_from_the_first_to_the_last():
-    assert spread(list("abcdefghi"), 3) == ["a", "e", "i"]
-    assert spread(list("abcdefghi"), 8) == list("abcdfghi") and spread(list("ab"), 2) == ["a", "b"]
+    assert spread_evenly(list("abcdefghi"), 3) == ["a", "e", "i"]
+    assert spread_evenly(list("abcdefghi"), 8) == list("abcdfghi") and spread_evenly(list("ab"), 2) == ["a", "b"]
 
 
 SIDES = "#define THREADS 256  // tune: 64 128 256\n"
@@ -115,7 +115,7 @@ class Bench:
     def suite(self):
         return ()
 
-    def contest(self, *case):
+    def open_comparison(self, *case):
         self.contests += 1
 
     def run(self, _contest, sides, *, blocks, confirm):
@@ -123,7 +123,7 @@ class Bench:
         for side in sides:
             if self.late.get(side.worker.threads, 0):
                 self.late[side.worker.threads] -= 1
-                raise SideFailure(side.name, Outcome.TIMEOUT, "20 s")
+                raise ArmFailure(side.name, Outcome.TIMEOUT, "20 s")
         return SimpleNamespace(ratios={side.name: [256 / side.worker.threads] * blocks[0] for side in sides})
 
 
@@ -148,7 +148,7 @@ class Bench:
 )
 def test_a_variant_that_fails_leaves_and_without_the_source_there_is_nothing_to_compare_with(bench, found):
     cases = [(at(16, 4096), "cold", "plain"), (at(32, 4096), "cold", "plain")]
-    said = measured_ratios(bench, SIDES, [{"THREADS": threads} for threads in found], cases, 3)
+    said = measure_ratios(bench, SIDES, [{"THREADS": threads} for threads in found], cases, 3)
     assert said == [None if ratio is None else [[ratio] * 3] * 2 for ratio in found.values()]
     begun = {256, *found} - set(bench.wrong)
     assert begun <= set(bench.ended) and len(bench.ended) >= len(begun), "every process that was begun is ended"
@@ -229,18 +229,18 @@ def test_a_band_that_loses_when_it_is_measured_again_falls_to_the_single_choice(
     workloads = [at(*size) for size in SIZES]
     proposal = Measure(sizes=("rows",)), [(0, (("N", 1),)), (4, (("N", 2),))]
     measured = {(("N", 1),): [[1.0] * 9 for _ in workloads], (("N", 2),): [[1.002] * 9 for _ in workloads]}
-    assert confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01) is None
+    assert confirm(SPEC, workloads, proposal, measured, (("N", 1),), 0.01) is None
     measured[("N", 2),] = [[0.5 if rank == 5 else 2.0] * 9 for rank in range(len(workloads))]
-    assert confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01) is None, "one size is slower"
+    assert confirm(SPEC, workloads, proposal, measured, (("N", 1),), 0.01) is None, "one size is slower"
     measured[("N", 2),] = [[1.2] * 9 for _ in workloads]
-    split = confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
+    split = confirm(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
     assert split is not None and split.bands[0] == Band(below=512, values={"N": 1}, others=(128, 2048))
 
 
 def test_a_variant_that_failed_when_it_was_measured_again_has_no_band():
     workloads = [at(*size) for size in SIZES]
     proposal = Measure(sizes=("rows",)), [(0, (("N", 1),)), (4, (("N", 2),))]
-    assert confirmed(SPEC, workloads, proposal, {(("N", 1),): [[1.0] * 9] * 7}, (("N", 1),), 0.01) is None
+    assert confirm(SPEC, workloads, proposal, {(("N", 1),): [[1.0] * 9] * 7}, (("N", 1),), 0.01) is None
 
 
 @pytest.mark.parametrize(("cut", "below", "others"), [(1, 24, (48,)), (2, 48, (24, 128)), (6, 6144, (2048,))])
@@ -248,7 +248,7 @@ def test_a_threshold_may_be_moved_to_the_gaps_beside_it_where_there_are_any(cut,
     workloads = [at(*size) for size in SIZES]
     proposal = Measure(sizes=("rows",)), [(0, (("N", 1),)), (cut, (("N", 2),))]
     measured = {(("N", 1),): [[1.0] * 9] * 7, (("N", 2),): [[1.2] * 9] * 7}
-    split = confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
+    split = confirm(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
     assert (split.bands[0].below, split.bands[0].others) == (below, others)
 
 
@@ -256,7 +256,7 @@ def test_a_gap_that_is_another_bands_threshold_is_left_to_it():
     workloads = [at(*size) for size in SIZES]
     proposal = Measure(sizes=("rows",)), [(0, (("N", 2),)), (3, (("N", 1),)), (4, (("N", 2),))]
     measured = {(("N", 1),): [[1.0] * 9] * 7, (("N", 2),): [[1.2] * 9] * 7}
-    split = confirmed(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
+    split = confirm(SPEC, workloads, proposal, measured, (("N", 1),), 0.01)
     first, second, last = split.bands
     assert (first.below, second.below, last.below) == (128, 512, None)
     assert first.others == (48,) and second.others == (2048,) and last.others == ()
@@ -267,7 +267,7 @@ def test_each_further_band_must_promise_half_a_margin(gain, split):
     """Of two sizes each is faster by `gain` margins with numbers of its own; one choice for both has half of that."""
     ratio = math.exp(gain * 0.01)
     measured = {(("N", 1),): [[1.0] * 3, [ratio] * 3], (("N", 2),): [[ratio] * 3, [1.0] * 3]}
-    found = proposed(SPEC, [at(16, 4096), at(32, 4096)], measured, 0.01)
+    found = propose(SPEC, [at(16, 4096), at(32, 4096)], measured, 0.01)
     assert (found is not None) == split
     if found is not None:
         assert found[1] == [(0, (("N", 2),)), (1, (("N", 1),))]
@@ -301,7 +301,7 @@ def test_a_measure_is_said_in_the_words_of_the_host():
 
 def test_nothing_to_propose_for_a_single_size():
     measured = {(("N", 1),): [[1.0] * 3], (("N", 2),): [[1.5] * 3]}
-    assert proposed(SPEC, [at(16, 4096)], measured, 0.01) is None
+    assert propose(SPEC, [at(16, 4096)], measured, 0.01) is None
 
 
 def test_measures_are_what_the_entry_point_is_given():

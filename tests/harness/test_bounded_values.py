@@ -11,12 +11,12 @@ import torch
 from pydantic import ValidationError
 
 from harness.checks.correctness import Layout, draw, make_case
-from harness.device import Arena, generator
+from harness.device import ArgumentBuffers, generator
 from harness.evaluate import Evaluator
 from harness.export import dropin
 from harness.judge.staging import _values
 from harness.store import Store
-from harness.timing.neighbours import Production, copies_together, drawn_together
+from harness.timing.neighbours import InputProducer, copies_together, group_persistent
 from kernels import catalog
 from kernels.spec import Spec, Tensor, Workload
 
@@ -110,11 +110,14 @@ def test_timed_calls_get_draws_that_fit_each_other(kernel: catalog.Kernel) -> No
     spec, (workload,) = kernel.spec, kernel.spec.workloads
     copies = copies_together(spec, {"lengths": 3, "places": 2, "starts": 4})
     assert copies == {"lengths": 2, "places": 2, "starts": 4}
-    assert [[tensor.name for tensor in group] for group in drawn_together(spec)] == [["lengths", "places"], ["starts"]]
+    assert [[tensor.name for tensor in group] for group in group_persistent(spec)] == [
+        ["lengths", "places"],
+        ["starts"],
+    ]
     layout = Layout(spec, workload, 5, copies)
-    production, arena = Production(spec, workload, layout, "cpu", 0), Arena("cpu", layout.size)
+    production, buffers = InputProducer(spec, workload, layout, "cpu", 0), ArgumentBuffers("cpu", layout.size)
     try:
-        production.open(arena, generator("cpu"))
+        production.open(buffers, generator("cpu"))
         production.produce(list(range(5)))
         before = [production.inputs(slot)["lengths"].clone() for slot in range(2)]
         for _ in range(60):
@@ -125,7 +128,7 @@ def test_timed_calls_get_draws_that_fit_each_other(kernel: catalog.Kernel) -> No
         assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True)), "nothing was redrawn"
     finally:
         del production
-        arena.close()
+        buffers.close()
 
 
 def test_a_testers_sizes_do_not_crash_the_baseline(kernel: catalog.Kernel, tmp_path: Path) -> None:

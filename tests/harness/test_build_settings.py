@@ -105,12 +105,12 @@ def test_the_compiler_names_headers_as_the_user_does(folder: Path, store: Store)
 
 def test_headers_travel_with_the_kernel_and_with_a_build(folder: Path, tmp_path: Path, store: Store) -> None:
     kernel = catalog.load(str(folder))
-    parcel, contents = jobs.parcel(kernel)
-    assert {"near.h", "include/far/wide.h"} <= set(parcel.files)
+    bundle, contents = jobs.bundle_kernel(kernel)
+    assert {"near.h", "include/far/wide.h"} <= set(bundle.files)
     with Evaluator(kernel, "cpu", store) as evaluator:
         candidate = store.put(BASELINE)
         brought = evaluator.brought(candidate, cpu)
-        headers = {name: parcel.files[name] for name in brought.headers}
+        headers = {name: bundle.files[name] for name in brought.headers}
         job = jobs.Job(
             op="build", asker="me", device="cpu", facts=evaluator.facts, memory_bytes=1 << 30, candidate=candidate,
             backend="cpu", sources=(candidate,), flags=brought.flags, include=brought.include, headers=headers,
@@ -118,7 +118,7 @@ def test_headers_travel_with_the_kernel_and_with_a_build(folder: Path, tmp_path:
         contents = {name: text for name, text in contents.items() if name in job.hashes} | {
             candidate: BASELINE.encode()
         }
-    answer = jobs.Bench(tmp_path / "elsewhere").answer(job, contents, lambda _said: None)
+    answer = jobs.EvaluationServer(tmp_path / "elsewhere").answer(job, contents, lambda _said: None)
     assert answer.error is None and answer.files, answer.record
 
 

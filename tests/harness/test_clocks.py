@@ -49,13 +49,15 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("kind", "mhz", "wanted"), [("", 1200, 1200), ("", 0, 1410), ("new", 0, 1320)])
 def test_clocks_are_held_inside_and_let_go_of(log: Path, monkeypatch, kind: str, mhz: int, wanted: int):
     monkeypatch.setenv("NVML", kind)
-    with clocks.locked(mhz, "cuda"):
-        assert log.read_text() == f"lock GPU-1 {wanted} {wanted}\n" and clocks.held() == f"locked at {wanted} MHz"
-    assert log.read_text().splitlines()[1:] == ["reset"] and clocks.held() == ""
+    with clocks.lock(mhz, "cuda"):
+        assert (
+            log.read_text() == f"lock GPU-1 {wanted} {wanted}\n" and clocks.describe_lock() == f"locked at {wanted} MHz"
+        )
+    assert log.read_text().splitlines()[1:] == ["reset"] and clocks.describe_lock() == ""
 
 
 def test_an_exception_lets_go_of_them(log: Path):
-    with pytest.raises(KeyboardInterrupt), clocks.locked(0, "cuda"):
+    with pytest.raises(KeyboardInterrupt), clocks.lock(0, "cuda"):
         raise KeyboardInterrupt
     assert log.read_text().splitlines()[-1] == "reset"
 
@@ -65,7 +67,7 @@ def test_a_process_that_is_killed_lets_go_of_them(log: Path, how: signal.Signals
     program = (
         "import signal, sys, time\nfrom harness.timing import clocks\nclocks._uuid = lambda: 'GPU-1'\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
-        "with clocks.locked(0, 'cuda'):\n    print('here', flush=True)\n    time.sleep(600)\n"
+        "with clocks.lock(0, 'cuda'):\n    print('here', flush=True)\n    time.sleep(600)\n"
     )
     environment = os.environ | {"PYTHONPATH": f"{log.parent}:{Path(__file__).parents[2]}"}
     with subprocess.Popen(
@@ -86,7 +88,7 @@ def test_a_process_that_is_killed_lets_go_of_them(log: Path, how: signal.Signals
 )
 def test_where_they_may_not_be_held_it_is_one_sentence(log: Path, monkeypatch, kind: str, said: str):
     monkeypatch.setenv("NVML", kind)
-    with pytest.raises(DeviceError, match=said), clocks.locked(0, "cuda"):
+    with pytest.raises(DeviceError, match=said), clocks.lock(0, "cuda"):
         pytest.fail("went on")
     assert not log.exists()
 
@@ -95,15 +97,15 @@ def test_without_the_package_or_a_gpu_it_is_one_sentence(log: Path):
     (log.parent / "pynvml.py").write_text("raise ModuleNotFoundError('pynvml')")
     with (
         pytest.raises(DeviceError, match=r"the package nvidia-ml-py is missing: pip install"),
-        clocks.locked(0, "cuda"),
+        clocks.lock(0, "cuda"),
     ):
         pytest.fail("went on")
-    with pytest.raises(DeviceError, match="this is the CPU"), clocks.locked(0, "cpu"):
+    with pytest.raises(DeviceError, match="this is the CPU"), clocks.lock(0, "cpu"):
         pytest.fail("went on")
-    with pytest.raises(DeviceError, match="the engine dask:2 times where it likes"), clocks.locked(0, "cuda", "dask:2"):
+    with pytest.raises(DeviceError, match="the engine dask:2 times where it likes"), clocks.lock(0, "cuda", "dask:2"):
         pytest.fail("went on")
-    with clocks.locked(None, "cpu"):
-        assert clocks.held() == ""
+    with clocks.lock(None, "cpu"):
+        assert clocks.describe_lock() == ""
 
 
 def test_what_was_seen_at_several_looks_is_a_range():

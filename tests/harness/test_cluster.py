@@ -13,17 +13,17 @@ import pytest
 pytest.importorskip("distributed")
 
 from harness import device, jobs
-from harness.cluster import ROOT, ClusterError, Model, Status, fitness, places, security
+from harness.cluster import ROOT, ClusterError, DeviceModel, Status, fitness, places, security
 from harness.cluster.homes import Homes
 from harness.cluster.local import Local
-from harness.cluster.places import Place
+from harness.cluster.places import ClusterPlace
 from harness.cluster.scheduler import configure
 from harness.cluster.supervisor import environment
-from harness.cluster.worker import Elsewhere, Here, Orders
+from harness.cluster.worker import Here, JobElsewhere, Orders
 from harness.engines import EngineChoice, EngineError
 from harness.engines.dask import LOST_S, Cluster
 from harness.evaluate import Evaluator
-from harness.jobs import Answer, Bench, Job
+from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Verdict
 from harness.remote import Clock
 from harness.store import Store, digest
@@ -73,7 +73,7 @@ def test_a_worker_sees_its_gpu_only_and_no_key(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("ASTROLABE_CHECKPOINTER", "postgresql://me:secret@host/x")
     monkeypatch.setenv("PYTHONPATH", "/opt/modules/dask::carried")
-    made = environment(Place(name="p", kind="device", device="cuda", gpu="3", cores=(0, 1)))
+    made = environment(ClusterPlace(name="p", kind="device", device="cuda", gpu="3", cores=(0, 1)))
     assert made["CUDA_VISIBLE_DEVICES"] == "3" and not any("secret" in value for value in made.values())
     folders = [str(ROOT), "/opt/modules/dask", str(Path("carried").absolute())]
     assert made["PYTHONPATH"].split(":") == folders, "where a cluster's modules put its packages; it works elsewhere"
@@ -183,17 +183,17 @@ def test_a_closed_cluster_is_not_opened_again_by_a_question_on_its_way():
 def test_beyond_this_machine_tls_is_demanded(address: str, tls: bool, insecure: bool, answer: str, tmp_path: Path):
     folder = tmp_path if tls else None
     if answer.startswith(("tcp://", "tls://")):
-        assert security.checked(address, folder, insecure=insecure) == answer
+        assert security.check_address(address, folder, insecure=insecure) == answer
     else:
         with pytest.raises(ClusterError, match=answer):
-            security.checked(address, folder, insecure=insecure)
+            security.check_address(address, folder, insecure=insecure)
 
 
 def test_certificate_and_key_are_made_once_and_are_the_users_alone(tmp_path: Path):
-    folder = security.made(tmp_path / "tls")
+    folder = security.make_certificate(tmp_path / "tls")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
-    security.made(folder)
+    security.make_certificate(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert security.of(folder).require_encryption
     with pytest.raises(ClusterError, match="no cert.pem"):
@@ -214,13 +214,13 @@ def against_itself(comparison: Comparison) -> Verdict:
 
 @pytest.mark.parametrize("comparison", list(Comparison))
 def test_a_place_where_a_binary_differs_from_itself_is_not_fit(comparison: Comparison):
-    said = fitness.judged(against_itself(comparison))
+    said = fitness.find_fault(against_itself(comparison))
     assert bool(said) is (comparison in (Comparison.FASTER, Comparison.SLOWER))
     assert not said or f"came out {comparison}" in said
 
 
 def here(folder: Path, **more) -> Here:
-    place = Place(name="here", kind="device", device="cpu", cores=(min(os.sched_getaffinity(0)),))
+    place = ClusterPlace(name="here", kind="device", device="cpu", cores=(min(os.sched_getaffinity(0)),))
     return Here(Orders(address="tcp://127.0.0.1:1", place=place, folder=str(folder), **{"contest_s": 0, **more}))
 
 
@@ -259,10 +259,10 @@ def test_a_full_disk_sets_a_place_aside_and_its_job_goes_elsewhere(tmp_path: Pat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(made.bench, "answer", full)
-    with pytest.raises(Elsewhere) as gone:
+    with pytest.raises(JobElsewhere) as gone:
         made.answer(job("toolchain"), dict, lambda _text: None)
     assert "disk is full" in gone.value.args[1] and made.unfit
-    with pytest.raises(Elsewhere):  # what waited here goes elsewhere, too
+    with pytest.raises(JobElsewhere):  # what waited here goes elsewhere, too
         made.answer(job("toolchain"), dict, lambda _text: None)
 
 
@@ -287,14 +287,14 @@ def test_a_gpu_that_is_listed_and_refuses_is_said(tmp_path: Path, monkeypatch: p
 def test_what_a_gpu_that_fell_off_said_of_a_candidate_is_not_passed_on(tmp_path: Path, monkeypatch):
     made = here(tmp_path)
     made.look()
-    monkeypatch.setattr(made.bench, "answer", lambda *_arguments: Answer(record="RUNTIME_ERROR"))
+    monkeypatch.setattr(made.bench, "answer", lambda *_arguments: JobAnswer(record="RUNTIME_ERROR"))
     assert made.answer(job("toolchain"), dict, lambda _text: None).record == "RUNTIME_ERROR"
 
     def gone() -> None:
         raise RuntimeError("CUDA error: the GPU has fallen off the bus")
 
     monkeypatch.setattr(made, "alive", gone)
-    with pytest.raises(Elsewhere, match="fallen off"):
+    with pytest.raises(JobElsewhere, match="fallen off"):
         made.answer(job("toolchain"), dict, lambda _text: None)
 
 
@@ -368,10 +368,10 @@ def test_the_same_question_has_the_same_name_and_another_one_another():
 
 def test_a_kernel_travels_without_its_wrong_candidates():
     kernel = catalog.load("silu_and_mul")
-    parcel, contents = jobs.parcel(kernel)
-    assert {"spec.py", "reference.py", "baseline.cpp"} <= set(parcel.files)
-    assert not any(name.startswith("wrong") or name.endswith(".md") for name in parcel.files)
-    assert set(parcel.files.values()) == set(contents) and all(digest(data) == name for name, data in contents.items())
+    bundle, contents = jobs.bundle_kernel(kernel)
+    assert {"spec.py", "reference.py", "baseline.cpp"} <= set(bundle.files)
+    assert not any(name.startswith("wrong") or name.endswith(".md") for name in bundle.files)
+    assert set(bundle.files.values()) == set(contents) and all(digest(data) == name for name, data in contents.items())
 
 
 def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -379,7 +379,7 @@ def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyte
     spec = catalog.load("silu_and_mul").spec
     (tmp_path / "weights.bin").write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(KernelError, match="more than 1 MiB"):
-        jobs.parcel(Kernel(spec=spec, folder=tmp_path))
+        jobs.bundle_kernel(Kernel(spec=spec, folder=tmp_path))
 
 
 def test_a_build_of_the_run_that_this_one_was_forked_from_travels(tmp_path: Path):
@@ -389,21 +389,23 @@ def test_a_build_of_the_run_that_this_one_was_forked_from_travels(tmp_path: Path
     artefact.write_bytes(b"library")
     origin.keep("build", "key", Build(candidate="c", backend="cpu", ok=True, artefact=str(artefact)))
     origin.link_to(store.folder)
-    one, contents = jobs.built("key", store.kept("build", "key", Build))
+    one, contents = jobs.bundle_build("key", store.find_record("build", "key", Build))
     assert one.files == {"candidate.so": digest(b"library")} and list(contents.values()) == [b"library"]
-    there = jobs.placed(one.build, tmp_path / "far", {path: contents[name] for path, name in one.files.items()})
+    there = jobs.place_build(one.build, tmp_path / "far", {path: contents[name] for path, name in one.files.items()})
     assert Path(there.artefact).read_bytes() == b"library"
 
 
 def test_no_file_is_written_outside_its_folder(tmp_path: Path):
     build = Build(candidate="c", backend="cpu", ok=True, artefact="candidate.so")
     with pytest.raises(ValueError, match="no path"):
-        jobs.placed(build, tmp_path / "build", {"../outside": b"x"})
+        jobs.place_build(build, tmp_path / "build", {"../outside": b"x"})
     assert not (tmp_path / "outside").exists()
 
 
 def test_contents_that_are_not_what_they_are_called_are_refused(tmp_path: Path):
-    said = Bench(tmp_path).answer(job("build", sources=("a" * 64,), candidate="a" * 64), {"a" * 64: b"x"}, print)
+    said = EvaluationServer(tmp_path).answer(
+        job("build", sources=("a" * 64,), candidate="a" * 64), {"a" * 64: b"x"}, print
+    )
     assert said.error and "another hash" in said.error[1]
 
 
@@ -411,8 +413,8 @@ def test_a_build_travels_back_and_leaves_nothing(tmp_path: Path):
     source = b'extern "C" void f() {}\n'
     name = digest(source)
     asked = job("build", sources=(name,), candidate=name)
-    said = Bench(tmp_path).answer(asked, {name: source}, lambda _text: None)
-    there = jobs.placed(Build.model_validate_json(said.record), tmp_path / "store", said.files)
+    said = EvaluationServer(tmp_path).answer(asked, {name: source}, lambda _text: None)
+    there = jobs.place_build(Build.model_validate_json(said.record), tmp_path / "store", said.files)
     assert there.ok and Path(there.artefact).read_bytes()[:4] == b"\x7fELF"
     assert not [path for path in (tmp_path / "builders").rglob("*") if path.is_file()]
 
@@ -425,21 +427,25 @@ def test_a_question_that_is_too_much_for_the_devices_memory_is_the_problems_not_
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
 
-    monkeypatch.setattr(Bench, "_answer", full)
-    kind, words = Bench(tmp_path).answer(job("verify"), {}, print).error
+    monkeypatch.setattr(EvaluationServer, "_answer", full)
+    kind, words = EvaluationServer(tmp_path).answer(job("verify"), {}, print).error
     assert kind == "KernelError" and words.endswith("than this device has: CUDA out of memory")
     broken = torch.AcceleratorError if hasattr(torch, "AcceleratorError") else OSError
-    monkeypatch.setattr(Bench, "_answer", lambda *_: (_ for _ in ()).throw(broken("CUDA error: device lost")))
+    monkeypatch.setattr(
+        EvaluationServer, "_answer", lambda *_: (_ for _ in ()).throw(broken("CUDA error: device lost"))
+    )
     with pytest.raises(broken):  # of the device: the job goes elsewhere
-        Bench(tmp_path).answer(job("verify"), {}, print)
+        EvaluationServer(tmp_path).answer(job("verify"), {}, print)
 
 
 def test_a_compiler_without_room_is_the_machines_failure_not_the_candidates(tmp_path: Path, monkeypatch):
     failed = Build(candidate="c", backend="cpu", ok=False, log="cc1plus: fatal error: No space left on device")
-    monkeypatch.setattr(jobs, "compiled", lambda *_arguments, **_entry: failed)
+    monkeypatch.setattr(jobs, "compile_build", lambda *_arguments, **_entry: failed)
     name = digest(b"x")
     with pytest.raises(OSError) as full:
-        Bench(tmp_path).answer(job("build", sources=(name,), candidate=name), {name: b"x"}, lambda _text: None)
+        EvaluationServer(tmp_path).answer(
+            job("build", sources=(name,), candidate=name), {name: b"x"}, lambda _text: None
+        )
     assert full.value.errno == errno.ENOSPC
 
 
@@ -477,7 +483,7 @@ def test_waiting_is_what_nobody_worked_on(monkeypatch: pytest.MonkeyPatch):
 
 def test_one_of_two_kinds_is_not_the_other(tmp_path: Path):
     facts = device.facts("cpu")
-    one, two = (Model(facts=facts.model_copy(update={"units": units}), memory_bytes=1) for units in (1, 2))
+    one, two = (DeviceModel(facts=facts.model_copy(update={"units": units}), memory_bytes=1) for units in (1, 2))
     assert one.resource != two.resource and one.facts.name == two.facts.name
 
 

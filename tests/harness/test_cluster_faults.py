@@ -57,7 +57,7 @@ def opened(**more: str) -> Iterator[engines.Engine]:
         patch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "6s")
         for name, value in {"CONTEST_S": "0", **more}.items():
             patch.setenv(f"ASTROLABE_CLUSTER_{name}", value)
-        made = engines.opened(engines.choice("dask:2"), "cpu")
+        made = engines.open_engine(engines.choice("dask:2"), "cpu")
         try:
             yield made
         finally:
@@ -247,7 +247,7 @@ def test_the_network_cut_and_back(cluster, small, source, tmp_path):
     wire = Cut(int(local.address.rpartition(":")[2]))
     said: list[str] = []
     choice = EngineChoice(name="dask", address=f"tls://127.0.0.1:{wire.port}", tls=str(local.tls))
-    far = engines.opened(choice, "cpu", said.append)
+    far = engines.open_engine(choice, "cpu", said.append)
     try:
         with far.evaluator(small, Store(tmp_path)) as evaluator:
             build = evaluator.build(evaluator.store.put(asleep(source)))
@@ -295,7 +295,7 @@ def test_a_gpu_that_is_gone_is_said_and_its_jobs_go_to_others(cluster, small, so
 OPEN = """
 import sys, time
 from harness import engines
-made = engines.opened(engines.choice("dask:2"), "cpu")
+made = engines.open_engine(engines.choice("dask:2"), "cpu")
 local = made.cluster.local
 print(local.folder, local.scheduler.pid, local.supervisor.pid, *(one.pid for one in made.cluster.seen), flush=True)
 time.sleep(600)

@@ -44,7 +44,7 @@ def test_every_gpu_judges_and_nothing_is_left(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("ASTROLABE_CLUSTER_CONTEST_S", "0")
     gpus, kernel = list(places.gpus()), catalog.load("silu_and_mul")
     source = kernel.baseline("cuda")[1].read_text()
-    with closing(engines.opened(engines.choice("dask"), "cuda", every=True)) as engine:
+    with closing(engines.open_engine(engines.choice("dask"), "cuda", every=True)) as engine:
         until(lambda: len(engine.cluster.seen) > len(gpus), "who builds did not join")
         seen = engine.cluster.seen
         lent = {environment(one.pid)["CUDA_VISIBLE_DEVICES"] for one in seen if one.kind == "device"}

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.checks.correctness import Layout, draw
-from harness.device import Arena, generator
+from harness.device import ArgumentBuffers, generator
 from harness.timing import neighbours
-from harness.timing.neighbours import Mixture, Production, digest, is_kept, mixed
+from harness.timing.neighbours import InputMixture, InputProducer, digest, is_persistent, mix_number
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Size, Spec, Tensor, Workload
@@ -56,22 +56,22 @@ def described(dtype: str, kind: str, n: int, **more: Any) -> tuple[Spec, Workloa
     return spec, workload
 
 
-def mixture(dtype: str, kind: str, n: int, *, steps: int = 64, most_round_bytes: int = 1 << 62) -> Mixture:
+def mixture(dtype: str, kind: str, n: int, *, steps: int = 64, most_round_bytes: int = 1 << 62) -> InputMixture:
     spec, workload = described(dtype, kind, n)
-    made = Mixture(spec, spec.inputs[0], workload, n * DTYPE_BYTES[dtype], steps, most_round_bytes)
+    made = InputMixture(spec, spec.inputs[0], workload, n * DTYPE_BYTES[dtype], steps, most_round_bytes)
     for part in "axb":
         setattr(made, part, torch.empty(made.bytes[part], dtype=torch.uint8))
     made.fill(generator("cpu"))
     return made
 
 
-def values(one: Mixture, at_a: int, at_b: int) -> torch.Tensor:
+def values(one: InputMixture, at_a: int, at_b: int) -> torch.Tensor:
     to = torch.empty(one.size, dtype=torch.uint8)
     one.mix(to, at_a, at_b)
     return to.view(getattr(torch, one.dtype))
 
 
-def one_by_one(one: Mixture, at_a: int, at_b: int) -> bytes:
+def one_by_one(one: InputMixture, at_a: int, at_b: int) -> bytes:
     """a ^ (x & b), byte by byte; b goes round."""
     a, x, b = (bytes(raw.numpy()) for raw in (one.a, one.x, one.b))
     return bytes(a[at_a + i] ^ (x[at_a + i] & b[at_b + i % one.round_bytes]) for i in range(one.size))
@@ -172,9 +172,9 @@ def test_every_bit_that_may_change_is_drawn_both_ways(dtype: str) -> None:
 def test_every_call_has_an_input_that_differs_as_one_that_was_drawn_anew(dtype: str, kind: str) -> None:
     spec, workload = described(dtype, kind, 999)
     layout = Layout(spec, workload, 6)
-    arena = Arena("cpu", layout.size)
-    production = Production(spec, workload, layout, "cpu", 0)
-    production.open(arena, generator("cpu"))
+    buffers = ArgumentBuffers("cpu", layout.size)
+    production = InputProducer(spec, workload, layout, "cpu", 0)
+    production.open(buffers, generator("cpu"))
     drawn = [torch.empty(999, dtype=getattr(torch, dtype)) for _ in range(2)]
     for one in drawn:
         draw(one, kind, workload, generator("cpu"))
@@ -182,12 +182,12 @@ def test_every_call_has_an_input_that_differs_as_one_that_was_drawn_anew(dtype: 
     seen: list[torch.Tensor] = []
     for _ in range(3):
         production.produce(list(range(6)))
-        seen += [raw_bits(layout.view(arena, spec.inputs[0])[slot]).clone() for slot in range(6)]
+        seen += [raw_bits(layout.view(buffers, spec.inputs[0])[slot]).clone() for slot in range(6)]
     pairs = list(itertools.combinations(seen, 2))
     near = [float((one == other).float().mean()) >= alike + 0.08 for one, other in pairs]
     assert sum(near) <= 1, "two of 65536 places in `a` are the same once in four hundred times"
     assert not any(torch.equal(one, other) for one, other in pairs)
-    arena.close()
+    buffers.close()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -221,7 +221,7 @@ def test_where_every_bit_may_change_alike_it_need_not_be_read(dtype: str) -> Non
     ],
 )
 def test_what_a_model_keeps_is_not_made_for_each_call(role: Any, more: dict, kept: bool) -> None:
-    assert is_kept(Tensor(name="t", role=role, shape=("n",), **more)) is kept
+    assert is_persistent(Tensor(name="t", role=role, shape=("n",), **more)) is kept
 
 
 def test_every_distribution_that_a_spec_may_name_can_be_mixed_or_is_drawn_whole() -> None:
@@ -245,7 +245,7 @@ def test_more_tensors_than_a_launch_can_carry_are_refused_in_a_sentence() -> Non
     more = tuple(Tensor(name=f"t{i}", role="input", shape=("n",)) for i in range(neighbours.MAX_TENSORS))
     spec = spec.model_copy(update={"arguments": (*spec.arguments, *more)})
     with pytest.raises(KernelError, match="copy has 34 tensors; on a GPU at most 32"):
-        Production(spec, workload, Layout(spec, workload, 2), "cuda", 0)
+        InputProducer(spec, workload, Layout(spec, workload, 2), "cuda", 0)
 
 
 # --- the digest ------------------------------------------------------------------------------------------------------
@@ -316,41 +316,41 @@ def test_the_digest_depends_on_places(size: int) -> None:
 def test_the_finaliser_is_splitmix64s() -> None:
     """Its first outputs for seed 0: a state that grows by the constant, mixed."""
     constant = 0x9E3779B97F4A7C15
-    found = [mixed(number * constant & ((1 << 64) - 1)) for number in range(3)]
+    found = [mix_number(number * constant & ((1 << 64) - 1)) for number in range(3)]
     assert found == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-# --- a whole contest's inputs ----------------------------------------------------------------------------------------
+# --- a whole comparison's inputs ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def opened() -> Iterator[Any]:
     """Makes a Production in an arena of the host's memory, for a CPU or as a GPU's parent makes it."""
-    arenas: list[Arena] = []
+    arenas: list[ArgumentBuffers] = []
 
-    def of(spec: Spec, workload: Workload, device: str, slots: int = 4, copies: int = 3) -> Production:
-        layout = Layout(spec, workload, slots, {t.name: copies for t in spec.inputs if is_kept(t)})
-        made = Production(spec, workload, layout, device, 4096)
-        arenas.append(Arena("cpu", layout.size + made.size))
+    def of(spec: Spec, workload: Workload, device: str, slots: int = 4, copies: int = 3) -> InputProducer:
+        layout = Layout(spec, workload, slots, {t.name: copies for t in spec.inputs if is_persistent(t)})
+        made = InputProducer(spec, workload, layout, device, 4096)
+        arenas.append(ArgumentBuffers("cpu", layout.size + made.size))
         made.open(arenas[-1], generator("cpu"))
         return made
 
     yield of
-    for arena in arenas:
-        arena.close()
+    for buffers in arenas:
+        buffers.close()
 
 
-def produced(production: Production, message: dict[str, Any], slot: int) -> None:
+def produced(production: InputProducer, message: dict[str, Any], slot: int) -> None:
     """What produce_kernel does for one call, and then a kernel that copies, and consume_kernel: slowly, on the arena."""
-    memory, slots = production.arena.view.numpy(), production.layout.slots
+    memory, slots = production.buffers.view.numpy(), production.layout.slots
 
     def word(name: str, at: int) -> int:
         return int.from_bytes(memory[message[name] + 8 * at : message[name] + 8 * at + 8].tobytes(), "little")
 
-    key = mixed(word("secrets", slot) ^ word("digests", (slot - 1) % slots))
+    key = mix_number(word("secrets", slot) ^ word("digests", (slot - 1) % slots))
     for t, (first, stride, size, a, x, b, packs, steps) in enumerate(message["pieces"]):
-        at_a = mixed((key + 2 * t) & neighbours._M64) % steps * 16
-        at_b = mixed((key + 2 * t + 1) & neighbours._M64) % message["steps"] * 16
+        at_a = mix_number((key + 2 * t) & neighbours._M64) % steps * 16
+        at_b = mix_number((key + 2 * t + 1) & neighbours._M64) % message["steps"] * 16
         for i in range(size):
             masked = int(memory[b + at_b + i % (16 * packs)]) & (int(memory[x + at_a + i]) if x >= 0 else 0xFF)
             memory[first + slot * stride + i] = int(memory[a + at_a + i]) ^ masked
@@ -397,13 +397,13 @@ def test_the_parent_makes_a_gpus_inputs_once_more_to_the_bit(
         for slot in range(production.layout.slots):
             made = production.inputs(slot)
             for tensor in production.spec.inputs:
-                lies = production.layout.view(production.arena, tensor)[production.layout.copy(tensor, slot)]
+                lies = production.layout.view(production.buffers, tensor)[production.layout.copy(tensor, slot)]
                 assert torch.equal(raw_bits(made[tensor.name]), raw_bits(lies))
             assert production.digests_agree(slot)
             seen.append(raw_bits(made["input"]).tolist())
     if n > 8:
         assert all(one != other for one, other in itertools.combinations(seen, 2))
-    out = production.layout.bytes_view(production.arena, production.spec.outputs[0])
+    out = production.layout.bytes_view(production.buffers, production.spec.outputs[0])
     out[2, -1] ^= 1
     assert not production.digests_agree(2) and production.digests_agree(1)
 
@@ -438,7 +438,7 @@ def test_constants_are_drawn_again_and_never_change_unseen(opened: Any, device: 
     kernel, workload = negation("float32", 16, table=37)
     production = opened(kernel.spec, workload, device)
     table = next(t for t in kernel.spec.inputs if t.name == "table")
-    raw = production.layout.bytes_view(production.arena, table)
+    raw = production.layout.bytes_view(production.buffers, table)
     first, single = raw.clone(), 0
     for _ in range(40):
         before = raw.clone()
@@ -459,7 +459,7 @@ def test_of_a_large_constant_a_part_is_drawn_again(opened: Any, monkeypatch: pyt
     kernel, workload = negation("float32", 16, table=1000)
     production = opened(kernel.spec, workload, "cpu", copies=1)
     table = next(t for t in kernel.spec.inputs if t.name == "table")
-    values = production.layout.view(production.arena, table)[0]
+    values = production.layout.view(production.buffers, table)[0]
     touched = set()
     for _ in range(60):
         before = values.clone()
@@ -478,9 +478,9 @@ def test_on_a_cpu_the_inputs_of_a_set_are_known_until_it_is_written_again(opened
     for slot in range(4):
         for name, made in production.inputs(slot).items():
             tensor = next(t for t in spec.inputs if t.name == name)
-            lies = production.layout.view(production.arena, tensor)[production.layout.copy(tensor, slot)]
+            lies = production.layout.view(production.buffers, tensor)[production.layout.copy(tensor, slot)]
             assert torch.equal(raw_bits(made), raw_bits(lies)) and made.shape == spec.shape(tensor, workload.axes)
-    out = production.layout.bytes_view(production.arena, spec.outputs[0])
+    out = production.layout.bytes_view(production.buffers, spec.outputs[0])
     assert bool((out == 0xFF).all())
     out.zero_()
     production.produce([3])
@@ -519,7 +519,7 @@ def test_one_sample_has_another_distribution_and_the_next_one_its_own(opened: An
             "uniform": made.min() >= 0,
         }
         assert bool(spread[other])
-        assert torch.equal(production.layout.bytes_view(production.arena, table), production.constants["table"])
+        assert torch.equal(production.layout.bytes_view(production.buffers, table), production.constants["table"])
     production.renew()
     assert torch.equal(production.mixtures[0].a, before) and not production.still
     assert production.constants_intact() == ""

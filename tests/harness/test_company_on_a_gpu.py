@@ -15,7 +15,7 @@ from harness.evaluate import Evaluator
 from harness.processes.worker import WorkerFailure
 from harness.records import DeviceFacts, Outcome
 from harness.store import Store
-from harness.timing.sampling import PAIR, Contest, Side
+from harness.timing.sampling import PAIR, ABComparison, Arm
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -100,14 +100,17 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def require_equal_inputs(contest: Contest) -> None:
+def require_equal_inputs(comparison: ABComparison) -> None:
     """Of every call: what lies in the arena is what the parent makes, and its consumer has read the outputs."""
-    for slot in range(contest.layout.slots):
-        made = contest.production.inputs(slot)
-        for tensor in contest.kernel.spec.inputs:
+    for slot in range(comparison.layout.slots):
+        made = comparison.production.inputs(slot)
+        for tensor in comparison.kernel.spec.inputs:
             if tensor.role == "input":
-                assert torch.equal(bits(made[tensor.name]), bits(contest.bench.read(slot, tensor))), (slot, tensor.name)
-        assert contest.production.digests_agree(slot), slot
+                assert torch.equal(bits(made[tensor.name]), bits(comparison.bench.read(slot, tensor))), (
+                    slot,
+                    tensor.name,
+                )
+        assert comparison.production.digests_agree(slot), slot
 
 
 @pytest.mark.gpu
@@ -119,18 +122,18 @@ def test_what_the_producer_writes_the_parent_makes_again(copying: Evaluator, dty
     if cache == "cold" and n not in (13, 5_000_003):
         pytest.skip("eviction does not depend on the size")
     workload = Workload(axes={"n": n}, dtype=dtype, devices=("cuda",))  # type: ignore[arg-type]
-    contest = copying.contest(workload, cache)
-    side = Side("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
-    contest.prepare(side)
-    assert side.graph
+    comparison = copying.open_comparison(workload, cache)
+    arm = Arm("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
+    comparison.prepare(arm)
+    assert arm.graph
     seen: list[torch.Tensor] = []
     for _ in range(2):
-        contest.sample(side, look=True)
-        require_equal_inputs(contest)
-        for slot in random.sample(contest.called, 2):
-            contest.look(side, slot)  # `other` too, by what it has become
-            seen.append(contest.production.inputs(slot)["other"].clone())
-    assert contest.finish(side).passed and side.looked == 6
+        comparison.sample(arm, look=True)
+        require_equal_inputs(comparison)
+        for slot in random.sample(comparison.called, 2):
+            comparison.look(arm, slot)  # `other` too, by what it has become
+            seen.append(comparison.production.inputs(slot)["other"].clone())
+    assert comparison.finish(arm).passed and arm.looked == 6
     if n > 100:
         assert all(float((one == other).float().mean()) < 0.1 for at, one in enumerate(seen) for other in seen[:at])
 
@@ -140,23 +143,25 @@ def test_what_the_producer_writes_the_parent_makes_again(copying: Evaluator, dty
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float64"])
 def test_in_every_company_each_call_has_its_own_inputs(copying: Evaluator, dtype: str, on: Any) -> None:
     workload = Workload(axes={"n": 4099}, dtype=dtype, devices=("cuda",))  # type: ignore[arg-type]
-    contest = copying.contest(workload, "hot", on)
-    side = Side("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
-    contest.prepare(side)
+    comparison = copying.open_comparison(workload, "hot", on)
+    arm = Arm("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
+    comparison.prepare(arm)
     for _ in range(3):
-        contest.sample(side, look=True)
-        require_equal_inputs(contest)
+        comparison.sample(arm, look=True)
+        require_equal_inputs(comparison)
 
 
 @pytest.mark.gpu
 def test_the_neighbours_alone_do_the_same(copying: Evaluator) -> None:
     workload = Workload(axes={"n": 4099}, dtype="float16", devices=("cuda",))
-    contest = copying.contest(workload, "hot")
-    pair = Side(PAIR, copying.pool.ours(PAIR, copying._company(), {PAIR: ("company_nothing",)}), PAIR)  # type: ignore[arg-type]
-    contest.prepare(pair)
-    contest.sample(pair)
-    require_equal_inputs(contest)
-    out = contest.layout.bytes_view(contest.arena, next(t for t in contest.kernel.spec.outputs if t.name == "out"))
+    comparison = copying.open_comparison(workload, "hot")
+    pair = Arm(PAIR, copying.pool.ours(PAIR, copying._neighbours(), {PAIR: ("company_nothing",)}), PAIR)  # type: ignore[arg-type]
+    comparison.prepare(pair)
+    comparison.sample(pair)
+    require_equal_inputs(comparison)
+    out = comparison.layout.bytes_view(
+        comparison.buffers, next(t for t in comparison.kernel.spec.outputs if t.name == "out")
+    )
     assert bool((out == 0xFF).all()), "poisoned, and by nobody written"
 
 
@@ -167,12 +172,12 @@ def test_a_kernel_of_the_catalog_in_company(name: str, tmp_path: Path) -> None:
     with Evaluator(kernel, "cuda", Store(tmp_path)) as evaluator:
         build = built(evaluator, kernel.baseline("cuda")[1].read_text())
         for workload in evaluator.suite()[:3]:
-            contest = evaluator.contest(workload, "hot")
-            side = Side("side", evaluator.pool.get(build))
-            contest.prepare(side)
-            contest.sample(side, look=True)
-            require_equal_inputs(contest)
-            assert contest.finish(side).passed
+            comparison = evaluator.open_comparison(workload, "hot")
+            arm = Arm("side", evaluator.pool.get(build))
+            comparison.prepare(arm)
+            comparison.sample(arm, look=True)
+            require_equal_inputs(comparison)
+            assert comparison.finish(arm).passed
 
 
 @pytest.mark.gpu
@@ -203,15 +208,17 @@ def test_who_does_not_wait_for_what_it_reads_is_wrong(
 def test_who_writes_over_what_was_read_is_accused(copying: Evaluator) -> None:
     """What the consumer has read is not what lies there any more: here changed by the parent, in a cheat by a late kernel."""
     workload = Workload(axes={"n": 4099}, dtype="float16", devices=("cuda",))
-    contest = copying.contest(workload, "hot")
-    side = Side("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
-    contest.prepare(side)
-    contest.sample(side)
-    out = contest.layout.bytes_view(contest.arena, next(t for t in contest.kernel.spec.outputs if t.name == "out"))
+    comparison = copying.open_comparison(workload, "hot")
+    arm = Arm("side", copying.pool.get(built(copying, code(WAIT, "enable_pdl"))))
+    comparison.prepare(arm)
+    comparison.sample(arm)
+    out = comparison.layout.bytes_view(
+        comparison.buffers, next(t for t in comparison.kernel.spec.outputs if t.name == "out")
+    )
     out[1, 8197] ^= 1
     for slot in (1, 2):  # its own, and the one whose inputs follow from it
         with pytest.raises(WorkerFailure, match="changed its outputs after they were read") as failure:
-            contest.look(side, slot)
+            comparison.look(arm, slot)
         assert failure.value.outcome is Outcome.CHEATED
 
 
@@ -220,12 +227,12 @@ def test_who_writes_over_what_was_read_is_accused(copying: Evaluator) -> None:
 def test_a_binary_beside_itself_is_not_faster(copying: Evaluator, on: Any) -> None:
     workload = Workload(axes={"n": 5_000_003}, dtype="float32", devices=("cuda",))
     text = code(WAIT, "enable_pdl")
-    sides = [Side(name, copying.start(built(copying, text))) for name in ("one", "other")]
+    arms = [Arm(name, copying.start(built(copying, text))) for name in ("one", "other")]
     try:
-        result = copying.run(copying.contest(workload, "hot", on), sides, check=("other",))
+        result = copying.run(copying.open_comparison(workload, "hot", on), arms, check=("other",))
     finally:
-        for side in sides:
-            side.worker.close()
+        for arm in arms:
+            arm.worker.close()
     assert 0.9 < result.speedup("other").median < 1.1
     assert result.median_us["one"] > 1 and result.checks["other"][0].passed
 

@@ -86,7 +86,7 @@ def test_geometric_mean_widens_with_noise():
 def test_weights_make_the_headline_the_time_of_all_calls() -> None:
     """Nine calls of 100 us that become 50, one of 1000 us that becomes 2000: 1900 before, 2450 after."""
     ratios, after = [[2.0] * 30, [0.5] * 30], [9 * 50.0, 1 * 2000.0]
-    found = comparison.weighted(ratios, after)
+    found = comparison.weigh(ratios, after)
     assert found.median == pytest.approx(1900 / 2450) and found.low == pytest.approx(found.high)
     assert comparison.geometric_mean(ratios).median == pytest.approx(1.0)
 
@@ -94,7 +94,7 @@ def test_weights_make_the_headline_the_time_of_all_calls() -> None:
 def test_a_weighted_interval_is_as_wide_as_what_weighs_most() -> None:
     noisy = [1.0 + 0.4 * (at % 2) for at in range(40)]
     wide, narrow = (
-        comparison.weighted([noisy, [1.2] * 40], [99.0, 1.0]),
-        comparison.weighted([noisy, [1.2] * 40], [1.0, 99.0]),
+        comparison.weigh([noisy, [1.2] * 40], [99.0, 1.0]),
+        comparison.weigh([noisy, [1.2] * 40], [1.0, 99.0]),
     )
     assert wide.high - wide.low > 10 * (narrow.high - narrow.low)

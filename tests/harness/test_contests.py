@@ -1,4 +1,4 @@
-"""Who is timed again, who is accused and what is said beside the times: on paper, with contests that are scripted.
+"""Who is timed again, who is accused and what is said beside the times: on paper, with comparisons that are scripted.
 
 Part of it happens on a GPU alone, and decides there as it does here.
 """
@@ -14,13 +14,13 @@ import pytest
 from harness import device
 from harness.evaluate import Evaluator
 from harness.judge import comparisons
-from harness.judge.comparisons import ALONE_BLOCKS, Elsewhere, Match
+from harness.judge.comparisons import ALONE_BLOCKS, ComparisonRequest, OtherContexts
 from harness.judge.verification import _launch
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Check, Comparison, Interval, Outcome, Timing, Verdict
 from harness.store import Store
-from harness.timing.interleaved import Result
-from harness.timing.sampling import SideFailure
+from harness.timing.interleaved import ComparisonTimes
+from harness.timing.sampling import ArmFailure
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -44,7 +44,7 @@ def timing(baseline_us: float, **more: Any) -> Timing:
 
 def test_weights_decide_the_suite_and_it_says_so(tmp_path) -> None:
     """Many fast calls gain, a rare slow one loses more than they do: the geometric mean would hide it."""
-    rig = Paper(Store(tmp_path))
+    session = Paper(Store(tmp_path))
     ratios, one = [[2.0] * 20, [0.6] * 20], Interval(median=1, low=1, high=1)
 
     def timed(time_us: float, weight: float | None) -> Timing:
@@ -53,14 +53,14 @@ def test_weights_decide_the_suite_and_it_says_so(tmp_path) -> None:
             comparison=Comparison.SAME, samples=20,
         )  # fmt: skip
 
-    plain = comparisons.suite_of(rig, ratios, [timed(1.0, None), timed(1000.0, None)])
-    weighted = comparisons.suite_of(rig, ratios, [timed(1.0, 10), timed(1000.0, 1)])
+    plain = comparisons.suite_of(session, ratios, [timed(1.0, None), timed(1000.0, None)])
+    weighted = comparisons.suite_of(session, ratios, [timed(1.0, 10), timed(1000.0, 1)])
     assert plain is not None and plain.comparison is Comparison.FASTER and not plain.weighted
     assert weighted is not None and weighted.comparison is Comparison.SLOWER and weighted.weighted
 
 
 class Paper:
-    """As much of a Rig as contests need; `times_us` are a contest's, one after another, by side."""
+    """As much of a EvaluationSession as comparisons need; `times_us` are a comparison's, one after another, by side."""
 
     def __init__(self, store: Store, on: str = "cuda", **times_us: list[Any]) -> None:
         self.device, self.store, self.spec, self.kernel = on, store, KERNEL.spec, KERNEL
@@ -82,16 +82,16 @@ class Paper:
     def build(self, name: str) -> Build:
         return build(name)
 
-    def side(self, name: str, _build: Build) -> Any:
+    def make_arm(self, name: str, _build: Build) -> Any:
         return SimpleNamespace(name=name)
 
-    def contest(self, *case: Any) -> Any:
+    def open_comparison(self, *case: Any) -> Any:
         self.asked.append(case)
 
-    def moved(self, workload: Workload) -> int:
+    def moved_bytes(self, workload: Workload) -> int:
         return 4096
 
-    def light_us(self, *_case: Any, again: bool = False) -> float:
+    def sol_us(self, *_case: Any, again: bool = False) -> float:
         return self.light
 
     def compile_ahead(self, one: Build, workloads: tuple[Workload, ...]) -> None:
@@ -106,7 +106,7 @@ class Paper:
 
     def run(
         self, _contest: Any, sides: list[Any], *, check: tuple[str, ...] = (), blocks: Any = None, **_: Any
-    ) -> Result:
+    ) -> ComparisonTimes:
         us: dict[str, float] = {}
         for side in sides:
             time_us = self.left[side.name].pop(0)
@@ -116,10 +116,12 @@ class Paper:
         self.blocks = blocks
         ratios = {name: [us["baseline"] / time_us] * 8 for name, time_us in us.items()}
         checks = {name: [Check(workload="w", name=name, passed=True)] if name in check else [] for name in us}
-        return Result(us, ratios, checks, 8, dict.fromkeys(us, True), {name: [us[name] * 1e-6] * 8 for name in us})
+        return ComparisonTimes(
+            us, ratios, checks, 8, dict.fromkeys(us, True), {name: [us[name] * 1e-6] * 8 for name in us}
+        )
 
 
-MATCH = Match(build("mine"), {"baseline": "base"})
+MATCH = ComparisonRequest(build("mine"), {"baseline": "base"})
 
 
 # --- how often -------------------------------------------------------------------------------------------------------
@@ -149,11 +151,11 @@ MATCH = Match(build("mine"), {"baseline": "base"})
 def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
     tmp_path: Any, mine: list[float], samples: int, median: float | None
 ) -> None:
-    rig = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=mine)
-    (found,) = comparisons.timed(rig, MATCH, [CASE])  # type: ignore[arg-type]
-    assert found.timing.samples == len(found.speedups) == samples and not rig.left["candidate"]
-    assert rig.dropped == ["base", "mine"] * (samples // 8 - 1)
-    assert rig.blocks == ((8, 8) if samples > 8 else None), "all count alike"
+    session = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=mine)
+    (found,) = comparisons.time_cases(session, MATCH, [CASE])  # type: ignore[arg-type]
+    assert found.timing.samples == len(found.speedups) == samples and not session.left["candidate"]
+    assert session.dropped == ["base", "mine"] * (samples // 8 - 1)
+    assert session.blocks == ((8, 8) if samples > 8 else None), "all count alike"
     if samples == 24:
         assert found.timing.time_us == pytest.approx(sum(mine) / 3, rel=1e-9)
     if median is not None:
@@ -162,38 +164,38 @@ def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
 
 
 def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
-    rig = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[9.8] * 3)
-    (found,) = comparisons.timed(rig, MATCH, [CASE], 3)  # type: ignore[arg-type]
-    assert found.timing.samples == 24 and rig.left == {"baseline": [], "candidate": []}
-    assert rig.dropped == ["base", "mine"] * 2
+    session = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[9.8] * 3)
+    (found,) = comparisons.time_cases(session, MATCH, [CASE], 3)  # type: ignore[arg-type]
+    assert found.timing.samples == 24 and session.left == {"baseline": [], "candidate": []}
+    assert session.dropped == ["base", "mine"] * 2
 
 
 def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(tmp_path: Any) -> None:
-    """To end two processes and to begin two takes longer on a GPU than five contests."""
-    rig = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 5.0, 10.0, 10.6, 9.5, 10.0])
+    """To end two processes and to begin two takes longer on a GPU than five comparisons."""
+    session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 5.0, 10.0, 10.6, 9.5, 10.0])
     cases: list[comparisons.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
-    found = comparisons.timed(rig, MATCH, cases)  # type: ignore[arg-type]
-    assert rig.asked == [*cases, cases[0], cases[3]] and rig.dropped == ["base", "mine"]
+    found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
+    assert session.asked == [*cases, cases[0], cases[3]] and session.dropped == ["base", "mine"]
     assert [(one.timing.cache, one.timing.company, len(one.speedups)) for one in found] == [
         ("cold", "plain", 16), ("cold", "pdl", 8), ("hot", "plain", 8), ("hot", "pdl", 16),
     ]  # fmt: skip
 
 
 def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:
-    fault, late = SideFailure("baseline", Outcome.TIMEOUT, "20 s"), SideFailure("candidate", Outcome.CHEATED, "early")
-    rig = Paper(Store(tmp_path), baseline=[fault, fault, 10.0], candidate=[5.0])
-    assert comparisons._fairly(rig, MATCH, CASE).ratios["candidate"] == [2.0] * 8  # type: ignore[arg-type]
-    assert rig.dropped == ["base", "base"] and all("again: baseline: 20 s" in said for said in rig.said[1:])
+    fault, late = ArmFailure("baseline", Outcome.TIMEOUT, "20 s"), ArmFailure("candidate", Outcome.CHEATED, "early")
+    session = Paper(Store(tmp_path), baseline=[fault, fault, 10.0], candidate=[5.0])
+    assert comparisons._fairly(session, MATCH, CASE).ratios["candidate"] == [2.0] * 8  # type: ignore[arg-type]
+    assert session.dropped == ["base", "base"] and all("again: baseline: 20 s" in said for said in session.said[1:])
     for script in ({"baseline": [fault] * 3, "candidate": []}, {"baseline": [10.0], "candidate": [late]}):
-        with pytest.raises(SideFailure) as met:
+        with pytest.raises(ArmFailure) as met:
             comparisons._fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
         assert met.value in (fault, late)
 
 
 def test_beside_an_incumbent_a_candidate_is_compared_with_both(tmp_path: Any) -> None:
-    match = Match(build("mine"), {"baseline": "base", "incumbent": "best"})
-    rig = Paper(Store(tmp_path), baseline=[12.0], incumbent=[6.0], candidate=[4.0])
-    (found,) = comparisons.timed(rig, match, [CASE])  # type: ignore[arg-type]
+    request = ComparisonRequest(build("mine"), {"baseline": "base", "incumbent": "best"})
+    session = Paper(Store(tmp_path), baseline=[12.0], incumbent=[6.0], candidate=[4.0])
+    (found,) = comparisons.time_cases(session, request, [CASE])  # type: ignore[arg-type]
     assert found.speedups == [3.0] * 8 and found.against == [1.5] * 8
     assert found.timing.against_incumbent.median == 1.5 and found.timing.incumbent_speedup.median == 2.0
     assert (found.timing.baseline_us, found.timing.incumbent_us, found.timing.time_us) == (12.0, 6.0, 4.0)
@@ -209,12 +211,12 @@ def test_beside_an_incumbent_a_candidate_is_compared_with_both(tmp_path: Any) ->
 )
 def test_who_slows_the_baseline_down_is_accused(tmp_path: Any, alone: list[float], tries: int, accused: bool) -> None:
     """Ten microseconds beside it; without it the slowest of three fresh processes decides."""
-    rig = Paper(Store(tmp_path), baseline=alone)
-    found = comparisons._compare_alone(rig, MATCH, timing(10.0))  # type: ignore[arg-type]
+    session = Paper(Store(tmp_path), baseline=alone)
+    found = comparisons._compare_alone(session, MATCH, timing(10.0))  # type: ignore[arg-type]
     said = f"the baseline takes 10.00 us beside it and {max(alone):.2f} us without it"
     assert found.says.startswith(said) if accused else found is None
-    assert rig.dropped == ["mine", *["base"] * (tries - (not accused))] and rig.left == {"baseline": []}
-    assert rig.blocks == (ALONE_BLOCKS, ALONE_BLOCKS) and rig.asked == [(WORKLOAD, "cold")]
+    assert session.dropped == ["mine", *["base"] * (tries - (not accused))] and session.left == {"baseline": []}
+    assert session.blocks == (ALONE_BLOCKS, ALONE_BLOCKS) and session.asked == [(WORKLOAD, "cold")]
 
 
 def test_on_a_cpu_the_baseline_is_timed_beside_the_candidate_again_before_it_counts_as_slowed(
@@ -234,13 +236,13 @@ def test_on_a_cpu_the_baseline_is_timed_beside_the_candidate_again_before_it_cou
 def test_who_slows_the_baseline_down_once_is_timed_again_and_only_that_counts(tmp_path: Any) -> None:
     """Beside it 10 us, alone 8; then 8 and 8: the candidate is 2x as fast, not 2.5x. Who does it again is accused, or counts as alone."""
     slow, fair = [10.0, 8.0, 8.0, 8.0], [8.0, 8.0]
-    rig = Paper(Store(tmp_path), baseline=[*slow, *fair], candidate=[4.0, 4.0])
-    (found,), suite, _ = comparisons._not_slowed(rig, MATCH, [COLD], 1, ())  # type: ignore[arg-type]
+    session = Paper(Store(tmp_path), baseline=[*slow, *fair], candidate=[4.0, 4.0])
+    (found,), suite, _ = comparisons._not_slowed(session, MATCH, [COLD], 1, ())  # type: ignore[arg-type]
     assert found.timing.speedup.median == 2.0 and suite is not None and suite.comparison is Comparison.FASTER
-    assert "timing again: the baseline takes 10.00 us beside it" in rig.said[-2]
-    with pytest.raises(SideFailure, match="10.00 us beside it and 8.00 us without it") as met:
+    assert "timing again: the baseline takes 10.00 us beside it" in session.said[-2]
+    with pytest.raises(ArmFailure, match="10.00 us beside it and 8.00 us without it") as met:
         comparisons._not_slowed(Paper(Store(tmp_path), baseline=slow * 2, candidate=[4.0] * 2), MATCH, [COLD], 1, ())  # type: ignore[arg-type]
-    assert (met.value.side, met.value.outcome) == ("candidate", Outcome.CHEATED)
+    assert (met.value.arm, met.value.outcome) == ("candidate", Outcome.CHEATED)
     little = [10.0, 9.0, 9.0, 9.0] * 2
     (found,), suite, _ = comparisons._not_slowed(  # type: ignore[arg-type]
         Paper(Store(tmp_path), baseline=little, candidate=[4.0] * 2), MATCH, [COLD], 1, ()
@@ -257,18 +259,18 @@ def test_who_slows_the_baseline_down_once_is_timed_again_and_only_that_counts(tm
 def test_throttled_clocks_are_a_warning_on_a_gpu_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cool = {"clocks.sm": "1980", "clocks_event_reasons.active": "0x0000000000000000"}
     hot = {"clocks.sm": "1200", "clocks_event_reasons.active": "0x0000000000000040"}
-    monkeypatch.setattr(device, "throttled", lambda reasons: reasons == hot["clocks_event_reasons.active"])
+    monkeypatch.setattr(device, "is_throttled", lambda reasons: reasons == hot["clocks_event_reasons.active"])
     monkeypatch.setattr(device, "ranges", lambda found: f"{len(found)} readings")
-    monkeypatch.setattr(comparisons.clocks, "held", lambda: "")
-    rig, left = Paper(Store(tmp_path)), [cool, hot, {}]
+    monkeypatch.setattr(comparisons.clocks, "describe_lock", lambda: "")
+    session, left = Paper(Store(tmp_path)), [cool, hot, {}]
     monkeypatch.setattr(device, "clocks", lambda: left.pop(0))
-    assert comparisons._look_at_clocks(rig) == []  # type: ignore[arg-type]
-    (said,) = comparisons._look_at_clocks(rig)  # type: ignore[arg-type]
+    assert comparisons._look_at_clocks(session) == []  # type: ignore[arg-type]
+    (said,) = comparisons._look_at_clocks(session)  # type: ignore[arg-type]
     assert "held back" in said and "0x0000000000000040" in said
-    assert comparisons._look_at_clocks(rig) == [], "nothing was found out"  # type: ignore[arg-type]
-    assert rig.clocks == [cool, hot]
-    assert rig.measured["clocks"] == "2 readings, at the end of each of 2 timings"
-    monkeypatch.setattr(comparisons.clocks, "held", lambda: "held at 1500 MHz")
+    assert comparisons._look_at_clocks(session) == [], "nothing was found out"  # type: ignore[arg-type]
+    assert session.clocks == [cool, hot]
+    assert session.measured["clocks"] == "2 readings, at the end of each of 2 timings"
+    monkeypatch.setattr(comparisons.clocks, "describe_lock", lambda: "held at 1500 MHz")
     monkeypatch.setattr(device, "cpu_clocks", lambda: {"MHz": "2000"})
     cpu = Paper(Store(tmp_path), "cpu")
     assert comparisons._look_at_clocks(cpu) == []  # type: ignore[arg-type]
@@ -276,12 +278,12 @@ def test_throttled_clocks_are_a_warning_on_a_gpu_alone(tmp_path: Any, monkeypatc
 
 
 def test_other_processes_are_noted_the_worst_of_them_first(tmp_path: Any) -> None:
-    rig = Paper(Store(tmp_path))
-    rig.others = 0.0  # type: ignore[attr-defined]
+    session = Paper(Store(tmp_path))
+    session.others = 0.0  # type: ignore[attr-defined]
     for share, said in ((0.1, []), (0.5, ["half was taken"]), (0.2, [])):
-        watch = SimpleNamespace(share=lambda share=share: share, said=lambda said=said: said)
-        assert comparisons._look_at_load(rig, watch) == said  # type: ignore[arg-type]
-    assert "50%" in rig.measured["load"].replace(" %", "%")
+        watch = SimpleNamespace(share=lambda share=share: share, warnings=lambda said=said: said)
+        assert comparisons._look_at_load(session, watch) == said  # type: ignore[arg-type]
+    assert "50%" in session.measured["load"].replace(" %", "%")
 
 
 def test_what_triton_needs_at_a_size_is_compiled_before_it_is_timed_there(
@@ -295,18 +297,18 @@ def test_what_triton_needs_at_a_size_is_compiled_before_it_is_timed_there(
             raise WorkerFailure(Outcome.TIMEOUT, "while Triton compiled its kernels: no answer within 300 s")
 
     monkeypatch.setattr(Paper, "compile_ahead", compile_ahead)
-    comparisons.contested(Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), MATCH, CASE)  # type: ignore[arg-type]
+    comparisons.compare_case(Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), MATCH, CASE)  # type: ignore[arg-type]
     assert asked == [("base", (WORKLOAD,)), ("mine", (WORKLOAD,))]
-    late = Match(build("late"), {"baseline": "base"})
-    with pytest.raises(SideFailure, match="while Triton compiled") as found:
-        comparisons.contested(Paper(Store(tmp_path)), late, CASE)  # type: ignore[arg-type]
-    assert (found.value.side, found.value.outcome) == ("candidate", Outcome.TIMEOUT)
+    late = ComparisonRequest(build("late"), {"baseline": "base"})
+    with pytest.raises(ArmFailure, match="while Triton compiled") as found:
+        comparisons.compare_case(Paper(Store(tmp_path)), late, CASE)  # type: ignore[arg-type]
+    assert (found.value.arm, found.value.outcome) == ("candidate", Outcome.TIMEOUT)
 
 
 def test_other_companies_are_timed_hot_and_said_each_by_itself(tmp_path: Any) -> None:
-    rig = Paper(Store(tmp_path), baseline=[10.0, 12.0], candidate=[5.0, 12.0])
-    found = comparisons.in_other_company(rig, MATCH)  # type: ignore[arg-type]
-    assert rig.asked == [(WORKLOAD, "hot", "pdl"), (WORKLOAD, "hot", "alone")]
+    session = Paper(Store(tmp_path), baseline=[10.0, 12.0], candidate=[5.0, 12.0])
+    found = comparisons.measure_other_contexts(session, MATCH)  # type: ignore[arg-type]
+    assert session.asked == [(WORKLOAD, "hot", "pdl"), (WORKLOAD, "hot", "alone")]
     assert [(t.company, t.cache, t.time_us) for t in found.timings] == [("pdl", "hot", 5.0), ("alone", "hot", 12.0)]
     assert {on: (suite.speedup.median, suite.comparison) for on, suite in found.suites.items()} == {
         "pdl": (pytest.approx(2.0), Comparison.FASTER), "alone": (pytest.approx(1.0), Comparison.SAME),
@@ -326,14 +328,14 @@ def test_other_companies_are_for_a_winner_on_a_gpu_and_asked_for_once(
 ) -> None:
     told: list[str] = []
     here = SimpleNamespace(device=on, store=Store(tmp_path), key=lambda *parts: "-".join(parts))
-    elsewhere = Elsewhere(timings=(timing(7, company="pdl"),), suites={})
-    here._in_other_company = lambda found, baseline: told.append(found.candidate) or elsewhere
+    elsewhere = OtherContexts(timings=(timing(7, company="pdl"),), suites={})
+    here._measure_other_contexts = lambda found, baseline: told.append(found.candidate) or elsewhere
     for _ in range(2):
-        found = Evaluator.measure_elsewhere(here, verdict(name), baseline="base")  # type: ignore[arg-type]
+        found = Evaluator.measure_other_contexts(here, verdict(name), baseline="base")  # type: ignore[arg-type]
         assert found.elsewhere == (elsewhere.timings if asked else ()) and found.timings == verdict().timings
     assert told == ["mine"] * asked
     failed = verdict(name).failed(Outcome.TIMEOUT, "20 s")
-    assert Evaluator.measure_elsewhere(here, failed, baseline="base") is failed  # type: ignore[arg-type]
+    assert Evaluator.measure_other_contexts(here, failed, baseline="base") is failed  # type: ignore[arg-type]
 
 
 def test_who_fails_in_other_company_has_failed_and_a_baseline_that_does_is_our_fault(tmp_path: Any) -> None:
@@ -341,34 +343,34 @@ def test_who_fails_in_other_company_has_failed_and_a_baseline_that_does_is_our_f
 
     def fails(side: str) -> None:
         def contested(*_asked: Any) -> None:
-            raise SideFailure(side, Outcome.CHEATED, "it skipped work")
+            raise ArmFailure(side, Outcome.CHEATED, "it skipped work")
 
-        here._in_other_company = contested
+        here._measure_other_contexts = contested
 
     fails("candidate")
-    found = Evaluator.measure_elsewhere(here, verdict(), baseline="base")  # type: ignore[arg-type]
+    found = Evaluator.measure_other_contexts(here, verdict(), baseline="base")  # type: ignore[arg-type]
     assert (found.outcome, found.reason) == (Outcome.CHEATED, "in other company: it skipped work")
     assert not found.timings and found.checks == verdict().checks
     fails("baseline")
     with pytest.raises(RuntimeError, match="the baseline failed in other company: it skipped work"):
-        Evaluator.measure_elsewhere(here, verdict(), baseline="base")  # type: ignore[arg-type]
+        Evaluator.measure_other_contexts(here, verdict(), baseline="base")  # type: ignore[arg-type]
 
 
 def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     layout = SimpleNamespace(shapes=lambda: ["shapes"], size=64, arguments=lambda arena, slot: [arena, slot])
-    bench = SimpleNamespace(layout=layout, arena="64 bytes", write=lambda slot, inputs: asked.append((slot, inputs)))
-    monkeypatch.setattr("harness.judge.verification.mapped_bench", lambda *_: bench)
+    bench = SimpleNamespace(layout=layout, buffers="64 bytes", write=lambda slot, inputs: asked.append((slot, inputs)))
+    monkeypatch.setattr("harness.judge.verification.map_buffers", lambda *_: bench)
     monkeypatch.setattr("harness.judge.verification.make_case", lambda *_: SimpleNamespace(inputs="of its own"))
     seconds = {"mine": 2e-6, "base": 5e-6}
 
     def worker(one: Build) -> Any:
         return SimpleNamespace(request=lambda message: asked.append(message) or {"seconds": seconds[one.candidate]})
 
-    rig = Paper(Store(tmp_path))
+    session = Paper(Store(tmp_path))
     monkeypatch.setattr("harness.judge.verification.synchronize", lambda _: None)
-    rig.pool.get, rig.extra_values = worker, {}  # type: ignore[attr-defined]
-    found = _launch(rig, build("mine"), build("base"), WORKLOAD)  # type: ignore[arg-type]
+    session.pool.get, session.extra_values = worker, {}  # type: ignore[attr-defined]
+    found = _launch(session, build("mine"), build("base"), WORKLOAD)  # type: ignore[arg-type]
     assert found is not None and (found.time_us, found.baseline_us) == (pytest.approx(2.0), pytest.approx(5.0))
     one = {"op": "host", "dtype": "float32", "shapes": ["shapes"], "repeat": 200, "calls": [["64 bytes", 0]]}
     assert asked == [(0, "of its own"), one] * 2, "what lies there else was drawn for another size"
@@ -384,7 +386,7 @@ def test_a_baseline_has_its_own_times_of_the_contests_that_another_was_timed_in(
         checks=(Check(workload="w", name="n", passed=True),),
     )
     beside = passed.model_copy(update={"timings": (timing(40, incumbent_us=3.0, note="of the other"),)})
-    (own,) = (found := comparisons.timed_beside(passed, beside)).timings
+    (own,) = (found := comparisons.time_baseline_beside(passed, beside)).timings
     assert (own.time_us, own.baseline_us, own.speedup, own.comparison) == (
         40,
         40,

@@ -14,15 +14,15 @@ from harness.checks.correctness import (
     Cases,
     Expected,
     Layout,
+    compute_expected,
     distributions,
-    expected,
+    find_summed_dimensions,
     judge,
     judge_call,
     make_case,
-    summed,
     terms,
 )
-from harness.device import Arena
+from harness.device import ArgumentBuffers
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -124,7 +124,7 @@ def test_the_stated_tolerance_is_the_one_that_is_judged_by(dtype):
     ulps, exponent, smallest = STATED[dtype]
     operation = Operation(dtype, (4, 50), torch.neg)
     given = torch.randn(4, 50).to(getattr(torch, dtype))  # what fp32 holds, too
-    right = expected(operation, operation.spec.workloads[0], {"input": given})["out"]
+    right = compute_expected(operation, operation.spec.workloads[0], {"input": given})["out"]
     size = given.to(torch.float64).abs()
     inside = 2.0**-53 if dtype == "float64" else 2.0**-24
     stated = ulps * 2.0**exponent * size + 2 * inside / 8 * size.amax(1, keepdim=True) + 2.0**smallest
@@ -137,7 +137,7 @@ def test_the_stated_share_of_the_noise_is_the_one_that_is_judged_by():
     """Where terms cancel: eight times the row's largest difference between the reference in fp64 and in fp32."""
     operation = Operation("float32", (6, 40), lambda x: (x + 4096.0) - 4096.0)
     given = torch.randn(6, 40)
-    right = expected(operation, operation.spec.workloads[0], {"input": given})["out"]
+    right = compute_expected(operation, operation.spec.workloads[0], {"input": given})["out"]
     assert operation.asked[:2] == [("float64", torch.float64), ("float32", torch.float32)]
     exact, rough = operation.function(given.to(torch.float64)), operation.function(given).to(torch.float64)
     rows = (exact - rough).abs().amax(1, keepdim=True)
@@ -151,7 +151,7 @@ def test_the_stated_share_of_a_long_sum_is_the_one_that_is_judged_by():
     """An eighth of as many times the noise as the sum has terms, where that is more than eight times."""
     operation = Operation("float32", (6, 800), lambda x: x.sum(1))
     given = torch.rand(6, 800) + 0.5
-    right = expected(operation, operation.spec.workloads[0], {"input": given})["out"]
+    right = compute_expected(operation, operation.spec.workloads[0], {"input": given})["out"]
     exact, rough = operation.function(given.to(torch.float64)), operation.function(given).to(torch.float64)
     noise = torch.maximum((exact - rough).abs().amax(), torch.tensor(2 * 2.0**-24) * exact.abs().amax())
     stated = 64 * 2.0**-24 * exact.abs() + 100 * noise + 2.0**-126
@@ -184,7 +184,7 @@ def test_what_a_type_cannot_hold_is_infinite_with_its_sign():
     operation = Operation("float16", (1, 4), lambda x: x * x.abs())
     workload = operation.spec.workloads[0]
     given = torch.tensor([[300.0, -300.0, 250.0, 1.0]], dtype=torch.float16)
-    right = expected(operation, workload, {"input": given})
+    right = compute_expected(operation, workload, {"input": given})
 
     def said(*values: float) -> str:
         return judge_call(operation.spec, workload, {"out": torch.tensor([values], dtype=torch.float16)}, right)[1]
@@ -201,18 +201,18 @@ def test_tensors_of_a_layout_do_not_overlap(name):
     spec = catalog.load(name).spec
     workload = min(spec.suite("cpu"), key=spec.read_bytes)
     layout = Layout(spec, workload, 3)
-    arena = Arena("cpu", layout.size)
-    arena.view.zero_()
+    buffers = ArgumentBuffers("cpu", layout.size)
+    buffers.view.zero_()
     for number, tensor in enumerate(spec.tensors, 1):
-        layout.bytes_view(arena, tensor).add_(number)
-        layout.tail(arena, tensor).add_(100 + number)
-        layout.head(arena, tensor).add_(200)
+        layout.bytes_view(buffers, tensor).add_(number)
+        layout.tail(buffers, tensor).add_(100 + number)
+        layout.head(buffers, tensor).add_(200)
     written = sum(layout.slots * layout.strides[t.name] + 256 for t in spec.tensors)
     assert written == layout.size
-    values = set(arena.view[: layout.size].unique().tolist())
+    values = set(buffers.view[: layout.size].unique().tolist())
     numbers = range(1, len(spec.tensors) + 1)
     assert values == {*numbers, *(100 + n for n in numbers), 200}
-    arena.close()
+    buffers.close()
 
 
 def test_expected_names_a_missing_output():
@@ -226,7 +226,7 @@ def test_expected_names_a_missing_output():
             return {}
 
     with pytest.raises(ValueError, match="returns no 'out'"):
-        expected(Forgetful(), workload, made.inputs)
+        compute_expected(Forgetful(), workload, made.inputs)
 
 
 SOFTMAX = str(Path(__file__).parent.parent / "inputs" / "thread_softmax")
@@ -294,7 +294,7 @@ def test_rows_that_show_little_of_their_noise_earn_the_typical_one(columns):
 
     rng = torch.Generator().manual_seed(5)
     drawn = {t.name: torch.randn(spec.shape(t, workload.axes), generator=rng) for t in spec.inputs}
-    right = expected(Kernel(), workload, drawn)["y"]
+    right = compute_expected(Kernel(), workload, drawn)["y"]
     x, scale, mean, shift = (t.reshape(len(t), -1) for t in drawn.values())
     fused = torch.relu(((x - mean).double() * scale.double() + shift.double()).float())
     folded = torch.relu(x * scale + (shift - mean * scale))
@@ -326,7 +326,7 @@ def test_long_sums_earn_no_narrower_type(values):
 )
 def test_what_is_summed_is_found_by_asking_the_reference(name, found):
     kernel = catalog.load(name)
-    assert summed(kernel) == found
+    assert find_summed_dimensions(kernel) == found
     workload = kernel.spec.workloads[0]
     assert terms(kernel, workload) == (kernel.spec.shape(kernel.spec.inputs[0], workload.axes)[1] if found else 1)
 
@@ -391,7 +391,7 @@ def test_of_a_single_number_the_noise_is_that_of_several_draws() -> None:
         wrong.append(0)
         for _ in range(100):
             made = make_case(kernel, workload, "large", {}, "cpu")
-            right = expected(kernel, workload, made.inputs) if judged_by_one else made.expected
+            right = compute_expected(kernel, workload, made.inputs) if judged_by_one else made.expected
             x = made.inputs["input"]
             there, back = ((one * one).reshape(3, 32, 16).sum(1).sum(1).sqrt() for one in (x, x.flip(1)))
             got = 0.5 + (there - back).sum()  # in another order
@@ -409,7 +409,7 @@ def test_a_sum_is_found_behind_a_threshold_that_usual_values_do_not_reach() -> N
             )
         }
     )
-    assert summed(kernel) == {"input": (1,)}
+    assert find_summed_dimensions(kernel) == {"input": (1,)}
 
 
 def rows_of(folder: Path, columns: int, formula: str) -> tuple[catalog.Kernel, Workload]:
@@ -432,7 +432,7 @@ def test_an_output_is_called_wrong_only_after_its_row_was_looked_at_more_closely
     kernel, workload = rows_of(tmp_path / "share", 2, "torch.sigmoid((x[:, :1] - x[:, 1:]) * 64)")
     x = torch.full((400, 2), 0.0)
     x[7] = 1000.0
-    right = expected(kernel, workload, {"x": x})
+    right = compute_expected(kernel, workload, {"x": x})
     honest, wrong = torch.full((400, 1), 0.5), torch.full((400, 1), 0.5)
     honest[7] = torch.sigmoid(torch.tensor(64 * 1000 * 2.0**-23))
     wrong[7] = 0.6
@@ -449,7 +449,7 @@ def test_noise_of_what_is_nothing_for_all_inputs_is_that_of_several_draws(tmp_pa
     formula = "(x - x.mean(dim=1, keepdim=True)).mean(dim=1, keepdim=True)"
     kernel, workload = rows_of(tmp_path / "nothing", 1000, formula)
     x = torch.randn(400, 1000, generator=torch.Generator().manual_seed(3)) + 1
-    right = expected(kernel, workload, {"x": x})
+    right = compute_expected(kernel, workload, {"x": x})
     assert right.doubted is not None
     closer = right.doubted()
     assert closer is not None

@@ -12,7 +12,7 @@ from harness.evaluate import Evaluator
 from harness.problems import pytorch
 from harness.records import Outcome
 from harness.store import Store
-from harness.timing.neighbours import copies_together, drawn_together
+from harness.timing.neighbours import copies_together, group_persistent
 from kernels.catalog import KernelError
 from kernels.spec import Size, Spec, Tensor, Workload
 from tests.kernels.definitions import REFERENCE, flashinfer, sol
@@ -52,7 +52,7 @@ def test_inputs_that_one_function_draws_stay_together_while_they_are_timed():
         arguments=(tensors[0], table, tensors[1], Tensor(name="out", role="output", shape=("n",)), Size(name="n")),
         workloads=(Workload(axes={"n": 8}, dtype="float32"),),
     )  # fmt: skip
-    assert [[one.name for one in group] for group in drawn_together(spec)] == [["starts", "ids"], ["table"]]
+    assert [[one.name for one in group] for group in group_persistent(spec)] == [["starts", "ids"], ["table"]]
     assert copies_together(spec, {"starts": 3, "ids": 5, "table": 7}) == {"starts": 3, "ids": 3, "table": 7}
 
 

@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def drawn(kernel: catalog.Kernel) -> dict[str, torch.Tensor]:
-    return correctness.drawn(kernel.spec, kernel.spec.workloads[0], "ordinary", {}, "cpu")
+    return correctness.draw_inputs(kernel.spec, kernel.spec.workloads[0], "ordinary", {}, "cpu")
 
 
 def test_a_table_and_rows_that_sum_to_one_are_drawn_and_judged(folder: Path, tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_two_kernels_with_a_function_of_one_name_do_not_mix(folder: Path, tmp_pa
 
 
 def test_a_far_side_draws_by_the_same_functions(folder: Path, tmp_path: Path) -> None:
-    parcel, contents = jobs.parcel(catalog.load(str(folder)))
-    kernel = jobs.Bench(tmp_path / "far")._kernel(parcel, contents, "cpu")
+    bundle, contents = jobs.bundle_kernel(catalog.load(str(folder)))
+    kernel = jobs.EvaluationServer(tmp_path / "far")._kernel(bundle, contents, "cpu")
     catalog.DRAWS.pop(
         next(v for t in catalog.load(str(folder)).spec.inputs for v in t.values if "levels" in v).partition(":")[2]
     )

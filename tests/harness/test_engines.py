@@ -47,7 +47,7 @@ def cluster() -> Iterator[engines.Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", SECRET)
         patch.setenv("ASTROLABE_CLUSTER_CONTEST_S", "0")
-        made = engines.opened(engines.choice(f"dask:{min(2, cores)}"), "cpu")
+        made = engines.open_engine(engines.choice(f"dask:{min(2, cores)}"), "cpu")
         yield made
         made.close()
 
@@ -56,7 +56,7 @@ def cluster() -> Iterator[engines.Engine]:
 def engine(request: pytest.FixtureRequest) -> engines.Engine:
     if request.param == "dask":
         return request.getfixturevalue("cluster")
-    return engines.opened(engines.choice("process"), "cpu")
+    return engines.open_engine(engines.choice("process"), "cpu")
 
 
 def judged(evaluator, text: str):
@@ -186,6 +186,6 @@ def test_a_short_contest_is_held_there_too(engine, small, source, tmp_path: Path
     with engine.evaluator(small, store) as evaluator:
         assert evaluator.verify(evaluator.build(mine)).passed
         case = (small.spec.workloads[1], "hot")
-        found = evaluator.contend(evaluator.build(mine), {"baseline": baseline}, [case])
+        found = evaluator.compare_briefly(evaluator.build(mine), {"baseline": baseline}, [case])
     assert [(t.workload, t.cache) for t in found.timings] == [case] and not found.reason
     assert not (tmp_path / "store" / "records" / "samples").exists()  # it is kept nowhere

@@ -17,12 +17,12 @@ from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside import sandbox
 from harness.judge import comparisons, verification
-from harness.judge.search import measured_ratios
+from harness.judge.search import measure_ratios
 from harness.judge.session import CACHES, MissingTool
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import Store, digest
 from harness.timing import interleaved
-from harness.timing.sampling import PROTOCOLS, SideFailure
+from harness.timing.sampling import PROTOCOLS, ArmFailure
 from kernels import catalog
 from kernels.spec import Workload
 
@@ -53,7 +53,7 @@ def built(small, source, tmp_path_factory):
         for text in (source, source + "\n// another\n", source + "\n// incumbent\n"):
             assert one.build(one.store.put(text)).ok
         for cache in CACHES:
-            one.light_us(small.spec.workloads[1], cache)
+            one.sol_us(small.spec.workloads[1], cache)
     return one.store
 
 
@@ -132,7 +132,7 @@ def test_several_contests_count_as_one_each_in_fresh_processes_and_are_kept_apar
     assert twice.passed, twice.reason
     assert min(timed.samples for timed in twice.timings) >= 2 * PROTOCOLS["cpu"].blocks[0]
     assert started.count(other.candidate) >= len(twice.timings)
-    monkeypatch.setattr(comparisons, "timed", lambda *_: pytest.fail("timed"))
+    monkeypatch.setattr(comparisons, "time_cases", lambda *_: pytest.fail("timed"))
     assert evaluator.measure(other, baseline=baseline.candidate, contests=2) == twice
     with pytest.raises(pytest.fail.Exception, match="timed"):
         evaluator.measure(other, baseline=baseline.candidate)
@@ -255,7 +255,7 @@ def test_a_build_is_not_taken_for_that_of_another_toolchain(evaluator, source, m
         key = digest(name, cpu.__name__, cpu.identity(evaluator.facts))
     finally:
         cpu.identity.cache_clear()
-    assert evaluator.store.kept("build", key, Build) is None
+    assert evaluator.store.find_record("build", key, Build) is None
     monkeypatch.setattr(cpu, "identity", lambda facts: f"another: {changed}")
     assert evaluator.build(name).artefact != first.artefact
 
@@ -331,20 +331,23 @@ def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, sou
 
     times = {"baseline": 10.0, "candidate": share * light_us}
     checks = {"candidate": [Check(workload="w", name="8 timed calls, hot", passed=True)]}
-    result = interleaved.Result(
+    result = interleaved.ComparisonTimes(
         times, {"candidate": [10 / times["candidate"]] * 8}, checks, 8, dict.fromkeys(times, True), {}
     )
-    monkeypatch.setattr(evaluator, "light_us", bound)
-    monkeypatch.setattr(evaluator, "contest", lambda *_: None)
+    monkeypatch.setattr(evaluator, "sol_us", bound)
+    monkeypatch.setattr(evaluator, "open_comparison", lambda *_: None)
     monkeypatch.setattr(evaluator, "run", lambda *_, **__: result)
     baseline = judged(evaluator, source).candidate
-    match, case = comparisons.Match(verdict.build, {"baseline": baseline}), (evaluator.suite()[1], "hot", "plain")
+    request, case = (
+        comparisons.ComparisonRequest(verdict.build, {"baseline": baseline}),
+        (evaluator.suite()[1], "hot", "plain"),
+    )
     if accused:
-        with pytest.raises(SideFailure, match=r"moving its bytes takes 8.00 us here") as failure:
-            comparisons.timed(evaluator, match, [case])
-        assert failure.value.outcome is Outcome.CHEATED and failure.value.side == "candidate"
+        with pytest.raises(ArmFailure, match=r"moving its bytes takes 8.00 us here") as failure:
+            comparisons.time_cases(evaluator, request, [case])
+        assert failure.value.outcome is Outcome.CHEATED and failure.value.arm == "candidate"
     else:
-        (timed,) = comparisons.timed(evaluator, match, [case])
+        (timed,) = comparisons.time_cases(evaluator, request, [case])
         assert timed.timing.light_fraction == pytest.approx(1 / share)
     assert asked == [False, True] if accused else [False]
 
@@ -405,12 +408,12 @@ def test_a_variant_that_fails_while_it_is_timed_is_started_afresh_once(
     def fails_first(contest, sides, **more):
         if left[0] and any(side.name == "1" for side in sides):
             left[0] -= 1
-            raise SideFailure("1", Outcome.CHEATED, "its clock disagrees")
+            raise ArmFailure("1", Outcome.CHEATED, "its clock disagrees")
         return timed(contest, sides, **more)
 
     monkeypatch.setattr(interleaved, "run", fails_first)
     cases = [(evaluator.suite()[1], "hot")]
-    (ratios,) = measured_ratios(evaluator, text, [{"SIZE": 2}], cases, 3)
+    (ratios,) = measure_ratios(evaluator, text, [{"SIZE": 2}], cases, 3)
     assert (ratios is not None) == measured
 
 
@@ -456,15 +459,15 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
     """It has passed before: a busy machine may have accused it, and a run must not end for that."""
     baseline = judged(evaluator, source)
     other = judged(evaluator, source + "\n// another\n")
-    contested, left = comparisons.contested, [failures]
+    contested, left = comparisons.compare_case, [failures]
 
     def fails_first(*arguments, **how):
         if left[0]:
             left[0] -= 1
-            raise SideFailure("baseline", Outcome.CHEATED, "its clock disagrees")
+            raise ArmFailure("baseline", Outcome.CHEATED, "its clock disagrees")
         return contested(*arguments, **how)
 
-    monkeypatch.setattr(comparisons, "contested", fails_first)
+    monkeypatch.setattr(comparisons, "compare_case", fails_first)
     if ends:
         with pytest.raises(RuntimeError, match="the baseline failed while it was timed: its clock disagrees"):
             evaluator.measure(other, baseline=baseline.candidate)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness import device
-from harness.checks.fitting import left_out, one_signed, too_large
+from harness.checks.fitting import explain_left_out, explain_one_signed, too_large
 from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
@@ -73,14 +73,16 @@ def test_a_table_of_which_a_call_touches_little_is_held_whole():
     (workload,) = spec.workloads
     assert spec.read_bytes(workload) < 1 << 20
     assert too_large(spec, workload, 1 << 40).startswith(f"{workload.label} needs ")
-    assert left_out(spec, "cpu", ("float32",), 1 << 40) and not left_out(spec, "cpu", ("float32",), 1 << 44)
+    assert explain_left_out(spec, "cpu", ("float32",), 1 << 40) and not explain_left_out(
+        spec, "cpu", ("float32",), 1 << 44
+    )
 
 
 def test_every_kernel_of_the_catalog_fits_on_a_small_machine():
     """24 GB, of which a laptop has so much: nothing of the catalog's CPU suites is left out there."""
     for name in catalog.names():
         spec = catalog.load(name).spec
-        assert left_out(spec, "cpu", spec.dtypes, 16 << 30) == (), name
+        assert explain_left_out(spec, "cpu", spec.dtypes, 16 << 30) == (), name
 
 
 def test_the_machine_that_decides_is_this_one(tmp_path, monkeypatch):
@@ -105,6 +107,6 @@ def test_inputs_of_one_sign_are_warned_of(values, warned):
     spec = kernel_of(SMALL).spec
     inputs = tuple(t.model_copy(update={"values": values}) if t.role == "input" else t for t in spec.tensors)
     others = tuple(argument for argument in spec.arguments if isinstance(argument, Size))
-    found = one_signed(spec.model_copy(update={"arguments": (*inputs, *others)}))
+    found = explain_one_signed(spec.model_copy(update={"arguments": (*inputs, *others)}))
     assert bool(found) is warned
     assert not warned or "relu" in found[0]

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from harness.backends.model_new import native_source
-from harness.farside.forms import Native
-from harness.problems.host import NoHost, translated
+from harness.farside.forms import NativeFunctions
+from harness.problems.host import NoHost, translate
 
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Werror"]
 CANDIDATE = '''
@@ -90,11 +90,11 @@ def model(text: str, folder: Path):
     library = folder / "native.so"
     if not library.exists():
         source = folder / "native.cpp"
-        source.write_text(native_source(text, "cpu") + translated(text, "cpu"))
+        source.write_text(native_source(text, "cpu") + translate(text, "cpu"))
         done = subprocess.run(["g++", *FLAGS, "-o", library, source], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:3000]
     module = types.ModuleType("candidate")
-    module.load_native = lambda namespace: Native(library, "cpu")  # type: ignore[attr-defined]
+    module.load_native = lambda namespace: NativeFunctions(library, "cpu")  # type: ignore[attr-defined]
     sys.modules["candidate"] = module
     exec(compile(text, "candidate.py", "exec"), module.__dict__)
     return module.ModelNew
@@ -232,7 +232,7 @@ def test_what_cannot_be_said_is_named(line):
     text = CANDIDATE.replace("        del conv\n", f"        del conv\n        {line}\n")
     ast.parse(text)
     with pytest.raises(NoHost):
-        translated(text, "cpu")
+        translate(text, "cpu")
 
 
 def test_a_torch_without_the_shim_leaves_python(made, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 
 from harness import backends
 from harness.evaluate import Evaluator, Readings, Sanitized
-from harness.judge.comparisons import Elsewhere, Match
+from harness.judge.comparisons import ComparisonRequest, OtherContexts
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned
 from harness.judge.session import CALL_S
@@ -20,7 +20,7 @@ from harness.judge.verification import Drawn
 from harness.records import Build, Check, Comparison, DeviceFacts, Draws, Interval, Outcome, Suite, Verdict
 from harness.store import Store
 from harness.timing import neighbours
-from harness.timing.interleaved import Result
+from harness.timing.interleaved import ComparisonTimes
 from harness.tools.sanitizer import Report
 from kernels import catalog
 from kernels.catalog import Kernel
@@ -64,33 +64,35 @@ class Counting(Evaluator):
         self.worked.append(what)
         return len(self.worked)
 
-    def _verified(self, build: Build, workloads: tuple[Workload, ...], *, held_out: bool, only: Any) -> Verdict:
+    def _verify(self, build: Build, workloads: tuple[Workload, ...], *, held_out: bool, only: Any) -> Verdict:
         number = self._did("verify", build, [w.label for w in workloads], held_out)
         return passed(build.candidate).model_copy(update={"seconds": number})
 
-    def _measured(self, verdict: Verdict, match: Match, *, held_out: bool, contests: int, again: bool) -> Verdict:
-        number = self._did("measure", match.build, match.rivals, held_out, contests, again)
+    def _measure(
+        self, verdict: Verdict, request: ComparisonRequest, *, held_out: bool, contests: int, again: bool
+    ) -> Verdict:
+        number = self._did("measure", request.build, request.rivals, held_out, contests, again)
         return verdict.model_copy(update={"seconds": number})
 
-    def _in_other_company(self, verdict: Verdict, baseline: str) -> Elsewhere:
+    def _measure_other_contexts(self, verdict: Verdict, baseline: str) -> OtherContexts:
         number = self._did("elsewhere", verdict.candidate, baseline)
-        return Elsewhere(timings=(), suites={"pdl": SAME.model_copy(update={"speedup": _one(number)})})
+        return OtherContexts(timings=(), suites={"pdl": SAME.model_copy(update={"speedup": _one(number)})})
 
-    def _drawn(self, build: Build, baseline: str, count: int) -> Drawn:
+    def _draw(self, build: Build, baseline: str, count: int) -> Drawn:
         number = self._did("draws", build, baseline, count)
         return Drawn(draws=Draws(count=count, bitwise=0, error=number, baseline_error=0.5))
 
     def _readings(self, name: str, build: Build) -> Readings:
         return Readings(values={"read": str(self._did("probe", name, build))})
 
-    def _watched(self, build: Build) -> Sanitized:
+    def _watch(self, build: Build) -> Sanitized:
         return Sanitized(reports=(Report(tool="memcheck", errors=0, seconds=self._did("sanitize", build)),))
 
-    def _searched(self, candidate: str, seconds: float) -> Tuned:
+    def _search(self, candidate: str, seconds: float) -> Tuned:
         return Tuned(candidate=candidate, values={"SIZE": 2}, tried=self._did("search", candidate, seconds))
 
-    def _contended(self, match: Match, cases: Any, seconds: float) -> Quick:
-        return Quick(seconds=self._did("contend", match.build, match.rivals, cases))
+    def _compare_briefly(self, request: ComparisonRequest, cases: Any, seconds: float) -> Quick:
+        return Quick(seconds=self._did("contend", request.build, request.rivals, cases))
 
 
 def _one(median: float) -> Interval:
@@ -117,9 +119,9 @@ def questions(one: Evaluator) -> dict[str, Callable[[], Any]]:
         "several contests": lambda: measure(mine, baseline="base", contests=2),
         "more contests": lambda: measure(mine, baseline="base", contests=3),
         "measure again": lambda: measure(mine, baseline="base", again=True),
-        "elsewhere": lambda: one.measure_elsewhere(mine, baseline="base"),
-        "another elsewhere": lambda: one.measure_elsewhere(other, baseline="base"),
-        "elsewhere beside another": lambda: one.measure_elsewhere(mine, baseline="base 2"),
+        "elsewhere": lambda: one.measure_other_contexts(mine, baseline="base"),
+        "another elsewhere": lambda: one.measure_other_contexts(other, baseline="base"),
+        "elsewhere beside another": lambda: one.measure_other_contexts(mine, baseline="base 2"),
         "draw": lambda: one.draw_again(mine, baseline="base", count=3),
         "draw more": lambda: one.draw_again(mine, baseline="base", count=4),
         "draw another's": lambda: one.draw_again(other, baseline="base", count=3),
@@ -194,8 +196,8 @@ def test_a_short_contest_is_never_kept(tmp_path: Path) -> None:
     one = Counting(tmp_path)
     case = (SEEN[1], "cold")
     for number in (1, 2):
-        assert one.contend(build("mine"), {"baseline": "base"}, [case]).seconds == number
-    assert one.contend(build("mine"), {"baseline": "base"}).seconds == 3
+        assert one.compare_briefly(build("mine"), {"baseline": "base"}, [case]).seconds == number
+    assert one.compare_briefly(build("mine"), {"baseline": "base"}).seconds == 3
     cases = [list(what[-1]) for what in one.worked]
     assert cases == [[case], [case], [(SEEN[1], "cold"), (SEEN[1], "hot")]]
     one.close()
@@ -206,7 +208,7 @@ def test_who_is_the_baseline_or_has_failed_is_asked_no_more(tmp_path: Path) -> N
     mine = passed("mine")
     failed = mine.failed(Outcome.INCORRECT, "off by one")
     for verdict, baseline in ((mine, "mine"), (failed, "base")):
-        assert one.measure_elsewhere(verdict, baseline=baseline) is verdict
+        assert one.measure_other_contexts(verdict, baseline=baseline) is verdict
         assert one.draw_again(verdict, baseline=baseline) is verdict
     assert one.sanitize(failed) is failed
     assert one.tune(one.store.put("nothing open\n"), seconds=1).values == {}
@@ -218,7 +220,7 @@ def test_who_is_the_baseline_or_has_failed_is_asked_no_more(tmp_path: Path) -> N
 def test_who_is_wrong_on_a_fresh_draw_loses_all_that_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Counting(tmp_path)
     had = passed("mine").model_copy(update={"suite": SAME, "suite_incumbent": SAME, "suites_elsewhere": {"pdl": SAME}})
-    monkeypatch.setattr(one, "_drawn", lambda *_: Drawn(failure="draw 7 of 200: 9 times the tolerance"))
+    monkeypatch.setattr(one, "_draw", lambda *_: Drawn(failure="draw 7 of 200: 9 times the tolerance"))
     found = one.draw_again(had, baseline="base")
     assert (found.outcome, found.reason) == (Outcome.INCORRECT, "draw 7 of 200: 9 times the tolerance")
     assert (found.suite, found.suite_incumbent, found.suites_elsewhere, found.timings) == (None, None, {}, ())
@@ -228,7 +230,7 @@ def test_who_is_wrong_on_a_fresh_draw_loses_all_that_it_had(tmp_path: Path, monk
 def test_a_tool_that_could_not_be_run_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, asked = Counting(tmp_path), []
     silent = Sanitized(reports=(Report(tool="memcheck", errors=0), Report(tool="racecheck", words="it is not here")))
-    monkeypatch.setattr(one, "_watched", lambda what: asked.append(what) or silent)
+    monkeypatch.setattr(one, "_watch", lambda what: asked.append(what) or silent)
     for number in (1, 2):
         assert one.sanitize(passed("mine")).passed and len(asked) == number
     unavailable = Readings(values={"unavailable": "it is not here"})
@@ -262,7 +264,7 @@ def test_the_sanitizer_sees_what_is_small_and_every_dtype(tmp_path: Path, monkey
     one.close()
 
 
-# --- what a rig is told, and not ------------------------------------------------------------------------------------
+# --- what a session is told, and not ------------------------------------------------------------------------------------
 
 
 def test_a_call_may_take_so_long_and_libraries_may_do_some_of_a_problems_work_unless_one_says_otherwise(
@@ -277,8 +279,8 @@ def test_a_call_may_take_so_long_and_libraries_may_do_some_of_a_problems_work_un
 def test_a_contest_is_of_the_case_that_was_asked_for(tmp_path: Path) -> None:
     with Evaluator(kernel(*SEEN, UNSEEN), "cpu", Store(tmp_path)) as one:
         for cache, on in (("hot", "alone"), ("cold", "plain")):
-            held = one.contest(SEEN[1], cache, on)  # type: ignore[arg-type]
-            assert (held.kernel, held.workload, held.cache, held.company) == (one.kernel, SEEN[1], cache, on)
+            held = one.open_comparison(SEEN[1], cache, on)  # type: ignore[arg-type]
+            assert (held.kernel, held.workload, held.cache, held.context) == (one.kernel, SEEN[1], cache, on)
             assert held.layout.slots > 1 and held.size <= one.memory(held.size).size
 
 
@@ -288,11 +290,11 @@ def test_around_a_timed_call_stands_what_is_ours_or_nothing_is_timed(
     one = Counting(tmp_path)
     monkeypatch.setattr(one, "build", lambda name: build(name))
     ours = one.store.put(neighbours.BESIDE[one.device].read_text())
-    assert one._company() == Path(f"{ours}.so")
+    assert one._neighbours() == Path(f"{ours}.so")
     broken = build("ours").model_copy(update={"ok": False, "log": "no such flag"})
     monkeypatch.setattr(one, "build", lambda _name: broken)
     with pytest.raises(RuntimeError, match=r"what stands around a timed call does not compile:\nno such flag"):
-        one._company()
+        one._neighbours()
     one.close()
 
 
@@ -314,15 +316,15 @@ class Lit(Evaluator):
             update={"ok": self.built, "log": "" if self.built else "no such flag"}
         )
 
-    def contest(self, workload: Workload, cache: Any, on: Any = "plain", *, kernel: Any = None) -> Any:
+    def open_comparison(self, workload: Workload, cache: Any, on: Any = "plain", *, kernel: Any = None) -> Any:
         return SimpleNamespace(of=(workload.axes["read"], workload.axes["write"], cache, on, kernel.spec.name))
 
-    def run(self, contest: Any, sides: list[Any], **how: Any) -> Result:
-        (side,) = sides
+    def run(self, comparison: Any, arms: list[Any], **how: Any) -> ComparisonTimes:
+        (side,) = arms
         assert (side.worker, side.symbol, how["blocks"]) == ("light", side.name, (5, 5))
-        self.asked.append(contest.of)
+        self.asked.append(comparison.of)
         us = {side.name: self.times[0].pop(0)}
-        return Result(us, {}, {}, 5, {}, {})
+        return ComparisonTimes(us, {}, {}, 5, {}, {})
 
 
 def test_the_bound_is_the_fastest_way_to_move_a_workloads_bytes_and_is_kept_by_what_it_depends_on(
@@ -332,7 +334,7 @@ def test_the_bound_is_the_fastest_way_to_move_a_workloads_bytes_and_is_kept_by_w
 
     def bound(times: list[float], *case: Any, **how: Any) -> float:
         one.times, one.asked = [times], []
-        found = one.light_us(*case, **how)
+        found = one.sol_us(*case, **how)
         assert not times
         return found
 
@@ -351,7 +353,7 @@ def test_the_bound_is_the_fastest_way_to_move_a_workloads_bytes_and_is_kept_by_w
 def test_a_probe_that_does_not_compile_is_a_fault_of_ours(tmp_path: Path) -> None:
     one = Lit(tmp_path, built=False)
     with pytest.raises(RuntimeError, match=r"the speed-of-light probe does not compile:\nno such flag"):
-        one.light_us(SEEN[1], "hot")
+        one.sol_us(SEEN[1], "hot")
     one.close()
 
 

@@ -15,7 +15,7 @@ from harness.timing import load
 pytestmark = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc")
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPIN = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
-HOLD = "import time\nfrom harness.timing import load\nwith load.announced():\n    print('held', flush=True)\n    time.sleep(60)"
+HOLD = "import time\nfrom harness.timing import load\nwith load.announce():\n    print('held', flush=True)\n    time.sleep(60)"
 
 
 def settle(true) -> bool:
@@ -49,11 +49,11 @@ def test_anothers_work_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_took_the_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = load.Watch()
-    monkeypatch.setattr(load.Watch, "share", lambda _self: 0.43)
-    assert watch.said() == ["other processes took 43% of this machine's CPU while it was timed"]
-    monkeypatch.setattr(load.Watch, "share", lambda _self: 0.02)
-    assert watch.said() == []
+    watch = load.LoadWatch()
+    monkeypatch.setattr(load.LoadWatch, "share", lambda _self: 0.43)
+    assert watch.warnings() == ["other processes took 43% of this machine's CPU while it was timed"]
+    monkeypatch.setattr(load.LoadWatch, "share", lambda _self: 0.02)
+    assert watch.warnings() == []
 
 
 def test_another_measurement_is_announced_until_it_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -64,13 +64,13 @@ def test_another_measurement_is_announced_until_it_ends(monkeypatch: pytest.Monk
     )  # fmt: skip
     try:
         assert other.stdout.readline() == "held\n"
-        with load.announced() as said:
+        with load.announce() as said:
             assert f"another Astrolabe is measuring on this machine (process {other.pid})" in said[0]
             assert "other processes take 50% of this machine's CPU" in said[1]
     finally:
         other.kill()
         other.wait()
-    with load.announced() as said:
+    with load.announce() as said:
         assert len(said) == 1
 
 
@@ -78,5 +78,5 @@ def test_a_file_that_is_not_ours_to_write_is_no_trouble(monkeypatch: pytest.Monk
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / f"astrolabe-measuring-{os.getuid()}").symlink_to("/etc/passwd")
     monkeypatch.setattr(load, "others_at_work", lambda: 0.0)
-    with load.announced() as said:
+    with load.announce() as said:
         assert said == ()

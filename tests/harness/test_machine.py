@@ -10,9 +10,9 @@ import pytest
 
 from harness import device, machine
 from harness.evaluate import Evaluator
-from harness.jobs import Answer, Bench, Job
+from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.records import Build
-from harness.remote import Remote
+from harness.remote import RemoteEvaluator
 from harness.store import Store
 from harness.timing import speed_of_light
 from kernels import catalog
@@ -34,7 +34,7 @@ def make(into: Path) -> Build:
 def built(into: str) -> str:
     folder = Path(into)
     folder.mkdir()
-    return machine.built("key", folder, make).artefact
+    return machine.get_build("key", folder, make).artefact
 
 
 def test_who_builds_side_by_side_builds_once_and_each_has_its_own_copy(cache: Path, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_what_is_gone_or_did_not_compile_is_made_again(cache: Path, tmp_path: Pa
     assert Path(built(str(tmp_path / "second"))).read_text() == "bytes"
     broken = Build(candidate="mine", backend="cpu", ok=False, log="error: no space")
     for _ in range(2):
-        assert machine.built("other", tmp_path, lambda _: broken) is broken
+        assert machine.get_build("other", tmp_path, lambda _: broken) is broken
 
 
 def test_who_can_keep_nothing_makes_it_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +87,9 @@ class Across:
     """An errand whose far side is a Bench here; remembers what was asked."""
 
     def __init__(self, folder: Path) -> None:
-        self.bench, self.asked = Bench(folder), list[str]()
+        self.bench, self.asked = EvaluationServer(folder), list[str]()
 
-    def ask(self, job: Job, contents: dict[str, bytes], say, began) -> Answer:
+    def ask(self, job: Job, contents: dict[str, bytes], say, began) -> JobAnswer:
         self.asked.append(f"{job.op} {job.candidate}")
         return self.bench.answer(job, contents, say)
 
@@ -107,7 +107,7 @@ def test_runs_on_a_cluster_share_them_too(cache: Path, tmp_path: Path) -> None:
     """A second and more of every problem of a campaign, else."""
     kernel, errand = catalog.load("silu_and_mul"), Across(tmp_path / "far")
     for folder in ("first", "second"):
-        with Remote(
+        with RemoteEvaluator(
             errand, device.facts("cpu"), 1 << 34, kernel, "cpu", Store(tmp_path / folder), dtypes=("float32",)
         ) as asking:
             ours, _ = asking.beside()

@@ -8,10 +8,19 @@ import pytest
 import torch
 
 from harness.evaluate import Evaluator
-from harness.farside.problem import distribution, is_bound, is_structured, outline, own_kind, picked, sampled, table_of
+from harness.farside.problem import (
+    distribution,
+    is_bound,
+    is_structured,
+    outline,
+    own_kind,
+    pick_leaves,
+    table_of,
+    take_sample,
+)
 from harness.judge import of_problems, whose_code
-from harness.judge.comparisons import Match, held_back
-from harness.judge.whose_code import Seen, doubt
+from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
+from harness.judge.whose_code import CodeShares, doubt
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Comparison, Interval, Outcome, Suite, Verdict
 from harness.store import Store
@@ -26,7 +35,7 @@ def kind_of(draw: str) -> str:
     for seed in (1, 2, 3):
         torch.manual_seed(seed)
         whole.append(eval(draw))
-    draws = [sampled(one) for one in whole]
+    draws = [take_sample(one) for one in whole]
     kind = "given" if is_bound(whole[0]) else distribution(draws)
     if kind in ("given", "among"):
         if not is_structured(whole[0]) and table_of(draws) is not None:
@@ -148,7 +157,7 @@ def test_a_user_gets_at_what_is_returned_in_the_same_way():
 
     def taken(model: object, candidate: object) -> list:
         found: list = []
-        picked(outline(model, []), candidate, found)
+        pick_leaves(outline(model, []), candidate, found)
         return found
 
     assert taken((x, [y, None]), [x, (y, None)]) == [x, y]
@@ -231,8 +240,8 @@ def test_where_a_draw_tells_the_answer_it_is_said(forward: str, inputs: str, kno
             verdict = evaluator.verify(build)
             faster = Suite(speedup=Interval(median=2, low=1.9, high=2.1), comparison=Comparison.FASTER)
             timed = verdict.model_copy(update={"suite": faster})
-            match = Match(build, {"baseline": evaluator.store.put(problem.text)})
-            held = held_back(evaluator, match, Verdict.model_construct(**dict(timed)))
+            request = ComparisonRequest(build, {"baseline": evaluator.store.put(problem.text)})
+            held = withhold_doubtful(evaluator, request, Verdict.model_construct(**dict(timed)))
             assert held.suite is not None and held.suite.comparison is Comparison.UNCLEAR
             assert any("get_inputs()" in said for said in held.warnings)
 
@@ -240,15 +249,15 @@ def test_where_a_draw_tells_the_answer_it_is_said(forward: str, inputs: str, kno
 @pytest.mark.parametrize(
     ("seen", "libraries", "doubted"),
     [
-        (Seen(own=50, library=5, neither=5, call_us=900), False, False),
-        (Seen(own=0, library=50, neither=10, call_us=900), True, True),
-        (Seen(own=20, library=30, neither=10, call_us=900), True, False),
-        (Seen(own=20, library=30, neither=10, call_us=900), False, True),
-        (Seen(own=5, library=30, neither=25, call_us=20), False, False),
-        (Seen(own=3, call_us=900), False, True),
+        (CodeShares(own=50, library=5, neither=5, call_us=900), False, False),
+        (CodeShares(own=0, library=50, neither=10, call_us=900), True, True),
+        (CodeShares(own=20, library=30, neither=10, call_us=900), True, False),
+        (CodeShares(own=20, library=30, neither=10, call_us=900), False, True),
+        (CodeShares(own=5, library=30, neither=25, call_us=20), False, False),
+        (CodeShares(own=3, call_us=900), False, True),
     ],
 )
-def test_when_a_gain_may_be_a_librarys(seen: Seen, libraries: bool, doubted: bool):
+def test_when_a_gain_may_be_a_librarys(seen: CodeShares, libraries: bool, doubted: bool):
     assert bool(doubt(seen, libraries=libraries)) == doubted
 
 

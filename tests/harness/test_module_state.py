@@ -12,7 +12,7 @@ from torch import nn
 
 from harness.evaluate import Evaluator
 from harness.farside import module_state
-from harness.farside.problem import Trial, Unfit
+from harness.farside.problem import Trial, UnfitProblem
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Outcome, Verdict
 from harness.store import Store
@@ -77,14 +77,14 @@ def test_a_module_goes_on_from_a_state_that_is_put_in():
     x = torch.randn(3, 4, 8)
     entries = Trial(Everything(), {"l": [{"t": 0}]}).state([x[0]], [x[1]])
 
-    def made(calls: int) -> tuple[nn.Module, module_state.State]:
+    def made(calls: int) -> tuple[nn.Module, module_state.ModuleState]:
         module = Everything()
         with torch.no_grad():
             for given in x[:calls]:
                 module(given)
-        return module, module_state.State(entries, module, "cpu", ValueError)
+        return module, module_state.ModuleState(entries, module, "cpu", ValueError)
 
-    def read(state: module_state.State) -> list[torch.Tensor]:
+    def read(state: module_state.ModuleState) -> list[torch.Tensor]:
         buffers = [torch.full((rows, module_state.ROW), 7, dtype=getattr(torch, dtype)) for dtype, rows in state.groups]
         state.read(state.prepare(buffers), buffers)
         return buffers
@@ -114,7 +114,7 @@ def test_state_that_cannot_be_followed_is_said(forward: str, said: str):
     names = {"torch": torch, "nn": nn, "HIDDEN": []}
     text = "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.kept = torch.zeros(1, 8)\n"
     exec(f"{text}\n    def forward(self, x):\n        {forward}\n", names)
-    with pytest.raises(Unfit, match=said):
+    with pytest.raises(UnfitProblem, match=said):
         Trial(names["Model"](), {"l": [{"t": 0}]}).state([torch.randn(4, 8)], [torch.randn(4, 8)])
 
 

@@ -225,4 +225,4 @@ def test_readings_are_kept_and_refusals_are_not(tmp_path: Path, monkeypatch: pyt
         timed = [w for w in evaluator.suite() if w.timed]
     assert told == [answers[0], answers[1], answers[1]]
     assert asked == [(timed[0].label, timed[-1].label)] * 2
-    assert evaluator.moved(timed[0]) < evaluator.moved(timed[-1])
+    assert evaluator.moved_bytes(timed[0]) < evaluator.moved_bytes(timed[-1])

@@ -8,9 +8,9 @@ import pytest
 from pydantic import Field
 
 import run as door
-from graph.campaign import Campaign, asked_for
+from graph.campaign import Campaign, make_record
 from graph.request import EachRequest, OpenRequest, RunRequest
-from harness.options import Option, Options, command_line, from_words, given, leaves, words
+from harness.options import Option, Options, command_line, from_words, leaves, list_given, words
 from nodes.state import Settings
 
 
@@ -28,7 +28,7 @@ class Outer(Options):
 def test_a_field_of_a_nested_record_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     record = from_words(Outer, ["here", "--most", "5", "--name", "x", "--name-b", "y"])
     assert record == Outer(place="here", inner=Inner(most=5, named={"a": "x", "b": "y"}))
-    assert given(record) == {"place": "here", "most": 5, "named": {"a": "x", "b": "y"}}
+    assert list_given(record) == {"place": "here", "most": 5, "named": {"a": "x", "b": "y"}}
     assert from_words(Outer, words(record)) == record == Outer(place="here", most=5, name="x", name_b="y")  # type: ignore[call-arg]
     with pytest.raises(SystemExit):
         from_words(Outer, ["here", "--most", "0"])
@@ -58,7 +58,7 @@ def test_settings_of_the_last_release_are_read() -> None:
     told = {"run_id": "a", "kernel": "k", "device": "cpu", "policy": {"coder": "chat"}, "baseline": "b", "source": "s"}
     settings = Settings.model_validate({**told, **flat, "approve": "none", "engine": {"name": "process"}})
     assert settings.stop.rounds == 2 and settings.budget.fallback == "pause" and settings.chat.models == {"coder": "m"}
-    assert settings.changed(rounds=9, policy={"coder": "rules"}).stop.light_fraction == 0.9
+    assert settings.with_changes(rounds=9, policy={"coder": "rules"}).stop.light_fraction == 0.9
 
 
 def test_a_campaign_of_the_last_release_goes_on(tmp_path) -> None:
@@ -78,6 +78,6 @@ def test_a_campaign_of_the_last_release_goes_on(tmp_path) -> None:
     ]
     new = words(EachRequest(rounds=1, device="cpu"))  # type: ignore[call-arg]
     campaign = Campaign(tmp_path, "c")
-    campaign.begin(asked_for("c", "s", "cpu", old, [tmp_path / "1_A.py"]))
-    campaign.begin(asked_for("c", "s", "cpu", new, [tmp_path / "1_A.py"]))
+    campaign.begin(make_record("c", "s", "cpu", old, [tmp_path / "1_A.py"]))
+    campaign.begin(make_record("c", "s", "cpu", new, [tmp_path / "1_A.py"]))
     assert OpenRequest().kernel == ""

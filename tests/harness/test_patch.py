@@ -42,7 +42,7 @@ def applied(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> di
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_a_winner_in_the_files_own_form_replaces_its_text(tmp_path: Path, end: str) -> None:
     own = "// a\n// b\nint f();" + end
-    after = patch.patched(SPEC, own, own, own.replace("b", "c"), "csrc/k.cu", "cuda")
+    after = patch.patch_files(SPEC, own, own, own.replace("b", "c"), "csrc/k.cu", "cuda")
     assert applied(tmp_path, {"csrc/k.cu": own}, after) == {"csrc/k.cu": own.replace("b", "c")}
 
 
@@ -51,7 +51,7 @@ def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_change
     tmp_path: Path, own: str, name: str
 ) -> None:
     build = SPEC.build.model_validate({"binding": {"float32": "SiluAndMul<float>::run"}} if own is TVM_FFI else {})
-    after = patch.patched(SPEC.model_copy(update={"build": build}), own, own, PLAIN, name, "cpu")
+    after = patch.patch_files(SPEC.model_copy(update={"build": build}), own, own, PLAIN, name, "cpu")
     assert set(after) == {name, "act.astrolabe.h"}
     assert applied(tmp_path, {name: own}, after) == after
     removed = [
@@ -72,7 +72,7 @@ def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_change
 )  # fmt: skip
 def test_what_cannot_be_patched_is_said(own: str, winner: str | None, said: str) -> None:
     with pytest.raises(ExportError, match=said):
-        patch.patched(SPEC, own, own if winner else f"{own} ", winner or PLAIN, "f.cpp", "cpu")
+        patch.patch_files(SPEC, own, own if winner else f"{own} ", winner or PLAIN, "f.cpp", "cpu")
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_the_patched_file_builds_in_its_form_and_calls_the_winner(tmp_path: Path
         update={"workloads": tuple(w for w in SPEC.suite("cpu") if w.dtype == "float32")[:2], "dtypes": ("float32",)}
     )
     broken = STABLE.replace("-gate", "-up")  # only the winner is right
-    after = patch.patched(spec, broken, broken, PLAIN, "act.cpp", "cpu")
+    after = patch.patch_files(spec, broken, broken, PLAIN, "act.cpp", "cpu")
     folder = tmp_path / "silu_and_mul"
     folder.mkdir()
     (folder / "act.astrolabe.h").write_text(after["act.astrolabe.h"])
@@ -92,9 +92,9 @@ def test_the_patched_file_builds_in_its_form_and_calls_the_winner(tmp_path: Path
     with Evaluator(replace(KERNEL, spec=spec, folder=folder), "cpu", Store(tmp_path / "store")) as evaluator:
         build = evaluator.build(evaluator.store.put(after["act.cpp"]))
         assert build.ok, build.log
-        from harness.judge.verification import checked_once
+        from harness.judge.verification import check_once
 
-        assert not any(checked_once(evaluator, build, workload) for workload in spec.workloads)
+        assert not any(check_once(evaluator, build, workload) for workload in spec.workloads)
 
 
 def test_a_pull_requests_text_has_every_size_and_the_loss() -> None:

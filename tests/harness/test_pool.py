@@ -13,7 +13,7 @@ from harness.judge.pool import OURS, Pool
 from harness.problems.pytorch import COMPILING
 from harness.processes.worker import LIMITS, WorkerFailure
 from harness.records import Build, Outcome
-from harness.timing.interleaved import SideFailure
+from harness.timing.interleaved import ArmFailure
 from kernels import catalog
 
 GIB = 1 << 30
@@ -155,7 +155,7 @@ def real(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Pool:
     """A pool that starts as the real one does, but nothing of substance."""
     for name in ("Worker", "PythonWorker"):
         monkeypatch.setattr(pool, name, lambda *given, name=name, **how: Process(name=name, given=given, **how))
-    monkeypatch.setattr(pool, "Zygote", Fork)
+    monkeypatch.setattr(pool, "ForkServer", Fork)
     how = {
         "dtypes": ("float32",),
         "libraries": False,
@@ -238,15 +238,15 @@ def test_a_larger_arena_takes_the_place_of_the_one_that_all_have_mapped() -> Non
         raise WorkerFailure(Outcome.TIMEOUT, "no answer")
 
     rude.unmap = refuse  # nothing that whoever is judged now had done
-    first = one.arena(8)
-    assert first.size == 70 << 20 and one.arena(70 << 20) is first and living.said == []
-    second = one.arena((70 << 20) + 1)
+    first = one.make_buffers(8)
+    assert first.size == 70 << 20 and one.make_buffers(70 << 20) is first and living.said == []
+    second = one.make_buffers((70 << 20) + 1)
     assert second is not first and second.size == (70 << 20) + 1
     assert living.said == [("unmap", first.id)] and dead.said == ["died"]
-    assert one.arena(8) is second
+    assert one.make_buffers(8) is second
     one.close()
     small = Paper()
-    assert small.arena(8).size == 64 << 20
+    assert small.make_buffers(8).size == 64 << 20
     small.close()
 
 
@@ -255,8 +255,8 @@ def test_a_process_that_nobody_keeps_here_lets_go_of_the_arena_and_is_ended_at_t
 ) -> None:
     one = real(monkeypatch)
     worker = one.start(build("a"))
-    first = one.arena(8)
-    one.arena(first.size + 1)
+    first = one.make_buffers(8)
+    one.make_buffers(first.size + 1)
     assert worker.said == [("unmap", first.id)]
     one.close()
     assert worker.closed
@@ -265,10 +265,10 @@ def test_a_process_that_nobody_keeps_here_lets_go_of_the_arena_and_is_ended_at_t
 def test_closing_ends_everything_and_may_be_done_twice() -> None:
     one = Paper()
     process = one.get(build("a"))
-    before = one.arena(8)
+    before = one.make_buffers(8)
     one.close()
     one.close()
-    assert not process.alive and one.arena(8) is not before
+    assert not process.alive and one.make_buffers(8) is not before
     one.close()
 
 
@@ -303,9 +303,9 @@ def test_who_takes_more_than_half_of_a_gpus_memory_is_accused_whatever_failed(
 
     if accused:
         said = r"its process took [48] GiB of the 8 GiB of GPU memory"
-        with pytest.raises(SideFailure, match=said) as met, one.guarding_memory("a"):
+        with pytest.raises(ArmFailure, match=said) as met, one.guarding_memory("a"):
             work()
-        assert (met.value.side, met.value.outcome) == ("candidate", Outcome.OUT_OF_RESOURCES)
+        assert (met.value.arm, met.value.outcome) == ("candidate", Outcome.OUT_OF_RESOURCES)
         assert met.value.__cause__ is (fault if fails else None)
     elif fails:
         with pytest.raises(WorkerFailure, match="out of memory"), one.guarding_memory("a"):

@@ -17,7 +17,7 @@ from harness.evaluate import Evaluator
 from harness.farside.problem import Trial, convolutions_in_tf32, distribution
 from harness.judge import of_problems
 from harness.problems import degenerate
-from harness.problems.pytorch import Problem, open_problem, reopened
+from harness.problems.pytorch import Problem, open_problem, reopen
 from harness.processes.worker import WorkerFailure
 from harness.records import Check, Outcome, Verdict
 from harness.store import Store
@@ -151,9 +151,9 @@ def test_whether_a_constructor_needs_values_is_found_by_one_without_any(opened):
     assert plain.description.anywhere
     looks = opened(HEAD + LINEAR.format("nn.Linear(33, int(torch.rand(3).sum().item()) + 9)"))
     assert not looks.description.anywhere
-    assert plain.asked("candidate")["made_there"] is False, "they are small"
+    assert plain.describe_for_worker("candidate")["made_there"] is False, "they are small"
     large = dataclasses.replace(plain, description=plain.description.model_copy(update={"weight_bytes": 1 << 30}))
-    assert large.asked("candidate")["made_there"] and large.asked("reference")["made_there"]
+    assert large.describe_for_worker("candidate")["made_there"] and large.describe_for_worker("reference")["made_there"]
 
 
 def test_what_a_slow_call_of_model_takes_is_kept_from_its_checks(opened, tmp_path: Path):
@@ -432,7 +432,7 @@ def test_torch_compile_is_a_baseline(checked: bool, opened, tmp_path: Path, monk
         found = measure_against(evaluator, problem, verdict, "compile")
         assert "compile" in found.against, found.notes
         if checked:  # at other sizes, after those above
-            compiled = evaluator.build(evaluator.store.put(problem.compiled("compile")))
+            compiled = evaluator.build(evaluator.store.put(problem.compiled_source("compile")))
             elsewhere = evaluator.verify(compiled, held_out=True)
             assert elsewhere.passed, elsewhere.reason
 
@@ -463,7 +463,7 @@ def test_a_problem_that_is_open_twice_still_draws_when_one_is_closed() -> None:
     before = set(GIVEN)
     spec = catalog.load("silu_and_mul").spec
     for first_closed in (0, 1):
-        both = [reopened(Path("twice.py"), source, described, spec, "cpu") for _ in range(2)]  # type: ignore[arg-type]
+        both = [reopen(Path("twice.py"), source, described, spec, "cpu") for _ in range(2)]  # type: ignore[arg-type]
         names = set(GIVEN) - before
         assert len(names) == 2 and all(len(GIVEN[name]) == 2 for name in names)
         both[first_closed].close()

@@ -106,7 +106,7 @@ def test_what_a_run_asks_of_its_incumbent_and_of_its_winner(evaluator: Evaluator
     assert "no machine code" in evaluator.probes(evaluator.build(base))["sass"]["unavailable"]
     drawn = evaluator.draw_again(evaluator.verify(build), baseline=base, count=4)
     assert drawn.passed and drawn.launch is not None and drawn.launch.time_us > 0, drawn.reason
-    found = evaluator.measure_elsewhere(drawn, baseline=base)
+    found = evaluator.measure_other_contexts(drawn, baseline=base)
     assert found.passed and found.elsewhere, found.reason
 
 
@@ -189,7 +189,7 @@ def test_large_weights_are_constructed_on_the_device_alike_for_all(tmp_path: Pat
     path = tmp_path / "large.py"
     path.write_text(LARGE)
     problem = open_problem(path, "cuda")
-    assert problem.asked("candidate")["made_there"]
+    assert problem.describe_for_worker("candidate")["made_there"]
     other = LARGE.replace("Model", "ModelNew").replace("torch.relu(", "torch.clamp_min(").replace("(x))", "(x), 0)")
     with Evaluator(problem, "cuda", Store(tmp_path / "store"), own_kernels="some") as evaluator:
         assert evaluator.verify(evaluator.build(evaluator.store.put(LARGE))).passed

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.checks import properties
-from harness.checks.correctness import draw, drawn, expected, judge_call, make_case
+from harness.checks.correctness import compute_expected, draw, draw_inputs, judge_call, make_case
 from harness.device import generator
 from harness.evaluate import Evaluator
 from harness.records import Outcome
@@ -160,7 +160,7 @@ def test_a_kernel_may_have_properties_alone(folder):
     (folder / "reference.py").unlink()
     kernel = catalog.load(str(folder))
     inputs = make_case(kernel, kernel.spec.workloads[0], "ordinary", {}, "cpu").inputs
-    right = expected(kernel, kernel.spec.workloads[0], inputs)
+    right = compute_expected(kernel, kernel.spec.workloads[0], inputs)
     assert not right
     assert right.law is not None
     (folder / "properties.py").unlink()
@@ -188,7 +188,7 @@ def test_what_properties_cannot_be_is_refused(folder, text, says):
         inputs = make_case(kernel, workload, "ordinary", {}, "cpu").inputs
         calls = properties.several(kernel, workload, inputs)
         outputs = {"picked": torch.zeros(100, dtype=torch.int32), "total": torch.zeros(1, dtype=torch.int32)}
-        properties.violated_together(kernel, workload, calls, [outputs] * len(calls))
+        properties.find_joint_violation(kernel, workload, calls, [outputs] * len(calls))
 
 
 def test_properties_are_part_of_a_verdicts_key(folder, tmp_path):
@@ -326,9 +326,9 @@ def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str) -> None:
     """On graphs as they are timed, which nobody prepared: every row counts by its own degree."""
     kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
     workload = Workload(axes={"nodes": 20_000, "edges": 300_000, "rows": 3000, "fanout": 10}, dtype="int32")
-    graph, calls = drawn(kernel.spec, workload, "", {}, "cpu"), []
+    graph, calls = draw_inputs(kernel.spec, workload, "", {}, "cpu"), []
     for _ in range(3):
-        call = drawn(kernel.spec, workload, "", {}, "cpu") | {name: graph[name] for name in ("rowptr", "col")}
+        call = draw_inputs(kernel.spec, workload, "", {}, "cpu") | {name: graph[name] for name in ("rowptr", "col")}
         calls.append((call, {"picked": picked_by(how, call, 10, rng)}))
     found = properties.unlikely(kernel, workload, calls)
     assert bool(found) is (how != "chance"), found

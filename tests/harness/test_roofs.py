@@ -30,13 +30,13 @@ def quick(monkeypatch: pytest.MonkeyPatch, busy: float) -> None:
     """Small products, and other processes that take such a share."""
     monkeypatch.setattr(roofs, "MATRIX_SIZE", {"cpu": {"float32": 64}})
     monkeypatch.setattr(roofs, "COPY_SHARE", 1 << 14)
-    monkeypatch.setattr(load.Watch, "share", lambda _self: busy)
+    monkeypatch.setattr(load.LoadWatch, "share", lambda _self: busy)
 
 
 def test_a_cpu_has_a_copy_and_two_kinds_of_arithmetic_and_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     quick(monkeypatch, 0.0)
     with evaluator(tmp_path) as one:
-        found = one.measured_facts()
+        found = one.measure_facts()
         assert one.facts.bandwidth_gbps is None  # what verdicts are kept by does not change with a measurement
     assert found.bandwidth_gbps
     assert {(roof.kind, roof.dtype) for roof in found.compute} == {
@@ -45,7 +45,7 @@ def test_a_cpu_has_a_copy_and_two_kinds_of_arithmetic_and_keeps_them(tmp_path: P
     monkeypatch.setattr(roofs, "_found", lambda *_: pytest.fail("measured again"))
     for folder in (tmp_path, tmp_path / "another run"):
         with evaluator(folder) as two:
-            assert two.measured_facts() == found and "roofs" not in two.measured
+            assert two.measure_facts() == found and "roofs" not in two.measured
 
 
 def test_roofs_that_others_disturbed_are_said_to_be_and_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -54,7 +54,7 @@ def test_roofs_that_others_disturbed_are_said_to_be_and_measured_again(tmp_path:
     for _ in range(2):
         quick(monkeypatch, 0.7)
         with evaluator(tmp_path) as one:
-            assert one.measured_facts() is one.measured_facts()
+            assert one.measure_facts() is one.measure_facts()
             assert (
                 one.measured["roofs"] == "other processes took 70% of this machine's CPU while the roofs were measured"
             )
@@ -74,7 +74,7 @@ def test_a_device_whose_roofs_cannot_be_measured_is_worked_on_without_them(
     quick(monkeypatch, 0.0)
     monkeypatch.setattr(roofs, "VECTOR_DTYPES", {"cpu": ("int3",)})
     with evaluator(tmp_path) as one:
-        assert one.measured_facts() == one.facts
+        assert one.measure_facts() == one.facts
         assert one.measured["roofs"].startswith("not measured: the compute roof's probe fails in int3: ")
 
 
@@ -100,7 +100,7 @@ def product(flops: str) -> SimpleNamespace:
     )  # fmt: skip
     roof = (Roof(kind="vector", dtype="float32", gflops=50.0), Roof(kind="matrix", dtype="float32", gflops=100.0))
     facts = DeviceFacts(device="cpu", name="", architecture="", units=2, last_level_cache_bytes=1, compute=roof)
-    return SimpleNamespace(spec=spec, measured_facts=lambda: facts)
+    return SimpleNamespace(spec=spec, measure_facts=lambda: facts)
 
 
 def test_a_product_is_held_against_arithmetic_and_what_moves_bytes_is_not():
@@ -120,7 +120,7 @@ def test_a_product_is_held_against_arithmetic_and_what_moves_bytes_is_not():
 @pytest.mark.gpu
 def test_a_gpu_has_tensor_cores_above_its_vector_units(tmp_path: Path):
     with evaluator(tmp_path, "cuda") as one:
-        facts = one.measured_facts()
+        facts = one.measure_facts()
     vector, matrix = (
         {roof.dtype: roof.gflops for roof in facts.compute if roof.kind == kind} for kind in ("vector", "matrix")
     )

@@ -40,7 +40,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 parent = os.getppid()
 active = sandbox.enter(
     scratch=options["scratch"], readable=[*sandbox.interpreter_paths(), *options["readable"]], devices=[],
-    limits=sandbox.Limits(**options["limits"]), gpu=False, allow_exec=options["allow_exec"], parent=parent,
+    limits=sandbox.ProcessLimits(**options["limits"]), gpu=False, allow_exec=options["allow_exec"], parent=parent,
 )
 def refused(act):
     "The name of the errno that the act met, or None where it was done."
@@ -65,7 +65,9 @@ class Box:
     def scratch(self) -> Path:
         return self.folder / "scratch"
 
-    def command(self, code: str, limits: sandbox.Limits, *, allow_exec: bool = False, readable: list[str]) -> list[str]:
+    def command(
+        self, code: str, limits: sandbox.ProcessLimits, *, allow_exec: bool = False, readable: list[str]
+    ) -> list[str]:
         options = {
             "scratch": str(self.scratch),
             "readable": readable,
@@ -79,10 +81,10 @@ class Box:
             python = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", SYSTEM_PYTHON]
         return [*python, "-I", "-S", str(script), str(self.folder / "sandbox.py"), json.dumps(options)]
 
-    def start(self, code: str, limits: sandbox.Limits | None = None, **options) -> subprocess.Popen:
+    def start(self, code: str, limits: sandbox.ProcessLimits | None = None, **options) -> subprocess.Popen:
         options.setdefault("readable", [])
         return subprocess.Popen(
-            self.command(code, limits or sandbox.Limits(), **options),
+            self.command(code, limits or sandbox.ProcessLimits(), **options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -92,7 +94,7 @@ class Box:
             start_new_session=True,
         )
 
-    def run(self, code: str, limits: sandbox.Limits | None = None, **options):
+    def run(self, code: str, limits: sandbox.ProcessLimits | None = None, **options):
         """What the code answered."""
         process = self.start(code, limits, **options)
         output, errors = process.communicate(timeout=30)
@@ -306,7 +308,7 @@ def test_the_parent_is_out_of_reach(box: Box) -> None:
 
 def test_a_box_for_a_gpu_sees_devices_and_no_other_process(box: Box) -> None:
     """On a machine without one, too; and its memory has no limit, for CUDA maps more than there is."""
-    process = box.start("pass", sandbox.Limits(memory_bytes=1 << 34))
+    process = box.start("pass", sandbox.ProcessLimits(memory_bytes=1 << 34))
     process.communicate(timeout=60)
     (box.folder / "act.py").write_text(
         PRELUDE.replace("gpu=False", "gpu=True")
@@ -347,7 +349,7 @@ def test_calls_under_other_numbers_are_fatal(box: Box, call: str) -> None:
 
 def test_a_boxs_limits_are_those_that_were_asked_for(box: Box) -> None:
     """Of CPU seconds the soft one is met first: its signal says why, the hard one only kills."""
-    asked = sandbox.Limits(file_bytes=1 << 20, open_files=64, cpu_seconds=7, memory_bytes=1 << 34)
+    asked = sandbox.ProcessLimits(file_bytes=1 << 20, open_files=64, cpu_seconds=7, memory_bytes=1 << 34)
     found = box.run(
         """
         names = ["CORE", "MSGQUEUE", "FSIZE", "NOFILE", "CPU", "AS"]
@@ -421,7 +423,7 @@ def test_pages_that_others_have_mapped_too_cannot_be_given_back(box: Box) -> Non
 
 
 def test_limits_hold(box: Box) -> None:
-    limits = sandbox.Limits(memory_bytes=512 << 20, file_bytes=1 << 20, open_files=32)
+    limits = sandbox.ProcessLimits(memory_bytes=512 << 20, file_bytes=1 << 20, open_files=32)
     found = box.run(
         """
         def hold():
@@ -447,7 +449,7 @@ def test_limits_hold(box: Box) -> None:
 
 
 def test_cpu_seconds_end_a_spinning_process(box: Box) -> None:
-    process = box.start("while True: pass", sandbox.Limits(cpu_seconds=1))
+    process = box.start("while True: pass", sandbox.ProcessLimits(cpu_seconds=1))
     process.communicate(timeout=20)
     assert process.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
 
@@ -472,9 +474,9 @@ time.sleep(60)
     ids=["memory", "threads", "time", "files"],
 )
 def test_the_watchdog_kills_and_says_why(box: Box, code: str, limits: dict, seconds: float, reason: str) -> None:
-    allowed = sandbox.Limits(**limits)
+    allowed = sandbox.ProcessLimits(**limits)
     # The box itself gets no limit of memory or of processes here: the watchdog alone must do it.
-    process = box.start(code, sandbox.Limits(memory_bytes=0, threads=0))
+    process = box.start(code, sandbox.ProcessLimits(memory_bytes=0, threads=0))
     with Watchdog(process.pid, allowed, seconds=seconds, scratch=str(box.scratch)) as watchdog:
         process.wait(timeout=30)
     assert process.returncode == -signal.SIGKILL
@@ -483,7 +485,7 @@ def test_the_watchdog_kills_and_says_why(box: Box, code: str, limits: dict, seco
 
 def test_the_watchdog_leaves_a_well_behaved_process_alone(box: Box) -> None:
     process = box.start("time.sleep(0.5); answer('done')")
-    watchdog = Watchdog(process.pid, sandbox.Limits(), seconds=20, scratch=str(box.scratch))
+    watchdog = Watchdog(process.pid, sandbox.ProcessLimits(), seconds=20, scratch=str(box.scratch))
     output, _ = process.communicate(timeout=20)
     assert watchdog.stop() == "" and json.loads(output) == "done"
 
@@ -496,9 +498,9 @@ def test_the_watchdog_looks_at_nobody_who_is_stopped_and_again_once_it_goes_on(b
             self.looks += 1
             return super()._fault()
 
-    process = box.start(FILL_MEMORY, sandbox.Limits(memory_bytes=0, threads=0))
+    process = box.start(FILL_MEMORY, sandbox.ProcessLimits(memory_bytes=0, threads=0))
     os.killpg(process.pid, signal.SIGSTOP)
-    watchdog = Counting(process.pid, sandbox.Limits(memory_bytes=300 << 20), interval_s=0.001)
+    watchdog = Counting(process.pid, sandbox.ProcessLimits(memory_bytes=300 << 20), interval_s=0.001)
     watchdog.sleeps()
     looks = watchdog.looks
     time.sleep(0.1)
@@ -510,7 +512,7 @@ def test_the_watchdog_looks_at_nobody_who_is_stopped_and_again_once_it_goes_on(b
 
 
 def test_a_worker_dies_with_its_parent(box: Box) -> None:
-    command = box.command("print(os.getpid(), flush=True); time.sleep(60)", sandbox.Limits(), readable=[])
+    command = box.command("print(os.getpid(), flush=True); time.sleep(60)", sandbox.ProcessLimits(), readable=[])
     middle = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess; subprocess.Popen({command!r}, start_new_session=True).wait()"],
         stdout=subprocess.PIPE,
@@ -526,13 +528,17 @@ def test_a_worker_dies_with_its_parent(box: Box) -> None:
 # --- the launcher of compilers -----------------------------------------------------------------------------------
 
 
-def launch(scratch: Path, *command: str, limits: sandbox.Limits | None = None) -> tuple[int, str, list[str]]:
+def launch(scratch: Path, *command: str, limits: sandbox.ProcessLimits | None = None) -> tuple[int, str, list[str]]:
     """Exit code, merged output and active layers of a boxed command."""
     read, write = os.pipe()
     with os.fdopen(read) as report:
         process = subprocess.run(
             sandbox.launch_command(
-                list(command), scratch=str(scratch), readable=[], limits=limits or sandbox.Limits(), report_fd=write
+                list(command),
+                scratch=str(scratch),
+                readable=[],
+                limits=limits or sandbox.ProcessLimits(),
+                report_fd=write,
             ),
             cwd=scratch,
             env=sandbox.clean_environment(str(scratch)),
@@ -639,7 +645,7 @@ def test_a_command_that_is_not_there_is_an_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_fork_bomb_in_a_compiler_is_stopped(tmp_path: Path) -> None:
-    limits = sandbox.Limits(threads=40)
+    limits = sandbox.ProcessLimits(threads=40)
     script = "import os, time\nfor _ in range(12):\n    os.fork()\ntime.sleep(30)"
     process = subprocess.Popen(
         sandbox.launch_command([sys.executable, "-c", script], scratch=str(tmp_path), readable=[], limits=limits),

@@ -323,11 +323,11 @@ def test_the_evaluator_asks_once_and_keeps_whole_answers(evaluator: Evaluator, m
 
 
 def test_small_workloads_of_both_suites_and_every_dtype_are_watched(evaluator: Evaluator) -> None:
-    chosen = evaluator._sanitized()
+    chosen = evaluator._sanitize()
     assert {workload.dtype for workload in chosen} == {"float16", "bfloat16", "float32"}
     assert {workload.held_out for workload in chosen} == {True, False}
     assert {"tokens": 13, "hidden": 2730} in [workload.axes for workload in chosen]
-    assert sum(evaluator.moved(workload) for workload in chosen) < 16 << 20
+    assert sum(evaluator.moved_bytes(workload) for workload in chosen) < 16 << 20
 
 
 def test_on_a_cpu_and_without_a_pass_the_verdict_stays(evaluator: Evaluator) -> None:

@@ -71,7 +71,7 @@ def page(*kernels: tuple[str, list[tuple[str, ...]]]) -> str:
 
 
 def test_the_lines_that_warps_waited_at_are_named_with_their_reasons() -> None:
-    (launch,) = stalls.sampled(page(("act(const __half *, __half *, long)", ROWS)))
+    (launch,) = stalls.parse_launches(page(("act(const __half *, __half *, long)", ROWS)))
     lines = stalls.lines_of(LISTING, launch.opcodes)
     assert lines == [5, 8, 8, 9, 3, 11, 11, 11]
     readings = stalls.summarise(launch, lines, SOURCE.splitlines())
@@ -91,8 +91,8 @@ def test_the_lines_that_warps_waited_at_are_named_with_their_reasons() -> None:
 def test_of_several_launches_it_is_the_one_with_most_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill = ("fill(float *)", [("      EXIT", "3", "0", "0", "3")])
     monkeypatch.setattr(ncu, "find", lambda: Path("/bin/true"))
-    monkeypatch.setattr(ncu, "told", lambda *_: (page(fill, ("act(long)", ROWS), fill), Ran(0, "", "", 1.0, ())))
-    monkeypatch.setattr(sass, "disassembled", lambda _build, *, lines: LISTING if lines else "")
+    monkeypatch.setattr(ncu, "collect", lambda *_: (page(fill, ("act(long)", ROWS), fill), Ran(0, "", "", 1.0, ())))
+    monkeypatch.setattr(sass, "disassemble", lambda _build, *, lines: LISTING if lines else "")
     (tmp_path / "candidate.cu").write_text(SOURCE)
     build = Build(candidate="c", backend="cuda", ok=True, artefact=str(tmp_path / "candidate.so"))
     readings = stalls.read(build, H200, SPEC, SPEC.workloads)
@@ -101,7 +101,7 @@ def test_of_several_launches_it_is_the_one_with_most_samples(tmp_path: Path, mon
 
 
 def test_without_lines_the_instructions_are_named() -> None:
-    (launch,) = stalls.sampled(page(("act(long)", ROWS)))
+    (launch,) = stalls.parse_launches(page(("act(long)", ROWS)))
     assert stalls.lines_of(LISTING, [*launch.opcodes[1:], "FADD"]) == []
     assert stalls.summarise(launch, [], [])["instruction 3 HADD2.F32"] == "75% of the samples: long_sb 95%"
 
@@ -118,7 +118,7 @@ def test_without_lines_the_instructions_are_named() -> None:
     ],
 )
 def test_a_table_without_samples_or_one_that_a_candidate_wrote_is_nothing(text: str) -> None:
-    assert stalls.sampled(text) == []
+    assert stalls.parse_launches(text) == []
 
 
 def test_where_it_cannot_be_read_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,5 +127,5 @@ def test_where_it_cannot_be_read_it_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert "ncu was not found" in stalls.read(build, H200, SPEC, SPEC.workloads)["unavailable"]
     monkeypatch.setattr(ncu, "find", lambda: Path("/bin/true"))
     refused = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"
-    monkeypatch.setattr(ncu, "told", lambda *_: (refused, Ran(1, "", "", 1.0, ())))
+    monkeypatch.setattr(ncu, "collect", lambda *_: (refused, Ran(1, "", "", 1.0, ())))
     assert "administrators" in stalls.read(build, H200, SPEC, SPEC.workloads)["unavailable"]

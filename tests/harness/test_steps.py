@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.checks.correctness import drawn, expected, judge_closely
+from harness.checks.correctness import compute_expected, draw_inputs, judge_closely
 from harness.farside.rounding import Rounding
 from kernels.catalog import Kernel
 from kernels.spec import Dtype, Spec, Tensor, Workload
@@ -36,8 +36,8 @@ def wrong(
     """Of so many draws."""
     workload, found = kernel.spec.workloads[0], 0
     for _ in range(draws):
-        inputs = drawn(kernel.spec, workload, values, {}, "cpu")
-        right = expected(kernel, workload, inputs, values)
+        inputs = draw_inputs(kernel.spec, workload, values, {}, "cpu")
+        right = compute_expected(kernel, workload, inputs, values)
         found += bool(judge_closely(kernel.spec, workload, candidate(inputs["x"]), right)[1])
     return found
 

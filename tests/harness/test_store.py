@@ -29,10 +29,10 @@ def test_an_unknown_hash_is_a_key_error(tmp_path, name):
 
 def test_records_by_kind_and_key(tmp_path):
     store, build = Store(tmp_path), Build(candidate="c", backend="cpu", ok=True)
-    assert store.kept("build", "k", Build) is None
+    assert store.find_record("build", "k", Build) is None
     store.keep("build", "k", build)
-    assert store.kept("build", "k", Build) == build
-    assert store.kept("other", "k", Build) is None
+    assert store.find_record("build", "k", Build) == build
+    assert store.find_record("other", "k", Build) is None
 
 
 def test_what_is_kept_is_not_made_again(tmp_path):
@@ -43,7 +43,7 @@ def test_what_is_kept_is_not_made_again(tmp_path):
         return made[-1]
 
     first = store.once("build", "k", Build, make)
-    assert store.once("build", "k", Build, make) == first == store.kept("build", "k", Build) and len(made) == 1
+    assert store.once("build", "k", Build, make) == first == store.find_record("build", "k", Build) and len(made) == 1
     assert store.once("build", "other", Build, make) == made[1] != first
 
 
@@ -57,13 +57,15 @@ def test_parts_are_told_apart():
 def test_sources_are_found_by_how_their_hashes_begin(tmp_path):
     """Six digits at least, and nothing that a file system would take for a pattern."""
     store = Store(tmp_path)
-    assert store.named("abcdef") == [], "there is no source yet"
+    assert store.find_sources("abcdef") == [], "there is no source yet"
     first, *others = (f"{'abcdef'}{end:058x}" for end in (2, 1, 0))
     for name in (first, *others, "abcde" + "0" * 59):
         write_atomically(tmp_path / "sources" / name, "int x;")
-    assert store.named("abcdef") == sorted([first, *others]) and store.named(first) == [first]
-    assert store.named("abcde") == [] and store.named("") == []
-    assert store.named("abcde*") == [] and store.named("abcde[") == [] and store.named("ABCDEF") == []
+    assert store.find_sources("abcdef") == sorted([first, *others]) and store.find_sources(first) == [first]
+    assert store.find_sources("abcde") == [] and store.find_sources("") == []
+    assert (
+        store.find_sources("abcde*") == [] and store.find_sources("abcde[") == [] and store.find_sources("ABCDEF") == []
+    )
 
 
 def test_a_hash_must_be_one_to_be_looked_up(tmp_path):
@@ -165,7 +167,7 @@ def test_a_record_that_was_changed_is_named(tmp_path):
     for damaged in (written.replace("true", "false"), written[:20], ""):
         path.write_text(damaged)
         with pytest.raises(DamagedStore, match="k.json"):
-            store.kept("build", "k", Build)
+            store.find_record("build", "k", Build)
 
 
 def test_records_of_stores_without_digests_are_read_and_those_of_another_version_are_made_anew(tmp_path):
@@ -173,9 +175,9 @@ def test_records_of_stores_without_digests_are_read_and_those_of_another_version
     path = tmp_path / "records" / "build" / "k.json"
     path.parent.mkdir(parents=True)
     path.write_text(build.model_dump_json())
-    assert store.kept("build", "k", Build) == build
+    assert store.find_record("build", "k", Build) == build
     store.keep_text("build", "k", '{"field of another version": 1}')
-    assert store.kept("build", "k", Build) is None
+    assert store.find_record("build", "k", Build) is None
 
 
 def test_the_digest_of_a_folder_sees_names_and_contents(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from harness import backends
-from harness.device import Arena, facts
+from harness.device import ArgumentBuffers, facts
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Check, Outcome
 from harness.timing import interleaved, sampling
@@ -40,12 +40,12 @@ from harness.timing.sampling import (
     LEAST_SHARE,
     PAIR,
     PROTOCOLS,
-    Contest,
-    Side,
-    SideFailure,
+    ABComparison,
+    Arm,
+    ArmFailure,
     _blame,
     chain_length,
-    clocked,
+    read_seconds,
 )
 from kernels import catalog
 from kernels.spec import Workload
@@ -59,34 +59,34 @@ extern "C" void silu_and_mul_float32(const float*, float* out, int64_t, int64_t)
 """
 
 
-def contest(cache: str = "cold") -> Contest:
-    return Contest(catalog.load("silu_and_mul"), WORKLOAD, cache, "cpu", CACHE_BYTES)  # type: ignore[arg-type]
+def contest(cache: str = "cold") -> ABComparison:
+    return ABComparison(catalog.load("silu_and_mul"), WORKLOAD, cache, "cpu", CACHE_BYTES)  # type: ignore[arg-type]
 
 
-def side(name: str, seconds: list[float], lacking: list[float], **changes: Any) -> Side:
-    return Side(name, None, seconds=list(seconds), lacking=list(lacking), **changes)  # type: ignore[arg-type]
+def side(name: str, seconds: list[float], lacking: list[float], **changes: Any) -> Arm:
+    return Arm(name, None, seconds=list(seconds), lacking=list(lacking), **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes an open contest of a kernel of ours; our clock is scripted, too."""
-    monkeypatch.setattr(sampling, "timed_request", timed_request)
-    opened: list[Arena] = []
+    """Makes an open comparison of a kernel of ours; our clock is scripted, too."""
+    monkeypatch.setattr(sampling, "time_request", timed_request)
+    opened: list[ArgumentBuffers] = []
 
-    def of(kernel: tuple[Negation, Workload], cache: str = "hot", cache_bytes: int = CACHE_BYTES) -> Contest:
-        made = Contest(*kernel, cache, "cpu", cache_bytes)  # type: ignore[arg-type]
-        opened.append(Arena("cpu", made.size))
+    def of(kernel: tuple[Negation, Workload], cache: str = "hot", cache_bytes: int = CACHE_BYTES) -> ABComparison:
+        made = ABComparison(*kernel, cache, "cpu", cache_bytes)  # type: ignore[arg-type]
+        opened.append(ArgumentBuffers("cpu", made.size))
         made.open(opened[-1])
         return made
 
     yield of
-    for arena in opened:
-        arena.close()
+    for buffers in opened:
+        buffers.close()
 
 
-def contestant(one: Contest, compute: Any = negate, name: str = "side", told: Any = None) -> Side:
+def contestant(one: ABComparison, compute: Any = negate, name: str = "side", told: Any = None) -> Arm:
     """A side that has been prepared."""
-    made = Side(name, FarSide(name, one, compute, told))  # type: ignore[arg-type]
+    made = Arm(name, FarSide(name, one, compute, told))  # type: ignore[arg-type]
     one.prepare(made)
     return made
 
@@ -115,12 +115,12 @@ def test_what_cold_calls_of_a_gather_touch_does_not_fit_in_the_cache(rows: int) 
     """However large the table: what lies in the cache from the pass before made calls warm, and long samples warmer."""
     kernel = catalog.load("tests/inputs/gather_rows")
     workload = Workload(axes={"picks": 4, "width": 64, "rows": rows}, dtype="float16")
-    one = Contest(kernel, workload, "cold", "cpu", CACHE_BYTES)
-    arena = Arena("cpu", one.size)
-    one.open(arena)
+    one = ABComparison(kernel, workload, "cold", "cpu", CACHE_BYTES)
+    buffers = ArgumentBuffers("cpu", one.size)
+    one.open(buffers)
     one.production.produce(list(range(one.layout.slots)))
     picked = next(t for t in kernel.spec.tensors if t.name == "index")
-    sets = [one.layout.arguments(arena, slot) for slot in range(one.layout.slots)]
+    sets = [one.layout.arguments(buffers, slot) for slot in range(one.layout.slots)]
     at = [argument.name for argument in kernel.spec.arguments].index("table")
     touched = {
         (arguments[at][2], index)
@@ -132,12 +132,12 @@ def test_what_cold_calls_of_a_gather_touch_does_not_fit_in_the_cache(rows: int) 
     copies = {arguments[at][2] for arguments in sets}
     assert len(copies) == one.layout.copies["table"] == {20: 70, 500: 2, 50_000: 1}[rows]
     assert one.layout.size < 4 * max(passed, one.layout.sizes["table"])
-    arena.close()
+    buffers.close()
 
 
 def test_sides_of_about_one_speed_make_the_same_calls() -> None:
     one, sample_s = contest(), PROTOCOLS["cpu"].sample_s
-    first, alike, fast = (Side(name, None, pace_s=sample_s / n) for name, n in (("a", 4), ("b", 5), ("c", 9)))  # type: ignore[arg-type]
+    first, alike, fast = (Arm(name, None, pace_s=sample_s / n) for name, n in (("a", 4), ("b", 5), ("c", 9)))  # type: ignore[arg-type]
     for each in (first, alike, fast):
         one.settle(each, first)
     assert (first.calls, alike.calls, fast.calls) == (4, 4, 9)
@@ -146,7 +146,7 @@ def test_sides_of_about_one_speed_make_the_same_calls() -> None:
 def test_a_sample_of_short_calls_is_several_requests() -> None:
     one, sample_s = contest("hot"), PROTOCOLS["cpu"].sample_s
     sets = one.layout.slots
-    quick = Side("quick", None, pace_s=sample_s / (3 * sets))  # type: ignore[arg-type]
+    quick = Arm("quick", None, pace_s=sample_s / (3 * sets))  # type: ignore[arg-type]
     one.settle(quick, quick)
     assert (quick.calls, quick.rounds, quick.passes) == (sets, 3, 1)
     quick.pace_s = 1e-9
@@ -173,12 +173,12 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 def test_a_worker_makes_the_calls_that_were_asked_for(counting: Worker) -> None:
     one = contest()
-    arena = Arena("cpu", one.layout.size)
-    counting.map(arena)
-    out = one.layout.view(arena, next(t for t in one.kernel.spec.tensors if t.role == "output"))
+    buffers = ArgumentBuffers("cpu", one.layout.size)
+    counting.map(buffers)
+    out = one.layout.view(buffers, next(t for t in one.kernel.spec.tensors if t.role == "output"))
 
     def planned(*slots: int) -> None:
-        calls = [one.layout.arguments(arena, slot) for slot in slots]
+        calls = [one.layout.arguments(buffers, slot) for slot in slots]
         counting.request({"op": "plan", "dtype": "float32", "calls": calls, "shapes": one.layout.shapes()})
 
     def counted(order: list[int], repeat: int) -> list[float]:
@@ -191,8 +191,8 @@ def test_a_worker_makes_the_calls_that_were_asked_for(counting: Worker) -> None:
     assert counted([3, 0], 3) == [3, 0, 0, 3]
     planned(2, 2)
     assert counted([0, 1], 2) == [0, 0, 4, 0]  # one plan: the new one is in place of the other
-    counting.unmap(arena)
-    arena.close()
+    counting.unmap(buffers)
+    buffers.close()
 
 
 @pytest.mark.parametrize(
@@ -272,26 +272,26 @@ def test_large_calls_are_looked_at_up_to_the_last_block() -> None:
 def test_only_one_process_runs_while_one_is_timed(stage: Any) -> None:
     one = stage(negation("float32", 100))
     one.protocol = replace(one.protocol, replan=1)
-    sides: list[Side] = []
+    arms: list[Arm] = []
 
     def compute(far: FarSide, tensors: dict[str, torch.Tensor]) -> None:
-        assert [other.name for other in sides if not other.worker.stopped] == [far.name]  # type: ignore[attr-defined]
+        assert [other.name for other in arms if not other.worker.stopped] == [far.name]  # type: ignore[attr-defined]
         negate(far, tensors)
 
     told: list[tuple[str, Any]] = []
-    sides += [Side(name, FarSide(name, one, compute, told)) for name in ("first", "other", "third")]  # type: ignore[arg-type]
-    interleaved.run(one, sides, check=("other",))
+    arms += [Arm(name, FarSide(name, one, compute, told)) for name in ("first", "other", "third")]  # type: ignore[arg-type]
+    interleaved.run(one, arms, check=("other",))
     assert {name for name, what in told if isinstance(what, list)} == {"first", "other", "third"}
-    assert all(side.worker.stopped for side in sides)  # type: ignore[attr-defined]
+    assert all(arm.worker.stopped for arm in arms)  # type: ignore[attr-defined]
 
 
 def test_the_order_of_the_sides_is_drawn_anew_for_each_block(stage: Any) -> None:
     one = stage(negation("float32", 100))
     told: list[tuple[str, Any]] = []
-    sides = [Side(name, FarSide(name, one, negate, told)) for name in ("a", "b", "c")]  # type: ignore[arg-type]
-    interleaved.run(one, sides, blocks=(20, 20))
+    arms = [Arm(name, FarSide(name, one, negate, told)) for name in ("a", "b", "c")]  # type: ignore[arg-type]
+    interleaved.run(one, arms, blocks=(20, 20))
     order = [name for name, what in told if isinstance(what, list)]
-    requests = {name: side.rounds for name, side in zip("abc", sides, strict=True)}
+    requests = {name: arm.rounds for name, arm in zip("abc", arms, strict=True)}
     assert set(requests.values()) == {1}
     blocks = [tuple(order[at : at + 3]) for at in range(len(order) - 60, len(order), 3)]
     assert all(set(block) == {"a", "b", "c"} for block in blocks) and len(set(blocks)) > 2
@@ -313,7 +313,7 @@ def test_a_chain_on_a_gpu_is_laid_out_for_its_neighbours(
 ) -> None:
     """Sets of 2 MiB, of a constant four copies at most and one at least; by itself, what fits into half of the cache."""
     kernel, workload = negation("float32", MIB // 4, table=table)
-    one = Contest(kernel, workload, cache, "cuda", 50 * 10**6, company)
+    one = ABComparison(kernel, workload, cache, "cuda", 50 * 10**6, company)
     evicted = int(1.4 * 50e6) if (cache, company) == ("cold", "plain") else 0
     expected = chain_length(2 * MIB, evicted)
     if company == "alone":
@@ -326,14 +326,16 @@ def test_a_chain_on_a_gpu_is_laid_out_for_its_neighbours(
 def test_of_a_slow_call_a_sample_has_fewer() -> None:
     """What its tensors weigh says nothing of a convolution of 40 ms."""
     kernel, workload = negation("float32", MIB // 4)
-    slots = [Contest(kernel, workload, "hot", "cuda", 50 * MIB, pace_us=us).layout.slots for us in (0.0, 100.0, 4e4)]
+    slots = [
+        ABComparison(kernel, workload, "hot", "cuda", 50 * MIB, pace_us=us).layout.slots for us in (0.0, 100.0, 4e4)
+    ]
     assert slots == [64, 6, 2]
 
 
 def test_alone_on_a_gpu_a_sample_is_as_many_passes_as_take_its_time() -> None:
     """Beside neighbours it is the whole chain once, whatever its calls take."""
     kernel, workload = negation("float32", 1000)
-    beside, lone = (Contest(kernel, workload, "hot", "cuda", 50 * MIB, company) for company in ("plain", "alone"))
+    beside, lone = (ABComparison(kernel, workload, "hot", "cuda", 50 * MIB, company) for company in ("plain", "alone"))
     one = side("side", [], [], calls=10)
     for pace_s, passes in ((6e-6, 10), (1e-6, 60), (1e-3, 1)):
         lone._fill_sample(one, pace_s)
@@ -354,18 +356,18 @@ def test_a_side_is_kept_off_the_parents_core_once_its_threads_are_there(stage: A
 
 def test_on_a_gpu_a_side_is_warmed_up_with_its_whole_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, workload = negation("float32", 1000)
-    one = Contest(kernel, workload, "hot", "cuda", 50 * MIB)
+    one = ABComparison(kernel, workload, "hot", "cuda", 50 * MIB)
     taken: list[tuple[int, int, int]] = []
 
-    def sample(side: Side) -> None:
-        taken.append((side.calls, side.rounds, side.passes))
-        side.seconds.append(1e-6)
-        side.lacking.append(0.0)
+    def sample(arm: Arm) -> None:
+        taken.append((arm.calls, arm.rounds, arm.passes))
+        arm.seconds.append(1e-6)
+        arm.lacking.append(0.0)
 
-    one.arena = SimpleNamespace(id=7)  # type: ignore[assignment]
+    one.buffers = SimpleNamespace(id=7)  # type: ignore[assignment]
     monkeypatch.setattr(one, "plan", lambda _side: None)
     monkeypatch.setattr(one, "sample", sample)
-    lone = Side("side", SimpleNamespace(mapped={7}))  # type: ignore[arg-type]
+    lone = Arm("side", SimpleNamespace(mapped={7}))  # type: ignore[arg-type]
     one.prepare(lone)
     assert taken == [(one.layout.slots, 1, 1)] * 4 and one.layout.slots > 2
     assert lone.pace_s == 1e-6 and lone.seconds == lone.lacking == []
@@ -428,7 +430,7 @@ def test_as_many_calls_are_searched_as_the_bytes_allow(stage: Any, monkeypatch: 
 def test_poison_is_found_in_every_type_of_floats(stage: Any, dtype: str) -> None:
     one = stage(negation(dtype, 100))
     one.called = [0]
-    raw = one.layout.bytes_view(one.arena, one.kernel.spec.outputs[0])[0]
+    raw = one.layout.bytes_view(one.buffers, one.kernel.spec.outputs[0])[0]
     raw.zero_()
     assert one.unwritten() == ""
     size = len(raw) // 100
@@ -460,10 +462,10 @@ def test_a_call_with_a_new_constant_is_waited_for_and_looked_at(
     lone = contestant(one)
     taken, seen, left = [], [], list(new)
 
-    def sample(side: Side) -> None:
-        taken.append(side.name)
-        side.seconds.append(1.0)
-        side.lacking.append(1.0)
+    def sample(arm: Arm) -> None:
+        taken.append(arm.name)
+        arm.seconds.append(1.0)
+        arm.lacking.append(1.0)
 
     monkeypatch.setattr(one, "sample", sample)
     monkeypatch.setattr(one, "look", lambda _side, slot: seen.append(slot))
@@ -471,10 +473,10 @@ def test_a_call_with_a_new_constant_is_waited_for_and_looked_at(
     monkeypatch.setattr(one.production, "kept", {"weight": None})
     one.look_at_new_constants(lone)
     assert (len(taken), seen) == (samples, looks) and lone.seconds == lone.lacking == []
-    one.look_at_new_constants(Side(PAIR, None))  # type: ignore[arg-type]
-    one.company = "alone"
+    one.look_at_new_constants(Arm(PAIR, None))  # type: ignore[arg-type]
+    one.context = "alone"
     one.look_at_new_constants(lone)
-    one.company = "plain"
+    one.context = "plain"
     monkeypatch.setattr(one.production, "kept", {})
     one.look_at_new_constants(lone)
     assert len(taken) == samples, "these have no constants, or nobody looks at them"
@@ -521,7 +523,7 @@ def test_a_look_sees_one_changed_byte_of_an_input(stage: Any, n: int) -> None:
     lone.calls = 2
     one.sample(lone, look=True)
     slot = one.called[1]
-    raw = one.layout.bytes_view(one.arena, one.kernel.spec.inputs[0])[slot]
+    raw = one.layout.bytes_view(one.buffers, one.kernel.spec.inputs[0])[slot]
     for at in range(n):
         raw[at] ^= 1
         with pytest.raises(WorkerFailure, match="wrong while it was timed: changed its input input") as failure:
@@ -551,7 +553,7 @@ def test_one_byte_beside_a_tensor_is_seen_in_the_end(stage: Any, name: str, wher
     lone = contestant(one)
     one.sample(lone, look=True)
     assert one.finish(lone).passed
-    beside = guards(one.layout, one.arena, name)[where]
+    beside = guards(one.layout, one.buffers, name)[where]
     beside[-1] ^= 1
     with pytest.raises(WorkerFailure, match=f"wrote {where} {name}") as failure:
         one.finish(lone)
@@ -564,7 +566,7 @@ def test_a_write_to_what_is_kept_between_calls_is_seen(stage: Any) -> None:
     lone = contestant(one)
     one.sample(lone, look=True)
     table = next(t for t in one.kernel.spec.inputs if t.name == "table")
-    raw = one.layout.bytes_view(one.arena, table)
+    raw = one.layout.bytes_view(one.buffers, table)
     slot = one.called[0]
     raw[one.layout.copy(table, slot), 1199] ^= 1
     with pytest.raises(WorkerFailure, match="changed its input table"):
@@ -579,9 +581,9 @@ def test_a_write_to_what_is_kept_between_calls_is_seen(stage: Any) -> None:
 def test_so_many_calls_are_looked_at(stage: Any, elements: int, looks: int) -> None:
     """One of each sample, and a few where a look takes long; and those of other distributions."""
     one = stage(negation("float32", elements), cache_bytes=16 << 20)
-    sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "other")]  # type: ignore[arg-type]
-    result = interleaved.run(one, sides, check=("other",), blocks=(8, 8))
-    assert [side.looked for side in sides] == [0, looks]
+    arms = [Arm(name, FarSide(name, one, negate)) for name in ("first", "other")]  # type: ignore[arg-type]
+    result = interleaved.run(one, arms, check=("other",), blocks=(8, 8))
+    assert [arm.looked for arm in arms] == [0, looks]
     assert [check.name for check in result.checks["other"]] == [f"{looks} timed calls, hot"]
     assert result.checks["first"] == []
 
@@ -600,10 +602,10 @@ def test_a_failure_names_its_side(stage: Any) -> None:
         if far.calls < 8:
             negate(far, tensors)
 
-    sides = [Side("first", FarSide("first", one, negate)), Side("lazy", FarSide("lazy", one, nothing))]  # type: ignore[arg-type]
-    with pytest.raises(SideFailure, match="skipped work") as failure:
-        interleaved.run(one, sides)
-    assert failure.value.side == "lazy"
+    arms = [Arm("first", FarSide("first", one, negate)), Arm("lazy", FarSide("lazy", one, nothing))]  # type: ignore[arg-type]
+    with pytest.raises(ArmFailure, match="skipped work") as failure:
+        interleaved.run(one, arms)
+    assert failure.value.arm == "lazy"
 
 
 def test_code_of_a_library_is_seen_after_any_request(stage: Any) -> None:
@@ -653,10 +655,10 @@ def test_an_interval_is_narrow_with_the_neighbours_taken_off() -> None:
 
 def test_a_contest_takes_its_neighbours_off(stage: Any) -> None:
     one = stage(negation("float32", 100))
-    sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "other", PAIR)]  # type: ignore[arg-type]
-    for each, call_s in zip(sides, (3e-3, 2e-3, 1e-3), strict=True):
+    arms = [Arm(name, FarSide(name, one, negate)) for name in ("first", "other", PAIR)]  # type: ignore[arg-type]
+    for each, call_s in zip(arms, (3e-3, 2e-3, 1e-3), strict=True):
         each.worker.call_s = call_s  # type: ignore[attr-defined]
-    result = interleaved.run(one, sides[:2], pair=sides[2])
+    result = interleaved.run(one, arms[:2], pair=arms[2])
     assert result.median_us == pytest.approx({"first": 2000, "other": 1000})
     assert result.ratios["other"] == pytest.approx([2.0] * result.samples)
     assert result.speedup("other").median == pytest.approx(2.0)
@@ -667,16 +669,16 @@ def test_a_contest_takes_its_neighbours_off(stage: Any) -> None:
 def test_samples_are_taken_until_the_interval_is_narrow(stage: Any) -> None:
     one = stage(negation("float32", 100))
     one.protocol, rng = replace(one.protocol, patience_s=math.inf), random.Random(5)
-    sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "other")]  # type: ignore[arg-type]
+    arms = [Arm(name, FarSide(name, one, negate)) for name in ("first", "other")]  # type: ignore[arg-type]
 
     def noisy(far: FarSide, tensors: dict[str, torch.Tensor]) -> None:
         negate(far, tensors)
         far.call_s = 1e-3 * rng.uniform(1.0, 1.3)
 
-    sides[1].worker.compute = noisy  # type: ignore[attr-defined]
-    assert interleaved.run(one, sides).samples == PROTOCOLS["cpu"].blocks[1]
+    arms[1].worker.compute = noisy  # type: ignore[attr-defined]
+    assert interleaved.run(one, arms).samples == PROTOCOLS["cpu"].blocks[1]
     one.protocol = replace(one.protocol, patience_s=0.0)
-    fresh = [Side(side.name, side.worker) for side in sides]
+    fresh = [Arm(arm.name, arm.worker) for arm in arms]
     assert interleaved.run(one, fresh).samples == PROTOCOLS["cpu"].blocks[0]
 
 
@@ -688,9 +690,9 @@ CALLS, PIPE_S = 4, 1e-4
 @pytest.mark.parametrize("said", [None, "1e-6", 1, True, 0.0, -1e-9, math.nan, math.inf, 3600.0, [1e-6]])
 def test_a_clock_that_answers_nonsense_is_accused(said: Any) -> None:
     with pytest.raises(WorkerFailure, match="its clock answered") as failure:
-        clocked({"seconds": said})
+        read_seconds({"seconds": said})
     assert failure.value.outcome is Outcome.CHEATED
-    assert clocked({"seconds": 0.5}) == 0.5
+    assert read_seconds({"seconds": 0.5}) == 0.5
 
 
 def test_a_clock_cannot_say_more_than_has_passed(stage: Any) -> None:
@@ -711,9 +713,9 @@ def test_a_long_sample_outlasts_what_the_pipe_costs(
     """Whatever its calls take; what each request left is looked for as after any other."""
     one = stage(negation("float32", 100))
     asked: list[tuple[int, int]] = []
-    examined: list[tuple[Side, bool]] = []
+    examined: list[tuple[Arm, bool]] = []
 
-    def request(_side: Side, calls: int, passes: int = 1) -> tuple[float, float]:
+    def request(_side: Arm, calls: int, passes: int = 1) -> tuple[float, float]:
         asked.append((calls, passes))
         return 0.0, 3 * pace_s * calls * passes
 
@@ -767,26 +769,26 @@ def test_who_computes_only_in_short_samples_and_claims_that_they_are_quick_is_wr
         else:
             tensors["out"].zero_()
 
-    sides = [Side("first", FarSide("first", one, negate)), Side("other", FarSide("other", one, compute))]  # type: ignore[arg-type]
+    arms = [Arm("first", FarSide("first", one, negate)), Arm("other", FarSide("other", one, compute))]  # type: ignore[arg-type]
     assert math.ceil(LONG_S / claims_s) >= 5 and one.layout.slots >= 5
-    with pytest.raises(SideFailure, match="wrong while it was timed") as failure:
-        interleaved.run(one, sides, check=("other",))
-    assert (failure.value.side, failure.value.outcome) == ("other", Outcome.CHEATED)
+    with pytest.raises(ArmFailure, match="wrong while it was timed") as failure:
+        interleaved.run(one, arms, check=("other",))
+    assert (failure.value.arm, failure.value.outcome) == ("other", Outcome.CHEATED)
 
 
 def test_a_contest_ends_with_a_doubt_of_the_clock_that_lacks(stage: Any) -> None:
     one = stage(negation("float32", 100))
-    sides = [Side(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
-    assert set(interleaved.run(one, sides).median_us) == {"first", "late"}
-    again = [Side(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
+    arms = [Arm(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
+    assert set(interleaved.run(one, arms).median_us) == {"first", "late"}
+    again = [Arm(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
     again[1].worker.lacks_s = 1.0  # type: ignore[attr-defined]
-    with pytest.raises(SideFailure, match="its clock lacks") as failure:
+    with pytest.raises(ArmFailure, match="its clock lacks") as failure:
         interleaved.run(one, again)
-    assert (failure.value.side, failure.value.outcome) == ("late", Outcome.CHEATED)
+    assert (failure.value.arm, failure.value.outcome) == ("late", Outcome.CHEATED)
 
 
 class Scripted:
-    """A contest whose long samples take `long_s` per call, by side, one after another."""
+    """A comparison whose long samples take `long_s` per call, by side, one after another."""
 
     def __init__(self, device: str, **long_s: list[float]) -> None:
         self.device, self.cache, self.protocol = device, "cold", PROTOCOLS[device]
@@ -794,13 +796,13 @@ class Scripted:
         self.more: list[float] = []
         self.asked_s = 0.0
 
-    def long_sample(self, side: Side, seconds: float, *, look: bool = False) -> float:
+    def long_sample(self, arm: Arm, seconds: float, *, look: bool = False) -> float:
         self.asked_s = seconds
-        return self.left[side.name].pop(0)
+        return self.left[arm.name].pop(0)
 
-    def sample(self, side: Side) -> None:
-        side.seconds.append(1.0)
-        side.lacking.append(self.more.pop(0))
+    def sample(self, arm: Arm) -> None:
+        arm.seconds.append(1.0)
+        arm.lacking.append(self.more.pop(0))
 
 
 def claimed(
@@ -856,7 +858,7 @@ def test_a_clock_that_is_a_little_slow_is_corrected_where_most_of_a_call_is_its_
 
 
 def test_a_clock_that_claims_far_too_much_is_accused() -> None:
-    with pytest.raises(SideFailure, match=r"its clock says 2.00x in short samples, ours 1.00x"):
+    with pytest.raises(ArmFailure, match=r"its clock says 2.00x in short samples, ours 1.00x"):
         claimed("cpu", 1e-3, 0.5e-3, [1e-3] * ACCUSING_PAIRS)
 
 
@@ -864,7 +866,7 @@ def test_nobody_is_accused_whose_quickest_request_bears_the_clock_out() -> None:
     """Nor believed: twice as fast, and 1.1 times in requests of which others take most."""
     others_s = [0.0, *[20 * CALLS * 1e-3] * 7]
     assert 1 <= claimed("cpu", 0.5e-3, 0.5e-3, [0.9e-3] * ACCUSING_PAIRS, taken_s=others_s) < 1.2
-    with pytest.raises(SideFailure, match="its clock says"):
+    with pytest.raises(ArmFailure, match="its clock says"):
         claimed("cpu", 1e-3, 0.5e-3, [0.9e-3] * ACCUSING_PAIRS, taken_s=others_s)
 
 
@@ -899,7 +901,7 @@ def test_a_clock_is_not_accused_of_what_another_process_takes(
     scripted.more = [4e-3] * 100
     if not accused:
         return _doubt(scripted, first, late)  # type: ignore[arg-type]
-    with pytest.raises(SideFailure, match="its clock lacks 3.90 ms") as failure:
+    with pytest.raises(ArmFailure, match="its clock lacks 3.90 ms") as failure:
         _doubt(scripted, first, late)  # type: ignore[arg-type]
     assert failure.value.outcome is Outcome.CHEATED
     return None

@@ -57,9 +57,9 @@ with toolbox.Toolbox() as box:
         (box.scratch / name).write_text(text)
     try:
         ran = box.run(asked["command"], readable=asked["readable"], seconds=asked["seconds"],
-                      limits=sandbox.Limits(**asked["limits"]))
+                      limits=sandbox.ProcessLimits(**asked["limits"]))
         print(json.dumps(asdict(ran) | {"report": box.read("report.txt")}))
-    except toolbox.Unavailable as error:
+    except toolbox.ToolboxUnavailable as error:
         print(json.dumps({"unavailable": str(error)}))
 """
 
@@ -440,7 +440,7 @@ def whole() -> None:
     with toolbox.Toolbox() as box:
         try:
             box.run(["true"], readable=[], seconds=30)
-        except toolbox.Unavailable as error:
+        except toolbox.ToolboxUnavailable as error:
             pytest.skip(str(error))
 
 
@@ -485,7 +485,7 @@ sandbox.launch(lambda names, parent: toolbox._run_boxed(spec, ["touch", "ran"], 
 def test_the_parent_raises_what_the_launcher_says() -> None:
     with toolbox.Toolbox() as box:
         shutil.rmtree(box.folder / "root")  # the launcher finds nowhere to put the new root
-        with pytest.raises(toolbox.Unavailable, match=r"its sandbox cannot be made here: .+"):
+        with pytest.raises(toolbox.ToolboxUnavailable, match=r"its sandbox cannot be made here: .+"):
             box.run(["true"], readable=[], seconds=10)
     assert not box.folder.exists()
 

@@ -193,7 +193,7 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
             raise WorkerFailure(Outcome.TIMEOUT, "no answer within 300 s")
         called.append(name)
         bench = mapped_bench(evaluator, worker, workloads[name], 1)
-        calls = [bench.layout.arguments(bench.arena, 0)]
+        calls = [bench.layout.arguments(bench.buffers, 0)]
         dtype, shapes = workloads[name].dtype, bench.layout.shapes()
         worker.request({"op": "call", "dtype": dtype, "calls": calls, "shapes": shapes})
 
@@ -223,7 +223,7 @@ def test_what_a_worker_with_compilers_started_ends_with_it_even_where_it_ended_f
     worker = evaluator.pool.start(build, compilers=True)
     workload = evaluator.suite()[0]
     bench = mapped_bench(evaluator, worker, workload, 1)
-    message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+    message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.buffers, 0)]}
     with pytest.raises(WorkerFailure, match="exited with code 3"):
         worker.request(message | {"shapes": bench.layout.shapes()})
     late = time.monotonic() + 60
@@ -242,7 +242,7 @@ def test_what_a_worker_with_compilers_starts_counts(evaluator: Evaluator, monkey
     worker = evaluator.pool.start(build, compilers=True)
     workload = evaluator.suite()[0]
     bench = mapped_bench(evaluator, worker, workload, 1)
-    message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.arena, 0)]}
+    message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.buffers, 0)]}
     with pytest.raises(WorkerFailure, match="processes and threads, 40 are allowed") as found:
         worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=60.0)
     assert found.value.outcome is Outcome.OUT_OF_RESOURCES

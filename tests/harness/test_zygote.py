@@ -1,4 +1,4 @@
-"""The zygote keeps CUDA untouched: torch refuses it to every process that is forked from one that has asked for it."""
+"""The fork server keeps CUDA untouched: torch refuses it to every process that is forked from one that has asked for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Says:
         pass
     def serve(self):
         os.write(1, f"{tempfile.gettempdir()} {os.environ.get('TORCHINDUCTOR_CACHE_DIR')}".encode())
-python_worker.PythonWorker = Says
+python_worker.PythonRequestLoop = Says
 channel, _ours = socket.socketpair()
 said, log = os.pipe()
 pid = python_worker.fork({"folder": sys.argv[2], "environment": {"TMPDIR": sys.argv[2]}}, [channel.fileno(), log, log])
@@ -60,7 +60,9 @@ print(os.read(said, 4096).decode(), os.waitpid(pid, 0)[1])
 def test_a_worker_s_temporary_files_lie_in_its_own_folder(tmp_path: Path) -> None:
     """Elsewhere the box refuses them: what Triton and torch.compile make first of all."""
     command = [sys.executable, "-I", "-c", FORKS, str(fork_server.FAR_SIDE), str(tmp_path)]
-    clean = {"PATH": os.environ["PATH"]}  # as the zygote's is: what runs the tests may have imported torch's compiler
+    clean = {
+        "PATH": os.environ["PATH"]
+    }  # as the fork server's is: what runs the tests may have imported torch's compiler
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean)
     assert done.stdout.split() == [str(tmp_path), "None", "0"], done.stderr[-2000:]
 
@@ -119,13 +121,13 @@ PROBLEM += "def get_inputs():\n    return [torch.rand(8, 16)]\n"
 
 
 @pytest.fixture
-def waited() -> Iterator[fork_server.Zygote]:
-    made = fork_server.Zygote("cpu", libraries=True, waiting=1)
+def waited() -> Iterator[fork_server.ForkServer]:
+    made = fork_server.ForkServer("cpu", libraries=True, waiting=1)
     yield made
     made.close()
 
 
-def described(by: fork_server.Zygote, path: Path) -> ProblemWorker:
+def described(by: fork_server.ForkServer, path: Path) -> ProblemWorker:
     spec = Spec(
         name="problem", summary="described", axes=("one",), dtypes=("float32",),
         arguments=(Tensor(name="nothing", role="output", shape=("1",)),),
@@ -137,7 +139,7 @@ def described(by: fork_server.Zygote, path: Path) -> ProblemWorker:
 
 
 def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
-    waited: fork_server.Zygote, tmp_path: Path
+    waited: fork_server.ForkServer, tmp_path: Path
 ) -> None:
     first = described(waited, tmp_path / "problem.py")
     waited.settle()

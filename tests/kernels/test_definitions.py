@@ -77,7 +77,7 @@ def test_many_workloads_are_thinned_out_and_other_scalars_left_out(tmp_path: Pat
     for one, extent in ((changed["inputs"][0], 6), (changed["inputs"][1], 6)):
         one["shape"][0] = extent
     changed["outputs"] = [{"shape": [[0, 6], [0, 16]], "dtype": "bfloat16"}, {"shape": [[0, 6]], "dtype": "float32"}]
-    found = problem.described(changed)
+    found = problem.check_answer(changed)
     spec = problem.spec(found, "t", most_bytes=1 << 30)
     timed = [w.axes["n"] for w in spec.workloads if w.timed and not w.held_out]
     assert len(timed) == 8 and timed[0] == 6 and timed[-1] >= 62 and len(spec.workloads) == 24
@@ -98,7 +98,7 @@ def test_names_that_a_spec_cannot_say_are_told_apart(tmp_path: Path):
             one["axes"] = {"x": one["axes"]["N"]}
 
     problem = flashinfer_bench.read(flashinfer(tmp_path, change=rename))
-    spec = problem.spec(problem.described(description()), "t", most_bytes=1 << 30)
+    spec = problem.spec(problem.check_answer(description()), "t", most_bytes=1 << 30)
     assert spec.axes == ("x",) and [t.name for t in spec.tensors] == ["x_2", "ids", "table", "t_y", "if_"]
 
 
@@ -221,7 +221,7 @@ def test_workloads_that_are_not_there_are_one_sentence(tmp_path: Path):
 def test_what_the_box_answers_is_held_against_the_definition(changes: dict, said: str, tmp_path: Path):
     problem = flashinfer_bench.read(flashinfer(tmp_path))
     with pytest.raises(KernelError, match=said):
-        problem.described(description(**changes))
+        problem.check_answer(description(**changes))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_hostile_values_in_a_description_are_one_sentence(values: object, tmp_pa
     given = {"shape": [8, 4], "dtype": "float32", "leading": True, "values": values, "matters": True}
     answer = description(inputs=[given], outputs=[{"shape": [[1, 0], [0, 4]], "dtype": "float32"}], sizes=[1, 3])
     with pytest.raises(KernelError, match="what it says of itself makes no sense") as caught:
-        kernelbench.read(path).described(answer)
+        kernelbench.read(path).check_answer(answer)
     assert "\n" not in str(caught.value)
 
 
@@ -243,7 +243,7 @@ def test_a_shape_that_shrinks_below_nothing_is_one_sentence(tmp_path: Path):
     path.write_text("class Model:\n    pass\ndef get_inputs(): ...\n")
     given = {"shape": [8], "dtype": "float32", "leading": True, "values": ["uniform"], "matters": True}
     problem = kernelbench.read(path)
-    found = problem.described(
+    found = problem.check_answer(
         description(inputs=[given], outputs=[{"shape": [[1, -8]], "dtype": "float32"}], sizes=[1])
     )
     with pytest.raises(KernelError, match="makes no sense"):
@@ -255,7 +255,7 @@ def test_a_shape_that_shrinks_below_nothing_is_one_sentence(tmp_path: Path):
     [("N * 2", 24), ("(N + 3) % 4", 3), ("N / 4", 3), ("-N + 2 ** 4", 4), ("N // 5 * 2", 4)],
 )
 def test_an_axis_that_follows_from_others_is_computed(text: str, value: int):
-    assert _definition.evaluated(text, {"N": 12}) == value
+    assert _definition.evaluate_expression(text, {"N": 12}) == value
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_an_axis_that_follows_from_others_is_computed(text: str, value: int):
 )
 def test_an_axis_that_cannot_be_computed_is_refused(text: str):
     with pytest.raises(ValueError, match=r"\S"):
-        _definition.evaluated(text, {"N": 12})
+        _definition.evaluate_expression(text, {"N": 12})
 
 
 def test_what_a_definition_holds_beside_is_ignored(tmp_path: Path):

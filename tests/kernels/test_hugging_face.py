@@ -37,7 +37,7 @@ def test_splits_become_levels_and_rows_files(hub: Path, tmp_path: Path):
     add(hub, "level_1", [(23, "23_Softmax", CODE), (4, "4_Matrix_vector.py", CODE + "# 4"), (100, "HingeLoss", CODE)])
     add(hub, "level_2", [(1, "1_Conv2d/../../ReLU", CODE)])
     into = tmp_path / "runs" / "c" / "suite"
-    made = hugging_face.fetched(f"hf:{hub}", into)
+    made = hugging_face.fetch(f"hf:{hub}", into)
     files = suites.problems(str(made))
     assert [str(path.relative_to(into)) for path in files] == [
         "level1/4_Matrix_vector.py", "level1/23_Softmax.py", "level1/100_HingeLoss.py", "level2/1_Conv2d_.._.._ReLU.py",
@@ -46,7 +46,7 @@ def test_splits_become_levels_and_rows_files(hub: Path, tmp_path: Path):
     assert [importers.title(path).number for path in files] == [4, 23, 100, 1]
     assert [path.name for path in into.parent.iterdir()] == ["suite"]
     (hub / "data" / "level_1-00000-of-00001.parquet").unlink()
-    assert hugging_face.fetched(f"hf:{hub}", into) == into  # what is there is not fetched again
+    assert hugging_face.fetch(f"hf:{hub}", into) == into  # what is there is not fetched again
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_splits_become_levels_and_rows_files(hub: Path, tmp_path: Path):
 def test_what_is_no_data_set_of_problems_is_one_sentence_and_leaves_nothing(hub, split, rows, columns, said, tmp_path):
     add(hub, split, rows, columns)
     with pytest.raises(KernelError, match=said):
-        hugging_face.fetched(f"hf:{hub}", tmp_path / "c" / "suite")
+        hugging_face.fetch(f"hf:{hub}", tmp_path / "c" / "suite")
     assert list((tmp_path / "c").iterdir()) == []
 
 
 def test_what_cannot_be_loaded_is_one_sentence(hub: Path, tmp_path: Path):
     with pytest.raises(KernelError, match=r"hf:.*nowhere cannot be loaded: ") as found:
-        hugging_face.fetched(f"hf:{tmp_path}/nowhere", tmp_path / "c" / "suite")
+        hugging_face.fetch(f"hf:{tmp_path}/nowhere", tmp_path / "c" / "suite")
     assert "\n" not in str(found.value)
 
 
@@ -74,7 +74,7 @@ def test_names_of_folders():
     assert hugging_face.name("hf:ScalingIntelligence/KernelBench") == "KernelBench"
     assert hugging_face.name("hf:ScalingIntelligence/KernelBench@v0.1/x") == "x"
     assert hugging_face.name("hf:/data/my suite/") == "my-suite"
-    assert hugging_face.is_one("hf:x") and not hugging_face.is_one("starter")
+    assert hugging_face.is_hugging_face("hf:x") and not hugging_face.is_hugging_face("starter")
 
 
 def test_one_file_is_a_suite_of_one(tmp_path: Path):

@@ -95,7 +95,7 @@ def description(**changes) -> dict:
 
 
 def test_a_description_becomes_a_spec():
-    found = kernelbench.described(description(), Path("p.py"))
+    found = kernelbench.check_description(description(), Path("p.py"))
     spec = kernelbench.spec(kernelbench.title(Path("level1/1_A.py")), found, "t", most_bytes=1 << 30)
     assert [tensor.name for tensor in spec.tensors] == ["input_0", "output_0"]
     assert spec.problem and spec.shape(spec.outputs[0], {"lead": 8}) == (8, 4)
@@ -113,18 +113,18 @@ def test_a_description_becomes_a_spec():
 )  # fmt: skip
 def test_a_description_that_makes_no_sense_is_one_sentence(answer: object):
     with pytest.raises(KernelError, match="makes no sense"):
-        kernelbench.described(answer, Path("p.py"))
+        kernelbench.check_description(answer, Path("p.py"))
 
 
 def test_a_problem_too_large_is_made_with_fewer_rows_or_refused():
     title = kernelbench.title(Path("level1/1_A.py"))
-    found = kernelbench.described(description(), Path("p.py"))
+    found = kernelbench.check_description(description(), Path("p.py"))
     spec = kernelbench.spec(title, found, "t", most_bytes=128)
     assert spec.suite("cpu")[0].axes["lead"] == 4 and [w.axes["lead"] for w in spec.suite("cpu", held_out=True)] == [
         1,
         3,
     ]
-    fixed = kernelbench.described(description(sizes=[]), Path("p.py"))
+    fixed = kernelbench.check_description(description(sizes=[]), Path("p.py"))
     with pytest.raises(KernelError, match="needs more memory than there is"):
         kernelbench.spec(title, fixed, "t", most_bytes=128)
 
@@ -135,8 +135,8 @@ def test_a_shuffled_suite_has_every_problem_once_and_a_part_of_it_is_a_sample_of
         for number in range(1, count + 1):
             (tmp_path / f"level{level}" / f"{number}_P.py").touch()
     files = suites.problems(str(tmp_path))
-    found = suites.shuffled(files, 7)
-    assert sorted(found) == sorted(files) and found == suites.shuffled(files[::-1], 7) != suites.shuffled(files, 8)
+    found = suites.shuffle(files, 7)
+    assert sorted(found) == sorted(files) and found == suites.shuffle(files[::-1], 7) != suites.shuffle(files, 8)
     for part in (5, 10, 25):
         by_level = [sum(path.parent.name == f"level{level}" for path in found[:part]) for level in (1, 2, 3)]
         assert by_level == [part * 2 // 5, part * 2 // 5, part // 5]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minibatch import benchmark_graphs
-from minibatch.benchmark_graphs import symmetrised
+from minibatch.benchmark_graphs import symmetrise
 from minibatch.graphs import GraphError
 from run import main
 
@@ -31,18 +31,18 @@ def test_both_directions_once_in_pieces_of_any_size(at_once):
     # Edges that are there twice, in both directions, and from a node to itself; nodes without any; one with many.
     edges = np.random.default_rng(0).integers(0, NODES - 5, (2, 200))
     edges = np.concatenate([edges, edges[:, :50], edges[::-1, :50], [[3, 9], [3, 9]], [[7] * 20, range(20)]], axis=1)
-    rowptr, col = symmetrised(torch.from_numpy(edges), NODES, at_once)
+    rowptr, col = symmetrise(torch.from_numpy(edges), NODES, at_once)
     assert rows_of(rowptr, col) == brute_force(edges, NODES)
     assert (rowptr.dtype, col.dtype) == (torch.int64, torch.int32)
 
 
 def test_edges_beyond_the_nodes_are_refused():
     with pytest.raises(GraphError, match="name nodes 0 to 9, and there are 5"):
-        symmetrised(torch.tensor([[0, 9], [1, 2]]), 5)
+        symmetrise(torch.tensor([[0, 9], [1, 2]]), 5)
 
 
 def test_a_graph_without_edges_has_none():
-    rowptr, col = symmetrised(torch.empty(2, 0, dtype=torch.int64), 3)
+    rowptr, col = symmetrise(torch.empty(2, 0, dtype=torch.int64), 3)
     assert (rowptr.tolist(), col.tolist()) == ([0, 0, 0, 0], [])
 
 

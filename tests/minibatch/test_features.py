@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from minibatch import features, models, synthetic, training
-from minibatch.features import Table, Tiered, hot_rows, visits
+from minibatch.features import FeatureTable, TieredTable, hot_rows, visits
 from minibatch.graphs import Graph
 from minibatch.ops import Kernels
 from minibatch.resident import Sampler, Trainer
@@ -42,8 +42,8 @@ def in_host_memory(graph: Graph, device: str) -> Graph:
 def test_rows_and_means_are_those_of_the_table_whatever_is_held(graph, device, room):
     kernels = Kernels(device)
     placed = in_host_memory(graph, device)
-    whole = Table(graph.features.to(device), kernels)
-    tiered = Tiered(placed.features, room, device, kernels)
+    whole = FeatureTable(graph.features.to(device), kernels)
+    tiered = TieredTable(placed.features, room, device, kernels)
     tiered.fill(torch.randperm(graph.nodes)[: tiered.room])
     tiered.begin()
     ids = torch.randint(-1, graph.nodes, (500, 7), dtype=torch.int32).to(device)
@@ -57,7 +57,7 @@ def test_rows_and_means_are_those_of_the_table_whatever_is_held(graph, device, r
 
 def test_a_cache_is_filled_in_pieces_and_anew(graph, monkeypatch):
     monkeypatch.setattr(features, "FILLED_AT_ONCE", 100)
-    tiered = Tiered(graph.features, 250, "cpu", Kernels("cpu"))
+    tiered = TieredTable(graph.features, 250, "cpu", Kernels("cpu"))
     assert len(tiered.cache) == 1, "its memory is wanted before it is filled"
     for hot in (torch.arange(250), torch.arange(2000, 2250)):
         tiered.fill(hot)

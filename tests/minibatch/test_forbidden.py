@@ -5,7 +5,7 @@ import torch
 
 from kernels import catalog
 from minibatch import audit, models, ranks, resident, synthetic, training, trial
-from minibatch.batches import Loader
+from minibatch.batches import BatchLoader
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
 from minibatch.resident import Trainer
@@ -36,15 +36,15 @@ def trainer(graph: Graph, kernels: Kernels, **options) -> Trainer:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("baseline", ["plain", "production"])
 def test_what_we_serve_is_what_an_epoch_is(graph, way, baseline):
-    assert audit.of_rung(trainer(graph, Kernels("cpu", baseline=baseline), **WAYS[way])) == ""
+    assert audit.of_variant(trainer(graph, Kernels("cpu", baseline=baseline), **WAYS[way])) == ""
 
 
 def test_what_the_native_loader_serves_too(graph):
-    with Loader(graph, FANOUTS, BATCH, threads=2) as loader:
+    with BatchLoader(graph, FANOUTS, BATCH, threads=2) as loader:
         epochs = [audit.of_loader(loader, graph.train, number) for number in (0, 1)]
-        assert audit.violated(graph, FANOUTS, graph.train, epochs) == ""
+        assert audit.find_violation(graph, FANOUTS, graph.train, epochs) == ""
         again = [audit.of_loader(loader, graph.train, 1) for _ in range(2)]
-    assert "epochs 0 and 1 have the same sample for 100% of the rows" in audit.violated(
+    assert "epochs 0 and 1 have the same sample for 100% of the rows" in audit.find_violation(
         graph, FANOUTS, graph.train, again
     )
 
@@ -58,7 +58,7 @@ def test_ranks_that_do_the_same_work_are_noticed(graph, monkeypatch, given_to_al
     # The other rank answers with what this one sampled; its seeds are its own unless ranks share an order.
     other = [lambda seeds: seeds if given_to_all else seeds + 10**6, lambda batches: batches]
     monkeypatch.setattr(ranks, "gather", lambda value: [value, other[isinstance(value, list)](value)])
-    assert says in audit.of_rung(trainer(graph, Kernels("cpu"), **WAYS["gpu-fused"]))
+    assert says in audit.of_variant(trainer(graph, Kernels("cpu"), **WAYS["gpu-fused"]))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -72,7 +72,7 @@ def test_ranks_that_do_the_same_work_are_noticed(graph, monkeypatch, given_to_al
 )
 def test_a_sampler_that_does_less_is_noticed(graph, way, wrong, says):
     source = catalog.load("sample_neighbors").wrong("cpu")[wrong].read_text()
-    assert says in audit.of_rung(trainer(graph, Kernels("cpu", sources={"sample_neighbors": source}), **WAYS[way]))
+    assert says in audit.of_variant(trainer(graph, Kernels("cpu", sources={"sample_neighbors": source}), **WAYS[way]))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -87,7 +87,7 @@ def test_samples_that_are_kept_between_epochs_are_noticed(graph, way, monkeypatc
         picked.copy_(kept[key])
 
     monkeypatch.setattr(made.kernels, "sample_neighbors", keeps)
-    assert "have the same sample" in audit.of_rung(made)
+    assert "have the same sample" in audit.of_variant(made)
 
 
 def test_a_batch_that_is_served_twice_is_noticed(graph, monkeypatch):
@@ -100,14 +100,14 @@ def test_a_batch_that_is_served_twice_is_noticed(graph, monkeypatch):
         return steps
 
     monkeypatch.setattr(made, "begin", twice)
-    assert audit.of_rung(made) == "epoch 0 served 900 seeds, 772 of them different, of 900"
+    assert audit.of_variant(made) == "epoch 0 served 900 seeds, 772 of them different, of 900"
 
 
 def test_fewer_hops_neighbours_than_asked_for_are_noticed(graph):
     made = trainer(graph, Kernels("cpu"), padded=False)
     made.sampler.fanouts = [5, 4, 2]
     served = [audit.of_trainer(made, graph.train, number) for number in (0, 1)]
-    assert audit.violated(graph, FANOUTS, graph.train, served) == "fanouts are [5, 4, 2], not [5, 4, 3]"
+    assert audit.find_violation(graph, FANOUTS, graph.train, served) == "fanouts are [5, 4, 2], not [5, 4, 3]"
 
 
 def swapped(graph: Graph, name: str, source: str):
@@ -155,7 +155,7 @@ def test_the_clock_is_read_behind_all_work(graph, way, monkeypatch):
 @pytest.mark.parametrize("options", [{"padded": False}, {"padded": True}, {"captured": True}])
 def test_nothing_is_left_to_do_on_the_device_when_the_clock_is_read(options):
     made = trainer(synthetic.generate("tiny", seed=1, device="cuda"), Kernels("cuda"), **options)
-    assert audit.of_rung(made) == ""
+    assert audit.of_variant(made) == ""
     made.epoch(training.order(made.graph, 0, 0).cuda(), 0)
     side = torch.cuda.Stream()
     assert torch.cuda.current_stream().query()

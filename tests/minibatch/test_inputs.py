@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from minibatch import graphs, models
-from minibatch.batches import Loader, padded_to
+from minibatch.batches import BatchLoader, pad_to
 from minibatch.graphs import Graph, GraphError, from_coo, from_csr, from_pyg
 from minibatch.ops import Kernels
 from minibatch.resident import Trainer
@@ -27,7 +27,7 @@ def made(edges: int = 3000, **changed) -> Graph:
     return graph
 
 
-def check(graph: Graph, loader: Loader, ids: torch.Tensor, number: int = 0) -> None:
+def check(graph: Graph, loader: BatchLoader, ids: torch.Tensor, number: int = 0) -> None:
     """Every row is its node's, every sampled neighbour one, and seeds come as they were given."""
     served = []
     for batch in loader.epoch(ids, number):
@@ -51,14 +51,14 @@ def check(graph: Graph, loader: Loader, ids: torch.Tensor, number: int = 0) -> N
 def test_a_seed_that_comes_often_is_a_row_each_time(batch):
     graph = made()
     ids = torch.cat([torch.arange(150), torch.arange(150).repeat(4)])
-    with Loader(graph, [15, 10, 5], batch, threads=2) as loader:
+    with BatchLoader(graph, [15, 10, 5], batch, threads=2) as loader:
         for number in range(5):
             check(graph, loader, ids, number)
 
 
 def test_more_seeds_than_nodes_fit_a_batch():
     graph = made()
-    with Loader(graph, [3, 2], 10_000, threads=2) as loader:
+    with BatchLoader(graph, [3, 2], 10_000, threads=2) as loader:
         check(graph, loader, torch.arange(NODES).repeat(40))
 
 
@@ -71,7 +71,7 @@ def test_the_gpu_route_trains_seeds_that_come_twice_on_their_own_labels(options)
     graph.train = torch.tensor([3, 3, 9, 11, 9, 40, 40, 40])
     trainer = Trainer(graph, model, Kernels("cpu"), [widest, widest], 4, **options)
     trainer.prepare()
-    found = trainer.sampler.exact(padded_to(torch.tensor([3, 3, 9]), 4), torch.arange(2))
+    found = trainer.sampler.exact(pad_to(torch.tensor([3, 3, 9]), 4), torch.arange(2))
     with torch.no_grad():
         logits = trainer.logits(found)
         alone = [
@@ -100,7 +100,7 @@ def test_the_gpu_route_trains_seeds_that_come_twice_on_their_own_labels(options)
 def test_what_can_be_converted_is(name, values):
     graph = made()
     setattr(graph, name, values(graph))
-    with Loader(graph, [4, 3], 32, threads=2) as loader:
+    with BatchLoader(graph, [4, 3], 32, threads=2) as loader:
         check(graph, loader, graph.train)
 
 
@@ -116,7 +116,7 @@ def test_what_can_be_converted_is(name, values):
 )
 def test_masks_and_ids_of_any_kind_are_seeds(give):
     graph, mask = made(), torch.arange(NODES) % 3 == 0
-    with Loader(graph, [3], 32, threads=1) as loader:
+    with BatchLoader(graph, [3], 32, threads=1) as loader:
         served = torch.cat([batch.nodes[: len(batch.y)] for batch in loader.epoch(give(mask))])
     assert torch.equal(served.long(), mask.nonzero().flatten())
 
@@ -133,7 +133,7 @@ def test_masks_and_ids_of_any_kind_are_seeds(give):
     ids=str,
 )
 def test_seeds_that_are_no_nodes_are_refused(ids, says):
-    with Loader(made(), [3], 32, threads=1) as loader, pytest.raises(GraphError, match=says):
+    with BatchLoader(made(), [3], 32, threads=1) as loader, pytest.raises(GraphError, match=says):
         loader.epoch(ids)
 
 
@@ -155,7 +155,7 @@ def test_seeds_that_are_no_nodes_are_refused(ids, says):
 )
 def test_arguments_that_do_not_fit_are_refused(options, says):
     with pytest.raises(GraphError, match=says):
-        Loader(made(), **({"fanouts": [3], "batch": 32, "threads": 1} | options))
+        BatchLoader(made(), **({"fanouts": [3], "batch": 32, "threads": 1} | options))
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_arguments_that_do_not_fit_are_refused(options, says):
 )
 def test_graphs_that_would_be_misread_are_refused(changed, says):
     with pytest.raises(GraphError, match=says):
-        Loader(made(**changed), [3], 32, threads=1)
+        BatchLoader(made(**changed), [3], 32, threads=1)
 
 
 def test_two_epochs_of_one_loader_are_read_in_turn():
     graph = made()
-    with Loader(graph, [3, 2], 16, threads=2) as loader:
+    with BatchLoader(graph, [3, 2], 16, threads=2) as loader:
         one, other = loader.epoch(torch.arange(150), 0), loader.epoch(torch.arange(150, 300), 1)
         pairs = list(zip(one, other, strict=True))
         for which, first in ((0, 0), (1, 150)):
@@ -190,7 +190,7 @@ def test_two_epochs_of_one_loader_are_read_in_turn():
 
 def test_an_epoch_that_was_left_is_closed_late_and_harms_no_other():
     graph = made()
-    with Loader(graph, [3, 2], 16, threads=2, slots=2, copy=False) as loader:
+    with BatchLoader(graph, [3, 2], 16, threads=2, slots=2, copy=False) as loader:
         for _ in range(20):
             left = loader.epoch(torch.arange(150), 0)
             next(left)
@@ -205,13 +205,13 @@ def test_an_epoch_that_was_left_is_closed_late_and_harms_no_other():
 
 
 def test_batches_live_until_they_are_dropped():
-    with Loader(made(), [3], 16, threads=1, slots=2) as loader:
+    with BatchLoader(made(), [3], 16, threads=1, slots=2) as loader:
         assert [int(batch.nodes[0]) for batch in list(loader.epoch(torch.arange(96)))] == list(range(0, 96, 16))
 
 
 def test_edges_say_where_they_were():
     graph = made()
-    with Loader(graph, [4, 3], 32, threads=2, places=True) as loader:
+    with BatchLoader(graph, [4, 3], 32, threads=2, places=True) as loader:
         for batch in loader.epoch(graph.train):
             for hop, at in zip(batch.hops, batch.places, strict=True):
                 some = hop >= 0
@@ -230,11 +230,11 @@ def test_edges_of_more_weight_are_sampled_more_often_and_those_of_none_never():
     )
     shares = {}
     for again in (False, True):
-        with Loader(graph, [1], 64, threads=2, with_replacement=again) as loader:
+        with BatchLoader(graph, [1], 64, threads=2, with_replacement=again) as loader:
             picked = torch.cat([b.nodes[b.hops[0].long()].flatten() for b in loader.epoch(torch.zeros(20_000).long())])
         shares[again] = torch.bincount(picked.long(), minlength=5).double() / len(picked)
         torch.testing.assert_close(shares[again], torch.tensor([0, 1, 2, 4, 0]).double() / 7, atol=0.02, rtol=0)
-    with Loader(graph, [2], 64, threads=1) as loader:
+    with BatchLoader(graph, [2], 64, threads=1) as loader:
         pairs = (
             torch.cat([b.nodes[b.hops[0].long()] for b in loader.epoch(torch.zeros(20_000).long())]).sort(dim=1).values
         )
@@ -246,7 +246,7 @@ def test_edges_of_more_weight_are_sampled_more_often_and_those_of_none_never():
 
 def test_with_replacement_a_neighbour_may_come_again():
     graph = made()
-    with Loader(graph, [40], 64, threads=1, with_replacement=True) as loader:
+    with BatchLoader(graph, [40], 64, threads=1, with_replacement=True) as loader:
         for batch in loader.epoch(graph.train):
             degree = (graph.rowptr[1:] - graph.rowptr[:-1])[batch.nodes[: len(batch.y)].long()]
             assert torch.equal((batch.hops[0] >= 0).sum(dim=1), torch.where(degree > 0, 40, 0))
@@ -254,7 +254,7 @@ def test_with_replacement_a_neighbour_may_come_again():
 
 def test_the_newest_nodes_only_are_expanded_where_that_is_asked_for():
     graph = made()
-    with Loader(graph, [3, 2], 16, threads=1, newest_only=True) as loader:
+    with BatchLoader(graph, [3, 2], 16, threads=1, newest_only=True) as loader:
         for batch in loader.epoch(graph.train):
             assert len(batch.hops[1]) == batch.counts[1] - batch.counts[0]
             rows = batch.nodes[batch.counts[0] : batch.counts[1]].long()
@@ -267,7 +267,7 @@ def test_col_holds_in_neighbours():
     graph = from_coo([0, 0], [1, 2], np.eye(3), [0, 1, -1], train=[1])
     assert graph.col[graph.rowptr[1] : graph.rowptr[2]].tolist() == [0]
     assert int(graph.rowptr[1]) == 0
-    with Loader(graph, [5], 4, threads=1) as loader:
+    with BatchLoader(graph, [5], 4, threads=1) as loader:
         (batch,) = loader.epoch([1])
         assert batch.nodes.tolist() == [1, 0]
 
@@ -313,7 +313,7 @@ def test_two_graphs_have_two_identities_and_a_folder_has_its_graphs(tmp_path):
 def test_a_graph_without_edges_is_kept_and_trained_on(tmp_path):
     graphs.save(made(edges=0), tmp_path / "none")
     graph = graphs.load(tmp_path / "none")
-    with Loader(graph, [4, 3], 32, threads=2) as loader:
+    with BatchLoader(graph, [4, 3], 32, threads=2) as loader:
         check(graph, loader, graph.train)
 
 
@@ -338,7 +338,7 @@ def test_arrays_and_lists_of_any_kind_are_a_graph():
     assert torch.equal(again.col, graph.col)
     assert torch.equal(again.labels, graph.labels)
     assert from_csr([0, 0], [], [[1.0]], None).labels.tolist() == [-1]
-    with Loader(graph, list(np.array([2, 2])), np.int64(32), threads=1) as loader:
+    with BatchLoader(graph, list(np.array([2, 2])), np.int64(32), threads=1) as loader:
         check(graph, loader, graph.train)
 
 
@@ -348,12 +348,12 @@ def test_arrays_and_lists_of_any_kind_are_a_graph():
         (lambda g: from_csr(g.rowptr, g.col, torch.eye(NODES).to_sparse(), g.labels), "features must be dense"),
         (lambda g: from_csr(g.rowptr, g.col, g.features, ["a"] * NODES), "labels must be numbers"),
         (lambda g: from_csr(g.rowptr, g.col, g.features, g.labels, classes="3"), "classes must be a whole number"),
-        (lambda g: Loader(Data(), [2], 4), "must be a minibatch Graph, such as from_pyg makes, not a Data"),
-        (lambda g: Loader(g, 3, 4), "fanouts must be a list"),
-        (lambda g: Loader(g, [2], 4, seed="a"), "seed must be a whole number"),
-        (lambda g: Loader(g, [2], 4).epoch([1], 0.5), "an epoch's number must be a whole number"),
-        (lambda g: Loader(g, [2], 4).epoch("abc"), "seeds must be numbers"),
-        (lambda g: Loader(g, [2], 4).epoch(None), "seeds must be numbers"),
+        (lambda g: BatchLoader(Data(), [2], 4), "must be a minibatch Graph, such as from_pyg makes, not a Data"),
+        (lambda g: BatchLoader(g, 3, 4), "fanouts must be a list"),
+        (lambda g: BatchLoader(g, [2], 4, seed="a"), "seed must be a whole number"),
+        (lambda g: BatchLoader(g, [2], 4).epoch([1], 0.5), "an epoch's number must be a whole number"),
+        (lambda g: BatchLoader(g, [2], 4).epoch("abc"), "seeds must be numbers"),
+        (lambda g: BatchLoader(g, [2], 4).epoch(None), "seeds must be numbers"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(call, says):

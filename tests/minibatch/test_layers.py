@@ -7,7 +7,7 @@ import torch
 
 from minibatch import layers, models
 from minibatch.layers import Layers
-from minibatch.resident import Buffers
+from minibatch.resident import StepBuffers
 from tests.kernels.test_minibatch_kernels_emulated import emulated
 
 
@@ -28,7 +28,7 @@ def made(width: int, dropout: float) -> tuple[Layers, list[torch.Tensor], torch.
 
 
 def transposed(of: Layers, ids: list[torch.Tensor], sources: list[int]) -> list[layers.Transposed]:
-    return [of.transpose(i, n, Buffers("cpu", kept=False), "0") for i, n in zip(ids, sources, strict=True)]
+    return [of.transpose(i, n, StepBuffers("cpu", kept=False), "0") for i, n in zip(ids, sources, strict=True)]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
@@ -49,7 +49,7 @@ def test_gradients_by_hand_are_autograds(dropout):
     for number in range(3):
         if number:
             if of.drop:
-                keep = layers.kept(*h.shape, of.drop, int(key), number)
+                keep = layers.draw_dropout_mask(*h.shape, of.drop, int(key), number)
                 h = h.relu() * keep * 256 / (256 - of.drop)
             else:
                 h = h.relu()
@@ -75,11 +75,11 @@ def test_a_weight_that_the_optimizer_moves_is_the_one_that_layers_compute_with()
 
 @pytest.mark.parametrize("drop", [26, 128])
 def test_a_share_of_elements_is_dropped_and_every_step_layer_and_row_drops_others(drop):
-    base = layers.kept(2000, 50, drop, 7, 1)
+    base = layers.draw_dropout_mask(2000, 50, drop, 7, 1)
     assert float(base.float().mean()) == pytest.approx(1 - drop / 256, abs=0.01)
     for other in (
-        layers.kept(2000, 50, drop, 8, 1),
-        layers.kept(2000, 50, drop, 7, 2),
+        layers.draw_dropout_mask(2000, 50, drop, 8, 1),
+        layers.draw_dropout_mask(2000, 50, drop, 7, 2),
         base.roll(1, 0),
         base.roll(1, 1),
     ):

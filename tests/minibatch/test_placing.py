@@ -7,7 +7,7 @@ from rich.console import Console
 
 from minibatch import graphs, placing, ranks, synthetic
 from minibatch.graphs import GraphError
-from minibatch.placing import Sizes, Wanted, place, place_of_features, rows_held
+from minibatch.placing import Sizes, Wanted, count_cached_rows, place, place_of_features
 from run import main
 
 GIB = 1 << 30
@@ -48,11 +48,11 @@ def test_what_fits_nowhere_is_refused(free, host, asked, says):
 
 
 def test_the_cache_is_what_is_asked_for_or_what_is_left():
-    assert rows_held(PAPERS, 24 * GIB, None) == int((0.85 * 24 - 15) * GIB) // 256
-    assert rows_held(PAPERS, 24 * GIB, 2) == 2 * GIB // 256
-    assert rows_held(PAPERS, 24 * GIB, 0) == 0
+    assert count_cached_rows(PAPERS, 24 * GIB, None) == int((0.85 * 24 - 15) * GIB) // 256
+    assert count_cached_rows(PAPERS, 24 * GIB, 2) == 2 * GIB // 256
+    assert count_cached_rows(PAPERS, 24 * GIB, 0) == 0
     with pytest.raises(GraphError, match=r"--cache-gib 6: 5\.4 GiB are left behind the graph"):
-        rows_held(PAPERS, 24 * GIB, 6)
+        count_cached_rows(PAPERS, 24 * GIB, 6)
 
 
 def test_a_folder_is_placed_as_a_graph_by_name_is(tmp_path):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from minibatch import models, report, synthetic, timeline, training
-from minibatch.batches import Loader
-from minibatch.report import Page, Row
-from minibatch.timeline import Span, Trace, of_kernels, stage_of, window
+from minibatch.batches import BatchLoader
+from minibatch.report import EpochPage, EpochRow
+from minibatch.timeline import Span, SpanTrace, of_kernels, stage_of, window
 from run import main
 
 
@@ -19,8 +19,8 @@ def spans() -> list[Span]:
     graph = synthetic.generate("tiny", seed=1)
     torch.manual_seed(0)
     model = models.make("sage", graph.features.shape[1], 16, graph.classes, 2)
-    trace = Trace("cpu")
-    with Loader(graph, [5, 5], 64, threads=2) as loader:
+    trace = SpanTrace("cpu")
+    with BatchLoader(graph, [5, 5], 64, threads=2) as loader:
         optimizer = torch.optim.Adam(model.parameters())
         record = training.train_epoch(model, optimizer, loader, graph.train, 0, "cpu", trace=trace)
     assert record.stages_s["sampling"] > 0
@@ -51,7 +51,7 @@ def test_a_picture_shows_some_whole_batches(spans):
 
 
 def test_a_trace_ends_where_its_room_does():
-    trace = Trace("cpu", room=3)
+    trace = SpanTrace("cpu", room=3)
     for number in range(9):
         trace.add("lane", "copy", number, number + 1)
         with trace.span("lane", "compute"):
@@ -76,11 +76,11 @@ def test_kernels_are_spans_by_name_and_stream():
 
 def test_the_page_has_a_bar_a_rung_and_a_picture(spans):
     rows = [
-        Row("gpu-graph", "fast", 0.5, edges=1e6, accuracy=0.9, spans=window(spans), stages_s={"sample": 0.2, "compute": 0.4}),
-        Row("salient", "slow", 10.0, extrapolated=True, edges=1e6, nodes=1e5, row_bytes=256),
-        Row("pyg", "not here", error="neither <pyg-lib> nor torch-sparse can be imported"),
+        EpochRow("gpu-graph", "fast", 0.5, edges=1e6, accuracy=0.9, spans=window(spans), stages_s={"sample": 0.2, "compute": 0.4}),
+        EpochRow("salient", "slow", 10.0, extrapolated=True, edges=1e6, nodes=1e5, row_bytes=256),
+        EpochRow("pyg", "not here", error="neither <pyg-lib> nor torch-sparse can be imported"),
     ]  # fmt: skip
-    html = report.render(Page("tiny", "a device", ["how"], rows))
+    html = report.render(EpochPage("tiny", "a device", ["how"], rows))
     lengths = [float(found) for found in re.findall(r'<rect class="rung"[^>]* width="([0-9.]+)"', html)]
     assert len(lengths) == 4, "two rungs with a time, for a desktop and a phone"
     assert lengths[1] == pytest.approx(20 * lengths[0], rel=0.05)

@@ -440,9 +440,9 @@ def test_a_model_is_the_same_whoever_makes_its_layers(kind):
     torch.manual_seed(0)
     graph = synthetic.generate("tiny", seed=1)
     model = models.make(kind, graph.features.shape[1], 16, graph.classes, 2).eval()
-    from minibatch.batches import Loader
+    from minibatch.batches import BatchLoader
 
-    with Loader(graph, [5, 5], 64, threads=1) as loader:
+    with BatchLoader(graph, [5, 5], 64, threads=1) as loader:
         batch = next(loader.epoch(graph.train))
     layers = batch.hops[::-1]
     with torch.no_grad():

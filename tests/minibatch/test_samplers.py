@@ -5,7 +5,7 @@ import torch
 
 from kernels import catalog
 from minibatch import synthetic
-from minibatch.batches import SEEDS_A_BATCH, Loader, batch_seed, most_nodes, padded_to
+from minibatch.batches import SEEDS_A_BATCH, BatchLoader, batch_seed, most_nodes, pad_to
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
 from minibatch.resident import Sampler
@@ -28,7 +28,7 @@ def edges(batch) -> list[torch.Tensor]:
 
 
 def test_batches_hold_the_seeds_their_labels_and_features_in_order(graph):
-    with Loader(graph, FANOUTS, BATCH, threads=2) as loader:
+    with BatchLoader(graph, FANOUTS, BATCH, threads=2) as loader:
         served = []
         for batch in loader.epoch(graph.train):
             seeds = batch.nodes[: len(batch.y)].long()
@@ -42,7 +42,7 @@ def test_batches_hold_the_seeds_their_labels_and_features_in_order(graph):
 
 def test_every_row_has_min_of_degree_and_fanout_of_its_own_neighbours(graph):
     degree = graph.rowptr[1:] - graph.rowptr[:-1]
-    with Loader(graph, FANOUTS, BATCH, threads=1) as loader:
+    with BatchLoader(graph, FANOUTS, BATCH, threads=1) as loader:
         for batch in loader.epoch(graph.train[: 2 * BATCH]):
             for hop, fanout in zip(batch.hops, FANOUTS, strict=True):
                 rows = batch.nodes[: len(hop)].long()
@@ -56,10 +56,10 @@ def test_every_row_has_min_of_degree_and_fanout_of_its_own_neighbours(graph):
 def test_the_loader_and_the_kernels_sample_the_same(graph, seed):
     # The same random numbers, the same order of numbering: one can stand in for the other, bit for bit.
     sampler = Sampler(graph, Kernels("cpu"), FANOUTS, BATCH, fused=False)
-    with Loader(graph, FANOUTS, BATCH, threads=2, seed=seed) as loader:
+    with BatchLoader(graph, FANOUTS, BATCH, threads=2, seed=seed) as loader:
         for number, batch in enumerate(loader.epoch(graph.train, 4)):
             draws = torch.arange(3) + batch_seed(seed, 4) + number * SEEDS_A_BATCH
-            other = sampler.exact(padded_to(graph.train[number * BATCH :][:BATCH], BATCH), draws)
+            other = sampler.exact(pad_to(graph.train[number * BATCH :][:BATCH], BATCH), draws)
             assert torch.equal(other.heads[-1], batch.nodes)
             assert all(torch.equal(a, b) for a, b in zip(other.local, batch.hops, strict=True))
 
@@ -67,7 +67,7 @@ def test_the_loader_and_the_kernels_sample_the_same(graph, seed):
 def test_the_number_of_threads_changes_nothing(graph):
     kept = []
     for threads in (1, 3):
-        with Loader(graph, FANOUTS, BATCH, threads=threads, seed=9) as loader:
+        with BatchLoader(graph, FANOUTS, BATCH, threads=threads, seed=9) as loader:
             kept.append([[pairs.clone() for pairs in edges(batch)] for batch in loader.epoch(graph.train)])
     for one, other in zip(*kept, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
@@ -75,7 +75,7 @@ def test_the_number_of_threads_changes_nothing(graph):
 
 def test_epochs_and_seeds_sample_other_neighbours(graph):
     def first(seed: int, epoch: int) -> torch.Tensor:
-        with Loader(graph, FANOUTS, BATCH, threads=1, seed=seed) as loader:
+        with BatchLoader(graph, FANOUTS, BATCH, threads=1, seed=seed) as loader:
             batches = loader.epoch(graph.train, epoch)  # held: once it is gone the batch's memory is used again
             return edges(next(batches))[1].clone()
 
@@ -100,7 +100,7 @@ def test_the_loader_keeps_the_properties_of_the_kernel(graph):
             rowptr, call["col"][:count].contiguous(), torch.zeros(3000, 1, dtype=torch.float16),
             torch.zeros(3000, dtype=torch.int64), *[torch.arange(3)] * 3, classes=1,
         )  # fmt: skip
-        with Loader(made, [7], 3000, threads=1, seed=0) as loader:
+        with BatchLoader(made, [7], 3000, threads=1, seed=0) as loader:
             # The seed of hop 0 of batch 0 is set through the epoch's: the loader counts from there.
             epoch = loader.epoch(call["frontier"].long(), int(call["seed"]) - batch_seed(0, 0))
             batch = _with_seed(loader, epoch, int(call["seed"]))
@@ -119,7 +119,7 @@ def _with_seed(loader, epoch, seed):
 
 
 def test_an_epoch_that_is_left_midway_harms_no_other(graph):
-    with Loader(graph, FANOUTS, BATCH, threads=2) as loader:
+    with BatchLoader(graph, FANOUTS, BATCH, threads=2) as loader:
         for wanted in (1, 3):
             for number, _ in enumerate(loader.epoch(graph.train)):
                 if number == wanted:
@@ -128,7 +128,7 @@ def test_an_epoch_that_is_left_midway_harms_no_other(graph):
 
 
 def test_a_closed_loader_says_so(graph):
-    loader = Loader(graph, FANOUTS, BATCH, threads=2)
+    loader = BatchLoader(graph, FANOUTS, BATCH, threads=2)
     loader.close()
     loader.close()
     with pytest.raises(ValueError, match="closed"):
@@ -138,7 +138,7 @@ def test_a_closed_loader_says_so(graph):
 @pytest.mark.parametrize("fanouts", [[], [5, 0], [-1], [2] * 9])
 def test_fanouts_that_are_none_are_refused(graph, fanouts):
     with pytest.raises(GraphError, match="fanouts must be at least 1|at most 8 hops"):
-        Loader(graph, fanouts, BATCH)
+        BatchLoader(graph, fanouts, BATCH)
 
 
 def test_the_most_nodes_are_bounded_by_the_graph():

@@ -14,7 +14,7 @@ import torch
 
 from kernels import catalog
 from minibatch import commands, models, ranks, synthetic, training
-from minibatch.batches import Loader
+from minibatch.batches import BatchLoader
 from minibatch.graphs import GraphError
 from run import main, parse
 from tests import forked
@@ -158,7 +158,7 @@ def test_other_models_take_features_as_a_gpu_has_them(kind):
     graph = synthetic.generate("tiny", seed=1)
     torch.manual_seed(0)
     model = models.make(kind, graph.features.shape[1], 32, graph.classes, 2, dropout=0.0)
-    with Loader(graph, [5, 5], 128, threads=1) as loader:
+    with BatchLoader(graph, [5, 5], 128, threads=1) as loader:
         batches = loader.epoch(graph.train[:128])
         batch = next(batches)
         layers = batch.hops[::-1]
@@ -176,13 +176,13 @@ def test_other_models_learn_and_infer_from_all_neighbours(kind, monkeypatch):
     torch.manual_seed(0)
     model = models.make(kind, graph.features.shape[1], 32, graph.classes, 2, dropout=0.0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    with Loader(graph, [5, 5], 128, threads=1) as loader:
+    with BatchLoader(graph, [5, 5], 128, threads=1) as loader:
         for number in range(3):
             training.train_epoch(model, optimizer, loader, training.order(graph, 0, number), number, "cpu")
-        assert training.sampled_accuracy(model, loader, graph.valid, "cpu") > 0.5
+        assert training.measure_sampled_accuracy(model, loader, graph.valid, "cpu") > 0.5
     widest = int((graph.rowptr[1:] - graph.rowptr[:-1]).max())
-    with Loader(graph, [widest] * 2, 64, threads=1) as loader:
-        sampled = training.sampled_accuracy(model, loader, graph.test[:64], "cpu")
+    with BatchLoader(graph, [widest] * 2, 64, threads=1) as loader:
+        sampled = training.measure_sampled_accuracy(model, loader, graph.test[:64], "cpu")
     monkeypatch.setattr(training, "FULL_BYTES", 4_000_000)  # in pieces
     assert training.full_accuracy(model, graph, graph.test[:64]) == pytest.approx(sampled, abs=1e-6)
 

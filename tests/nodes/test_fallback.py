@@ -183,7 +183,7 @@ def test_a_winner_that_loses_at_uneven_rows_takes_the_sources_own_launch_there(e
     assert "static void scale_uneven(const float* x" in text and "twice" in text
     assert {workload.axes["columns"] for workload, _ in cases} == {1025, 1026}
     assert evaluator.verify(evaluator.build(candidate)).passed
-    again = evaluator.contend(evaluator.build(candidate), {"baseline": winner}, cases)
+    again = evaluator.compare_briefly(evaluator.build(candidate), {"baseline": winner}, cases)
     assert all(timing.speedup.median > 2 for timing in again.timings), "the winner waits there, and nothing waits now"
 
 
@@ -191,14 +191,14 @@ def test_a_winner_that_loses_at_uneven_rows_takes_the_sources_own_launch_there(e
 
 
 class Paper(PaperEvaluator):
-    """One whose contests at longer rows end as they are told to."""
+    """One whose comparisons at longer rows end as they are told to."""
 
     again: Any = None
 
-    def contend(self, build: Any, rivals: dict[str, str], cases: Any = ()) -> Quick:
+    def compare_briefly(self, build: Any, rivals: dict[str, str], cases: Any = ()) -> Quick:
         if isinstance(self.again, Exception):
             raise self.again
-        return self.again if self.again is not None else super().contend(build, rivals, cases)
+        return self.again if self.again is not None else super().compare_briefly(build, rivals, cases)
 
 
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, again: Any = None, **of: Any) -> dict:

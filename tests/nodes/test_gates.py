@@ -18,7 +18,7 @@ from harness.judge.search import Tuned
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
 from harness.store import Store
 from kernels.spec import Size, Spec, Tensor, Workload
-from nodes.approve import edited_plan
+from nodes.approve import edit_plan
 from nodes.compile import compile
 from nodes.contest import contest, most_promising
 from nodes.measure import measure
@@ -229,7 +229,7 @@ def timed(time_us: float, incumbent_us: float | None) -> Verdict:
 
 
 def test_an_incumbent_is_shown_with_its_times_of_the_last_contest() -> None:
-    """Its own may be of a busy minute: 3.6x stayed on show where every later contest had measured 11.9x."""
+    """Its own may be of a busy minute: 3.6x stayed on show where every later comparison had measured 11.9x."""
     update = chosen([draft("a", timed(40, 25)), draft("b", timed(30, 20))], source="9" * 64, width=2)
     seen = update["incumbent"]
     assert seen.candidate == "0" * 64 and seen.verdict.timings[0].time_us == 100, "its verdict is what it was"
@@ -250,7 +250,7 @@ def test_a_rejected_candidate_leaves_its_evidence() -> None:
     assert one.evidence == {"compiler": {"most spills": "16"}} and other.evidence == {} and not one.accepted
 
 
-# --- contest -------------------------------------------------------------------------------------------------------
+# --- comparison -------------------------------------------------------------------------------------------------------
 
 BEST = "i" * 64
 
@@ -562,8 +562,8 @@ def test_money_of_unknown_price_makes_the_sum_unknown() -> None:
 
 def test_an_edited_plan_keeps_its_name() -> None:
     before = Plan(id="p", title="t", steps=("s",), base="b" * 64)
-    assert edited_plan(before, "new\n\n one \ntwo\n") == before.model_copy(
+    assert edit_plan(before, "new\n\n one \ntwo\n") == before.model_copy(
         update={"title": "new", "steps": ("one", "two")}
     )
     with pytest.raises(ValueError, match="at least one step"):
-        edited_plan(before, "only a title")
+        edit_plan(before, "only a title")

@@ -112,10 +112,10 @@ def test_a_run_recalls_its_family_on_its_device_and_not_itself_and_keeps_it(tmp_
     for number, one in enumerate(others):
         store.put(memory.namespace(one.device, one.family), str(number), one.model_dump(mode="json"))
     key = memory.recall(store, state(), SPEC, own)
-    assert memory.recalled(key, own) == (others[0],)
+    assert memory.recall_lessons(key, own) == (others[0],)
     store.delete(memory.namespace("cpu", "elementwise"), "0")
-    assert memory.recalled(key, own) == (others[0],)  # a resumed run plans with the same words
-    assert memory.recalled("", own) == ()
+    assert memory.recall_lessons(key, own) == (others[0],)  # a resumed run plans with the same words
+    assert memory.recall_lessons("", own) == ()
 
 
 def test_what_is_no_lesson_is_left_out(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_is_no_lesson_is_left_out(tmp_path: Path) -> None:
     for number, value in enumerate([*wrong, good]):
         store.put(memory.namespace("cpu", "elementwise"), str(number), value)
     key = memory.recall(store, state(), SPEC, Store(tmp_path))
-    assert memory.recalled(key, Store(tmp_path)) == (told(),)
+    assert memory.recall_lessons(key, Store(tmp_path)) == (told(),)
     assert all(read(value) is None for value in wrong)
 
 

@@ -48,9 +48,9 @@ def test_a_short_contest_knows_what_the_operations_need(bench: Workbench, monkey
     """Bytes alone said "12 % of light" of a product that was at four fifths of the tensor cores' rate."""
     monkeypatch.setattr(roofs, "compute_us", lambda _rig, _workload, fastest_us: 10 * fastest_us)
     mine = bench.do(CompileArguments(source=bench.store.get(bench.baseline) + "\n// a product\n"), "").candidate
-    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved)
+    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved_bytes)
     rivals = {"baseline": bench.baseline}
-    (timing,) = bench.evaluator.contend(bench.evaluator.build(mine), rivals, [(small, "hot")]).timings
+    (timing,) = bench.evaluator.compare_briefly(bench.evaluator.build(mine), rivals, [(small, "hot")]).timings
     assert timing.compute_us == timing.bound_us == 10 * min(timing.time_us, timing.baseline_us)
 
 
@@ -61,7 +61,7 @@ def test_a_source_from_its_first_words_to_submission(bench: Workbench) -> None:
     mine = compiled.candidate
     checked = bench.do(CheckArguments(), mine)
     assert checked.outcome is Outcome.PASSED and "the largest error is" in checked.text
-    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved)
+    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved_bytes)
     timed = bench.do(TimeArguments(candidate=mine[:12], workloads=(small.label,), caches=("hot",)), "")
     assert timed.gain is not None and small.label in timed.text and "unofficial" in timed.text
     profiled = bench.do(ProfileArguments(), mine)
@@ -71,7 +71,7 @@ def test_a_source_from_its_first_words_to_submission(bench: Workbench) -> None:
     assert "+// mine" in bench.do(ReadArguments(what="difference", name=mine[:12], to="baseline"), "").text
     submitted = bench.do(SubmitArguments(notes="a comment"), mine)
     assert submitted.submitted and submitted.candidate == mine
-    assert not bench.store.kept("samples", "none", type(checked))  # a short contest keeps nothing
+    assert not bench.store.find_record("samples", "none", type(checked))  # a short comparison keeps nothing
 
 
 def test_what_the_compiler_says_stays_data(bench: Workbench) -> None:
@@ -112,7 +112,7 @@ def test_samples_of_a_pair_add_up_and_the_ledger_knows_both(bench: Workbench) ->
     text = bench.store.get(bench.baseline)
     one = bench.do(CompileArguments(source=f"{text}\n// one\n", note=f"the first\n{SHOUT}"), "").candidate
     two = bench.do(CompileArguments(source=f"{text}\n// two\n", note="the second"), one).candidate
-    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved)
+    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved_bytes)
     asked = TimeArguments(candidate=one, against=two, workloads=(small.label,), caches=("hot",))
     first, other_way = bench.do(asked, one), bench.do(asked.model_copy(update={"candidate": two, "against": one}), one)
     assert f"x [{two[:12]}] [low, high]" in first.text and f"x [{one[:12]}] [low, high]" in other_way.text
@@ -144,7 +144,7 @@ def test_time_goes_on_for_seconds_and_over_all_workloads(bench: Workbench, monke
         asked.append((len(cases), seconds))
         return Quick(reason="the clocks do not agree, and other processes took 60% of the CPU")
 
-    monkeypatch.setattr(bench.evaluator, "contend", contend)
+    monkeypatch.setattr(bench.evaluator, "compare_briefly", contend)
     found = bench.do(TimeArguments(workloads=("all",), seconds=20), bench.baseline)
     cases = [(w, c) for w in bench.evaluator.suite() if w.timed for c in bench.evaluator.caches(w)]
     assert asked == [(len(cases), 20.0)]

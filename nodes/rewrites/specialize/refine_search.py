@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.judge.tunables import Tunable, reopened, tunables
+from harness.judge.tunables import Tunable, reopen, tunables
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Source
 
@@ -30,7 +30,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         found = {t.name: choices for t in tunables(source.text) if (choices := _around(t)) != t.choices}
     except ValueError:
         return None
-    return reopened(source.text, found) if found else None
+    return reopen(source.text, found) if found else None
 
 
 def _around(tunable: Tunable) -> tuple[int, ...]:

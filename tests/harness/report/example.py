@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from harness.records import Comparison, DeviceFacts, Interval, Outcome
-from harness.report.html import Exchange
+from harness.report.html import ExchangeView
 from harness.report.result import AttemptRow, FindingRow, Light, PlanRow, Result, SpentRow, Versions, WorkloadRow
 from harness.store import digest
 
@@ -211,7 +211,7 @@ RESULT = Result(
     finished=datetime(2026, 11, 21, 2, 17, tzinfo=UTC),
 )  # fmt: skip
 TRANSCRIPT = (
-    Exchange(
+    ExchangeView(
         "planner",
         "round 1",
         "You plan one change to a CUDA kernel …",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.report.html import Exchange
+from harness.report.html import ExchangeView
 from harness.report.result import Result
 from tests.harness.report.example import BASELINE, RESULT
 
@@ -40,7 +40,7 @@ def hostile_result() -> Result:
 
 
 HOSTILE_SOURCE = BASELINE + f"// {PAYLOAD}\n/* {PAYLOAD}\n"
-HOSTILE_TRANSCRIPT = (Exchange(PAYLOAD, PAYLOAD, PAYLOAD, PAYLOAD, PAYLOAD),)
+HOSTILE_TRANSCRIPT = (ExchangeView(PAYLOAD, PAYLOAD, PAYLOAD, PAYLOAD, PAYLOAD),)
 
 
 def dangerous(text: str) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from harness.records import Interval
-from harness.report.campaign_page import Line, Page, render
+from harness.report.campaign_page import CampaignPage, Line, render
 from harness.report.fast_p import Solved
 
 
-def page(words: tuple[str, ...], judged: int, total: int) -> Page:
+def page(words: tuple[str, ...], judged: int, total: int) -> CampaignPage:
     lines = [
         Line(
             id=f"l1-00{at}", state="done", outcome="PASSED", reason="", link="", seconds=1.0, stop_reason="rounds",
@@ -17,7 +17,7 @@ def page(words: tuple[str, ...], judged: int, total: int) -> Page:
         )
         for at in range(judged)
     ]  # fmt: skip
-    return Page(
+    return CampaignPage(
         name="kb", suite="kb", device="cuda", words=words, commit="", started=datetime(2026, 1, 1, tzinfo=UTC),
         total=total, lines=tuple(lines),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.report.console import Console as InertConsole
-from harness.report.inert import inert, inert_streams, one_line
+from harness.report.inert import escape_controls, escape_streams, one_line
 from tests.harness.report.hostile import PAYLOAD, dangerous
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -19,26 +19,26 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 @given(st.text())
 def test_nothing_dangerous_is_left_and_everything_encodes(text):
-    for made in (inert(text), one_line(text)):
+    for made in (escape_controls(text), one_line(text)):
         assert not dangerous(made)
         made.encode()
 
 
 @given(st.text(st.characters(categories=("L", "N", "P", "S"), exclude_characters="\ufffd"), max_size=150))
 def test_ordinary_text_stays_as_it_is(text):
-    assert inert(text) == text
+    assert escape_controls(text) == text
 
 
 def test_an_escape_stays_visible():
-    assert inert("\x1b[31m") == "␛[31m"
+    assert escape_controls("\x1b[31m") == "␛[31m"
 
 
 def test_lone_surrogates_can_be_printed():
-    assert inert("a\ud800b") == "a\N{REPLACEMENT CHARACTER}b"
+    assert escape_controls("a\ud800b") == "a\N{REPLACEMENT CHARACTER}b"
 
 
 def test_long_text_is_cut_with_a_note():
-    assert inert("x" * 50, 10) == "x" * 10 + " … [40 more characters]"
+    assert escape_controls("x" * 50, 10) == "x" * 10 + " … [40 more characters]"
     assert len(one_line("word " * 10_000, 40)) <= 40
 
 
@@ -70,7 +70,7 @@ def inert_console(out):
 
 
 def test_what_is_printed_to_a_wrapped_stream_is_inert(capsys):
-    with inert_streams():
+    with escape_streams():
         print(PAYLOAD)
         print(PAYLOAD, file=sys.stderr)
         InertConsole(force_terminal=True, color_system="standard").print("seen", style="bold")

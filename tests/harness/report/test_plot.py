@@ -44,7 +44,7 @@ def test_a_histogram_counts_every_sample() -> None:
 
 
 def test_the_roof_holds_files_and_bounds() -> None:
-    points = [plot.Point(1 << n, 2.0 * n, PAYLOAD, 3 << n) for n in range(10, 20)]
+    points = [plot.RooflinePoint(1 << n, 2.0 * n, PAYLOAD, 3 << n) for n in range(10, 20)]
     for width in (380, 860):
         files = [("base", "base", points), ("best", "best", points[:3]), (PAYLOAD, "ink", points[:1])]
         page = drawn(plot.roof(files, points, 4000.0, PAYLOAD, width))
@@ -61,7 +61,7 @@ def test_a_roofline_has_both_roofs_and_every_file_below_them() -> None:
     )  # fmt: skip
     flat = roofline.roofs(facts, ["bfloat16", "float32"])
     assert flat == [("vector units, bfloat16, float32", 6e4), ("matrix units, bfloat16", 7e5)]
-    points = [plot.Point(1 << 30, us, PAYLOAD, 3 << 30) for us in (300.0, 900.0)]
+    points = [plot.RooflinePoint(1 << 30, us, PAYLOAD, 3 << 30) for us in (300.0, 900.0)]
     for width in (380, 860):
         page = drawn(
             roofline.roofline([("base", "base", points), ("best", "best", points[:1])], 4000.0, flat, PAYLOAD, width)

@@ -13,7 +13,7 @@ from harness.records import Timing
 from harness.store import digest
 from nodes.policies import answers
 from nodes.policies.prices import Prices
-from nodes.policies.replies import REPLY_CHARS, Unfit, as_file
+from nodes.policies.replies import REPLY_CHARS, UnfitReply, as_file
 from tests.nodes.policies.examples import ODD, OTHER, SOURCE, VISIBLE, for_planner, for_profiler, for_tester, timing
 from tests.nodes.policies.test_chat import A_PLAN, EDIT, EDITED, FINDING, PLANS, SINGLE
 
@@ -38,7 +38,7 @@ WORDS = [
 def test_anything_is_an_answer_or_unfit(name: str, text: str) -> None:
     try:
         READERS[name](text)
-    except Unfit as unfit:
+    except UnfitReply as unfit:
         assert str(unfit)
 
 
@@ -48,7 +48,7 @@ def test_anything_is_an_answer_or_unfit(name: str, text: str) -> None:
     ids=["empty", "braces", "brackets", "deep", "long", "digits"],
 )  # fmt: skip
 def test_sizes_and_depths_are_bounded(name: str, text: str) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(UnfitReply):
         READERS[name](text)
 
 
@@ -89,7 +89,7 @@ def test_a_whole_file(reply: str) -> None:
     ],
 )
 def test_what_a_coder_may_not_answer(reply: str, complaint: str) -> None:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(UnfitReply) as caught:
         answers.code(reply, SOURCE)
     assert complaint in str(caught.value)
 
@@ -140,7 +140,7 @@ def test_json_is_found_behind_prose_and_thoughts() -> None:
     ],
 )  # fmt: skip
 def test_what_no_search_could_take_is_refused(lines: str, complaint: str) -> None:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(UnfitReply) as caught:
         answers.code(FILE.replace("int a;", lines), SOURCE)
     assert complaint in str(caught.value)
     assert answers.code(FILE.replace("int a;", lines + "\nint a;"), lines)[0].endswith("int a;\n"), "the base's own"
@@ -191,13 +191,13 @@ def test_what_was_measured_is_said_without_a_model() -> None:
         return timing(cache=cache).model_copy(update={"workload": workload, "light_us": light_us})
 
     shares = [(1, "cold", 3.0), (2, "cold", 1.0), (1, "hot", 0.5), (3, "hot", 2.0), (4, "hot", 3.5), (5, "hot", 3.6)]
-    found = answers.measured_finding(for_profiler(timings=tuple(of(*share) for share in shares)))
+    found = answers.compute_finding(for_profiler(timings=tuple(of(*share) for share in shares)))
     assert found.summary == "measured figures only; ptxas: add 18 registers, 0 spills"
     assert [label.partition(" columns")[0] for label in found.slow_workloads] == [
         f"float16 rows={rows}" for rows in (1, 2, 3, 4)
     ]
     assert found.light_fraction == pytest.approx(0.458, abs=1e-3) and found.bound == "unknown"
-    assert answers.measured_finding(for_profiler(timings=())).light_fraction is None
+    assert answers.compute_finding(for_profiler(timings=())).light_fraction is None
 
 
 def test_plans_are_named_by_their_content() -> None:
@@ -207,7 +207,7 @@ def test_plans_are_named_by_their_content() -> None:
 
 
 def test_that_there_is_no_plan_needs_a_reason() -> None:
-    with pytest.raises(Unfit, match="give at least one plan, or say in nothing_left why"):
+    with pytest.raises(UnfitReply, match="give at least one plan, or say in nothing_left why"):
         answers.plans(json.dumps({"plans": [], "nothing_left": ""}), for_planner())
     assert answers.plans(json.dumps({"plans": [], "nothing_left": "all was tried"}), for_planner()) == ()
 
@@ -215,7 +215,7 @@ def test_that_there_is_no_plan_needs_a_reason() -> None:
 def test_a_step_that_is_no_rewrite_is_named() -> None:
     steps = ["restrict_pointers", "think_harder"]
     reply = json.dumps({"plans": [{**A_PLAN, "steps": steps}], "nothing_left": ""})
-    with pytest.raises(Unfit, match="steps: 'think_harder' is not the name of a rewrite"):
+    with pytest.raises(UnfitReply, match="steps: 'think_harder' is not the name of a rewrite"):
         answers.plans(reply, for_planner(), steps[:1])
     assert answers.plans(reply, for_planner(), steps)[0].steps == tuple(steps)
 
@@ -232,16 +232,16 @@ def test_a_review_agrees_or_says_why_not() -> None:
     assert answers.review('{"agrees": true, "reason": ""}').agrees
     objection = answers.review('{"agrees": false, "reason": "it was tried"}')
     assert (objection.agrees, objection.reason) == (False, "it was tried")
-    with pytest.raises(Unfit, match="say what is wrong and what would mend it"):
+    with pytest.raises(UnfitReply, match="say what is wrong and what would mend it"):
         answers.review('{"agrees": false, "reason": " "}')
 
 
 def test_a_workload_of_other_axes_is_refused_with_those_that_it_has() -> None:
     request = for_tester()
     proposed = {"axes": [{"axis": "nothing", "size": 3}], "dtype": request.spec.dtypes[0]}
-    with pytest.raises(Unfit, match=f"must be exactly {', '.join(request.spec.axes)}; one has nothing"):
+    with pytest.raises(UnfitReply, match=f"must be exactly {', '.join(request.spec.axes)}; one has nothing"):
         answers.tests(json.dumps({"workloads": [proposed], "values": [], "reasons": ""}), request)
-    with pytest.raises(Unfit, match="one has none"):
+    with pytest.raises(UnfitReply, match="one has none"):
         answers.tests(json.dumps({"workloads": [{**proposed, "axes": []}], "values": [], "reasons": ""}), request)
 
 
@@ -261,7 +261,7 @@ def test_what_a_tester_adds_is_new_and_can_be_drawn() -> None:
     assert [(w.axes, w.timed) for w in found.workloads] == [({"rows": 5, "columns": 9}, False)]
     assert found.values == {"y": ("zeros", "outliers"), "weights": ("uniform",)}  # `large` is there already
     assert answers.tests(reply([known], []), request).values == {}
-    with pytest.raises(Unfit, match=r"'rows' is no floating-point input \(those are x, y, weights\)"):
+    with pytest.raises(UnfitReply, match=r"'rows' is no floating-point input \(those are x, y, weights\)"):
         answers.tests(reply([], [("rows", "zeros")]), request)
 
 
@@ -275,12 +275,12 @@ def test_a_plan_starts_from_the_source_that_it_names() -> None:
     assert starting_at("") == digest(SOURCE)
     assert starting_at(other[:12]) == starting_at(f" {other} ") == starting_at(other[:8]) == other
     for base in (other[:7], "0" * 12):
-        with pytest.raises(Unfit, match=f"base: '{base}' is not the hash of a source that passed"):
+        with pytest.raises(UnfitReply, match=f"base: '{base}' is not the hash of a source that passed"):
             starting_at(base)
 
 
 @pytest.mark.parametrize("draft", [answers.TestsDraft, answers.FindingDraft, answers.PlansDraft, answers.ReviewDraft])
-def test_a_schema_asks_for_every_property_and_no_other(draft: type[answers.Draft]) -> None:
+def test_a_schema_asks_for_every_property_and_no_other(draft: type[answers.ReplyDraft]) -> None:
     """As strict structured outputs want it; a limit is checked when the answer is in."""
     objects = []
 
@@ -300,15 +300,17 @@ def test_a_schema_asks_for_every_property_and_no_other(draft: type[answers.Draft
 def test_an_answer_may_be_as_long_as_it_may_be() -> None:
     longest = FILE + " " * (REPLY_CHARS - len(FILE))
     assert answers.code(longest, SOURCE)[0] == "int a;\n"
-    with pytest.raises(Unfit, match="the answer is longer than"):
+    with pytest.raises(UnfitReply, match="the answer is longer than"):
         answers.code(longest + " ", SOURCE)
 
 
 def test_the_file_of_an_answer_is_taken_out_of_it() -> None:
     assert answers.whole_file(FILE) == "int a;\n"
     assert answers.whole_file(EDIT) == answers.whole_file("no") == ""
-    assert answers.edits_made(EDIT, SOURCE) == EDITED
-    assert answers.edits_made(EDIT, "") == answers.edits_made(FILE, SOURCE) == answers.edits_made(EDIT, "int b;") == ""
+    assert answers.apply_edits(EDIT, SOURCE) == EDITED
+    assert (
+        answers.apply_edits(EDIT, "") == answers.apply_edits(FILE, SOURCE) == answers.apply_edits(EDIT, "int b;") == ""
+    )
 
 
 def test_listed_prices_are_for_their_own_server_only() -> None:

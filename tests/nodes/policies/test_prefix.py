@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graph.conversation import kept_by_servers
-from nodes.policies.prefix import cacheable, shared
+from graph.conversation import describe_prompt_caching
+from nodes.policies.prefix import cacheable, count_shared
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import Usage
 
@@ -26,7 +26,7 @@ def test_what_two_texts_begin_with() -> None:
         ("abc", "abcd", 3),
         ("xbc", "abc", 0),
     ):
-        assert shared(one, other) == shared(other, one) == length
+        assert count_shared(one, other) == count_shared(other, one) == length
 
 
 def test_the_longest_beginning_of_an_earlier_request_to_that_model_counts(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_the_longest_beginning_of_an_earlier_request_to_that_model_counts(tmp_pa
     assert cacheable([first, other])[0] == one + len("user: ")
     assert cacheable([first, elsewhere])[0] == 0
     transcript = Transcript(tmp_path / "transcript.jsonl")
-    assert kept_by_servers(transcript.path) == ""
+    assert describe_prompt_caching(transcript.path) == ""
     transcript.append(first)
     transcript.append(exchange(5, "s" * 100, "one", cached=900))
-    assert kept_by_servers(transcript.path) == (
+    assert describe_prompt_caching(transcript.path) == (
         "50% of what the prompts say began an earlier one in the same words, so a server can keep it; "
         "of 2,000 tokens sent, the server says, 900 were kept"
     )

@@ -16,12 +16,12 @@ from harness.judge.tunables import tunables
 from harness.records import DeviceFacts, Interval, Roof
 from harness.store import digest
 from kernels import catalog
-from nodes.ledger import Trial
+from nodes.ledger import LedgerEntry
 from nodes.policies import render as rendering
 from nodes.policies.model import ModelPolicy
 from nodes.policies.render import PROMPTS, data, prototypes, render
 from nodes.policies.transcript import Exchange, Message, Question, Reply
-from nodes.policies.trim import LIMIT_CHARS, trimmed
+from nodes.policies.trim import LIMIT_CHARS, trim
 from nodes.roles import Attempt, CoderRequest, Standing, TurnRequest, Version
 from tests.nodes.policies.examples import (
     ATTEMPTS,
@@ -265,7 +265,7 @@ def test_planner_and_coder_of_a_round_read_the_same_up_to_their_parts() -> None:
 
 
 def test_the_ledger_and_where_the_run_stands_are_in_each_request() -> None:
-    tried = Trial(
+    tried = LedgerEntry(
         candidate="ab" * 32, note="wider </data> loads", outcome="PASSED", checked=True, resources={"k": "registers=40"}
     )
     standing = Standing(
@@ -424,18 +424,18 @@ GCC = """\
 
 
 def test_compilers_words_are_trimmed_to_the_errors() -> None:
-    assert trimmed(NVCC) == (
+    assert trim(NVCC) == (
         'candidate.cu(12): error: identifier "vec" is undefined\n      vec = 1;\n      ^\n'
         "  (the same error 1 more times)\n"
         'candidate.cu(20): error: expected a ";"\n      }\n      ^'
     )
-    assert trimmed(GCC).startswith("candidate.cpp:7:5: error: 'y' was not declared") and "warning" not in trimmed(GCC)
+    assert trim(GCC).startswith("candidate.cpp:7:5: error: 'y' was not declared") and "warning" not in trim(GCC)
     linker = "/usr/bin/ld: /tmp/x.o: in function `f':\nx.cpp:(.text+0x5): undefined reference to `missing'"
-    assert trimmed(linker) == "x.cpp:(.text+0x5): undefined reference to `missing'"
+    assert trim(linker) == "x.cpp:(.text+0x5): undefined reference to `missing'"
 
 
 def test_trimming_keeps_a_checkers_words_and_a_limit() -> None:
     words = "ordinary on float16 rows=3: error 7.1 times the tolerance at [1, 3]: 0.5 instead of 0.25"
-    assert trimmed(words) == words
-    assert len(trimmed("\n".join(f"a.cu({n}): error: problem {n} {'x' * 900}" for n in range(500)))) <= LIMIT_CHARS
-    assert len(trimmed("z" * 100_000)) <= LIMIT_CHARS
+    assert trim(words) == words
+    assert len(trim("\n".join(f"a.cu({n}): error: problem {n} {'x' * 900}" for n in range(500)))) <= LIMIT_CHARS
+    assert len(trim("z" * 100_000)) <= LIMIT_CHARS

@@ -13,7 +13,7 @@ import pytest
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels import catalog as kernels
-from nodes.policies.rules import RulesPolicy, _Proposal, _Search, _texts, applied_step
+from nodes.policies.rules import RulesPolicy, _Proposal, _Search, _texts, apply_step
 from nodes.rewrites.registry import Facts
 from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest, Version
 
@@ -144,7 +144,7 @@ def test_a_step_is_credited_with_what_it_added_to_its_base() -> None:
     found = _Search(run.request())
     assert sum(found.gains[step] for step in bundle.steps) > math.log(1.5)
     for step in ("refine_search", "fast_math"):
-        assert found._measured(run.attempts[-1]) == 0.0
+        assert found._measure(run.attempts[-1]) == 0.0
         if step not in bundle.steps:
             assert found.gains[step] <= max(found.prior(step), 0.0)
 
@@ -268,8 +268,8 @@ def test_a_source_that_a_rewrite_broke_is_none(monkeypatch: pytest.MonkeyPatch) 
         rewrite = type("Rewrite", (), {"forms": (name,), "__call__": lambda _self, _source, _facts, text=text: text})
         monkeypatch.setattr("nodes.policies.rules.catalog", lambda name=name, rewrite=rewrite: {name: rewrite()})
         facts = Facts(spec=KERNEL.spec, device=H200)
-        assert applied_step(name, texts["sound"], facts) == (text if name == "other" else None)
-        assert applied_step(name, texts["strange"], facts) == text
+        assert apply_step(name, texts["sound"], facts) == (text if name == "other" else None)
+        assert apply_step(name, texts["strange"], facts) == text
 
 
 def test_the_bundle_less_each_step_and_each_two_is_thought_of() -> None:
@@ -292,7 +292,7 @@ def test_all_pairs_of_forms_that_promise_something_are_planned_in_their_turn(mon
     promise = {"a": 90.0, "b": 80.0, "c": 85.0}
     pairs = [(name, _Proposal(run.root, (f"multiversion {name}",), gain)) for name, gain in promise.items()]
     monkeypatch.setattr(_Search, "_two_forms", lambda _self: iter(pairs))
-    found = itertools.islice(_Search(run.request()).ranked(), 3)
+    found = itertools.islice(_Search(run.request()).rank(), 3)
     assert [one.steps for one in found] == [("multiversion a",), ("multiversion c",), ("multiversion b",)]
 
 

@@ -12,7 +12,7 @@ from nodes.policies import turns
 from nodes.roles import ToolCall, Turn
 from nodes.workbench import shown
 from nodes.workbench.arguments import SOURCE_CHARS, CheckArguments
-from nodes.workbench.bench import Found, Workbench
+from nodes.workbench.bench import ToolResult, Workbench
 from tests.nodes.policies.examples import CPU
 
 
@@ -21,12 +21,12 @@ def test_an_answer_of_megabytes_does_not_stay_in_the_conversation() -> None:
     turn = Turn(
         name="n", text="y" * 900_000, calls=(ToolCall(id="c", name="compile", arguments=huge),), results=("no",)
     )
-    before, _ = turns.said((), (turn,))
+    before, _ = turns.split_messages((), (turn,))
     assert len(before[0].content) < 130_000 and len(before[0].calls[0].arguments) < 200
     assert "3900" in json.loads(before[0].calls[0].arguments)["left_out"]
     whole = json.dumps({"source": "x" * SOURCE_CHARS})
     fits = turn.model_copy(update={"text": "short", "calls": (ToolCall(id="c", name="compile", arguments=whole),)})
-    (message,) = turns.said((), (fits,))[0]
+    (message,) = turns.split_messages((), (fits,))[0]
     assert (message.content, message.calls[0].arguments) == ("short", whole)
 
 
@@ -38,7 +38,7 @@ def test_arguments_that_were_cut_off_are_called_so() -> None:
 
 def test_the_compilers_own_headers_are_not_the_candidates_warnings() -> None:
     log = "/usr/lib/gcc/x86_64-linux-gnu/12/include/avx512fintrin.h:9: warning: 'y' is used\ncandidate.cpp:3:1: warning: mine"
-    said = shown.built(Build(candidate="ab" * 32, backend="cpu", ok=True, log=log), CPU)
+    said = shown.describe_build(Build(candidate="ab" * 32, backend="cpu", ok=True, log=log), CPU)
     assert "mine" in said and "avx512fintrin" not in said
 
 
@@ -47,12 +47,12 @@ def test_who_waits_for_anothers_tool_is_not_charged_for_it() -> None:
     bench = Workbench.__new__(Workbench)
     Workbench.__init__(bench, SimpleNamespace(), SimpleNamespace(), None, baseline="b", incumbent="b")  # type: ignore[arg-type]
 
-    def check(asked: CheckArguments, _last: str) -> Found:
+    def check(asked: CheckArguments, _last: str) -> ToolResult:
         with bench._device:
             if asked.candidate == "first":
                 at_work.set()
                 go_on.wait(10)
-        return Found(text="")
+        return ToolResult(text="")
 
     bench.check = check  # type: ignore[method-assign]
     first = threading.Thread(target=lambda: bench.check(CheckArguments(candidate="first"), ""))

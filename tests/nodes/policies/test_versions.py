@@ -9,7 +9,7 @@ import pytest
 from harness.judge.bands import Measure
 from harness.records import Interval
 from kernels.spec import Size, Spec, Tensor, Workload
-from nodes.policies.versions import Point, measured, proposed
+from nodes.policies.versions import MeasuredPoint, collect_points, propose
 from nodes.roles import Attempt, Plan
 
 DTYPES = ("float16", "float32")
@@ -30,12 +30,12 @@ MARGIN = 0.01
 ONES = (1.0,) * 6
 
 
-def points(speedups: dict[str, tuple[float, ...]], noise: float = 0.001) -> dict[str, list[Point]]:
-    return {name: [Point(math.log(value), noise**2) for value in each] for name, each in speedups.items()}
+def points(speedups: dict[str, tuple[float, ...]], noise: float = 0.001) -> dict[str, list[MeasuredPoint]]:
+    return {name: [MeasuredPoint(math.log(value), noise**2) for value in each] for name, each in speedups.items()}
 
 
 def best(speedups: dict[str, tuple[float, ...]], incumbent: float):
-    found = proposed(SPEC, WORKLOADS, points({"root": ONES} | speedups), incumbent, MARGIN)
+    found = propose(SPEC, WORKLOADS, points({"root": ONES} | speedups), incumbent, MARGIN)
     assert [one[2] for one in found] == sorted((one[2] for one in found), reverse=True)
     return found[0] if found else None
 
@@ -71,7 +71,7 @@ def test_a_size_within_one_data_type() -> None:
 def test_of_conditions_that_say_the_same_of_what_was_measured_the_narrowest_is_taken() -> None:
     """The largest workload is the only one of its data type: by size, large ones of other types would lose, too."""
     few = (*WORKLOADS[:2], WORKLOADS[5])
-    ((base, version, _),) = proposed(SPEC, few, points({"root": (1, 1, 1), "a": (2, 2, 0.97)}), 1.0, MARGIN)
+    ((base, version, _),) = propose(SPEC, few, points({"root": (1, 1, 1), "a": (2, 2, 0.97)}), 1.0, MARGIN)
     assert (base, version.candidate) == ("a", "root")
     assert version.dtypes == ("float32",) and version.measure is None
 
@@ -91,7 +91,7 @@ def test_what_promises_nothing_is_not_proposed(speedups: dict[str, tuple[float, 
 
 
 def test_without_timings_there_is_nothing_to_propose() -> None:
-    assert proposed(SPEC, (), {"root": [], "a": []}, 1.0, MARGIN) == []
+    assert propose(SPEC, (), {"root": [], "a": []}, 1.0, MARGIN) == []
 
 
 def test_thresholds_lie_between_measured_sizes_and_may_move_to_the_next_gap() -> None:
@@ -105,8 +105,8 @@ def test_thresholds_lie_between_measured_sizes_and_may_move_to_the_next_gap() ->
 
 def test_what_noise_could_have_made_is_not_proposed() -> None:
     speedups = {"root": ONES, "a": (2, 2, 1.8, 2, 2, 1.8), "b": (1.8, 1.8, 2, 1.8, 1.8, 2)}
-    assert proposed(SPEC, WORKLOADS, points(speedups, 0.01), 1.9, MARGIN)
-    assert not proposed(SPEC, WORKLOADS, points(speedups, 0.1), 1.9, MARGIN)
+    assert propose(SPEC, WORKLOADS, points(speedups, 0.01), 1.9, MARGIN)
+    assert not propose(SPEC, WORKLOADS, points(speedups, 0.1), 1.9, MARGIN)
 
 
 def test_a_source_is_as_fast_as_the_incumbent_that_ran_beside_it_says() -> None:
@@ -125,7 +125,7 @@ def test_a_source_is_as_fast_as_the_incumbent_that_ran_beside_it_says() -> None:
         attempt("c", "nobody", 1.0, 1.0, speedup=1.0),
         attempt("d", "a", 1.0, speedup=1.0),  # of another suite
     ]
-    found = measured("root", 2, attempts)
+    found = collect_points("root", 2, attempts)
     assert {name: [math.exp(point.log) for point in each] for name, each in found.items()} == {
         "root": [1, 1], "a": pytest.approx([2, 3]), "b": pytest.approx([1, 3]),
     }  # fmt: skip

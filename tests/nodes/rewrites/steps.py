@@ -13,7 +13,7 @@ import pytest
 
 from harness.records import DeviceFacts
 from kernels.spec import Spec, Tensor, Workload
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.fuzz.trial import Bench, of_text
@@ -36,7 +36,7 @@ FACTS = Facts(spec=SPEC, device=H200)
 
 def after(text: str, *steps: str, facts: Facts = FACTS) -> str:
     for step in " ".join(steps).split():
-        changed = applied_step(step, text, facts)
+        changed = apply_step(step, text, facts)
         assert changed is not None, f"{step} does not apply"
         text = changed
     return text
@@ -44,12 +44,12 @@ def after(text: str, *steps: str, facts: Facts = FACTS) -> str:
 
 def where_they_apply(text: str, *steps: str, facts: Facts = FACTS) -> str:
     for step in " ".join(steps).split():
-        text = applied_step(step, text, facts) or text
+        text = apply_step(step, text, facts) or text
     return text
 
 
 def refused(text: str, step: str) -> bool:
-    return applied_step(step, text, FACTS) is None
+    return apply_step(step, text, FACTS) is None
 
 
 def stays(step: str, text: str, old: str, new: str, times: int = 1) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from tests.nodes.rewrites.steps import FACTS, body
 
 ROW = """\
@@ -35,7 +35,7 @@ extern "C" void run(const float* x, const float* w, float* y, float* z, int* q, 
 
 
 def applied(text: str) -> str | None:
-    return applied_step("block_per_row", text, FACTS)
+    return apply_step("block_per_row", text, FACTS)
 
 
 def test_a_thread_a_row_becomes_a_block_a_row() -> None:

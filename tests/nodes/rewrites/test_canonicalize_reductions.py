@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites.prelude import text_of
 from tests.nodes.rewrites.steps import FACTS, INPUTS, after, refused, same, stays, where_they_apply
 from tests.nodes.rewrites.test_cuda_rewrites import TREE
@@ -213,7 +213,7 @@ def test_every_form_computes_the_same() -> None:
 def reduced(reduction: str, helpers: str = FASTER_TRANSFORMER, width: str = "256") -> str:
     """The kernel behind canonicalize_reductions alone, "" where that refuses."""
     return (
-        applied_step(
+        apply_step(
             "canonicalize_reductions", source(reduction, helpers).replace("rows, 256,", f"rows, {width},"), FACTS
         )
         or ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.judge.tunables import tunables
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites.steps import FACTS, H200, ROOT, SPEC, after, refused, stays, where_they_apply
@@ -200,7 +200,7 @@ def test_dependent_launch_needs_hopper_and_leaves_open_when_the_next_grid_is_set
     new = after(ROWS, "programmatic_dependent_launch")
     assert {tunable.name: tunable.choices for tunable in tunables(new)} == {"TRIGGER_WHEN": (0, 1, 2)}
     ampere = Facts(spec=SPEC, device=H200.model_copy(update={"architecture": "sm_80"}))
-    assert applied_step("programmatic_dependent_launch", ROWS, ampere) is None
+    assert apply_step("programmatic_dependent_launch", ROWS, ampere) is None
 
 
 def test_every_rewrite_is_complete_and_deterministic() -> None:

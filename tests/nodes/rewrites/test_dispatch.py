@@ -13,7 +13,7 @@ from harness.judge.tunables import tunables
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
-from nodes.policies.rules import RulesPolicy, applied_step
+from nodes.policies.rules import RulesPolicy, apply_step
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
 from nodes.rewrites.syntax.source import Unsupported
@@ -111,9 +111,9 @@ def test_what_came_back_by_size_is_not_planned_again() -> None:
     kernel = catalog.load("silu_and_mul")
     root = kernel.baseline("cuda", "extracted")[1].read_text()
     facts = Facts(spec=kernel.spec, device=H200)
-    packed = applied_step("vectorize", root, facts)
+    packed = apply_step("vectorize", root, facts)
     assert packed is not None
-    spread = applied_step("grid_stride", packed, facts)
+    spread = apply_step("grid_stride", packed, facts)
     assert spread is not None
     numbers = tunables(spread)
     first, last = ({t.name: t.choices[end] for t in numbers} for end in (0, -1))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.steps import FACTS, ROOT, after, refused
 
@@ -46,13 +46,13 @@ def test_other_loops_stay(old: str, new: str) -> None:
     assert old in SOURCE
     loop = SOURCE.index("  for (int i = threadIdx.x")
     head, tail = SOURCE[:loop], SOURCE[loop:]
-    changed = applied_step("double_buffering", head + tail.replace(old, new, 1), FACTS)
+    changed = apply_step("double_buffering", head + tail.replace(old, new, 1), FACTS)
     assert changed is None or "v_ahead_2" not in changed
 
 
 def test_it_takes_ampere() -> None:
     turing = FACTS.model_copy(update={"device": FACTS.device.model_copy(update={"architecture": "sm_75"})})
-    assert applied_step("double_buffering", SOURCE, turing) is None and turing.compute_capability == 75
+    assert apply_step("double_buffering", SOURCE, turing) is None and turing.compute_capability == 75
 
 
 @pytest.mark.parametrize("lost", ["", "__pipeline_wait_prior(1);", "turn ^ 1"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.judge.tunables import bake, tunables
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import ordered
 from tests.nodes.rewrites.steps import FACTS, ROOT, after, check, refused, stays
 
@@ -129,7 +129,7 @@ def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Pa
         after(start, *prepared, "programmatic_dependent_launch", "neighbouring_rows_per_block"),
     )
     for step in steps:
-        early = applied_step(step, early, FACTS) or early
+        early = apply_step(step, early, FACTS) or early
     assert "cudaGridDependencySynchronize" in kernel(early)
     for text in (early, late):
         idle = kernel(text)[: kernel(text).index("return;")]

@@ -12,7 +12,7 @@ import torch
 
 from harness.judge.tunables import bake
 from kernels import catalog
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.reductions.online import Online, recurrence
@@ -310,12 +310,12 @@ def test_a_wider_block_is_tried_where_rows_are_few_and_long() -> None:
     spec = catalog.load(str(ROOT / "tests/inputs/cross_entropy")).spec
     text = (ROOT / "tests/inputs/cross_entropy/baseline.plain.cu").read_text()
     facts = Facts(spec=spec, device=FACTS.device)
-    assert applied_step("tune_block_size", text, facts) is None
+    assert apply_step("tune_block_size", text, facts) is None
     text = after(text, "online_reduction", "vectorize", "vectorize_online_reduction")
-    wide = applied_step("tune_block_size", text, facts)
+    wide = apply_step("tune_block_size", text, facts)
     assert wide is not None and "#define BLOCK_THREADS 256  // tune: 64 128 256 512 1024" in wide
     short = spec.model_copy(update={"workloads": tuple(w for w in spec.workloads if w.axes["rows"] > 1000)})
-    narrow = applied_step("tune_block_size", text, Facts(spec=short, device=FACTS.device))
+    narrow = apply_step("tune_block_size", text, Facts(spec=short, device=FACTS.device))
     assert narrow is not None and "// tune: 64 128 256 512\n" in narrow
 
 

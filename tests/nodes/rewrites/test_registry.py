@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rewrite_inputs import Input, inputs
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts, catalog, ordered, registry
 from nodes.rewrites.syntax.source import Source
 
@@ -60,9 +60,9 @@ def test_one_pass_of_forms_is_all_there_is(one: Input) -> None:
     facts, text = Facts(spec=one.spec, device=one.device), one.text
     forms = [rewrite.name for rewrite in ordered(one.device.device) if rewrite.normalizes]
     for form in forms:
-        text = applied_step(form, text, facts) or text
-    assert [form for form in forms if applied_step(form, text, facts) is not None] == []
+        text = apply_step(form, text, facts) or text
+    assert [form for form in forms if apply_step(form, text, facts) is not None] == []
     for step in (rewrite.name for rewrite in ordered(one.device.device)):
-        new = applied_step(step, text, facts)
+        new = apply_step(step, text, facts)
         assert new is None or not Source(new, one.device.device).root.has_error, step
-        assert new is None or applied_step(step, new, facts) is None, f"{step} applies twice"
+        assert new is None or apply_step(step, new, facts) is None, f"{step} applies twice"

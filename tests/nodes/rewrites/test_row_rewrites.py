@@ -9,7 +9,7 @@ import pytest
 
 from harness.judge.tunables import bake, tunables
 from kernels import catalog
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts
 from nodes.rewrites import catalog as rewrites
 from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, flat, refused, slow, stays, where_they_apply
@@ -163,7 +163,7 @@ def test_a_cluster_that_takes_row_after_row_waits_until_its_parts_are_read() -> 
 def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:
     text = after(NORMALISE, "canonicalize_reductions")
     ampere = FACTS.model_copy(update={"device": FACTS.device.model_copy(update={"architecture": "sm_80"})})
-    assert applied_step("cluster_split", text, ampere) is None and not refused(text, "cluster_split")
+    assert apply_step("cluster_split", text, ampere) is None and not refused(text, "cluster_split")
     assert refused(text.replace("float v = 0.0f;", "float v = 0.0f; if (n == 0) return;"), "cluster_split")
 
 

@@ -11,7 +11,7 @@ import torch
 
 from kernels import catalog as kernels
 from kernels.spec import Spec, Tensor, Workload
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts, ordered
 from nodes.rewrites.memory.vectorize_unaligned_rows import has_ragged_rows
 from nodes.rewrites.specialize.uneven import row_axis
@@ -69,7 +69,7 @@ extern "C" void run(const __half* x, __half* y, long n, cudaStream_t stream) {
 
 def ragged(text: str, facts: Facts = RAGGED) -> str:
     """Packs of uneven rows, "" where they stay."""
-    return applied_step("vectorize_unaligned_rows", text, facts) or ""
+    return apply_step("vectorize_unaligned_rows", text, facts) or ""
 
 
 def always(text: str) -> str:

@@ -25,7 +25,7 @@ import torch
 from harness import device
 from harness.records import DeviceFacts
 from kernels.spec import Size, Spec, Tensor, Workload
-from nodes.policies.rules import applied_step
+from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate import emulation
 
@@ -163,7 +163,7 @@ def rewritten(program: Program, steps: Sequence[str]) -> Verdict:
         try:
             with _limited():
                 for step in steps:
-                    text = applied_step(step, text, facts) or text
+                    text = apply_step(step, text, facts) or text
         except DoesNotEnd:
             return Verdict("does not end", text, f"{step} after {MOST_SECONDS} s")
         except RuntimeWarning as error:
