@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from graph.commands.opened import asker, choose_display, close, notify_on_end, open_service
-from graph.commands.options import CHANGES, UNSAID, Command, Working, answered_by
+from graph.commands.options import CHANGES, UNSAID, Command, Working, policy_changes
 from harness.options import Option, command_line, list_given
 from nodes.options import RunOptions
 
@@ -34,7 +34,7 @@ class ForkCommand(Working, Command):
         why = f"forked from {self.run} at checkpoint {checkpoint}"
         changes = (
             list_given(self.changes)
-            | answered_by(self.policy, self.model)
+            | policy_changes(self.policy, self.model)
             | {
                 "run_id": name,
                 "why": (*origin.settings.why, why),

@@ -83,7 +83,7 @@ CHANGES = ("rounds", "width", "seconds", "tokens", "money_usd")
 """What of a run's options may change while it goes on."""
 
 
-def answered_by(policy: str | None, model: str) -> dict[str, Any]:
+def policy_changes(policy: str | None, model: str) -> dict[str, Any]:
     """The settings that change where one policy, one model or both answer for all roles from here on."""
     changes: dict[str, Any] = {"policy": dict.fromkeys(ROLES, policy)} if policy else {}
     return changes | ({"models": dict.fromkeys(ROLES, model)} if model else {})

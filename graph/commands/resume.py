@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from graph.commands.opened import asker, choose_display, close, notify_on_end, open_service
-from graph.commands.options import CHANGES, Command, Working, answered_by
+from graph.commands.options import CHANGES, Command, Working, policy_changes
 from graph.request import PlaceOptions
 from harness.options import Option, list_given
 from nodes.options import RunOptions
@@ -33,7 +33,7 @@ class ResumeCommand(Working, Command):
 
         begun = RunFolder.find(self.runs_dir, self.run)
         answer = from_option(self.answer) if self.answer is not None else None
-        changes = list_given(self.changes) | answered_by(self.policy, self.model)
+        changes = list_given(self.changes) | policy_changes(self.policy, self.model)
         if "place" in self.model_fields_set:
             changes["engine"] = self.place.choice()
         change = (lambda settings: settings.with_changes(**changes)) if changes else None

@@ -121,4 +121,4 @@ def open_engine(choice: EngineChoice, wanted: str, say: Say = lambda _text: None
             f"--engine {choice.name} needs what is not installed: {sys.executable} -m pip install -e '.[cluster]' "
             "-c constraints.txt"
         ) from None
-    return module.opened(choice, wanted, say, every)
+    return module.open_engine(choice, wanted, say, every)

@@ -28,10 +28,10 @@ def load_native(namespace):
         command = [os.environ.get("CXX", "g++"), *CPP_FLAGS]
     if HOSTS[device]:
         try:
-            return Native(built(command, source + HOSTS[device], ".cu" if on_gpu else ".cpp"), device)
+            return NativeFunctions(built(command, source + HOSTS[device], ".cu" if on_gpu else ".cpp"), device)
         except subprocess.CalledProcessError:
             print("forward stays in Python: its native host cannot be built here")
-    return Native(built(command, source, ".cu" if on_gpu else ".cpp"), device)
+    return NativeFunctions(built(command, source, ".cu" if on_gpu else ".cpp"), device)
 
 def built(command, source, suffix):
     name = hashlib.sha256(" ".join([*command, source]).encode()).hexdigest()[:24]

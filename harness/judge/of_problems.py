@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.checks.correctness import compute_expected, distributions, draw_inputs
 from harness.device import synchronize
 from harness.judge import shares
-from harness.judge.session import VERSION, mapped_bench
+from harness.judge.session import VERSION, map_buffers
 from harness.problems import degenerate as degeneracy
 from harness.problems.pytorch import Problem
 from harness.processes.worker import WorkerFailure
@@ -157,7 +157,7 @@ def kernels_of_calls(
 
 def _kernels_of_a_call(session: EvaluationSession, build: Build, workload: Workload, warm: bool) -> dict[str, float]:
     worker = session.pool.get(build)
-    bench = mapped_bench(session, worker, workload, 1)
+    bench = map_buffers(session, worker, workload, 1)
     case = session.cases.get(workload, distributions(session.spec, {})[0], {})
     bench.write(0, case.inputs)
     synchronize(session.device)

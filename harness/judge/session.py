@@ -207,7 +207,7 @@ class EvaluationSession:
 
         def call(worker: Worker, label: str) -> None:
             workload = by_label[label]
-            bench = mapped_bench(self, worker, workload, 1)
+            bench = map_buffers(self, worker, workload, 1)
             values = distributions(spec, {})[0]
             inputs = draw_inputs(spec, workload, values, self.extra_values, self.device)
             bench.write(0, inputs)
@@ -522,7 +522,7 @@ class SpeedOfLight(Frozen):
     microseconds: float = Field(gt=0)
 
 
-def mapped_bench(
+def map_buffers(
     session: EvaluationSession, worker: Worker, workload: Workload, slots: int, *, spec: Spec | None = None, **how: Any
 ) -> GuardedBuffers:
     """Argument sets of the workload in the arena, which the worker has mapped; `spec`: where it is not the session's; `how`:

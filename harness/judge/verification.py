@@ -34,7 +34,7 @@ from harness.checks.crossings import crossings
 from harness.device import synchronize
 from harness.judge import of_problems
 from harness.judge.pool import is_python_side
-from harness.judge.session import SMALL_BYTES, EvaluationSession, MissingTool, mapped_bench
+from harness.judge.session import SMALL_BYTES, EvaluationSession, MissingTool, map_buffers
 from harness.problems.degenerate import holes
 from harness.problems.pytorch import Problem, is_model
 from harness.processes.fork_server import PythonWorker
@@ -194,7 +194,7 @@ def checks(
 
     `model`: it is a problem's own, and what a slow call takes is kept.
     """
-    bench = mapped_bench(session, worker, workload, session.slots(workload), wide=True)
+    bench = map_buffers(session, worker, workload, session.slots(workload), wide=True)
     known = distributions(session.spec, session.extra_values)
     small = session.moved_bytes(workload) <= SMALL_BYTES
     chosen = known if small or len(known) <= 2 else [known[0], random.choice(known[1:])]
@@ -215,7 +215,7 @@ def checks(
         and session.kernel.description.state
     ):
         yield from _in_a_row(session, worker, workload, chosen[0])
-        bench = mapped_bench(session, worker, workload, session.slots(workload), wide=True)
+        bench = map_buffers(session, worker, workload, session.slots(workload), wide=True)
     if everything and small and not model:
         yield from _many(session, worker, bench, cases)
         yield from _memory(session, worker, workload, cases[0])  # the last: it lays the arena out anew
@@ -223,7 +223,7 @@ def checks(
 
 def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
     """Of a module with state: calls that go on from what the one before has left, each judged from there."""
-    bench = mapped_bench(session, worker, workload, IN_A_ROW)
+    bench = map_buffers(session, worker, workload, IN_A_ROW)
     given = [draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)]
     for slot, inputs in enumerate(given):
         bench.write(slot, inputs)
@@ -330,7 +330,7 @@ def _tried_with_other_scalars(
     made: list[Check] = []
     try:
         worker = session.pool.get(build)
-        bench = mapped_bench(session, worker, case.workload, 1, spec=kernel.spec)
+        bench = map_buffers(session, worker, case.workload, 1, spec=kernel.spec)
         for check in _call(session, worker, bench, [case]):
             if not check.passed:
                 raise WorkerFailure(*failure(check))
@@ -351,7 +351,7 @@ def _beside_another(
     workload = min(workloads, key=session.moved_bytes)
     case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
     worker, made, seed = session.pool.get(build), [], 1 + secrets.randbits(30)
-    bench = mapped_bench(session, worker, workload, 1)
+    bench = map_buffers(session, worker, workload, 1)
     with problem.another_instance(seed):
         right = compute_expected(problem, workload, case.inputs, case.name)
         other = Case(workload, f"{case.name}, a second module", case.inputs, right)
@@ -370,7 +370,7 @@ def _has_integers(session: EvaluationSession, workload: Workload) -> bool:
 
 def _memory(session: EvaluationSession, worker: Worker, workload: Workload, case: Case) -> Iterator[Check]:
     """Tensors that begin behind an alignment; on a CPU between pages without access, too; at last values that are no numbers."""
-    bench = mapped_bench(session, worker, workload, 1, wide=True, shift=_shift(session))
+    bench = map_buffers(session, worker, workload, 1, wide=True, shift=_shift(session))
     yield from _call(session, worker, bench, [replace(case, name=f"{case.name}, tensors that begin anywhere")])
     if session.device == "cpu" and not isinstance(worker, PythonWorker):
         yield from _fenced(session, worker, bench, case)
@@ -395,7 +395,7 @@ def _hands_on(session: EvaluationSession, build: Build, workload: Workload, name
     if own.ok and own.candidate != build.candidate:
         case = session.cases.special(name, workload, session.extra_values)
         worker = session.pool.get(own)
-        bench = mapped_bench(session, worker, workload, 1, wide=True, shift=_shift(session))
+        bench = map_buffers(session, worker, workload, 1, wide=True, shift=_shift(session))
         try:
             right = case is None or all(check.passed for check in _call(session, worker, bench, [case]))
         except WorkerFailure:
@@ -486,7 +486,7 @@ def checks_of_an_old_process(
     known = distributions(session.spec, session.extra_values)
     for workload in workloads:
         if session.moved_bytes(workload) <= SMALL_BYTES:
-            bench = mapped_bench(session, worker, workload, 1)
+            bench = map_buffers(session, worker, workload, 1)
             for values in random.sample(known, min(OF_AN_OLD_PROCESS, len(known))):
                 case = make_case(session.kernel, workload, values, session.extra_values, session.device)
                 for check in _call(session, worker, bench, [case]):
@@ -562,7 +562,7 @@ def draws(session: EvaluationSession, build: Build, baseline: Build, count: int)
             try:
                 session.compile_ahead(one, [workload])
                 worker = session.pool.get(one)
-                bench = mapped_bench(session, worker, workload, 1)
+                bench = map_buffers(session, worker, workload, 1)
                 made = list(_call(session, worker, bench, [case]))
             except WorkerFailure as fault:
                 if which:
@@ -606,7 +606,7 @@ def _launch(session: EvaluationSession, build: Build, baseline: Build, workload:
     )
     for one in (build, baseline):
         worker = session.pool.get(one)
-        bench = mapped_bench(session, worker, workload, 1)
+        bench = map_buffers(session, worker, workload, 1)
         bench.write(0, case.inputs)
         synchronize(session.device)
         layout = bench.layout

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.checks.correctness import distributions
-from harness.judge.session import EvaluationSession, mapped_bench
+from harness.judge.session import EvaluationSession, map_buffers
 from harness.processes.worker import WorkerFailure
 from harness.records import Build
 from harness.timing.sampling import read_seconds
@@ -59,7 +59,7 @@ class CodeShares(Frozen):
 def watch(session: EvaluationSession, build: Build, workload: Workload) -> CodeShares:
     """What its threads run in calls of that workload; nothing where the kernel does not say. Raises WorkerFailure."""
     worker = session.pool.get(build)
-    bench = mapped_bench(session, worker, workload, 1)
+    bench = map_buffers(session, worker, workload, 1)
     case = session.cases.get(workload, distributions(session.spec, {})[0], {})
     bench.write(0, case.inputs)
     calls = [bench.layout.arguments(bench.buffers, 0)]

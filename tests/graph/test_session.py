@@ -77,7 +77,7 @@ def test_settings_of_a_checkpoint_from_before_they_had_groups_come_back_in_them(
     assert found.budget == Limits(tokens=50, role_tokens={"coder": 3}, fallback="none")
     assert found.chat == Chat(models={"coder": "m"}, effort={"coder": "low"}, prices="/p")
     assert serde.loads_typed(serde.dumps_typed(found)) == found
-    assert found.changed(rounds=9, width=2) == found.model_copy(
+    assert found.with_changes(rounds=9, width=2) == found.model_copy(
         update={"stop": StopRule(rounds=9, patience=2), "width": 2}
     )
 

@@ -13,7 +13,7 @@ import pytest
 from harness import backends
 from harness.device import facts
 from harness.evaluate import Evaluator
-from harness.judge.verification import mapped_bench
+from harness.judge.verification import map_buffers
 from harness.records import Outcome, Verdict
 from harness.store import Store
 from kernels import catalog
@@ -113,7 +113,7 @@ def test_what_a_call_takes_the_host_is_told_by_native_and_python_workers_alike(e
     workload = evaluator.suite()[0]
     for text in (FUNCTION, native):
         worker = evaluator.pool.start(evaluator.build(evaluator.store.put(text)))
-        bench = mapped_bench(evaluator, worker, workload, 1)
+        bench = map_buffers(evaluator, worker, workload, 1)
         message = {"op": "host", "dtype": workload.dtype, "shapes": bench.layout.shapes(), "repeat": 3}
         message["calls"] = [bench.layout.arguments(bench.buffers, 0)]
         assert 0 < worker.request(message)["seconds"] < 60

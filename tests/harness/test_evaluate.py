@@ -104,7 +104,7 @@ def test_baseline_passes_and_is_timed(evaluator, source):
 
 
 def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source, monkeypatch):
-    monkeypatch.setattr("harness.timing.load.Watch.share", lambda _self: 0.6)
+    monkeypatch.setattr("harness.timing.load.LoadWatch.share", lambda _self: 0.6)
     verdict = judged(evaluator, source)
     measured = evaluator.measure(verdict, baseline=verdict.candidate)
     assert "other processes took 60% of this machine's CPU while it was timed" in measured.warnings

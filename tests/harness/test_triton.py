@@ -19,7 +19,7 @@ from harness.evaluate import Evaluator
 from harness.farside import triton_calls
 from harness.farside.triton_calls import CACHE, LATE
 from harness.judge import pool, triton_kernels
-from harness.judge.verification import mapped_bench
+from harness.judge.verification import map_buffers
 from harness.problems.pytorch import open_problem
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Outcome
@@ -192,7 +192,7 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
         if name == "late":
             raise WorkerFailure(Outcome.TIMEOUT, "no answer within 300 s")
         called.append(name)
-        bench = mapped_bench(evaluator, worker, workloads[name], 1)
+        bench = map_buffers(evaluator, worker, workloads[name], 1)
         calls = [bench.layout.arguments(bench.buffers, 0)]
         dtype, shapes = workloads[name].dtype, bench.layout.shapes()
         worker.request({"op": "call", "dtype": dtype, "calls": calls, "shapes": shapes})
@@ -222,7 +222,7 @@ def test_what_a_worker_with_compilers_started_ends_with_it_even_where_it_ended_f
     build = evaluator.build(evaluator.store.put(leaves))
     worker = evaluator.pool.start(build, compilers=True)
     workload = evaluator.suite()[0]
-    bench = mapped_bench(evaluator, worker, workload, 1)
+    bench = map_buffers(evaluator, worker, workload, 1)
     message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.buffers, 0)]}
     with pytest.raises(WorkerFailure, match="exited with code 3"):
         worker.request(message | {"shapes": bench.layout.shapes()})
@@ -241,7 +241,7 @@ def test_what_a_worker_with_compilers_starts_counts(evaluator: Evaluator, monkey
     build = evaluator.build(evaluator.store.put(many))
     worker = evaluator.pool.start(build, compilers=True)
     workload = evaluator.suite()[0]
-    bench = mapped_bench(evaluator, worker, workload, 1)
+    bench = map_buffers(evaluator, worker, workload, 1)
     message = {"op": "call", "dtype": workload.dtype, "calls": [bench.layout.arguments(bench.buffers, 0)]}
     with pytest.raises(WorkerFailure, match="processes and threads, 40 are allowed") as found:
         worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=60.0)

@@ -34,7 +34,7 @@ def test_a_definition_becomes_a_spec_of_its_workloads(made: Callable, tmp_path: 
     path = made(tmp_path)
     assert importers.for_file(path) is (flashinfer_bench if made is flashinfer else sol_execbench)
     problem = importers.for_file(path).read(path)
-    spec = problem.spec(problem.described(description()), "t", most_bytes=1 << 30)
+    spec = problem.spec(problem.check_answer(description()), "t", most_bytes=1 << 30)
     assert spec.name == "gather_norm_d16" and spec.problem and spec.dtypes == ("bfloat16",)
     assert spec.axes == (("n",) if made is flashinfer else ("n", "twice"))
     inputs = {tensor.name: tensor for tensor in spec.inputs}
@@ -50,7 +50,7 @@ def test_a_definition_becomes_a_spec_of_its_workloads(made: Callable, tmp_path: 
 def test_its_module_draws_each_workloads_inputs(made: Callable, tmp_path: Path):
     """Our own definition, so it may be executed here; those of others are in the box only."""
     problem = importers.for_file(path := made(tmp_path)).read(path)
-    spec = problem.spec(problem.described(description()), "t", most_bytes=1 << 30)
+    spec = problem.spec(problem.check_answer(description()), "t", most_bytes=1 << 30)
     for workload in spec.workloads:
         module = types.ModuleType("module")
         exec(problem.module_at(workload), module.__dict__)
@@ -136,9 +136,9 @@ FAULTS = [
     (spoilt("axes", "\x1b[2J", to={"type": "no"}), r"field axes\.\?\[2J"),
     (spoilt("inputs", "X", "values", to="index:N"), "input X cannot be drawn from 'index:N'"),
     (spoilt("inputs", "X", "values", to="magic"), "'magic' is no distribution"),
-    (spoilt("workload", "uuid", to="\x1b[2J"), "line 1: Trace: field uuid"),
-    (spoilt("workload", "axes", "N", to=-1), "line 1: Trace: field axes.N"),
-    (spoilt("workload", "axes", "N", to=2**70), "line 1: Trace: field axes.N"),
+    (spoilt("workload", "uuid", to="\x1b[2J"), "line 1: WorkloadTrace: field uuid"),
+    (spoilt("workload", "axes", "N", to=-1), "line 1: WorkloadTrace: field axes.N"),
+    (spoilt("workload", "axes", "N", to=2**70), "line 1: WorkloadTrace: field axes.N"),
     (spoilt("workload", "axes", to={}), "workload n12 gives no size of N"),
     (spoilt("workload", "inputs", "ids", "path", to="/etc/passwd"), "must be a path below the data set's folder"),
     (spoilt("workload", "inputs", "ids", "path", to="blob/../../x"), "must be a path below the data set's folder"),
@@ -148,7 +148,7 @@ FAULTS = [
     (spoilt("workload", "inputs", "ids", "tensor_key", to="k"), "holds no tensor 'k'"),
     (spoilt("workload", "inputs", "ids", "path", to="blob/n5.safetensors"), r"ids is int32 \[5\] where input ids is int32 \[12\]"),
     (spoilt("workload", "inputs", "ids", to={"type": "custom"}), "the definition names no custom_inputs_entrypoint"),
-    (spoilt("workload", "inputs", "ids", to={"type": "magic"}), "line 1: Trace: field inputs.ids.type"),
+    (spoilt("workload", "inputs", "ids", to={"type": "magic"}), "line 1: WorkloadTrace: field inputs.ids.type"),
     (spoilt("workload", "inputs", "X", to={"type": "scalar", "value": 1}), "input X is a tensor, and its value is said to be"),
     (spoilt("workload", "inputs", "eps", to=None), "the scalar eps has no value"),
     (spoilt("workload", "inputs", "other", to={"type": "random"}), "gives 'other', which is no input of"),

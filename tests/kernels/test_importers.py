@@ -42,7 +42,7 @@ def test_no_file_is_of_two_formats_and_each_format_reads_its_own(tmp_path: Path)
         assert path in problem.files and compile(problem.module, name, "exec")
         for answer in (None, [], "x", {"unfit": "it is not"}, {"arguments": 1}):
             with pytest.raises(KernelError, match="makes no sense|it is not") as caught:
-                problem.described(answer)
+                problem.check_answer(answer)
             assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 

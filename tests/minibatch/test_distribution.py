@@ -31,10 +31,10 @@ PROGRAM = """
 import sys
 import torch
 from torch_geometric.data import Data
-from astrolabe_minibatch import Loader, NeighborLoader, from_pyg, load
+from astrolabe_minibatch import BatchLoader, NeighborLoader, from_pyg, load
 data = Data(x=torch.randn(30, 3), edge_index=torch.randint(30, (2, 90)), y=torch.arange(30) % 2)
 assert next(iter(NeighborLoader(data, [2, 2], batch_size=4))).batch_size == 4
-with Loader(from_pyg(data), [2, 2], 8) as loader:
+with BatchLoader(from_pyg(data), [2, 2], 8) as loader:
     assert len(list(loader.epoch(torch.arange(30)))) == 4
 from astrolabe_minibatch.minibatch.ops import Kernels
 Kernels("cpu")
