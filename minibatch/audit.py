@@ -79,7 +79,7 @@ def find_violation(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: 
             for hop, (heads, picked) in enumerate(zip(batch.heads, batch.picked, strict=False)):
                 inputs = {"rowptr": graph.rowptr, "col": graph.col, "frontier": heads}
                 sizes = {"nodes": graph.nodes, "fanout": picked.shape[1]}
-                if said := judge.find_violation(inputs, {"picked": picked}, sizes):
+                if said := judge.violated(inputs, {"picked": picked}, sizes):
                     return f"hop {hop + 1}: {said}"
     for (one, first), (other, second) in pairwise(enumerate(epochs)):
         if share := _again(graph, first[:BATCHES], second[:BATCHES]):
@@ -109,7 +109,7 @@ def of_variant(trainer: Trainer) -> str:
     rank 0 also at all of them: together they serve every seed once, and no two draw the same neighbours."""
     graph, fanouts, mine, all_ranks = trainer.graph, trainer.sampler.fanouts, ranks.rank(), ranks.ranks()
 
-    def serve(number: int, share: int, shares: int) -> list[Seen]:
+    def serve(number: int, share: int, shares: int) -> list[AuditedBatch]:
         """The same order each time: the same seeds are in the first batches, and only their neighbours may differ."""
         ids = training.order(graph, 0, 0, share, shares).to(trainer.device)
         return of_trainer(trainer, ids, number * all_ranks + mine)
@@ -129,5 +129,7 @@ def of_variant(trainer: Trainer) -> str:
     return found
 
 
-def _moved(batch: Seen, device: torch.device | str) -> Seen:
-    return Seen(batch.seeds.to(device), [h.to(device) for h in batch.heads], [p.to(device) for p in batch.picked])
+def _moved(batch: AuditedBatch, device: torch.device | str) -> AuditedBatch:
+    return AuditedBatch(
+        batch.seeds.to(device), [h.to(device) for h in batch.heads], [p.to(device) for p in batch.picked]
+    )
