@@ -128,8 +128,8 @@ def start(words: list[str], count: int, checkpoint: Path) -> int:
             children.append(subprocess.Popen([sys.executable, *words], env=env, pass_fds=[theirs]))
         os.close(theirs)
         try:
-            while any(child.poll() is None for child in children):
-                if any(child.returncode for child in children):
+            while None in (codes := [child.poll() for child in children]):
+                if any(codes):
                     time.sleep(GRACE_S)
                     break
                 time.sleep(LOOK_S)

@@ -107,6 +107,16 @@ def test_a_rank_that_is_killed_ends_the_others_with_one_sentence_and_training_go
     assert [epoch["number"] for epoch in trained("--epochs", "1", "--resume", runs=tmp_path)] == [kept + 1]
 
 
+def test_a_rank_that_dies_is_noticed_while_the_first_waits_for_it(tmp_path):
+    """As over NCCL, where the others never return from what they wait in."""
+    program = tmp_path / "rank.py"
+    program.write_text("import os, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 9)\ntime.sleep(100)\n")
+    began = time.monotonic()
+    with pytest.raises(GraphError, match="rank 1 was killed by signal 9, so the others were ended too"):
+        ranks.start([str(program)], 3, tmp_path / "checkpoint.pt")
+    assert time.monotonic() - began < 50
+
+
 def test_a_checkpoint_is_gone_on_with_by_another_rung(tmp_path, trained):
     trained("--rung", "salient", "--epochs", "2", runs=tmp_path)
     epochs = trained("--rung", "gpu-fused", "--resume", "--epochs", "1", runs=tmp_path)
