@@ -195,19 +195,20 @@ class EvaluationSession:
             look=self._look_at_box, ahead=lambda build: self.compile_ahead(build, self.suite()),
         )  # fmt: skip
 
-    def compile_ahead(self, build: Build, workloads: Sequence[Workload]) -> None:
+    def compile_ahead(self, build: Build, workloads: Sequence[Workload], spec: Spec | None = None) -> None:
         """Have what calls of those workloads need compiled before a process that is judged makes them; does nothing on a CPU.
 
-        Inputs are drawn for this alone. Held-out sizes come last, once the candidate has passed the others: what the processes
+        Inputs are drawn for this alone; `spec`: the kernel's with other scalars, for which Triton may compile anew. Held-out sizes come last, once the candidate has passed the others: what the processes
         before leave in the folder, later ones can read. Raises WorkerFailure as `triton_kernels.fill`.
         """
         if self.device != "cuda" or not triton_kernels.is_needed(build):
             return
-        spec, by_label = self.spec, {workload.label: workload for workload in workloads}
+        kind, spec = ", other scalars" if spec else "", spec or self.spec
+        by_label = {f"{workload.label}{kind}": workload for workload in workloads}
 
         def call(worker: Worker, label: str) -> None:
             workload = by_label[label]
-            bench = map_buffers(self, worker, workload, 1)
+            bench = map_buffers(self, worker, workload, 1, spec=spec)
             values = distributions(spec, {})[0]
             inputs = draw_inputs(spec, workload, values, self.extra_values, self.device)
             bench.write(0, inputs)

@@ -266,6 +266,7 @@ def _tried(session: EvaluationSession, build: Build, workload: Workload) -> tupl
     """The first distribution's checks of one workload, and what went wrong in them."""
     made: list[Check] = []
     try:
+        session.compile_ahead(build, (workload,))
         for check in checks(session, session.pool.get(build), workload, everything=False):
             made.append(check)
             if not check.passed:
@@ -329,6 +330,7 @@ def _tried_with_other_scalars(
 ) -> tuple[list[Check], WorkerFailure | None]:
     made: list[Check] = []
     try:
+        session.compile_ahead(build, (case.workload,), kernel.spec)
         worker = session.pool.get(build)
         bench = map_buffers(session, worker, case.workload, 1, spec=kernel.spec)
         for check in _call(session, worker, bench, [case]):
