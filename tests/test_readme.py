@@ -30,10 +30,11 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
     assert done.stdout.startswith("PASSED") and "speedup=" in done.stdout
 
 
-def test_every_command_of_the_readme_is_one() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/skill/SKILL.md"])
+def test_every_command_of_a_page_is_one(page: str) -> None:
     import run as door
 
-    text = (REPOSITORY / "README.md").read_text()
+    text = (REPOSITORY / page).read_text()
     for command in re.findall(r"run\.py ([^|`\n]*?)[`\n]", text):
         words = [word.strip("`,;") for word in command.split() if "=" not in word]
         if words and not words[0].startswith("-"):
@@ -42,3 +43,10 @@ def test_every_command_of_the_readme_is_one() -> None:
         parser = door.parser_of(words[0] if words and words[0] in door.COMMANDS else "run")
         for option in options:
             assert option in parser.format_help(), command
+
+
+def test_the_help_lists_every_command() -> None:
+    import run as door
+
+    shown = door.parser_of("run").format_help()
+    assert [name for name in door.COMMANDS if not re.search(rf"^  [\w, ]*\b{name}\b", shown, re.MULTILINE)] == []
