@@ -38,8 +38,9 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, TemplateError
 
+from nodes.options import ROLES
+
 ROOT = Path(__file__).resolve().parent.parent
-ROLES = ("tester", "profiler", "planner", "coder")
 PAUSED = 75
 MIDWAY_S, MIDWAY_WAIT_S = 0.5, 60.0
 """From an answer on the disk to the kill, in which its tools begin; and how long it may take to get there."""

@@ -21,7 +21,7 @@ from harness.report.inert import one_line
 from harness.report.svg import FONTS, DrawError, element, picture, save, text
 from harness.report.words import duration
 from harness.store import write_atomically
-from nodes.options import ROLES
+from nodes import agents
 
 START, END = "__start__", "__end__"
 MEANING: Mapping[tuple[str, str], str] = {
@@ -100,7 +100,7 @@ def _kind(name: str, metadata: Mapping[str, Any] | None) -> str:
         return "end"
     if metadata and metadata.get("kind") in ("agent", "gate", "person"):
         return str(metadata["kind"])
-    return "agent" if name in ROLES or name.startswith("review") else "person" if name.startswith("approve") else "gate"
+    return "agent" if name in agents.describe_nodes() else "person" if name.startswith("approve") else "gate"
 
 
 def count_edges(path: Iterable[str]) -> dict[tuple[str, str], int]:

@@ -28,19 +28,13 @@ from harness.report.inert import one_line
 from harness.report.result import policy_text
 from harness.report.table import word
 from harness.report.words import count, duration, interval, percent, the_baseline, times
+from nodes import agents
 from nodes.roles import Attempt
 from nodes.state import Incumbent, Settings, Spent, State
 
-NODES = {
-    "tester": "testing: looking for workloads to add",
-    "drafter": "drafting the module as kernels",
+NODES = agents.describe_nodes() | {
     "baseline": "checking and timing the baseline",
-    "profiler": "profiling the incumbent",
-    "planner": "planning",
-    "review_plans": "reviewing the plans",
     "approve_plans": "waiting for a yes",
-    "coder": "writing the candidate",
-    "review_candidates": "reviewing the candidates",
     "approve_candidates": "waiting for a yes",
     "compile": "compiling",
     "verify": "checking against the reference",

@@ -21,23 +21,24 @@ from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
 from graph import routes
-from graph.coding import TURNS, coder
+from nodes.agents.coder import coder
+from nodes.agents.drafter import drafter
+from nodes.agents.planner import planner
+from nodes.agents.profiler import profiler
+from nodes.agents.reviewer import REVISIONS, review_candidates, review_plans
+from nodes.agents.tester import tester
 from nodes.approve import approve_candidates, approve_plans
 from nodes.baseline import baseline
+from nodes.coding import TURNS
 from nodes.compile import compile
 from nodes.contest import contest
 from nodes.context import Context
-from nodes.drafter import drafter
 from nodes.fallback import fallback
 from nodes.held_out import held_out
 from nodes.measure import measure
-from nodes.planner import planner
-from nodes.profiler import profiler
-from nodes.reviewer import REVISIONS, review_candidates, review_plans
 from nodes.select import select
 from nodes.spans import span
 from nodes.state import STATE_VERSION, Settings, Spent, State
-from nodes.tester import tester
 from nodes.tune import tune
 from nodes.verify import verify
 

@@ -5,14 +5,18 @@ Light: `run.py --help` imports it.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from harness.options import Option, Options, whole_path
+from nodes import agents
 
-Role = Literal["tester", "drafter", "profiler", "planner", "coder", "reviewer"]
-ROLES: tuple[Role, ...] = ("tester", "drafter", "profiler", "planner", "coder", "reviewer")
+ROLES = agents.NAMES
+if TYPE_CHECKING:
+    Role = str
+else:
+    Role = Literal[ROLES]
 AGENTS = (
     "agents\n--policy, --model, --tokens, --money, --answer-tokens and --effort also for one role: "
     f"--model-coder ... ({', '.join(ROLES)}); --model-coder A,B: on a plateau the next one writes"

@@ -5,9 +5,11 @@ Requests carry facts only; answers are frozen records, so they can be checkpoint
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from harness.records import Bound, DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
@@ -15,6 +17,9 @@ from nodes.ledger import LedgerEntry
 from nodes.lesson import Lesson
 from nodes.options import Role
 from nodes.rewrites.specialize.version import Version
+
+Asked = TypeVar("Asked", bound="AgentRequest")
+Answer = TypeVar("Answer")
 
 
 class Usage(Frozen):
@@ -72,6 +77,10 @@ class Plan(Frozen):
     """Set where the plan is to put another form beside the base's."""
     spec_doubt: str = ""
     """As in Finding: the planner's."""
+
+
+MOST_ATTEMPTS = 24
+"""The last ones, which a prompt shows."""
 
 
 class Attempt(Frozen):
@@ -151,12 +160,12 @@ class Standing(Frozen):
         return " ".join(said)
 
 
-class TesterRequest(Frozen):
-    __test__: ClassVar[bool] = False  # pytest collects what begins with Test
+class AgentRequest(Frozen, Generic[Answer]):
+    """What an agent is asked; its answer is an `Answer`."""
 
+    role: ClassVar[Role]
     spec: Spec
     device: DeviceFacts
-    baseline_source: str
 
 
 class TesterAnswer(Frozen):
@@ -168,20 +177,11 @@ class TesterAnswer(Frozen):
     reasons: str = ""
 
 
-class DraftRequest(Frozen):
-    """For problems: a PyTorch module is not yet a kernel."""
+class TesterRequest(AgentRequest[TesterAnswer]):
+    role = "tester"
+    __test__: ClassVar[bool] = False  # pytest collects what begins with Test
 
-    spec: Spec
-    device: DeviceFacts
-    problem: str
-    """The problem's text: Model, get_inputs(), get_init_inputs()."""
-    numerics: str = "eager"
-    """eager: rounded where eager torch rounds; fp32: no TF32."""
-    source: str = ""
-    """On a repair: the draft that failed."""
-    failure: str = ""
-    """On a repair: the compiler's or the checker's own words, trimmed."""
-    repair: int = 0
+    baseline_source: str
 
 
 class DraftAnswer(Frozen):
@@ -193,9 +193,23 @@ class DraftAnswer(Frozen):
     """What was rewritten, and the algebra that makes it true; what stays with libraries."""
 
 
-class ProfilerRequest(Frozen):
-    spec: Spec
-    device: DeviceFacts
+class DraftRequest(AgentRequest[DraftAnswer]):
+    """For problems: a PyTorch module is not yet a kernel."""
+
+    role = "drafter"
+    problem: str
+    """The problem's text: Model, get_inputs(), get_init_inputs()."""
+    numerics: str = "eager"
+    """eager: rounded where eager torch rounds; fp32: no TF32."""
+    source: str = ""
+    """On a repair: the draft that failed."""
+    failure: str = ""
+    """On a repair: the compiler's or the checker's own words, trimmed."""
+    repair: int = 0
+
+
+class ProfilerRequest(AgentRequest[Finding]):
+    role = "profiler"
     source: str
     timings: tuple[Timing, ...]
     probes: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -209,9 +223,8 @@ class Objection(Frozen):
     reason: str
 
 
-class PlannerRequest(Frozen):
-    spec: Spec
-    device: DeviceFacts
+class PlannerRequest(AgentRequest[tuple[Plan, ...]]):
+    role = "planner"
     finding: Finding
     incumbent: str
     """Hash of the incumbent's source."""
@@ -236,9 +249,17 @@ class PlannerRequest(Frozen):
     """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 
 
-class CoderRequest(Frozen):
-    spec: Spec
-    device: DeviceFacts
+class CoderAnswer(Frozen):
+    """A whole file, or "" with the reason why there is none."""
+
+    source: str = ""
+    reason: str = ""
+    spec_doubt: str = ""
+    """As in Finding."""
+
+
+class CoderRequest(AgentRequest[CoderAnswer]):
+    role = "coder"
     finding: Finding
     plan: Plan
     source: str
@@ -264,15 +285,6 @@ class CoderRequest(Frozen):
     standing: Standing | None = None
     stale_rounds: int = 0
     """Rounds since the incumbent last changed."""
-
-
-class CoderAnswer(Frozen):
-    """A whole file, or "" with the reason why there is none."""
-
-    source: str = ""
-    reason: str = ""
-    spec_doubt: str = ""
-    """As in Finding."""
 
 
 class ToolCall(Frozen):
@@ -333,9 +345,16 @@ class TurnsEnded(Exception):
         self.oneshot = oneshot
 
 
-class ReviewRequest(Frozen):
-    spec: Spec
-    device: DeviceFacts
+class Review(Frozen):
+    """Whether the plan may be coded, or the candidate be built, checked and timed."""
+
+    agrees: bool
+    reason: str = ""
+    """What is wrong and what would mend it, where it does not agree."""
+
+
+class ReviewRequest(AgentRequest[Review]):
+    role = "reviewer"
     finding: Finding
     plan: Plan
     base: str
@@ -349,28 +368,51 @@ class ReviewRequest(Frozen):
     round: int = 1
 
 
-class Review(Frozen):
-    """Whether the plan may be coded, or the candidate be built, checked and timed."""
-
-    agrees: bool
-    reason: str = ""
-    """What is wrong and what would mend it, where it does not agree."""
-
-
 class Policy(Protocol):
-    """Answers for any role. Methods may block; they must be safe to call from several threads (`--width`)."""
+    """Answers for any role. `answer` may block; it must be safe to call from several threads (`--width`)."""
 
     name: str
 
-    def tester(self, request: TesterRequest) -> TesterAnswer: ...
-    def drafter(self, request: DraftRequest) -> DraftAnswer: ...
-    def profiler(self, request: ProfilerRequest) -> Finding: ...
-    def planner(self, request: PlannerRequest) -> tuple[Plan, ...]: ...
-    def coder(self, request: CoderRequest) -> CoderAnswer: ...
-    def reviewer(self, request: ReviewRequest) -> Review: ...
+    def answer(self, request: AgentRequest[Answer]) -> Answer: ...
     def usage(self) -> dict[Role, Usage]:
         """What this policy object has spent since it was made, by role. Answers that were replayed cost nothing."""
         ...
+
+
+@dataclass(frozen=True)
+class Prompt(Generic[Answer]):
+    """How a model is asked one request, and how its answer is read (nodes/policies/model.py)."""
+
+    step: str
+    """Its name in the transcript; with `facts`, what a replay finds the answer by."""
+    facts: dict[str, str]
+    """What of the request was not measured, beside kernel, device and spec."""
+    variables: dict[str, Any]
+    """Of the template nodes/prompts/<role>.md, beside spec and device."""
+    read: Callable[[str], Answer]
+    """Raises UnfitReply."""
+    form: type[BaseModel] | None = None
+    """What a model answers as JSON; None where it answers a header and code."""
+    base: str = ""
+    """The source that an answer's edits change."""
+    stage: str = ""
+    """Where the single agent is asked by a template of its own (single.md), its part there."""
+    otherwise: str = ""
+    """What becomes of the run without the answer."""
+
+
+@dataclass(frozen=True)
+class Agent(Generic[Asked, Answer]):
+    """A role: what options, policies, budgets, the transcript, the display and the pictures need to know of it."""
+
+    nodes: dict[str, str]
+    """Its nodes in the graph, and what the display says while each works."""
+    without: Callable[[Asked, str], Answer]
+    """The answer where nobody can be asked, or no answer can be used; with the reason."""
+    prompt: Callable[[Asked], Prompt[Answer]] | None = None
+    """None: ModelPolicy has a method of the role's name."""
+    answer_tokens: int = 6_000
+    """Most tokens of one answer of a model, reasoning included; several models allow 16,384. Reserved before each call."""
 
 
 @runtime_checkable

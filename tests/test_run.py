@@ -357,7 +357,7 @@ def test_several_models_are_for_the_coder_only(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     asked = door.parse(["--kernel", "silu_and_mul", "--device", "cpu", "--model", "a,b"])
-    with pytest.raises(RunError, match="several models take turns as --model-coder only: the tester has one"):
+    with pytest.raises(RunError, match="several models take turns as --model-coder only: the drafter has one"):
         choose(asked)
 
 

@@ -5,14 +5,13 @@ Where an answer comes from is here: from the transcript, else from a server, wit
 
 from __future__ import annotations
 
-import functools
 import json
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
+from nodes.agents import load
 from nodes.options import ROLES, Chat, Limits, Role
 from nodes.policies import answers
 from nodes.policies.budget import Budget, BudgetEnded
@@ -20,33 +19,11 @@ from nodes.policies.connection import Connection, Tools, estimate_tokens
 from nodes.policies.model import Agents, ModelPolicy, Say, silent
 from nodes.policies.prices import Prices
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
-from nodes.roles import CoderRequest, Policy, PolicyPaused, Turn, TurnRequest, TurnsEnded, Usage
+from nodes.roles import AgentRequest, Answer, CoderRequest, Policy, PolicyPaused, Turn, TurnRequest, TurnsEnded, Usage
 
-ANSWER_TOKENS: dict[Role, int] = dict.fromkeys(ROLES, 6_000) | {"drafter": 16_000, "planner": 10_000, "coder": 16_000}
-"""Most tokens of one answer, reasoning included; several models allow 16,384. Reserved before each call."""
 SINGLE_TOKENS = 16_000
 PLATEAU = 2
 """Rounds without gain after which another of several models takes the coder's place."""
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _or_fallback(asked: Method) -> Method:
-    """A role's method, answered by the fallback once the budget has ended. Raises PolicyPaused where there is none."""
-
-    @functools.wraps(asked)
-    def method(self: ChatPolicy, request: Any) -> Any:
-        try:
-            return asked(self, request)
-        except BudgetEnded as ended:
-            sentence = str(ended)
-        if self._fallback is None:
-            raise PolicyPaused(f"{sentence}; resume with a larger one, or with --policy rules")
-        self._once_said("budget", f"{sentence}; {self._fallback.name} answers from here on")
-        return getattr(self._fallback, asked.__name__)(request)
-
-    return cast(Method, method)
 
 
 class ChatPolicy(ModelPolicy):
@@ -81,19 +58,23 @@ class ChatPolicy(ModelPolicy):
         ledger = {role: _larger(usage, (spent or {}).get(role)) for role, usage in transcript.usage().items()}
         self._budget = Budget(limits or Limits(), {**(spent or {}), **ledger}, say)
         self._fallback = fallback
-        self._answer_tokens = ANSWER_TOKENS | asked.answer_tokens
+        self._answer_tokens = {role: load(role).answer_tokens for role in ROLES} | asked.answer_tokens
         self._said: set[str] = set()
 
     def usage(self) -> dict[Role, Usage]:
         """What was paid since this object was made; answers from the transcript cost nothing."""
         return self._budget.usage()
 
-    tester = _or_fallback(ModelPolicy.tester)
-    drafter = _or_fallback(ModelPolicy.drafter)
-    profiler = _or_fallback(ModelPolicy.profiler)
-    planner = _or_fallback(ModelPolicy.planner)
-    coder = _or_fallback(ModelPolicy.coder)
-    reviewer = _or_fallback(ModelPolicy.reviewer)
+    def answer(self, request: AgentRequest[Answer]) -> Answer:
+        """By the fallback once the budget has ended. Raises PolicyPaused where there is none."""
+        try:
+            return super().answer(request)
+        except BudgetEnded as ended:
+            sentence = str(ended)
+        if self._fallback is None:
+            raise PolicyPaused(f"{sentence}; resume with a larger one, or with --policy rules")
+        self._once_said("budget", f"{sentence}; {self._fallback.name} answers from here on")
+        return self._fallback.answer(request)
 
     def turn(self, request: TurnRequest) -> Turn | None:
         try:

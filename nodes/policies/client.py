@@ -11,23 +11,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from harness.store import digest
+from nodes import agents
 from nodes.options import Role
 from nodes.policies.model import silent
 from nodes.policies.transcript import Exchange, Message, Question, Reply, Transcript
 from nodes.roles import (
+    AgentRequest,
+    Answer,
     CoderAnswer,
     CoderRequest,
-    DraftAnswer,
-    DraftRequest,
-    Finding,
     Plan,
     PlannerRequest,
     PolicyPaused,
-    ProfilerRequest,
-    Review,
-    ReviewRequest,
-    TesterAnswer,
-    TesterRequest,
     Usage,
 )
 from nodes.workbench.arguments import SubmitArguments
@@ -43,6 +38,10 @@ class ClientPolicy:
 
     def __init__(self, transcript: Transcript, say: Callable[[str, str], None] = silent) -> None:
         self.transcript, self._say = transcript, say
+
+    def answer(self, request: AgentRequest[Answer]) -> Answer:
+        own = getattr(self, request.role, None)
+        return own(request) if own else agents.load(request.role).without(request, "a client plans and codes only")
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         """The submission of this round as its plan; none once the client has finished. Raises PolicyPaused without either."""
@@ -61,18 +60,6 @@ class ClientPolicy:
         if request.repair or kept is None:
             return CoderAnswer(reason="submit another source in the next round")
         return CoderAnswer(source=kept.reply.text)
-
-    def tester(self, request: TesterRequest) -> TesterAnswer:
-        return TesterAnswer(reasons="a client proposes no tests")
-
-    def drafter(self, request: DraftRequest) -> DraftAnswer:
-        return DraftAnswer(reason="a client drafts nothing: give a first candidate with --draft")
-
-    def profiler(self, request: ProfilerRequest) -> Finding:
-        return Finding(bound="unknown", summary="a client judges the figures itself")
-
-    def reviewer(self, request: ReviewRequest) -> Review:
-        return Review(agrees=True)
 
     def usage(self) -> dict[Role, Usage]:
         return {}

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from harness.records import Outcome
 from harness.store import digest
+from nodes import agents
 from nodes.lesson import Lesson, fitting
 from nodes.options import Role
 from nodes.policies import answers, turns
@@ -21,20 +22,16 @@ from nodes.policies.render import render
 from nodes.policies.replies import UnfitReply, without_thinking
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.roles import (
+    MOST_ATTEMPTS,
+    AgentRequest,
     Asking,
     Attempt,
     CoderAnswer,
     CoderRequest,
-    DraftAnswer,
-    DraftRequest,
     Finding,
     Plan,
     PlannerRequest,
     ProfilerRequest,
-    Review,
-    ReviewRequest,
-    TesterAnswer,
-    TesterRequest,
     Turn,
     TurnRequest,
     TurnsEnded,
@@ -42,7 +39,7 @@ from nodes.roles import (
 
 Agents = Literal["four", "single"]
 Say = Callable[[str, str], None]
-Answer = TypeVar("Answer")
+Given = TypeVar("Given")
 
 REASKS = 2
 """How often an answer that does not parse is asked again."""
@@ -98,10 +95,10 @@ class ModelPolicy(ABC):
         role: Role,
         prompt: tuple[Message, ...],
         facts: dict[str, str],
-        read: Callable[[str], Answer],
+        read: Callable[[str], Given],
         draft: type[BaseModel] | None = None,
         base: str = "",
-    ) -> Answer:
+    ) -> Given:
         """Ask until `read` accepts the answer, at most 1 + REASKS times. Raises Unusable."""
         schema = {"title": draft.__name__, "schema": answers.wire_schema(draft)} if draft else None
         wants = json.dumps(schema, sort_keys=True) if schema else "header and code"
@@ -136,48 +133,27 @@ class ModelPolicy(ABC):
             )
         raise Unusable(f"the {role}'s answer could not be used after {1 + REASKS} tries: {problem}")
 
-    def tester(self, request: TesterRequest) -> TesterAnswer:
-        facts = _facts("tests", request) | {"source": digest(request.baseline_source)}
-        prompt = self._render("tester", request, stage="tests", source=request.baseline_source)
-        try:
-            return self._converse(
-                "tester", prompt, facts, lambda text: answers.tests(text, request), answers.TestsDraft
-            )  # fmt: skip
-        except Unusable as unusable:
-            self._say("no answer", f"{unusable}; the suite stays as it is")
-            return TesterAnswer(reasons=f"nothing was added: {unusable}")
+    def answer(self, request: AgentRequest[Given]) -> Given:
+        """By the method of the role's name where there is one, else by its agent's prompt."""
+        own = getattr(self, request.role, None)
+        return own(request) if own else self._ask(request)
 
-    def drafter(self, request: DraftRequest) -> DraftAnswer:
-        facts = _facts(f"draft {request.repair}", request) | {"source": digest(request.source or request.problem)}
-        prompt = self._render(
-            "drafter", request, stage="draft", problem=request.problem, source=request.source, failure=request.failure
-        )
+    def _ask(self, request: AgentRequest[Given]) -> Given:
+        agent = agents.load(request.role)
+        assert agent.prompt is not None, f"{request.role} has neither a prompt nor a method here"
+        asked = agent.prompt(request)
+        variables = asked.variables | ({"stage": asked.stage} if asked.stage else {})
+        prompt = self._render(request.role, request, own=not asked.stage, **variables)
         try:
-            source, notes = self._converse(
-                "drafter", prompt, facts, lambda text: answers.code(text, request.source), base=request.source
-            )
+            facts = _facts(asked.step, request) | asked.facts
+            return self._converse(request.role, prompt, facts, asked.read, asked.form, asked.base)
         except Unusable as unusable:
-            self._say("no answer", str(unusable))
-            return DraftAnswer(reason=str(unusable))
-        return DraftAnswer(source=source, notes=(notes,) if notes else ())
+            self._say("no answer", "; ".join(filter(None, (str(unusable), asked.otherwise))))
+            return agent.without(request, str(unusable))
 
     def profiler(self, request: ProfilerRequest) -> Finding:
-        if self.agents == "single":
-            return answers.compute_finding(
-                request
-            )  # the single agent judges the figures in the same answer as it codes
-        facts = _facts("finding", request) | {"source": digest(request.source), "round": str(request.round or "")}
-        prompt = self._render(
-            "profiler", request, source=request.source, timings=request.timings, probes=request.probes,
-            measured=answers.compute_finding(request),
-        )  # fmt: skip
-        try:
-            return self._converse(
-                "profiler", prompt, facts, lambda text: answers.finding(text, request), answers.FindingDraft
-            )  # fmt: skip
-        except Unusable as unusable:
-            self._say("no answer", f"{unusable}; the finding holds the measured figures only")
-            return answers.compute_finding(request)
+        """The single agent judges the figures in the same answer as it codes."""
+        return answers.compute_finding(request) if self.agents == "single" else self._ask(request)
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         if self.agents == "single":
@@ -350,23 +326,6 @@ class ModelPolicy(ABC):
         """Who of several takes the coder's place, as a fact of the question."""
         return {}
 
-    def reviewer(self, request: ReviewRequest) -> Review:
-        facts = _facts("review candidate" if request.source else "review plan", request) | {
-            "plan": request.plan.id,
-            "title": request.plan.title,
-            "source": digest(request.source or request.base),
-            "round": str(request.round),
-        }
-        prompt = self._render(
-            "reviewer", request, own=True, finding=request.finding, plan=request.plan, base=request.base,
-            source=request.source, tools=request.tools, attempts=request.attempts[-MOST_ATTEMPTS:], ledger=request.ledger,
-        )  # fmt: skip
-        try:
-            return self._converse("reviewer", prompt, facts, answers.review, answers.ReviewDraft)
-        except Unusable as unusable:
-            self._say("no answer", f"{unusable}; {request.plan.title!r} goes on unreviewed")
-            return Review(agrees=True)
-
     def _already_written(self, request: CoderRequest) -> str:
         """The code that came with the single agent's plan; after a kill it is read from the transcript again."""
         with self._lock:
@@ -426,7 +385,6 @@ def _planner_facts(step: str, request: PlannerRequest) -> dict[str, str]:
     }
 
 
-MOST_ATTEMPTS = 24
 FORGOTTEN = 12
 """Attempts are left out so many at a time: a list that loses its first line each round is a new one to a server's cache."""
 MOST_OTHERS = 2

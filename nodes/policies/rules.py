@@ -30,6 +30,8 @@ from nodes.rewrites import Facts, Rewrite, catalog, ordered
 from nodes.rewrites.specialize.multiversion import multiversion
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import (
+    AgentRequest,
+    Answer,
     Attempt,
     CoderAnswer,
     CoderRequest,
@@ -82,6 +84,9 @@ class RulesPolicy:
 
     def usage(self) -> dict[Role, Usage]:
         return {}
+
+    def answer(self, request: AgentRequest[Answer]) -> Answer:
+        return getattr(self, request.role)(request)
 
     def tester(self, request: TesterRequest) -> TesterAnswer:
         """Sizes that rewrites get wrong: one of everything, nothing divisible, a row too long for registers."""

@@ -313,6 +313,9 @@ class Script:
                     file.write(line + "\n")
             self._spent[role] = self._spent.get(role, Usage()).plus(self.PRICE)
 
+    def answer(self, request: roles.AgentRequest[roles.Answer]) -> roles.Answer:
+        return getattr(self, request.role)(request)
+
     def tester(self, request: roles.TesterRequest) -> roles.TesterAnswer:
         self._ask("tester", request)
         return self.tests

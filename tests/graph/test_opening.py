@@ -87,8 +87,8 @@ def test_what_was_asked_of_models_reaches_their_server(tmp_path: Path, monkeypat
         assert (waits.timeout_s, waits.answer_s) == (7, 70) and Retries.of(Chat()) == Retries()
         server.script = [Says(json.dumps(FINDING)), Says(EDIT)]
         policies, _ = answering(made, tmp_path / "t.jsonl", State(), silent)
-        policies["profiler"].profiler(for_profiler())
-        policies["coder"].coder(for_coder())
+        policies["profiler"].answer(for_profiler())
+        policies["coder"].answer(for_coder())
     sent = [(r["body"]["max_completion_tokens"], r["body"]["reasoning_effort"]) for r in server.requests]
     assert sent == [(900, "low"), (5000, "high")]
 

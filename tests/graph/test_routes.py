@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from graph import routes
 from graph.workflow import NODES, build, difference, recursion_limit, signature
 from harness.records import Build, Check, Outcome, Verdict
+from nodes import agents
 from nodes.roles import Plan
 from nodes.state import Draft, Spent, State, Stop
 from tests.graph.doubles import settings
@@ -106,8 +107,8 @@ def test_node_names_are_a_storage_format() -> None:
 
 
 def test_each_node_is_in_the_file_that_design_md_gives_it() -> None:
-    homes = {"approve_plans": "nodes.approve", "approve_candidates": "nodes.approve", "coder": "graph.coding"}
-    homes |= {"review_plans": "nodes.reviewer", "review_candidates": "nodes.reviewer"}
+    homes = {"approve_plans": "nodes.approve", "approve_candidates": "nodes.approve"}
+    homes |= {node: f"nodes.agents.{name}" for name in agents.NAMES for node in agents.load(name).nodes}
     for node in NODES:
         assert node.__module__ == homes.get(node.__name__, f"nodes.{node.__name__}")
 

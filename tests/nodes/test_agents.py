@@ -13,15 +13,16 @@ from harness.store import Store
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Workload
 from nodes import roles
+from nodes.agents.coder import coder
+from nodes.agents.planner import planner
+from nodes.agents.profiler import profiler
+from nodes.agents.tester import tester as node_tester
 from nodes.baseline import baseline as node_baseline
-from nodes.coder import FAILURE_CHARACTERS, coder
 from nodes.context import Context
+from nodes.drafts import FAILURE_CHARACTERS
 from nodes.options import ROLES
-from nodes.planner import planner
-from nodes.profiler import profiler
 from nodes.roles import Attempt, Finding, Plan
 from nodes.state import Draft, Incumbent, Spent, State, Stop
-from nodes.tester import tester as node_tester
 from tests.graph.doubles import BASELINE, FACTS, SPEC, PaperEvaluator, Script, settings
 
 FINDING = Finding(bound="memory", summary="s")
@@ -227,7 +228,7 @@ def test_the_rules_draft_is_built_while_the_tester_asks(tmp_path: Path, monkeypa
         asked.append(problem)
         return roles.DraftAnswer(source="speed 3")
 
-    monkeypatch.setattr("nodes.drafter.draft_by_rules", draft)
+    monkeypatch.setattr("nodes.agents.drafter.draft_by_rules", draft)
     policy = Fixed(tests=roles.TesterAnswer())
     bench = Bench(tmp_path, policy, kernel=str(tmp_path / "problem.py"))
     built: list[str] = []

@@ -21,6 +21,7 @@ from nodes.policies import transcript, wire
 from nodes.policies.chat import ChatPolicy
 from nodes.policies.connection import Connection, Retries
 from nodes.policies.model import silent
+from nodes.policies.rules import RulesPolicy
 from nodes.policies.transcript import Exchange, Transcript, TranscriptDamaged
 from nodes.roles import CoderAnswer, Plan, PolicyPaused, Usage
 from tests.nodes.policies.examples import (
@@ -98,7 +99,7 @@ def test_a_loopback_server_is_never_asked_through_a_proxy(server: ModelServer, t
     for name in ("HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "socks5://127.0.0.1:9" if name == "ALL_PROXY" else "http://127.0.0.1:9")
     server.script = [says(FINDING)]
-    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+    assert policy(server, tmp_path).answer(for_profiler()).bound == "memory"
 
 
 def test_a_proxy_that_does_not_answer_is_named_and_its_password_is_not(
@@ -108,7 +109,7 @@ def test_a_proxy_that_does_not_answer_is_named_and_its_password_is_not(
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     with pytest.raises(PolicyPaused, match=r"through the proxy HTTP_PROXY=http://127\.0\.0\.1:9, cannot be") as raised:
-        policy(server, tmp_path, base_url="http://models.invalid/v1", retries=Retries(attempts=1)).profiler(
+        policy(server, tmp_path, base_url="http://models.invalid/v1", retries=Retries(attempts=1)).answer(
             for_profiler()
         )
     assert "secret" not in str(raised.value)
@@ -130,7 +131,7 @@ def test_a_socks_proxy_without_its_package_is_refused_before_anything_is_asked(
 def test_json_schema_is_the_first_rung(server: ModelServer, tmp_path: Path) -> None:
     server.script = [says(FINDING)]
     chat = policy(server, tmp_path)
-    found = chat.profiler(for_profiler())
+    found = chat.answer(for_profiler())
     assert found.bound == "memory" and found.slow_workloads == (VISIBLE.label,)
     assert found.numbers["load_width_bytes"] == 2 and found.numbers["cold_light_percent"] == 40.0
     sent = server.requests[0]
@@ -146,8 +147,8 @@ def test_ladder_goes_down_and_the_rung_that_worked_is_remembered(server: ModelSe
         Fails(400, "response_format is not supported"), Says(arguments=PLANS), Says(arguments=FINDING),
     ]  # fmt: skip
     chat = policy(server, tmp_path)
-    assert [plan.title for plan in chat.planner(for_planner())] == ["wider loads", "two rows a block"]
-    chat.profiler(for_profiler())
+    assert [plan.title for plan in chat.answer(for_planner())] == ["wider loads", "two rows a block"]
+    chat.answer(for_profiler())
     bodies = [request["body"] for request in server.requests]
     assert "response_format" in bodies[0] and "tools" not in bodies[0]
     assert all("response_format" not in body for body in bodies[1:])
@@ -160,7 +161,7 @@ def test_last_rung_is_text_with_fenced_json(server: ModelServer, tmp_path: Path)
         Says(f"Here it is:\n```json\n{json.dumps(PLANS)}\n```\nGood luck."),
     ]  # fmt: skip
     chat = policy(server, tmp_path)
-    assert len(chat.planner(for_planner())) == 2
+    assert len(chat.answer(for_planner())) == 2
     last = server.requests[-1]["body"]
     assert "tools" not in last and "response_format" not in last
     assert '"nothing_left"' in last["messages"][-1]["content"]
@@ -169,15 +170,15 @@ def test_last_rung_is_text_with_fenced_json(server: ModelServer, tmp_path: Path)
 
 def test_a_server_that_ignores_the_schema_is_asked_one_rung_lower(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Says("I think that it is memory."), Says(arguments=FINDING)]
-    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+    assert policy(server, tmp_path).answer(for_profiler()).bound == "memory"
     assert "tools" in server.requests[1]["body"]
 
 
 def test_a_server_that_knows_only_the_old_name_of_the_limit(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Fails(422, "extra_forbidden: max_completion_tokens"), says(FINDING), Says(EDIT)]
     chat = policy(server, tmp_path, answer_tokens={"coder": 777})
-    assert chat.profiler(for_profiler()).bound == "memory"
-    chat.coder(for_coder())
+    assert chat.answer(for_profiler()).bound == "memory"
+    chat.answer(for_coder())
     first, second, third = [request["body"] for request in server.requests]
     assert "max_completion_tokens" in first and "response_format" in second, "the rung is not to blame"
     assert third["max_tokens"] == 777 and "max_completion_tokens" not in third
@@ -186,9 +187,9 @@ def test_a_server_that_knows_only_the_old_name_of_the_limit(server: ModelServer,
 def test_responses_interface(server: ModelServer, tmp_path: Path) -> None:
     server.script = [says(FINDING), Fails(400, "text.format: unsupported"), Says(arguments=PLANS), Says(EDIT)]
     chat = policy(server, tmp_path, interface="responses")
-    assert chat.profiler(for_profiler()).bound == "memory"
-    assert len(chat.planner(for_planner())) == 2
-    assert chat.coder(for_coder()).source == EDITED
+    assert chat.answer(for_profiler()).bound == "memory"
+    assert len(chat.answer(for_planner())) == 2
+    assert chat.answer(for_coder()).source == EDITED
     assert {request["path"] for request in server.requests} == {"/v1/responses"}
     assert server.requests[0]["body"]["text"]["format"]["type"] == "json_schema"
     assert chat.usage()["coder"].tokens_out == 20
@@ -199,14 +200,14 @@ def test_cut_off_and_refused_answers(server: ModelServer, tmp_path: Path, interf
     said = Said()
     server.script = [Says('{"bound": "mem', finish="length"), says(FINDING), Says(refusal="I will not.")]
     chat = policy(server, tmp_path, interface=interface, say=said)
-    assert chat.profiler(for_profiler()).bound == "memory"
+    assert chat.answer(for_profiler()).bound == "memory"
     assert said.of("asked again") == [
         "profiler: the answer was cut off at the limit of 20 tokens; now with 2 times the limit"
     ]
     first, second = (request["body"] for request in server.requests[:2])
     limit = "max_output_tokens" if interface == "responses" else "max_completion_tokens"
     assert second == {**first, limit: 2 * first[limit]}, "asked the same again, not to be shorter"
-    answer = chat.coder(for_coder())
+    answer = chat.answer(for_coder())
     assert answer.source == "" and answer.reason == "the model refused the coder's request: I will not."
     assert len(server.requests) == 3, "a refusal is not asked again"
     assert chat.usage()["profiler"].tokens_out == 40, "a cut-off answer is paid for"
@@ -215,8 +216,8 @@ def test_cut_off_and_refused_answers(server: ModelServer, tmp_path: Path, interf
 def test_content_filter_has_its_own_sentence(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Says(None, finish="content_filter")] * 2
     chat = policy(server, tmp_path)
-    assert "content filter" in chat.coder(for_coder()).reason
-    finding = chat.profiler(for_profiler())
+    assert "content filter" in chat.answer(for_coder()).reason
+    finding = chat.answer(for_profiler())
     assert finding.bound == "unknown" and finding.numbers["cold_light_percent"] == 40.0
 
 
@@ -225,7 +226,7 @@ def test_content_filter_has_its_own_sentence(server: ModelServer, tmp_path: Path
 
 def test_wrong_schema_is_asked_again_with_the_error(server: ModelServer, tmp_path: Path) -> None:
     server.script = [says({**FINDING, "bound": "the moon"}), says(FINDING)]
-    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+    assert policy(server, tmp_path).answer(for_profiler()).bound == "memory"
     messages = server.requests[1]["body"]["messages"]
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user"]
     assert "bound: Input should be" in messages[-1]["content"]
@@ -234,7 +235,7 @@ def test_wrong_schema_is_asked_again_with_the_error(server: ModelServer, tmp_pat
 def test_a_bad_answer_goes_back_whole_but_for_its_thoughts(server: ModelServer, tmp_path: Path) -> None:
     long = EDIT.replace("SEARCH\n", "SEARCH\n// not there\n") + "\n".join(f"// line {n}" for n in range(2000))
     server.script = [Says(f"<think>{{hm}}</think>{long}"), Says("nothing"), Says(EDIT)]
-    assert policy(server, tmp_path).coder(for_coder()).source == EDITED
+    assert policy(server, tmp_path).answer(for_coder()).source == EDITED
     second, third = (request["body"]["messages"] for request in server.requests[1:])
     assert second[2] == {"role": "assistant", "content": long.strip()} and len(long) > 20_000
     assert third[:4] == second and third[4]["content"] == "nothing", "a conversation grows at its end only"
@@ -246,10 +247,10 @@ def test_a_repair_goes_on_in_the_conversation_in_which_the_file_was_written(
     whole = f'{{"format": "file", "notes": ""}}\n```cuda\n{EDITED.replace("BLOCK 64", "BLOCK 32")}```\n'
     server.script = [Says(EDIT), Says(whole), Says(EDIT.replace("128  // tune: 64 128 256", "32  // tune: 32 64"))]
     chat = policy(server, tmp_path)
-    first = chat.coder(for_coder(round=2)).source
-    second = chat.coder(for_repair(source=first, round=2)).source
+    first = chat.answer(for_coder(round=2)).source
+    second = chat.answer(for_repair(source=first, round=2)).source
     repaired = policy(server, tmp_path)  # after a kill
-    repaired.coder(for_repair(source=second, round=2, repair=2))
+    repaired.answer(for_repair(source=second, round=2, repair=2))
     asked = [request["body"]["messages"] for request in server.requests]
     assert [len(messages) for messages in asked] == [2, 4, 6]
     assert asked[1][:2] == asked[0] and asked[1][2]["content"] == EDIT.strip() and asked[2][:4] == asked[1]
@@ -261,7 +262,7 @@ def test_a_repair_goes_on_in_the_conversation_in_which_the_file_was_written(
     assert second.strip() not in last[2] and "as you left it." in last[2], "the file is its last answer"
     other = policy(server, tmp_path / "other")  # somebody else's file
     server.script = [Says(EDIT)]
-    other.coder(for_repair(source=SOURCE, round=2))
+    other.answer(for_repair(source=SOURCE, round=2))
     assert len(server.requests[-1]["body"]["messages"]) == 2
 
 
@@ -272,9 +273,9 @@ def test_what_agents_doubt_of_the_spec_is_kept(server: ModelServer, tmp_path: Pa
         Says(EDIT.replace('"notes"', f'"spec_doubt": "{doubt}", "notes"')),
     ]  # fmt: skip
     chat = policy(server, tmp_path)
-    assert chat.profiler(for_profiler()).spec_doubt == doubt
-    assert {plan.spec_doubt for plan in chat.planner(for_planner())} == {doubt}
-    assert chat.coder(for_coder()).spec_doubt == doubt
+    assert chat.answer(for_profiler()).spec_doubt == doubt
+    assert {plan.spec_doubt for plan in chat.answer(for_planner())} == {doubt}
+    assert chat.answer(for_coder()).spec_doubt == doubt
     assert all("`spec_doubt`" in request["body"]["messages"][0]["content"] for request in server.requests)
 
 
@@ -282,11 +283,11 @@ def test_asking_again_is_bounded_and_each_role_ends_sensibly(server: ModelServer
     said = Said()
     server.script = [Says("no json \ud800\x00")] * 12
     chat = policy(server, tmp_path, say=said)
-    assert chat.tester(for_tester()).workloads == ()
-    assert chat.profiler(for_profiler()).light_fraction == pytest.approx((0.4 * 0.5) ** 0.5)
-    (plan,) = chat.planner(for_planner())
+    assert chat.answer(for_tester()).workloads == ()
+    assert chat.answer(for_profiler()).light_fraction == pytest.approx((0.4 * 0.5) ** 0.5)
+    (plan,) = chat.answer(for_planner())
     assert plan.title == "the coder's own choice" and plan.base == digest(SOURCE)
-    answer = chat.coder(for_coder())
+    answer = chat.answer(for_coder())
     assert answer.source == "" and "could not be used after 3 tries" in answer.reason
     assert len(server.requests) == 12 and len(said.of("no answer")) == 4
 
@@ -294,20 +295,20 @@ def test_asking_again_is_bounded_and_each_role_ends_sensibly(server: ModelServer
 def test_search_text_must_occur_once(server: ModelServer, tmp_path: Path) -> None:
     twice = EDIT.replace("#define BLOCK 128  // tune: 64 128 256\n=", "BLOCK\n=")
     server.script = [Says(twice), Says(EDIT)]
-    assert policy(server, tmp_path).coder(for_coder()) == CoderAnswer(source=EDITED, reason="64 threads")
+    assert policy(server, tmp_path).answer(for_coder()) == CoderAnswer(source=EDITED, reason="64 threads")
     assert "occurs 2 times" in server.requests[1]["body"]["messages"][-1]["content"]
 
 
 def test_coder_may_say_that_a_plan_cannot_be_carried_out(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Says('{"format": "none", "notes": "there is no loop"}')]
-    assert policy(server, tmp_path).coder(for_coder()) == CoderAnswer(source="", reason="there is no loop")
+    assert policy(server, tmp_path).answer(for_coder()) == CoderAnswer(source="", reason="there is no loop")
 
 
 def test_planner_returns_at_most_width_different_new_plans(server: ModelServer, tmp_path: Path) -> None:
     other = {**A_PLAN, "title": "from the other", "base": digest(OTHER)[:12]}
     server.script = [says({"plans": [A_PLAN, A_PLAN, other, B_PLAN], "nothing_left": ""})]
     chat = policy(server, tmp_path)
-    plans = chat.planner(for_planner())
+    plans = chat.answer(for_planner())
     assert [(p.title, p.base) for p in plans] == [("wider loads", digest(SOURCE)), ("from the other", digest(OTHER))]
     # The same plan from the same source was tried: it is asked again, and an unknown base too.
     server.script = [
@@ -316,7 +317,7 @@ def test_planner_returns_at_most_width_different_new_plans(server: ModelServer, 
         says({"plans": [], "nothing_left": "it is at its limit"}),
     ]
     tried = for_planner().attempts[0].model_copy(update={"plan": plans[0], "round": 3})
-    assert chat.planner(for_planner(attempts=(tried,), round=4)) == ()
+    assert chat.answer(for_planner(attempts=(tried,), round=4)) == ()
     complaints = [r["body"]["messages"][-1]["content"] for r in server.requests[2:]]
     assert "was tried from the same source in round 3" in complaints[0] and "base: '0123456789ab'" in complaints[1]
 
@@ -325,7 +326,7 @@ def test_plans_for_rules_name_rewrites(server: ModelServer, tmp_path: Path) -> N
     rewrites = {"vectorise": "16-byte loads", "restrict_pointers": "no aliasing"}
     named = {**A_PLAN, "steps": ["restrict_pointers", "vectorise"]}
     server.script = [says(PLANS), says({"plans": [named], "nothing_left": ""})]
-    (plan,) = policy(server, tmp_path, rewrites=rewrites).planner(for_planner())
+    (plan,) = policy(server, tmp_path, rewrites=rewrites).answer(for_planner())
     assert plan.steps == ("restrict_pointers", "vectorise")
     assert "- vectorise: 16-byte loads" in server.requests[0]["body"]["messages"][1]["content"]
 
@@ -344,11 +345,11 @@ def test_tester_only_adds_what_the_spec_allows(server: ModelServer, tmp_path: Pa
         {**good, "values": [{"tensor": "rows", "values": "zeros"}]},
     ]
     server.script = [*map(says, bad), says(good)]
-    answer = policy(server, tmp_path).tester(for_tester())
+    answer = policy(server, tmp_path).answer(for_tester())
     assert [(w.label, w.timed, w.held_out) for w in answer.workloads] == [("float16 rows=1 columns=1", False, False)]
     assert answer.values == {"y": ("zeros",)}
     server.script = [says({**good, "workloads": [workload(1 << 30, 1 << 20)]}), *[Says("{}")] * 2]
-    assert policy(server, tmp_path / "huge").tester(for_tester()).workloads == ()
+    assert policy(server, tmp_path / "huge").answer(for_tester()).workloads == ()
 
 
 def test_no_prompt_shows_a_held_out_workload(server: ModelServer, tmp_path: Path) -> None:
@@ -360,11 +361,11 @@ def test_no_prompt_shows_a_held_out_workload(server: ModelServer, tmp_path: Path
         Says(EDIT),
     ]
     chat = policy(server, tmp_path)
-    chat.tester(for_tester())
-    chat.profiler(for_profiler())
-    chat.planner(for_planner())
-    chat.coder(for_coder())
-    chat.coder(for_repair())
+    chat.answer(for_tester())
+    chat.answer(for_profiler())
+    chat.answer(for_planner())
+    chat.answer(for_coder())
+    chat.answer(for_repair())
     assert len(server.requests) == 5
     assert str(HIDDEN.axes["columns"]) not in json.dumps([request["body"] for request in server.requests])
 
@@ -388,7 +389,7 @@ def test_passing_faults_are_waited_out(server: ModelServer, tmp_path: Path, faul
     said = Said()
     server.script = [fault, fault, says(FINDING)]
     chat = policy(server, tmp_path, say=said)
-    assert chat.profiler(for_profiler()).bound == "memory"
+    assert chat.answer(for_profiler()).bound == "memory"
     streamed = isinstance(fault, Raw)  # the first of these is taken for a server that does not stream
     assert len(said.of("waiting")) == 2 - streamed and len(said.of("server")) == streamed
     assert chat.usage()["profiler"].calls == 1
@@ -401,7 +402,7 @@ def test_a_page_from_a_server_that_never_answered_names_the_address(server: Mode
     with pytest.raises(
         PolicyPaused, match=r"a page or text instead of an answer: check OPENAI_BASE_URL, now http"
     ) as at:
-        chat.profiler(for_profiler())
+        chat.answer(for_profiler())
     assert len(server.requests) == 1 and not said.of("waiting") and "object has no" not in str(at.value)
 
 
@@ -410,8 +411,8 @@ def test_a_page_from_a_server_that_has_answered_is_waited_out(server: ModelServe
     page = Raw("<html>gateway</html>", "text/html")
     server.script = [says(PLANS), page, page, says(FINDING)]
     chat = policy(server, tmp_path, say=said)
-    chat.planner(for_planner())
-    assert chat.profiler(for_profiler()).bound == "memory"
+    chat.answer(for_planner())
+    assert chat.answer(for_profiler()).bound == "memory"
     assert len(said.of("waiting")) == 2
 
 
@@ -423,16 +424,16 @@ def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for_for_ever(
     server.script = [Drips(body)]
     retries = FAST.model_copy(update={"attempts": 1, "timeout_s": 60.0, "answer_s": 0.5})
     with pytest.raises(PolicyPaused, match=r"did not finish its answer within 0\.5 s; tried once: resume"):
-        policy(server, tmp_path, retries=retries).coder(for_coder())
+        policy(server, tmp_path, retries=retries).answer(for_coder())
     server.script = [Says(EDIT)]
-    assert policy(server, tmp_path).coder(for_coder()).source == EDITED
+    assert policy(server, tmp_path).answer(for_coder()).source == EDITED
 
 
 @pytest.mark.parametrize("status", [404, 405])
 def test_a_page_with_an_error_names_the_address_too(server: ModelServer, tmp_path: Path, status: int) -> None:
     server.script = [Fails(status, headers={"content-type": "text/html"})]
     with pytest.raises(PolicyPaused, match="check OPENAI_BASE_URL, now http"):
-        policy(server, tmp_path).coder(for_coder())
+        policy(server, tmp_path).answer(for_coder())
     assert len(server.requests) == 1
 
 
@@ -449,7 +450,7 @@ def test_a_server_that_does_not_stream_is_asked_without(
     said = Said()
     server.script = [first, Says(EDIT), says(FINDING)]
     chat = policy(server, tmp_path, interface=interface, say=said)
-    assert chat.coder(for_coder()).source == EDITED and chat.profiler(for_profiler()).bound == "memory"
+    assert chat.answer(for_coder()).source == EDITED and chat.answer(for_profiler()).bound == "memory"
     assert [bool(request["body"].get("stream")) for request in server.requests] == [True, False, False]
     (sentence,) = said.of("server")
     assert sentence.endswith("does not stream: it is waited for without a sign of life")
@@ -459,7 +460,7 @@ def test_a_server_that_knows_no_usage_of_streams(server: ModelServer, tmp_path: 
     said = Said()
     server.script = [Fails(422, "extra_forbidden: stream_options"), Says(EDIT)]
     chat = policy(server, tmp_path, say=said)
-    assert chat.coder(for_coder()).source == EDITED and chat.usage()["coder"].tokens_in > 1000
+    assert chat.answer(for_coder()).source == EDITED and chat.usage()["coder"].tokens_in > 1000
     second = server.requests[1]["body"]
     assert second["stream"] and "stream_options" not in second and said.of("usage")
 
@@ -470,9 +471,9 @@ def test_effort_is_asked_for_by_role(server: ModelServer, tmp_path: Path, interf
         Says(EDIT), says(FINDING), Fails(400, "Unsupported parameter: 'reasoning.effort'"), Says(EDIT),
     ]  # fmt: skip
     chat = policy(server, tmp_path, interface=interface, effort={"coder": "high"})
-    chat.coder(for_coder())
-    chat.profiler(for_profiler())
-    assert chat.coder(for_coder(plan=PLAN.model_copy(update={"title": "another"}))).source == EDITED
+    chat.answer(for_coder())
+    chat.answer(for_profiler())
+    assert chat.answer(for_coder(plan=PLAN.model_copy(update={"title": "another"}))).source == EDITED
     bodies = [request["body"] for request in server.requests]
     effort = [body.get("reasoning_effort") or body.get("reasoning", {}).get("effort") for body in bodies]
     assert effort == ["high", None, "high", None]
@@ -483,7 +484,7 @@ def test_a_raised_limit_that_the_model_does_not_have_is_lowered_to_what_the_serv
 ) -> None:
     too_large = "max_completion_tokens is too large: 32000. This model supports at most 20000 completion tokens"
     server.script = [Says("", finish="length"), Fails(400, too_large), Says(EDIT)]
-    assert policy(server, tmp_path).coder(for_coder()).source == EDITED
+    assert policy(server, tmp_path).answer(for_coder()).source == EDITED
     assert [request["body"]["max_completion_tokens"] for request in server.requests] == [16_000, 32_000, 20_000]
 
 
@@ -493,7 +494,7 @@ def test_retry_after_is_honoured(server: ModelServer, tmp_path: Path) -> None:
         Fails(503, headers={"retry-after": "0.2"}),
         Says(EDIT),
     ]
-    policy(server, tmp_path).coder(for_coder())
+    policy(server, tmp_path).answer(for_coder())
     times = [request["at"] for request in server.requests]
     assert times[1] - times[0] >= 0.3 and times[2] - times[1] >= 0.2
 
@@ -501,7 +502,7 @@ def test_retry_after_is_honoured(server: ModelServer, tmp_path: Path) -> None:
 def test_a_wait_longer_than_the_bound_pauses_at_once(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Fails(429, headers={"retry-after": "3600"})]
     with pytest.raises(PolicyPaused, match=r"busy \(HTTP 429\) and asks to wait 3600 s; tried once"):
-        policy(server, tmp_path).coder(for_coder())
+        policy(server, tmp_path).answer(for_coder())
 
 
 @pytest.mark.parametrize(
@@ -526,7 +527,7 @@ def test_lasting_faults_pause_with_one_sentence(
     timeout_s = 0.2 if isinstance(fault, Says) else 20.0
     chat = policy(server, tmp_path, retries=FAST.model_copy(update={"timeout_s": timeout_s}))
     with pytest.raises(PolicyPaused, match=sentence) as caught:
-        chat.coder(for_coder())
+        chat.answer(for_coder())
     assert len(server.requests) == requests
     assert "\n" not in str(caught.value)
     seen: BaseException | None = caught.value
@@ -537,20 +538,20 @@ def test_lasting_faults_pause_with_one_sentence(
     assert chat.usage() == {} and chat.transcript.exchanges() == ()
     # Later the server is back: the same request goes through.
     server.script = [Says(EDIT)] * 3
-    assert chat.coder(for_coder()).source == EDITED
+    assert chat.answer(for_coder()).source == EDITED
 
 
 def test_server_that_is_down(tmp_path: Path) -> None:
     with model_server() as gone:
         pass
     with pytest.raises(PolicyPaused, match="cannot be reached"):
-        policy(gone, tmp_path).coder(for_coder())
+        policy(gone, tmp_path).answer(for_coder())
 
 
 def test_key_reaches_neither_prompt_nor_transcript(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Says(f"```json\n{json.dumps({**FINDING, 'summary': KEY})}\n```")]
     chat = policy(server, tmp_path)
-    found = chat.profiler(for_profiler(source=f"// {KEY}\n{SOURCE}"))
+    found = chat.answer(for_profiler(source=f"// {KEY}\n{SOURCE}"))
     assert found.summary == "[key]"
     assert KEY not in json.dumps(server.requests[0]["body"])
     assert KEY not in (tmp_path / "transcript.jsonl").read_text()
@@ -560,9 +561,7 @@ def test_key_reaches_neither_prompt_nor_transcript(server: ModelServer, tmp_path
 # Budget --------------------------------------------------------------------------------------------------------------
 
 
-class Rules:
-    name = "rules"
-
+class Rules(RulesPolicy):
     def planner(self, request: object) -> tuple[Plan, ...]:
         return (PLAN,)
 
@@ -574,7 +573,7 @@ def test_budget_stops_before_the_call_that_would_pass_it(server: ModelServer, tm
     with pytest.raises(
         PolicyPaused, match=r"the token budget ends here: 0 tokens of 5,000 tokens .* resume with a larger"
     ):
-        policy(server, tmp_path, tokens=5000).coder(for_coder())
+        policy(server, tmp_path, tokens=5000).answer(for_coder())
     assert server.requests == []
 
 
@@ -585,12 +584,12 @@ def test_rules_take_over_when_the_budget_ends(server: ModelServer, tmp_path: Pat
     chat = policy(
         server, tmp_path, tokens=45_000, spent=spent, fallback=Rules(), say=said, answer_tokens={"coder": 10_000}
     )
-    assert chat.coder(for_coder()).source == EDITED
+    assert chat.answer(for_coder()).source == EDITED
     assert said.of("budget") == [], "25,000 and 5,000 of 45,000 are no 80 %"
-    assert len(chat.planner(for_planner())) == 2
+    assert len(chat.answer(for_planner())) == 2
     assert said.of("budget") == ["80% of the token budget is used: 40,000 tokens of 45,000 tokens"]
-    assert chat.coder(for_repair()).source == "by rules"
-    assert chat.planner(for_planner(round=4)) == (PLAN,)
+    assert chat.answer(for_repair()).source == "by rules"
+    assert chat.answer(for_planner(round=4)) == (PLAN,)
     assert len(server.requests) == 2 and len(said.of("budget")) == 2
     assert "rules answers from here on" in said.of("budget")[1]
     assert chat.usage()["coder"] == Usage(calls=1, tokens_in=3000, tokens_out=2000, money_usd=None)
@@ -599,8 +598,8 @@ def test_rules_take_over_when_the_budget_ends(server: ModelServer, tmp_path: Pat
 def test_role_budget_ends_only_that_role(server: ModelServer, tmp_path: Path) -> None:
     server.script = [says(PLANS)]
     chat = policy(server, tmp_path, role_tokens={"coder": 100}, fallback=Rules())
-    assert chat.coder(for_coder()).source == "by rules"
-    assert len(chat.planner(for_planner())) == 2
+    assert chat.answer(for_coder()).source == "by rules"
+    assert len(chat.answer(for_planner())) == 2
 
 
 def test_money_is_counted_from_the_users_table_and_held_back(server: ModelServer, tmp_path: Path) -> None:
@@ -608,10 +607,10 @@ def test_money_is_counted_from_the_users_table_and_held_back(server: ModelServer
     table.write_text('{"usd_per_million_tokens": {"some-model": {"input": 10, "output": 100}}}')
     server.script = [Says(EDIT, tokens=(1000, 1000))]
     chat = policy(server, tmp_path, prices=str(table), money_usd=0.2, answer_tokens={"coder": 1000})
-    chat.coder(for_coder())
+    chat.answer(for_coder())
     assert chat.usage()["coder"].money_usd == pytest.approx(0.11)
     with pytest.raises(PolicyPaused, match=r"the money budget ends here: \$0.1100 of \$0.2000"):
-        chat.coder(for_repair())
+        chat.answer(for_repair())
     assert len(server.requests) == 1
 
 
@@ -619,8 +618,8 @@ def test_unknown_price_says_so_and_counts_tokens(server: ModelServer, tmp_path: 
     said = Said()
     server.script = [Says(EDIT), Says(EDIT, tokens=None)]
     chat = policy(server, tmp_path, money_usd=1.0, say=said)
-    chat.coder(for_coder())
-    chat.coder(for_repair())
+    chat.answer(for_coder())
+    chat.answer(for_repair())
     assert said.of("price") == [
         "the price of some-model is not known: its tokens are counted, its money is not, "
         "so a money budget cannot hold it back"
@@ -671,11 +670,11 @@ def test_a_wrong_price_table_is_refused(server: ModelServer, tmp_path: Path, tex
 def test_a_resumed_run_pays_for_no_answer_twice(server: ModelServer, tmp_path: Path) -> None:
     server.script = [says({**FINDING, "bound": "x"}), says(FINDING), says(PLANS), Says(EDIT)]
     first = policy(server, tmp_path)
-    answers = (first.profiler(for_profiler()), first.planner(for_planner()), first.coder(for_coder()))
+    answers = (first.answer(for_profiler()), first.answer(for_planner()), first.answer(for_coder()))
     assert len(server.requests) == 4
 
     again = policy(server, tmp_path, tokens=1)  # not even a budget is needed for what was paid
-    assert (again.profiler(for_profiler()), again.planner(for_planner()), again.coder(for_coder())) == answers
+    assert (again.answer(for_profiler()), again.answer(for_planner()), again.answer(for_coder())) == answers
     assert len(server.requests) == 4 and again.usage() == {}
     assert again.transcript.usage() == first.usage(), "the transcript is the ledger that a kill cannot shorten"
 
@@ -704,24 +703,24 @@ def test_an_answer_is_on_the_disk_before_it_is_used(
 
     monkeypatch.setattr(chat, "_reply", killed)
     with pytest.raises(KeyboardInterrupt):
-        chat.profiler(for_profiler())
-    assert policy(server, tmp_path).profiler(for_profiler()).bound == "memory"
+        chat.answer(for_profiler())
+    assert policy(server, tmp_path).answer(for_profiler()).bound == "memory"
     assert len(server.requests) == 1
 
 
 def test_the_ledger_counts_against_the_budget_after_a_kill(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Says(EDIT, tokens=(50_000, 1))]
-    policy(server, tmp_path).coder(for_coder())
+    policy(server, tmp_path).answer(for_coder())
     with pytest.raises(PolicyPaused, match="50,001 tokens of 60,000"):
-        policy(server, tmp_path, spent={}, tokens=60_000).coder(for_repair())
+        policy(server, tmp_path, spent={}, tokens=60_000).answer(for_repair())
 
 
 def test_two_objects_may_write_one_file(server: ModelServer, tmp_path: Path) -> None:
     server.script = [says(FINDING), Says(EDIT), says(PLANS)]
     one, other = policy(server, tmp_path), policy(server, tmp_path)
-    one.profiler(for_profiler())
-    other.coder(for_coder())
-    one.planner(for_planner())
+    one.answer(for_profiler())
+    other.answer(for_coder())
+    one.answer(for_planner())
     roles = [exchange.question.role for exchange in Transcript(tmp_path / "transcript.jsonl").exchanges()]
     assert roles == ["profiler", "coder", "planner"]
 
@@ -730,14 +729,14 @@ def test_two_objects_may_write_one_file(server: ModelServer, tmp_path: Path) -> 
 def test_a_torn_last_line_is_cut_off(server: ModelServer, tmp_path: Path, tail: str) -> None:
     server.script = [says(FINDING), Says(EDIT)]
     chat = policy(server, tmp_path)
-    chat.profiler(for_profiler())
+    chat.answer(for_profiler())
     path = tmp_path / "transcript.jsonl"
     whole = path.read_bytes()
     lost = bytes(50) if "zeros" in tail else whole[: len(whole) // 2]
     path.write_bytes(whole + lost + (b"\n" if "newline" in tail else b""))
     torn = policy(server, tmp_path)
-    assert torn.profiler(for_profiler()).bound == "memory"
-    torn.coder(for_coder())
+    assert torn.answer(for_profiler()).bound == "memory"
+    torn.answer(for_coder())
     lines = path.read_text().splitlines()
     assert [Exchange.model_validate_json(line).question.role for line in lines] == ["profiler", "coder"]
 
@@ -757,15 +756,15 @@ SINGLE = json.dumps({"format": "edit", "notes": "n", "bound": "latency", "plan":
 def test_single_agent_plans_and_codes_in_one_answer(server: ModelServer, tmp_path: Path) -> None:
     server.script = [Says(SINGLE), Says(SINGLE.replace("wider loads", "another")), Says(EDIT)]
     chat = policy(server, tmp_path, agents="single")
-    assert chat.profiler(for_profiler()).bound == "unknown", "the figures only: no model is asked"
-    plans = chat.planner(for_planner())
+    assert chat.answer(for_profiler()).bound == "unknown", "the figures only: no model is asked"
+    plans = chat.answer(for_planner())
     assert [plan.title for plan in plans] == ["wider loads", "another"]
     assert "Choose something other than: wider loads" in server.requests[1]["body"]["messages"][1]["content"]
-    assert chat.coder(for_coder(plan=plans[0])).source == EDITED
+    assert chat.answer(for_coder(plan=plans[0])).source == EDITED
     resumed = policy(server, tmp_path, agents="single")
-    assert resumed.coder(for_coder(plan=plans[1])).source == EDITED
+    assert resumed.answer(for_coder(plan=plans[1])).source == EDITED
     assert len(server.requests) == 2, "the code came with the plan, after a kill too"
-    assert resumed.coder(for_repair(plan=plans[1])).source == EDITED
+    assert resumed.answer(for_repair(plan=plans[1])).source == EDITED
     assert len(server.requests) == 3 and set(chat.usage()) == {"planner"}
 
 
@@ -795,8 +794,8 @@ def test_a_reviewer_of_another_model_agrees_or_says_why_not(server: ModelServer,
         says({"agrees": False, "reason": "The tail of odd rows is dropped."}), says({"agrees": True, "reason": ""}),
     ]  # fmt: skip
     chat = policy(server, tmp_path, models={"reviewer": "another-model"})
-    assert chat.reviewer(for_review()).reason == "The tail of odd rows is dropped."
-    assert chat.reviewer(for_review(source=OTHER)).agrees
+    assert chat.answer(for_review()).reason == "The tail of odd rows is dropped."
+    assert chat.answer(for_review(source=OTHER)).agrees
     assert {request["body"]["model"] for request in server.requests} == {"another-model"}
     assert OTHER.strip() in server.requests[1]["body"]["messages"][1]["content"]
     assert chat.usage()["reviewer"].calls == 2
@@ -807,7 +806,7 @@ def test_an_objection_without_a_reason_is_asked_again_and_no_answer_lets_it_go_o
 ) -> None:
     said = Said()
     server.script = [says({"agrees": False, "reason": " "})] * 3
-    assert policy(server, tmp_path, models={"reviewer": "m"}, say=said).reviewer(for_review()).agrees
+    assert policy(server, tmp_path, models={"reviewer": "m"}, say=said).answer(for_review()).agrees
     assert len(server.requests) == 3 and "goes on unreviewed" in said.of("no answer")[0]
 
 
@@ -816,7 +815,7 @@ def test_on_a_plateau_another_model_takes_the_coders_place(server: ModelServer, 
     server.script = [Says(EDIT)] * 4
     chat = policy(server, tmp_path, models={"coder": "first, second"}, say=said)
     for round_, stale in enumerate((0, 1, 2, 4), start=1):
-        assert chat.coder(for_coder(round=round_, stale_rounds=stale)).source == EDITED
+        assert chat.answer(for_coder(round=round_, stale_rounds=stale)).source == EDITED
     assert [request["body"]["model"] for request in server.requests] == ["first", "second"]
     assert said.of("coder") == [
         "2 rounds without gain: second writes in round 3",

@@ -73,7 +73,7 @@ class Asked(ModelPolicy):
 def prompt(role: str, request: object, **options: object) -> tuple[str, str]:
     asked = Asked(**options)
     with pytest.raises(Stop):
-        getattr(asked, role)(request)
+        (asked.turn if role == "turn" else asked.answer)(request)
     system, user = asked.messages
     assert (system.role, user.role) == ("system", "user")
     return system.content, user.content

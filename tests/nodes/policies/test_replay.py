@@ -40,10 +40,10 @@ def recorded(tmp_path: Path) -> Path:
     with model_server() as server:
         server.script = [Says(json.dumps(a)) for a in (TESTS, FINDING, {"plans": 1}, PLANS)] + [Says(EDIT)]
         chat = policy(server, tmp_path / "recorded")
-        chat.tester(for_tester())
-        chat.profiler(for_profiler())
-        for plan in chat.planner(for_planner())[:1]:
-            chat.coder(for_coder(plan=plan, round=3))
+        chat.answer(for_tester())
+        chat.answer(for_profiler())
+        for plan in chat.answer(for_planner())[:1]:
+            chat.answer(for_coder(plan=plan, round=3))
     return tmp_path / "recorded" / "transcript.jsonl"
 
 
@@ -57,29 +57,29 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_same_questions_get_the_same_answers(recorded: Path, offline: None) -> None:
     replay = ReplayPolicy(recorded)
-    assert replay.tester(for_tester()).values == {"y": ("zeros",)}
-    assert replay.profiler(for_profiler()).bound == "memory"
-    plans = replay.planner(for_planner())
+    assert replay.answer(for_tester()).values == {"y": ("zeros",)}
+    assert replay.answer(for_profiler()).bound == "memory"
+    plans = replay.answer(for_planner())
     assert [plan.title for plan in plans] == ["wider loads", "two rows a block"]
-    assert replay.coder(for_coder(plan=plans[0], round=3)).source == EDITED
+    assert replay.answer(for_coder(plan=plans[0], round=3)).source == EDITED
     assert replay.usage() == {}
 
 
 def test_other_timings_do_not_matter(recorded: Path, offline: None) -> None:
     said: list[str] = []
     replay = ReplayPolicy(recorded, say=lambda kind, text: said.append(kind))
-    found = replay.profiler(for_profiler(timings=(timing(3.7),)))
+    found = replay.answer(for_profiler(timings=(timing(3.7),)))
     assert found.bound == "memory" and found.numbers["cold_light_percent"] == pytest.approx(43.2, abs=0.1)
     finding = MEASURED.model_copy(update={"light_fraction": 0.44, "summary": "other figures"})
-    plans = replay.planner(for_planner(finding=finding))
-    assert replay.coder(for_coder(plan=plans[0], finding=finding, round=3)).source == EDITED
+    plans = replay.answer(for_planner(finding=finding))
+    assert replay.answer(for_coder(plan=plans[0], finding=finding, round=3)).source == EDITED
     assert "replay" not in said, "nothing but measurements differs"
 
 
 def test_other_outcomes_are_taken_by_place_and_said(recorded: Path, offline: None) -> None:
     said: list[str] = []
     replay = ReplayPolicy(recorded, say=lambda kind, text: said.append(text) if kind == "replay" else None)
-    plans = replay.planner(for_planner(attempts=(), incumbent=digest(OTHER), source=OTHER))
+    plans = replay.answer(for_planner(attempts=(), incumbent=digest(OTHER), source=OTHER))
     assert len(plans) == 2
     assert (
         said[0]
@@ -96,19 +96,19 @@ def _mismatch(ask: Callable[[], object]) -> str:
 
 def test_what_no_longer_fits_is_named(recorded: Path, offline: None) -> None:
     replay = ReplayPolicy(recorded)
-    plan = replay.planner(for_planner())[0]
+    plan = replay.answer(for_planner())[0]
     begin = "the recorded answers no longer fit at "
-    assert _mismatch(lambda: replay.planner(for_planner(round=4))) == (
+    assert _mismatch(lambda: replay.answer(for_planner(round=4))) == (
         begin + "the planner's answer in round 4: the nearest recorded request differs in its round, "
         "and its answer is used up"
     )
-    assert _mismatch(lambda: replay.coder(for_repair(plan=plan, round=3))) == (
+    assert _mismatch(lambda: replay.answer(for_repair(plan=plan, round=3))) == (
         begin + "the coder's answer to repair 1 for plan 'wider loads' in round 3: "
         "the nearest recorded request differs in its step"
     )
-    assert "differs in its plan" in _mismatch(lambda: replay.coder(for_coder(plan=PLAN, round=3)))
+    assert "differs in its plan" in _mismatch(lambda: replay.answer(for_coder(plan=PLAN, round=3)))
     assert "they are for scaled_add on cuda, and this is scaled_add on cpu" in _mismatch(
-        lambda: replay.profiler(for_profiler(device=CPU))
+        lambda: replay.answer(for_profiler(device=CPU))
     )
 
 
@@ -116,24 +116,24 @@ def test_a_finding_that_nobody_asked_for_then_is_the_measured_figures(tmp_path: 
     with model_server() as server:
         server.script = [Says(json.dumps(a)) for a in (FINDING, PLANS, PLANS)]
         chat = policy(server, tmp_path)
-        chat.profiler(for_profiler(round=1))
-        chat.planner(for_planner(round=1, attempts=()))
-        chat.planner(for_planner(round=2, attempts=()))  # the incumbent had not changed
+        chat.answer(for_profiler(round=1))
+        chat.answer(for_planner(round=1, attempts=()))
+        chat.answer(for_planner(round=2, attempts=()))  # the incumbent had not changed
     said: list[str] = []
     replay = ReplayPolicy(tmp_path / "transcript.jsonl", say=lambda kind, text: said.append(f"{kind}: {text}"))
-    assert replay.profiler(for_profiler(round=1)).bound == "memory"
-    found = replay.profiler(for_profiler(round=2, source=OTHER))
+    assert replay.answer(for_profiler(round=1)).bound == "memory"
+    found = replay.answer(for_profiler(round=2, source=OTHER))
     assert found.summary.startswith("measured figures only") and found.numbers["cold_light_percent"] == 40.0
     assert said[-1] == "replay: no finding was recorded in round 2; it holds the measured figures only"
-    assert "differs in its round" in _mismatch(lambda: replay.profiler(for_profiler(round=3, source=OTHER)))
+    assert "differs in its round" in _mismatch(lambda: replay.answer(for_profiler(round=3, source=OTHER)))
 
 
 def test_edits_that_do_not_fit_after_another_tuning_give_the_file_that_they_made(recorded: Path, offline: None) -> None:
     said: list[str] = []
     replay = ReplayPolicy(recorded, say=lambda kind, text: said.append(text))
-    plan = replay.planner(for_planner())[0]
+    plan = replay.answer(for_planner())[0]
     tuned = SOURCE.replace("BLOCK 128", "BLOCK 256")
-    answer = replay.coder(for_coder(plan=plan, source=tuned, round=3))
+    answer = replay.answer(for_coder(plan=plan, source=tuned, round=3))
     assert (answer.source, answer.reason) == (EDITED, "64 threads")
     assert said[-1].endswith("its edits do not fit the source here; the file that they made is taken")
 
@@ -144,38 +144,38 @@ def test_an_edit_of_another_source_does_not_fit(recorded: Path, offline: None) -
         del line["reply"]["made"]  # as recordings were before files were kept
     recorded.write_text("".join(json.dumps(line) + "\n" for line in lines))
     replay = ReplayPolicy(recorded)
-    plan = replay.planner(for_planner())[0]
-    sentence = _mismatch(lambda: replay.coder(for_coder(plan=plan, source="int x;\n", round=3)))
+    plan = replay.answer(for_planner())[0]
+    sentence = _mismatch(lambda: replay.answer(for_coder(plan=plan, source="int x;\n", round=3)))
     assert "the coder's answer for plan 'wider loads' in round 3" in sentence and "occurs 0 times" in sentence
 
 
 def test_a_replayed_run_keeps_its_own_transcript_and_resumes(recorded: Path, tmp_path: Path, offline: None) -> None:
     own = tmp_path / "run" / "transcript.jsonl"
     first = ReplayPolicy(recorded, kept=Transcript(own))
-    first.profiler(for_profiler(source=OTHER))  # by place
+    first.answer(for_profiler(source=OTHER))  # by place
     kept = Transcript(own)
     assert kept.usage()["profiler"].tokens_in == 0
     again = ReplayPolicy(recorded, kept=kept)
-    assert again.profiler(for_profiler(source=OTHER)).bound == "memory"
+    assert again.answer(for_profiler(source=OTHER)).bound == "memory"
     assert len(Transcript(own).exchanges()) == 1
     assert "differs in its source, and its answer is used up" in _mismatch(
-        lambda: again.profiler(for_profiler(source=SOURCE + "\n", timings=()))
+        lambda: again.answer(for_profiler(source=SOURCE + "\n", timings=()))
     )
 
 
 def test_a_kept_transcript_can_be_replayed_in_turn(recorded: Path, tmp_path: Path, offline: None) -> None:
     own = tmp_path / "run" / "transcript.jsonl"
-    ReplayPolicy(recorded, kept=Transcript(own)).planner(for_planner())
-    assert len(ReplayPolicy(own).planner(for_planner())) == 2
+    ReplayPolicy(recorded, kept=Transcript(own)).answer(for_planner())
+    assert len(ReplayPolicy(own).answer(for_planner())) == 2
 
 
 def test_single_agent_is_recognised(tmp_path: Path) -> None:
     with model_server() as server:
         server.script = [Says(SINGLE)]
-        policy(server, tmp_path, agents="single").planner(for_planner(width=1))
+        policy(server, tmp_path, agents="single").answer(for_planner(width=1))
     replay = ReplayPolicy(tmp_path / "transcript.jsonl")
-    (plan,) = replay.planner(for_planner(width=1))
-    assert replay.agents == "single" and replay.coder(for_coder(plan=plan)).source == EDITED
+    (plan,) = replay.answer(for_planner(width=1))
+    assert replay.agents == "single" and replay.answer(for_coder(plan=plan)).source == EDITED
 
 
 def test_there_must_be_something_to_play(tmp_path: Path) -> None:

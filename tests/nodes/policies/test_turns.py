@@ -6,8 +6,8 @@ import json
 import threading
 from types import SimpleNamespace
 
-from graph.coding import _refusal
 from harness.records import Build
+from nodes.coding import _refusal
 from nodes.policies import turns
 from nodes.roles import ToolCall, Turn
 from nodes.workbench import shown

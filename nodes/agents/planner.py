@@ -5,12 +5,16 @@ from __future__ import annotations
 from langgraph.runtime import Runtime
 
 from nodes import ledger
+from nodes.agents.reviewer import refuse_draft
 from nodes.context import Context
 from nodes.memory import recall_lessons
-from nodes.reviewer import refuse_draft
-from nodes.roles import Objection, PlannerRequest
+from nodes.roles import Agent, Objection, Plan, PlannerRequest
 from nodes.state import Draft, State, Stop
 from nodes.stops import standing
+
+AGENT: Agent[PlannerRequest, tuple[Plan, ...]] = Agent(
+    nodes={"planner": "planning"}, without=lambda *_: (), answer_tokens=10_000
+)
 
 
 def planner(state: State, runtime: Runtime[Context]) -> dict:
@@ -22,7 +26,7 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
     attempts = state.get("attempts", [])
     passed = {attempt.candidate for attempt in attempts if attempt.outcome == "PASSED"}
     sources = {name: context.store.get(name) for name in sorted({settings.source, incumbent.candidate} | passed)}
-    plans = context.policies["planner"].planner(
+    plans = context.policies["planner"].answer(
         PlannerRequest(
             spec=context.visible_spec(state),
             device=state.get("device") or context.evaluator.facts,

@@ -9,13 +9,38 @@ from contextlib import contextmanager
 
 from langgraph.runtime import Runtime
 
-from nodes.coder import failure
+from harness.store import digest
 from nodes.context import Context
 from nodes.drafting import draft as draft_by_rules
-from nodes.roles import DraftAnswer, DraftRequest, Plan
+from nodes.drafts import failure
+from nodes.policies import answers
+from nodes.roles import Agent, DraftAnswer, DraftRequest, Plan, Prompt
 from nodes.state import Draft, Settings, State, is_problem
 
 PLAN = "draft"
+
+
+def _prompt(request: DraftRequest) -> Prompt[DraftAnswer]:
+    def read(text: str) -> DraftAnswer:
+        source, notes = answers.code(text, request.source)
+        return DraftAnswer(source=source, notes=(notes,) if notes else ())
+
+    return Prompt(
+        step=f"draft {request.repair}",
+        facts={"source": digest(request.source or request.problem)},
+        variables={"problem": request.problem, "source": request.source, "failure": request.failure},
+        read=read,
+        base=request.source,
+        stage="draft",
+    )
+
+
+AGENT = Agent(
+    nodes={"drafter": "drafting the module as kernels"},
+    without=lambda _, why: DraftAnswer(reason=why),
+    prompt=_prompt,
+    answer_tokens=16_000,
+)
 
 
 def drafter(state: State, runtime: Runtime[Context]) -> dict:
@@ -69,7 +94,7 @@ def drafting(state: State, context: Context) -> Iterator[None]:
 def _answer(draft: Draft, repair: int, settings: Settings, context: Context, state: State) -> DraftAnswer:
     if settings.draft:
         return DraftAnswer(source=context.store.get(settings.draft), notes=("given by the person",))
-    return context.policies["drafter"].drafter(
+    return context.policies["drafter"].answer(
         DraftRequest(
             spec=context.visible_spec(state),
             device=context.evaluator.facts,

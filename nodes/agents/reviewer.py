@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from harness.store import digest
 from nodes import ledger
-from nodes.coder import conversation
 from nodes.context import Context
-from nodes.roles import Review, ReviewRequest
+from nodes.drafts import conversation
+from nodes.policies import answers
+from nodes.roles import MOST_ATTEMPTS, Agent, Prompt, Review, ReviewRequest
 from nodes.side_by_side import each
 from nodes.state import Draft, State
 from nodes.stops import budget_stop
@@ -18,6 +20,31 @@ from nodes.stops import budget_stop
 REVISIONS = 2
 """Plans in the place of one that was objected to. A candidate's objections count as its repairs."""
 MOST_TOOLS = 12
+
+
+def _prompt(request: ReviewRequest) -> Prompt[Review]:
+    facts = {
+        "plan": request.plan.id,
+        "title": request.plan.title,
+        "source": digest(request.source or request.base),
+        "round": str(request.round),
+    }
+    variables = {name: getattr(request, name) for name in ("finding", "plan", "base", "source", "tools", "ledger")}
+    return Prompt(
+        step="review candidate" if request.source else "review plan",
+        facts=facts,
+        variables={**variables, "attempts": request.attempts[-MOST_ATTEMPTS:]},
+        read=answers.review,
+        form=answers.ReviewDraft,
+        otherwise=f"{request.plan.title!r} goes on unreviewed",
+    )
+
+
+AGENT = Agent(
+    nodes={"review_plans": "reviewing the plans", "review_candidates": "reviewing the candidates"},
+    without=lambda *_: Review(agrees=True),
+    prompt=_prompt,
+)
 
 
 def review_plans(state: State, runtime: Runtime[Context]) -> dict:
@@ -77,7 +104,7 @@ def _tools(draft: Draft, context: Context) -> tuple[str, ...]:
 
 
 def _asked(draft: Draft, state: State, context: Context) -> Review:
-    review = context.policies["reviewer"].reviewer(
+    review = context.policies["reviewer"].answer(
         ReviewRequest(
             spec=context.visible_spec(state),
             device=context.evaluator.facts,

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from harness.store import digest
 from nodes.context import Context
-from nodes.roles import ProfilerRequest
+from nodes.policies import answers
+from nodes.roles import Agent, Finding, ProfilerRequest, Prompt
 from nodes.state import State
+
+
+def _prompt(request: ProfilerRequest) -> Prompt[Finding]:
+    measured = answers.compute_finding(request)
+    return Prompt(
+        step="finding",
+        facts={"source": digest(request.source), "round": str(request.round or "")},
+        variables={
+            "source": request.source,
+            "timings": request.timings,
+            "probes": request.probes,
+            "measured": measured,
+        },
+        read=lambda text: answers.finding(text, request),
+        form=answers.FindingDraft,
+        otherwise="the finding holds the measured figures only",
+    )
+
+
+AGENT = Agent(
+    nodes={"profiler": "profiling the incumbent"},
+    without=lambda request, _: answers.compute_finding(request),
+    prompt=_prompt,
+)
 
 
 def profiler(state: State, runtime: Runtime[Context]) -> dict:
@@ -19,7 +45,7 @@ def profiler(state: State, runtime: Runtime[Context]) -> dict:
     known = state.get("device")
     device = known if known is not None and known.compute else context.evaluator.measure_facts()
     probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate))
-    finding = context.policies["profiler"].profiler(
+    finding = context.policies["profiler"].answer(
         ProfilerRequest(
             spec=context.visible_spec(state),
             device=device,

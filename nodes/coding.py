@@ -28,9 +28,8 @@ from langgraph.types import Command, Send
 from pydantic import ConfigDict, ValidationError
 from typing_extensions import TypedDict
 
-from nodes.coder import announce, apply_answer, conversation, make_request, refuse_draft, write_source
-from nodes.coder import coder as oneshot
 from nodes.context import Context
+from nodes.drafts import announce, apply_answer, conversation, make_request, refuse_draft, write_source
 from nodes.policies.connection import MOST_CALLS
 from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnRequest, TurnsEnded
 from nodes.roles import ToolCall as Call
@@ -82,11 +81,9 @@ class CodersState(TypedDict, total=False):
     """By plan."""
 
 
-def coder(state: State, runtime: Runtime[Context]) -> dict:
-    """Agent: a source for each plan, or a repair; with tools where its policy can and the run wants it."""
-    settings, context = state["settings"], runtime.context
-    if settings.coder == "oneshot" or not isinstance(context.policies["coder"], ToolUser):
-        return oneshot(state, runtime)
+def code_in_turns(state: State, context: Context) -> list[Draft]:
+    """The round's drafts, those that await the coder with what its turns came to."""
+    settings = state["settings"]
     waiting = [_going_on(draft, state, context) for draft in state["drafts"] if draft.awaits_coder(settings.repairs)]
     bench = Workbench(
         context.evaluator,
@@ -101,7 +98,7 @@ def coder(state: State, runtime: Runtime[Context]) -> dict:
         {"recursion_limit": 10 + (2 + MOST_CALLS) * settings.turns, "max_concurrency": settings.width},
         context=CoderContext(context, state, bench),
     ).get("finished", {})
-    return {"drafts": [finished.get(draft.plan.id, draft) for draft in state["drafts"]]}
+    return [finished.get(draft.plan.id, draft) for draft in state["drafts"]]
 
 
 def _going_on(draft: Draft, state: State, context: Context) -> Draft:
@@ -144,7 +141,7 @@ def model(state: CoderState, runtime: Runtime[CoderContext]) -> CoderState:
         turn = None
     if turn is None:
         return {
-            "draft": apply_answer(draft, coder_context.policy.coder(request), began, coder_context.context),
+            "draft": apply_answer(draft, coder_context.policy.answer(request), began, coder_context.context),
             "done": True,
         }
     called = ", ".join(call.name for call in turn.calls) or "no tool"

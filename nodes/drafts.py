@@ -1,36 +1,18 @@
-"""Agent: the whole file for each plan, or a repair of one that failed."""
+"""What becomes of a draft when its coder, or its reviewer, has answered; and what the coder is asked."""
 
 from __future__ import annotations
 
 import time
 
-from langgraph.runtime import Runtime
-
 from nodes import ledger
 from nodes.context import Context
 from nodes.memory import recall_lessons
 from nodes.roles import CoderAnswer, CoderRequest, Conversation
-from nodes.side_by_side import each
 from nodes.state import Draft, State
 from nodes.stops import standing
 
 FAILURE_CHARACTERS = 6000
 """Of a compiler's log: the first errors are what matters, and nvcc repeats a template's whole life in the rest."""
-
-
-def coder(state: State, runtime: Runtime[Context]) -> dict:
-    repairs = state["settings"].repairs
-
-    def write(draft: Draft) -> Draft:
-        return _write(draft, state, runtime.context) if draft.awaits_coder(repairs) else draft
-
-    return {"drafts": each(write, state["drafts"], state["settings"].width)}
-
-
-def _write(draft: Draft, state: State, context: Context) -> Draft:
-    began = time.monotonic()
-    announce(draft, context)
-    return apply_answer(draft, context.policies["coder"].coder(make_request(draft, state, context)), began, context)
 
 
 def announce(draft: Draft, context: Context) -> None:

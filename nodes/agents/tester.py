@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from harness.store import digest
 from kernels.catalog import KernelError
 from kernels.spec import Workload
+from nodes.agents.drafter import drafting
 from nodes.context import Context
-from nodes.drafter import drafting
-from nodes.roles import TesterAnswer, TesterRequest
+from nodes.policies import answers
+from nodes.roles import Agent, Prompt, TesterAnswer, TesterRequest
 from nodes.state import State
+
+
+def _prompt(request: TesterRequest) -> Prompt[TesterAnswer]:
+    return Prompt(
+        step="tests",
+        facts={"source": digest(request.baseline_source)},
+        variables={"source": request.baseline_source},
+        read=lambda text: answers.tests(text, request),
+        form=answers.TestsDraft,
+        stage="tests",
+        otherwise="the suite stays as it is",
+    )
+
+
+AGENT = Agent(
+    nodes={"tester": "testing: looking for workloads to add"},
+    without=lambda _, why: TesterAnswer(reasons=f"nothing was added: {why}"),
+    prompt=_prompt,
+)
 
 
 def tester(state: State, runtime: Runtime[Context]) -> dict:
@@ -20,7 +41,7 @@ def tester(state: State, runtime: Runtime[Context]) -> dict:
 
 def _tests(state: State, context: Context) -> TesterAnswer:
     settings = state["settings"]
-    answer = context.policies["tester"].tester(
+    answer = context.policies["tester"].answer(
         TesterRequest(
             spec=context.visible_spec(state),
             device=context.evaluator.facts,
