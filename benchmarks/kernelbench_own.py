@@ -1,0 +1,649 @@
+"""Drafts of KernelBench's problems judged by its own evaluation, on all GPUs of a machine: what a stranger would measure.
+
+    python -m benchmarks.kernelbench_own --kernelbench CHECKOUT --out FOLDER [--drafts FOLDER] [--problems 1,2:7] [--seconds N]
+    python -m benchmarks.kernelbench_own --kernelbench CHECKOUT --out FOLDER --prepare      # drafts alone, no GPU needed
+    python -m benchmarks.kernelbench_own --kernelbench CHECKOUT --out FOLDER --show         # the tables of a run, again
+
+Each draft is a file of its own (`run.py export`'s form) and judged by `eval_kernel_against_ref` as KernelBench's scripts ask it: five
+correctness trials, 100 timed calls, float32, torch's TF32 defaults. Afterwards torch.compile's default is timed by `measure_ref_program_time`
+on those that are right. Its evaluation runs unchanged, with these turns around it:
+
+- Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
+- Several judges share a GPU, but whoever times has it alone: calls are under a shared lock, KernelBench's timing function under an exclusive
+  one. None is held while `get_inputs` or a constructor runs, or torch.compile's compiler.
+- What `get_inputs` draws after each of the six seeds is drawn side by side, in processes of their own: the same bits, sooner.
+- A judge that ran out of GPU memory is asked again, alone on its GPU.
+
+Problems with more than 1 GB of inputs come first, the others in an order that --seed draws from all levels. FOLDER/rows.jsonl has a
+line a problem as soon as it is judged, so a run that is cut keeps what it has; a run into the same folder goes on. `drafts/` are the drafts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import importlib
+import json
+import math
+import mmap
+import os
+import pickle
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from harness.export.one_file import standalone
+from kernels import suites
+from kernels.importers import kernelbench
+from nodes.drafting import draft
+
+SEED, TRIALS, CALLS = 42, 5, 100
+"""Of KernelBench's scripts."""
+LARGE_BYTES = 1 << 30
+DRAWN_AHEAD_BYTES = 32 << 20
+DRAWS_BYTES = 13
+"""What a judge holds on the host, at most, for each byte of inputs: six draws, each beside its copy for a moment."""
+JUDGE_BYTES = 10
+"""And on its GPU: two draws, four outputs, the temporaries of allclose; plus a context and weights."""
+CONTEXT_BYTES = 5 << 30
+LARGE_SHARE = 0.33
+BUILD_S = 300.0
+FORK = get_context("fork")
+
+
+@dataclass
+class Problem:
+    path: Path
+    level: int
+    number: int
+    input_bytes: int = 0
+    alone: bool = False
+    """It ran out of memory beside others."""
+    prepared: dict[str, Any] | None = None
+    row: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"level{self.level}/{self.path.stem}"
+
+    def file(self, folder: Path, suffix: str) -> Path:
+        return folder / f"level{self.level}" / f"{self.path.stem}{suffix}"
+
+
+@dataclass
+class Work:
+    """A process of ours and what it works on."""
+
+    kind: str
+    problem: Problem
+    process: BaseProcess
+    answer: Path
+    began: float
+    limit_s: float
+    gpu: int = -1
+
+
+@dataclass
+class Machine:
+    gpus: list[str]
+    """Names as CUDA_VISIBLE_DEVICES takes them."""
+    memory_bytes: int
+    """Of the smallest GPU."""
+    capability: tuple[int, int]
+    device: str
+    host_bytes: int
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernelbench", required=True, type=Path, help="a checkout")
+    parser.add_argument("--out", required=True, type=Path, help="rows.jsonl, drafts and logs go there")
+    parser.add_argument("--drafts", type=Path, help="OUT of an earlier --prepare; what it lacks is drafted")
+    parser.add_argument("--problems", default="1,2,3", help="LEVEL or LEVEL:NUMBER, ...")
+    parser.add_argument("--seed", type=int, default=0, help="of the order")
+    parser.add_argument("--seconds", type=float, default=36000, help="end then, with what is judged")
+    parser.add_argument("--limit", type=float, default=240, help="seconds a problem")
+    parser.add_argument("--judges", type=int, default=4, help="processes a GPU")
+    parser.add_argument("--builders", type=int, help="compilers at once; default: the cores that judges leave")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--prepare", action="store_true", help="drafts alone")
+    parser.add_argument("--show", action="store_true", help="the tables of what OUT has")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.seconds
+    options.out.mkdir(parents=True, exist_ok=True)
+    problems = find_problems(options.kernelbench, options.problems)
+    if not options.show:
+        random.Random(options.seed).shuffle(problems)
+        machine = None if options.prepare else look_around()
+        Session(options, problems, machine, deadline).run()
+    if not options.prepare:
+        show(problems, read_rows(options.out), Console(width=150))
+
+
+def find_problems(checkout: Path, wanted: str) -> list[Problem]:
+    asked = [tuple(map(int, one.split(":"))) for one in wanted.split(",")]
+    found = []
+    for path in suites.problems(str(checkout), tuple(sorted({one[0] for one in asked}))):
+        title = kernelbench.title(path)
+        if (title.level,) in asked or (title.level, title.number) in asked:
+            found.append(Problem(path, int(title.level or 0), int(title.number or 0)))
+    if not found:
+        raise SystemExit(f"{checkout} has no problem {wanted}")
+    return found
+
+
+def look_around() -> Machine:
+    command = ["nvidia-smi", "--query-gpu=index,uuid,memory.total,compute_cap,name", "--format=csv,noheader,nounits"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()
+    rows = [[part.strip() for part in line.split(",")] for line in lines]
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        rows = [row for name in named.split(",") for row in rows if name in (row[0], row[1])]
+    available = re.search(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())
+    major, minor = map(int, rows[0][3].split("."))
+    return Machine(
+        gpus=[row[0] for row in rows],
+        memory_bytes=min(int(row[2]) for row in rows) << 20,
+        capability=(major, minor),
+        device=rows[0][4],
+        host_bytes=int((int(available[1]) if available else 0) * 1024 * 0.75),
+    )
+
+
+class Session:
+    """One process, one loop: begins what can be begun, takes in what has ended."""
+
+    def __init__(self, options: argparse.Namespace, problems: list[Problem], machine: Machine | None, deadline: float):
+        self.options, self.problems, self.machine, self.deadline = options, problems, machine, deadline
+        self.out: Path = options.out.resolve()
+        self.began = time.monotonic()
+        self.works: list[Work] = []
+        self.to_compile: list[Problem] = []
+        cores = machine.cores if machine else len(os.sched_getaffinity(0))
+        judging = options.judges * len(machine.gpus) if machine else 0
+        self.builders: int = options.builders or max(2, cores - judging)
+        for one in read_rows(self.out).values():
+            for problem in problems:
+                if problem.name == one["problem"]:
+                    problem.row = one
+
+    def run(self) -> None:
+        if self.options.drafts:
+            shutil.copytree(self.options.drafts / "drafts", self.out / "drafts", dirs_exist_ok=True)
+        import_what_it_imports()
+        measure = [problem for problem in self.problems if problem.row is None]
+        with FORK.Pool(min(16, self.builders)) as pool:
+            for problem, size in zip(
+                measure, pool.map(input_bytes, [problem.path for problem in measure]), strict=True
+            ):
+                problem.input_bytes = size
+        self.problems.sort(key=lambda problem: problem.input_bytes <= LARGE_BYTES)
+        # Large inputs take longest to judge, networks to prepare; what has a draft is ready soonest.
+        drafted = {problem.name for problem in measure if problem.file(self.out / "drafts", ".py").is_file()}
+        kind = lambda one: 0 if one.input_bytes > LARGE_BYTES else 1 if one.level == 3 else 2  # noqa: E731
+        waiting = sorted(measure, key=lambda problem: (kind(problem), problem.name not in drafted))
+        self.to_compile = [] if self.options.no_compile else list(self.problems)
+        while time.monotonic() < self.deadline:
+            self.reap()
+            while waiting and sum(work.kind == "prepare" for work in self.works) < self.builders:
+                self.start("prepare", waiting.pop(0))
+            if self.machine:
+                self.fill_gpus()
+            if not waiting and not self.works and not (self.machine and self.ready()):
+                break
+            time.sleep(0.02)
+        for work in self.works:
+            work.process.kill()
+        self.say(f"{sum(problem.row is not None for problem in self.problems)} of {len(self.problems)} judged")
+
+    def say(self, sentence: str) -> None:
+        print(f"{time.monotonic() - self.began:5.0f} s  {sentence}", flush=True)
+
+    def ready(self) -> list[tuple[str, Problem]]:
+        """What a GPU could do next, in order; torch.compile only once every judge has begun."""
+        busy = [work.problem for work in self.works if work.kind != "prepare"]
+        judge = [one for one in self.problems if one.prepared and not one.row and one not in busy]
+        if judge or any(one.row is None and one not in busy for one in self.problems):
+            return [("judge", one) for one in judge]
+        right = [one for one in self.to_compile if one.row and speedup(one.row) and "compile_runtime" not in one.row]
+        return [("compile", one) for one in right if one not in busy]
+
+    def fill_gpus(self) -> None:
+        assert self.machine
+        for kind, problem in self.ready():
+            on_gpus = [work for work in self.works if work.gpu >= 0]
+            host = sum(host_need(work.problem) for work in on_gpus)
+            if on_gpus and host + host_need(problem) > self.machine.host_bytes:
+                continue
+            by_load = sorted(range(len(self.machine.gpus)), key=lambda gpu: sum(work.gpu == gpu for work in on_gpus))
+            for gpu in by_load:
+                mine = [work for work in on_gpus if work.gpu == gpu]
+                if mine and (problem.alone or any(work.problem.alone for work in mine)):
+                    continue
+                needs = [gpu_need(one, self.machine) for one in (problem, *(work.problem for work in mine))]
+                # Of those that need most of a GPU one draws its inputs while another computes: `Turn` keeps the two apart.
+                large = [need for need in needs if need > self.machine.memory_bytes * LARGE_SHARE]
+                together = sum(needs) - sum(large) + max(large, default=0)
+                if len(mine) >= self.options.judges or len(large) > 2 or together > self.machine.memory_bytes:
+                    continue
+                self.start(kind, problem, gpu)
+                break
+            if all(sum(work.gpu == gpu for work in self.works) >= self.options.judges for gpu in by_load):
+                return
+
+    def start(self, kind: str, problem: Problem, gpu: int = -1) -> None:
+        answer, log = problem.file(self.out / kind, ".json"), problem.file(self.out / kind, ".log")
+        answer.parent.mkdir(parents=True, exist_ok=True)
+        answer.unlink(missing_ok=True)
+        task: Callable[[], dict[str, Any]]
+        if kind == "prepare":
+            capability = self.machine.capability if self.machine else None
+            task = lambda: prepare(problem, self.out / "drafts", capability)  # noqa: E731
+        else:
+            assert self.machine
+            name, folder = self.machine.gpus[gpu], self.out / f"gpu{gpu}"
+            large = gpu_need(problem, self.machine) > self.machine.memory_bytes * LARGE_SHARE
+            function = judge if kind == "judge" else compile_reference
+            task = lambda: function(problem, self.options.kernelbench.resolve(), self.out, name, folder, large)  # noqa: E731
+        process = FORK.Process(target=in_child, args=(task, answer, log, kind == "prepare"))
+        process.start()
+        limit_s = BUILD_S if kind == "prepare" else self.options.limit
+        self.works.append(Work(kind, problem, process, answer, time.monotonic(), limit_s, gpu))
+
+    def reap(self) -> None:
+        for work in list(self.works):
+            late = time.monotonic() - work.began > work.limit_s
+            if work.process.is_alive() and not late:
+                continue
+            work.process.kill()
+            work.process.join()
+            self.works.remove(work)
+            seconds = round(time.monotonic() - work.began, 1)
+            if work.answer.is_file():
+                answer = json.loads(work.answer.read_text())
+            else:
+                why = f"no answer in {work.limit_s:.0f} s" if late else f"the process died ({work.process.exitcode})"
+                answer = {"why": why}
+            self.take(work, answer | {"seconds": seconds})
+
+    def take(self, work: Work, answer: dict[str, Any]) -> None:
+        problem = work.problem
+        if work.kind == "prepare":
+            problem.prepared = answer
+            if answer["why"]:
+                self.write(problem, {"correctness": False, "why": answer["why"], "prepare_s": answer["seconds"]})
+            elif not self.machine:
+                self.say(f"{problem.name} drafted, {answer['seconds']:.0f} s")
+        elif "out of memory" in json.dumps(answer) and not problem.alone:
+            self.say(f"{problem.name}: out of GPU memory, again alone")
+            problem.alone = True
+        elif work.kind == "judge":
+            prepared = problem.prepared or {}
+            self.write(
+                problem, answer | {"gpu": work.gpu, "alone": problem.alone, "prepare_s": prepared.get("seconds")}
+            )
+        else:
+            assert problem.row
+            answer.setdefault("compile_runtime", None)
+            row = problem.row | {"compile_runtime": answer["compile_runtime"], "compile_s": answer["seconds"]}
+            self.write(problem, row | ({"compile_why": answer["why"]} if answer.get("why") else {}))
+
+    def write(self, problem: Problem, row: dict[str, Any]) -> None:
+        device = self.machine.device if self.machine else ""
+        problem.row = {"problem": problem.name, "device": device, "torch": torch.__version__} | row
+        with (self.out / "rows.jsonl").open("a") as file:
+            file.write(json.dumps(problem.row) + "\n")
+        self.say(line(problem.row))
+
+
+def read_rows(out: Path) -> dict[str, dict[str, Any]]:
+    """By problem, the last line of each."""
+    path = out / "rows.jsonl"
+    rows = [json.loads(text) for text in path.read_text().splitlines()] if path.is_file() else []
+    return {row["problem"]: row for row in rows}
+
+
+def host_need(problem: Problem) -> int:
+    return problem.input_bytes * DRAWS_BYTES
+
+
+def gpu_need(problem: Problem, machine: Machine) -> int:
+    """An estimate, at most what leaves room for small ones: too little costs a second turn, alone."""
+    return min(problem.input_bytes * JUDGE_BYTES + CONTEXT_BYTES, int(machine.memory_bytes * 0.8))
+
+
+def in_child(task: Callable[[], dict[str, Any]], answer: Path, log: Path, nice: bool) -> None:
+    """The task's answer as a file that is there wholly or not at all; its output goes to the log."""
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if nice:
+        os.nice(15)
+    try:
+        found = task()
+    except Exception as error:  # noqa: BLE001 - whatever it was is this problem's answer
+        found = {"why": f"{type(error).__name__}: {error}"[:400]}
+    part = answer.with_suffix(".part")
+    part.write_text(json.dumps(found))
+    part.replace(answer)
+    os._exit(0)  # a judge's draft may hold threads and a context whose ends need not be waited for
+
+
+def input_bytes(path: Path) -> int:
+    """Of the tensors that get_inputs gives, on torch's device without data; 0 where that fails."""
+    space: dict[str, Any] = {"__name__": "problem"}
+    try:
+        with torch.device("meta"):
+            exec(compile(path.read_text(), str(path), "exec"), space)
+            given = space["get_inputs"]()
+        return sum(one.numel() * one.element_size() for one in given if isinstance(one, torch.Tensor))
+    except Exception:  # noqa: BLE001 - code of a problem; the estimate is for the order alone
+        return 0
+
+
+def prepare(problem: Problem, drafts: Path, capability: tuple[int, int] | None) -> dict[str, Any]:
+    """Drafts where no draft is there yet; compiles it where a capability is given. {why: "" or a sentence, build_s}."""
+    path = problem.file(drafts, ".py")
+    if not path.is_file():
+        made = draft(problem.path.read_text(), "cuda")
+        if not made.source:
+            return {"why": f"no draft: {made.reason}"}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(standalone(made.source))
+    began = time.monotonic()
+    if capability:
+        # The file compiles itself when it is executed; a compiler needs no GPU, so none is taken.
+        torch.cuda.is_available = lambda: True
+        torch.cuda.get_device_capability = lambda *_: capability
+        try:
+            exec(compile(path.read_text(), str(path), "exec"), {"__name__": "draft"})
+        except subprocess.CalledProcessError:
+            return {"why": "the draft does not compile"}
+    return {"why": "", "build_s": round(time.monotonic() - began, 1)}
+
+
+class Turn:
+    """A GPU whose processes compute together and time alone. Who waits to be alone lets nobody in before it."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.gate, self.room, self.memory = ((folder / name).open("w") for name in ("gate", "room", "memory"))
+        self.alone_s = 0.0
+
+    def enter(self, how: int = fcntl.LOCK_SH) -> None:
+        fcntl.flock(self.gate, fcntl.LOCK_EX)
+        fcntl.flock(self.room, how)
+        fcntl.flock(self.gate, fcntl.LOCK_UN)
+
+    def leave(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        fcntl.flock(self.room, fcntl.LOCK_UN)
+
+    def outside(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, which needs no GPU, called while others have it."""
+
+        def called(*args: Any, **named: Any) -> Any:
+            self.leave()
+            try:
+                return function(*args, **named)
+            finally:
+                self.enter()
+
+        return called
+
+    def alone(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **named: Any) -> Any:
+            self.leave()
+            self.enter(fcntl.LOCK_EX)
+            began = time.monotonic()
+            try:
+                return function(*args, **named)
+            finally:
+                self.alone_s += time.monotonic() - began
+                self.leave()
+                self.enter()
+
+        return called
+
+
+@contextlib.contextmanager
+def its_evaluation(
+    problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, trials: int
+) -> Iterator[tuple[Turn, Any, Any]]:
+    """(turn, KernelBench's modules eval and timing) with its timing and its loading in their turns."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    torch.set_num_threads(4)
+    turn = Turn(folder)
+    draws = Draws(problem, trials)
+    if large:
+        fcntl.flock(turn.memory, fcntl.LOCK_EX)
+    turn.enter()
+    its, timing = import_kernelbench(checkout)
+    load, load_custom = its.load_original_model_and_inputs, its.load_custom_model
+
+    def load_in_turn(source: str, context: dict[str, Any]) -> tuple[Any, Any, Any]:
+        made, get_init_inputs, get_inputs = turn.outside(load)(source, context)
+        return turn.outside(made), get_init_inputs, turn.outside(draws.answering(get_inputs))
+
+    def load_custom_in_turn(*args: Any) -> Any:
+        made = turn.outside(load_custom)(*args)
+        return made and turn.outside(made)
+
+    its.load_original_model_and_inputs = load_in_turn
+    its.load_custom_model = load_custom_in_turn
+    timing.time_execution_with_cuda_event = turn.alone(timing.time_execution_with_cuda_event)
+    try:
+        yield turn, its, timing
+    finally:
+        turn.leave()
+
+
+def judge(problem: Problem, checkout: Path, out: Path, gpu: str, folder: Path, large: bool) -> dict[str, Any]:
+    with its_evaluation(problem, checkout, gpu, folder, large, TRIALS) as (turn, its, _):
+        found = its.eval_kernel_against_ref(
+            problem.path.read_text(),
+            problem.file(out / "drafts", ".py").read_text(),
+            num_correct_trials=TRIALS,
+            num_perf_trials=CALLS,
+            measure_performance=True,
+            build_dir=str(folder / "build"),
+            device=torch.device("cuda:0"),
+            backend="cuda",
+            precision=torch.float32,
+        )
+        names = ("compiled", "correctness", "runtime", "runtime_stats", "ref_runtime", "ref_runtime_stats")
+        row = {} if found is None else {name: getattr(found, name) for name in names}
+        metadata = {} if found is None else {name: str(value)[:400] for name, value in found.metadata.items()}
+        return row | {"why": "", "metadata": metadata, "alone_s": round(turn.alone_s, 2)}
+
+
+def compile_reference(
+    problem: Problem, checkout: Path, out: Path, gpu: str, folder: Path, large: bool
+) -> dict[str, Any]:
+    with its_evaluation(problem, checkout, gpu, folder, large, 0) as (turn, _, timing):
+        from torch._inductor import compile_fx, config
+
+        config.compile_threads = 4
+        compile_fx.compile_fx = turn.outside(compile_fx.compile_fx)
+        measure = timing.time_execution_with_cuda_event
+
+        def after_compiling(called: Callable[..., Any], inputs: list[Any], **named: Any) -> list[float]:
+            called(*inputs)  # compiles, in company
+            return measure(called, inputs, **named)
+
+        timing.time_execution_with_cuda_event = after_compiling
+        times = timing.measure_ref_program_time(
+            problem.name,
+            problem.path.read_text(),
+            num_trials=CALLS,
+            use_torch_compile=True,
+            device=torch.device("cuda:0"),
+            precision="fp32",
+        )
+        return {"compile_runtime": times["mean"] if times else None, "why": "" if times else "torch.compile failed"}
+
+
+class Draws:
+    """What get_inputs gives after each of KernelBench's seeds, drawn side by side before the GPU is asked for.
+
+    Each is drawn in a fork of this process and lies in memory shared with it. `answering(get_inputs)` gives them, with the generator as
+    get_inputs would leave it, where the generator stands as after one of the seeds, and calls get_inputs otherwise.
+    """
+
+    def __init__(self, problem: Problem, trials: int):
+        self.made: dict[int, Any] = {}
+        if problem.input_bytes < DRAWN_AHEAD_BYTES:
+            return
+        torch.manual_seed(SEED)
+        seeds = [SEED, *(int(torch.randint(0, 2**32 - 1, (1,)).item()) for _ in range(trials))]
+        files = {seed: os.memfd_create("draw") for seed in seeds}
+        processes = []
+        for seed, file in files.items():
+            receiver, sender = FORK.Pipe(duplex=False)
+            process = FORK.Process(target=self.draw, args=(problem, seed, file, sender))
+            process.start()
+            sender.close()
+            processes.append((seed, process, receiver))
+        for seed, process, receiver in processes:
+            with contextlib.suppress(EOFError):
+                said = pickle.loads(receiver.recv_bytes())
+                self.made[seed] = (mmap.mmap(files[seed], said["bytes"]), said)
+            process.join()
+            os.close(files[seed])
+
+    @staticmethod
+    def draw(problem: Problem, seed: int, file: int, sender: Any) -> None:
+        space: dict[str, Any] = {"__name__": "problem"}
+        exec(compile(problem.path.read_text(), str(problem.path), "exec"), space)
+        torch.manual_seed(seed)
+        given = list(space["get_inputs"]())
+        parts, total = [], 0
+        for at, one in enumerate(given):
+            if isinstance(one, torch.Tensor):
+                if not one.is_contiguous() or one.numel() == 0 or one.requires_grad:
+                    os._exit(1)  # only get_inputs itself gives it as it is
+                parts.append((at, one.dtype, tuple(one.shape), total))
+                total += -(-one.numel() * one.element_size() // 4096) * 4096
+        os.ftruncate(file, total)
+        with mmap.mmap(file, total) as memory:
+            for at, dtype, shape, offset in parts:
+                view(memory, dtype, shape, offset).copy_(given[at])
+                given[at] = None
+        said = {"given": given, "parts": parts, "bytes": total, "state": torch.get_rng_state()}
+        sender.send_bytes(pickle.dumps(said))
+        os._exit(0)
+
+    def answering(self, get_inputs: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+        def drawn() -> list[Any]:
+            seed = torch.initial_seed()
+            fresh = torch.Generator().manual_seed(seed).get_state()
+            if seed not in self.made or not torch.equal(fresh, torch.get_rng_state()):
+                return get_inputs()
+            memory, said = self.made[seed] if seed == SEED else self.made.pop(seed)
+            given = list(said["given"])
+            for at, dtype, shape, offset in said["parts"]:
+                given[at] = view(memory, dtype, shape, offset)
+            torch.set_rng_state(said["state"])
+            return given
+
+        return drawn
+
+
+def view(memory: mmap.mmap, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
+    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
+
+
+def import_kernelbench(checkout: Path) -> tuple[Any, Any]:
+    """Its modules eval and timing."""
+    sys.path.insert(0, str(checkout / "src"))
+    return importlib.import_module("kernelbench.eval"), importlib.import_module("kernelbench.timing")
+
+
+def import_what_it_imports() -> None:
+    """Before any fork. What it imports for asking models is replaced by empty modules where that is missing."""
+
+    class Anything(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return lambda *_, **__: None
+
+    for name in ("numpy", "pydantic", "litellm", "dotenv", "requests", "datasets", "openai", "tqdm"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            sys.modules[name] = Anything(name)
+
+
+def speedup(row: dict[str, Any], over: str = "ref_runtime") -> float | None:
+    """Of a right draft; None otherwise."""
+    if not row.get("correctness") or not (row.get("runtime") or 0) > 0 or not (row.get(over) or 0) > 0:
+        return None
+    return row[over] / row["runtime"]
+
+
+def why_wrong(row: dict[str, Any]) -> str:
+    said = row.get("metadata") or {}
+    words = [said[name] for name in ("correctness_issue", "compilation_error", "runtime_error") if said.get(name)]
+    if "max_difference" in said:
+        words.append(f"off by {said['max_difference']}, {said.get('correctness_trials', '')}")
+    return (row.get("why") or "; ".join(words) or "no runtime: " + str(said.get("error_during_performance", "?")))[:200]
+
+
+def line(row: dict[str, Any]) -> str:
+    gain, over = speedup(row), speedup(row, "compile_runtime")
+    words = f"right {gain:.2f}x of eager" if gain else f"WRONG {why_wrong(row)}"
+    return f"{row['problem'][:50]:50} {words}" + (f", {over:.2f}x of torch.compile" if over else "")
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
+
+
+def show(problems: list[Problem], rows: dict[str, dict[str, Any]], console: Console) -> None:
+    """By level what is right and how much faster; then the wrong and the slower ones, each with its reason."""
+    names = {problem.name: problem for problem in problems}
+    rows = {name: row for name, row in rows.items() if name in names}
+    for title, over in (("eager torch", "ref_runtime"), ("torch.compile's default", "compile_runtime")):
+        table = Table(title=f"KernelBench's own evaluation, beside {title}")
+        for column in ("level", "judged", "right", "faster", "geometric mean", "fast_1", "fast_1.5", "fast_2"):
+            table.add_column(column, justify="right")
+        for level in sorted({problem.level for problem in problems}):
+            here = [row for row in rows.values() if row["problem"].startswith(f"level{level}/")]
+            if over != "ref_runtime":
+                # A seeded sample: those that are wrong count as not faster, in the share of them among all judged.
+                here = [row for row in here if row.get(over)]
+            gains = [gain for row in here if (gain := speedup(row, over))]
+            shares = [f"{sum(gain > least for gain in gains) / max(len(here), 1):.0%}" for least in (1, 1.5, 2)]
+            counts = [len(here), sum(bool(row.get("correctness")) for row in here), sum(gain > 1 for gain in gains)]
+            table.add_row(str(level), *map(str, counts), f"{geometric_mean(gains):.2f}x", *shares)
+        console.print(table)
+    slower = [(gain, row) for row in rows.values() if (gain := speedup(row)) and gain <= 1]
+    for row in sorted((row for row in rows.values() if not speedup(row)), key=lambda row: row["problem"]):
+        console.print(f"wrong: {row['problem']}: {why_wrong(row)}", markup=False)
+    for gain, row in sorted(slower, key=lambda pair: pair[0]):
+        console.print(f"slower: {row['problem']}: {gain:.3f}x, {row['runtime']:g} ms for {row['ref_runtime']:g} ms")
+    devices = {f"{row['device']}, torch {row['torch']}" for row in rows.values()}
+    console.print(f"{len(rows)} of {len(problems)} judged; {'; '.join(devices)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Turns around KernelBench's own evaluation, with a stand-in for it: its own needs a GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import kernelbench_own as own
+
+PROBLEM = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x, y, times):
+        return torch.softmax(x, dim=1) * times + y.sum()
+
+def get_inputs():
+    return [torch.randn(7, 50), torch.randint(0, 9, (5,)), 3]
+
+def get_init_inputs():
+    return []
+"""
+EVAL = """
+import torch
+from types import SimpleNamespace
+from . import timing
+
+def load_original_model_and_inputs(source, space):
+    exec(source, space)
+    return space["Model"], space["get_init_inputs"], space["get_inputs"]
+
+def load_custom_model(source, space, folder):
+    exec(source, space)
+    return space["ModelNew"]
+
+def eval_kernel_against_ref(original, custom, *, num_correct_trials, num_perf_trials, build_dir, device, **_):
+    assert (num_correct_trials, num_perf_trials) == (5, 100)
+    space = {}
+    model, init, get_inputs = load_original_model_and_inputs(original, space)
+    old, new = model(*init()), load_custom_model(custom, space, build_dir)(*init())
+    torch.manual_seed(42)
+    given = get_inputs()
+    assert torch.equal(given[0], torch.randn(7, 50, generator=torch.Generator().manual_seed(42)))
+    right = torch.allclose(old(*given), new(*given))
+    took = [timing.time_execution_with_cuda_event(one, given) for one in (new, old)]
+    return SimpleNamespace(
+        compiled=True, correctness=right, metadata={}, runtime=took[0], ref_runtime=took[1], runtime_stats={}, ref_runtime_stats={}
+    )
+"""
+TIMING = """
+def time_execution_with_cuda_event(called, given):
+    called(*given)
+    return 1.0 if type(called).__name__ == "ModelNew" else 3.0
+"""
+NEW = "class ModelNew(Model):\n    def forward(self, *given):\n        {}\n        return super().forward(*given)\n"
+
+
+def test_inputs_drawn_ahead_are_those_of_get_inputs(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "DRAWN_AHEAD_BYTES", 1)
+    path = tmp_path / "1_Softmax.py"
+    path.write_text(PROBLEM)
+    space: dict = {}
+    exec(PROBLEM, space)
+    problem = own.Problem(path, 1, 1, own.input_bytes(path))
+    assert problem.input_bytes == 7 * 50 * 4 + 5 * 8
+    draws = own.Draws(problem, 5)
+    torch.manual_seed(own.SEED)
+    seeds = [own.SEED, *(int(torch.randint(0, 2**32 - 1, (1,)).item()) for _ in range(5)), own.SEED]
+    assert set(draws.made) == set(seeds)
+    for seed in seeds:
+        torch.manual_seed(seed)
+        there = draws.answering(lambda: pytest.fail("drawn again"))()
+        after = torch.get_rng_state()
+        torch.manual_seed(seed)
+        here = space["get_inputs"]()
+        assert torch.equal(there[0], here[0]) and torch.equal(there[1], here[1]) and there[2] == 3
+        assert torch.equal(after, torch.get_rng_state())
+    torch.manual_seed(own.SEED)
+    torch.rand(1)
+    assert draws.answering(lambda: ["elsewhere"])() == ["elsewhere"]
+
+
+def test_who_times_is_alone(tmp_path):
+    def is_free(how: int) -> bool:
+        with (tmp_path / "room").open("w") as file:
+            try:
+                fcntl.flock(file, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+    turn = own.Turn(tmp_path)
+    turn.enter()
+    assert is_free(fcntl.LOCK_SH) and not is_free(fcntl.LOCK_EX)
+    assert not turn.alone(lambda: is_free(fcntl.LOCK_SH))()
+    assert turn.outside(lambda: is_free(fcntl.LOCK_EX))()
+    assert is_free(fcntl.LOCK_SH) and not is_free(fcntl.LOCK_EX)
+
+
+def test_each_problem_is_judged_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
+    package, level, drafts = (
+        tmp_path / name for name in ("src/kernelbench", "KernelBench/level1", "made/drafts/level1")
+    )
+    for folder in (package, level, drafts):
+        folder.mkdir(parents=True)
+    for name, text in (("__init__", ""), ("eval", EVAL), ("timing", TIMING)):
+        (package / f"{name}.py").write_text(text)
+    bodies = {"1_Right": "", "2_Dies": "import os; os.abort()", "3_Full": "raise RuntimeError('CUDA out of memory')"}
+    bodies["4_Wrong"] = "return super().forward(*given) + 1"
+    for name, body in bodies.items():
+        (level / f"{name}.py").write_text(PROBLEM)
+        (drafts / f"{name}.py").write_text(PROBLEM + NEW.format(body))
+    monkeypatch.setattr(own, "DRAWN_AHEAD_BYTES", 1)
+    monkeypatch.setattr(own, "look_around", lambda: own.Machine(["0"], 80 << 30, (9, 0), "none", 1 << 30, cores=2))
+    arguments = ["--kernelbench", str(tmp_path), "--out", str(tmp_path / "out"), "--drafts", str(tmp_path / "made")]
+    monkeypatch.setattr(sys, "argv", ["own", *arguments, "--problems", "1", "--no-compile"])
+    own.main()
+    said = capsys.readouterr().out
+    rows = {row["problem"]: row for row in map(json.loads, Path(tmp_path / "out/rows.jsonl").read_text().splitlines())}
+    assert {name: row.get("correctness") for name, row in rows.items()} == {
+        "level1/1_Right": True,
+        "level1/2_Dies": None,
+        "level1/3_Full": None,
+        "level1/4_Wrong": False,
+    }
+    assert "process died" in rows["level1/2_Dies"]["why"] and rows["level1/3_Full"]["alone"]
+    assert "right 3.00x of eager" in said and "4 of 4 judged" in said and "3.00x │    25%" in said
