@@ -90,13 +90,13 @@ class CampaignEntry(Frozen):
     outcome: str = ""
     seconds: float = 0.0
     wall_seconds: float = 0.0
-    """With what the problem waited for, and its report."""
+    """Wall time with the waits for others and the report."""
     nodes: dict[str, float] = Field(default_factory=dict)
-    """Of `seconds`, by node of the graph."""
+    """Node of the graph -> its part of `seconds`."""
     commit: str = ""
-    """Of Astrolabe as it was when this ended, which need not be that at which the campaign began."""
+    """Astrolabe's commit when this problem ended; the campaign may have begun at another."""
     kind: str = ""
-    """Of the device, where the campaign is about several."""
+    """Kind of device that it ran on, where the campaign covers several."""
     sample: int = Field(default=0, ge=0)
     """Which of the problem's runs, from 0."""
     kernelbench: str = ""
@@ -134,7 +134,7 @@ class ProblemPlan:
     protocol: Callable[[Path, str, Store], KernelBenchResult] | None = None
     """Asks KernelBench's own protocol about a candidate (problem's path, its text, the run's store)."""
     kind: str = ""
-    """Of the device, where the campaign is about several."""
+    """Kind of device, where the campaign covers several."""
     at_once: Callable[[], int] = lambda: 1
     """How many problems may be worked on side by side, now."""
 

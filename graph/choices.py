@@ -26,7 +26,7 @@ from nodes.options import ROLES, Role, RunOptions
 from nodes.state import Settings
 
 Missing = Callable[[ModuleType], str]
-"""Of a backend: why its sources cannot be built, or ""."""
+"""Says why a backend cannot build its sources; "" if it can."""
 TUNE_S = {"cuda": 8.0, "cpu": 4.0}
 """A search builds variants at one to two seconds each with nvcc and a third of that with g++."""
 
@@ -41,7 +41,7 @@ class Choice:
     source: str
     """The baseline's text."""
     draft: str = ""
-    """Of a problem: the first candidate's text where the person gave one."""
+    """Text of a problem's first candidate, if the person gave one."""
 
 
 @contextmanager

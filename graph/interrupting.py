@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from graph.session import Ending, Session
 
 GRACE_S = 2.0
-"""After Ctrl-C: time for the node in flight to finish, before the process ends under it. Nothing that it uses is killed
-first: a verdict about a worker that we killed would be a lie, and it would be kept."""
+"""Seconds after Ctrl-C in which the node in flight may finish before the process ends. Nothing that it uses is killed
+first: the verdict about a killed worker would be wrong, and it would be stored."""
 
 
 def interruptible(body: Callable[[], Ending], session: Session) -> Ending:

@@ -24,7 +24,7 @@ from nodes.memory import ROOT
 FILE = "memory.sqlite"
 PAGE = 500
 PATIENCE_S = 60.0
-"""For another run that is writing."""
+"""Seconds to wait for another run that is writing."""
 
 
 class LessonStore(BaseStore):

@@ -35,10 +35,10 @@ class FileRequest:
     name: str
     source: str
     baseline: tuple[str, str]
-    """Its name and its text."""
+    """Name and text of the baseline."""
     dtypes: tuple[str, ...]
     own_kernels: str
-    """Of a problem's candidates: "all" work is theirs, or "some"."""
+    """How much of a problem's work must be the candidate's own kernels: "all" or "some"."""
     compare: tuple[str, ...]
     """Modes of torch.compile that a problem's candidate is timed against, too."""
 

@@ -23,7 +23,7 @@ from kernels.spec import Workload
 
 SUFFIX = {"cuda": "cu", "cpu": "cpp"}
 WIDTHS = (860, 380)
-"""Of a picture on a desktop and on a phone, in pixels."""
+"""Widths of a picture on a desktop and on a phone, px."""
 
 
 def best_file(run: RunFolder, result: Result) -> Path:

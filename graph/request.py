@@ -30,7 +30,7 @@ class PlaceOptions(Options):
     """Where candidates are built, checked and timed: process (here), dask (a worker for each GPU of this machine), dask:N,
     dask:ADDRESS of a scheduler (docs/cluster.md)."""
     device_model: Annotated[str, Option("NAME")] = ""
-    """Of a cluster's kinds of devices this one."""
+    """Kind of device to use, where a cluster has several."""
     tls: Annotated[str, Option("DIR")] = ""
     """Certificate and key of the cluster at ADDRESS."""
     insecure: bool = False
@@ -46,7 +46,7 @@ class RunRequest(KernelRequest, RunOptions):
     source: Annotated[str | None, Option("FILE")] = None
     """Start from your own file for that kernel's spec."""
     draft: Annotated[str | None, Option("FILE")] = None
-    """Of a PyTorch module: your own first candidate (ModelNew)."""
+    """Your own first candidate (ModelNew) for a PyTorch module."""
     compare: tuple[Literal["compile", "max-autotune", "none"], ...] = ()
     """Time a PyTorch module's winner against torch.compile too; repeatable (cuda: both, cpu: none)."""
     run_id: Annotated[str, Option("NAME")] = ""
@@ -61,7 +61,7 @@ class RunRequest(KernelRequest, RunOptions):
     )
     coder: Literal["tools", "oneshot"] = "tools"
     tool_seconds: Annotated[float | None, Option(group=AGENTS, usual="cuda 240, cpu 120")] = Field(default=None, gt=0)
-    """Its tools may take so long, for one plan."""
+    """Seconds that the coder's tools may take for one plan."""
 
     @model_validator(mode="before")
     @classmethod

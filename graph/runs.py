@@ -45,7 +45,7 @@ class RunRecord(Frozen):
     kernel: str
     summary: str = ""
     kernel_digest: str
-    """Of the kernel's spec and reference: what was right when the run began."""
+    """Hash of the kernel's spec and reference, which said what is right when the run began."""
     signature: dict[str, Any]
     checkpointer: str = "sqlite"
     """`sqlite`, or PostgreSQL's address without its password."""

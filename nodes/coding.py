@@ -68,7 +68,8 @@ class CoderState(TypedDict, total=False):
 
     draft: Draft
     messages: Annotated[list[AnyMessage], add_messages]
-    """Their contents are names of the store; a tool's arguments are {"kept": name}, its artifact the facts of a Found."""
+    """Contents are names in the store; a tool's arguments are {"kept": name}, its artifact holds the facts of a
+    ToolResult."""
     ending: str
     """Why there is no further turn, where nothing was submitted."""
     done: bool
@@ -78,7 +79,7 @@ class CoderState(TypedDict, total=False):
 class CodersState(TypedDict, total=False):
     drafts: list[Draft]
     finished: Annotated[dict[str, Draft], lambda left, right: {**left, **right}]
-    """By plan."""
+    """Plan's id -> the finished draft."""
 
 
 def code_in_turns(state: State, context: Context) -> list[Draft]:

@@ -23,8 +23,8 @@ from nodes.stops import next_stop
 MOST, MOST_AT_THE_END = 2, 6
 """Contests a visit; the last one's before a run ends."""
 CONTESTS = 3
-"""In fresh processes each, so with three times the samples. They alone decide: those of before are what the candidate was
-picked by, and the largest of several noisy medians is too large."""
+"""Repetitions of an unclear comparison, each in fresh processes. They alone decide: the candidate was picked by the
+earlier samples, and the largest of several noisy medians is biased upwards."""
 MOST_CONTESTS = 12
 """What needs more than that stays UNCLEAR."""
 

@@ -12,7 +12,8 @@ from nodes.state import Draft, State
 from nodes.stops import standing
 
 FAILURE_CHARACTERS = 6000
-"""Of a compiler's log: the first errors are what matters, and nvcc repeats a template's whole life in the rest."""
+"""Characters of a compiler's log that are passed on: the first errors matter, and nvcc repeats a template's whole
+history in the rest."""
 
 
 def announce(draft: Draft, context: Context) -> None:

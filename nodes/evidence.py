@@ -13,7 +13,7 @@ from nodes import ledger
 from nodes.state import Draft, Incumbent, Settings
 
 MOST_READINGS, MOST_CHARS = 24, 60
-"""Of one probe: an attempt stays in every checkpoint of its run."""
+"""Readings of one probe, and characters of each, that an attempt keeps: it stays in every checkpoint of its run."""
 
 
 def evidence(draft: Draft, settings: Settings, evaluator: Evaluator) -> dict[str, dict[str, str]]:

@@ -14,7 +14,7 @@ from kernels.family import Family
 from kernels.spec import Device, Frozen
 
 SHOWN = 6
-"""At most, of a prompt."""
+"""Lessons that a prompt shows at most."""
 MOST_GAINS = 24
 
 
@@ -46,7 +46,7 @@ class Lesson(Frozen):
     device_name: Words
     architecture: Words
     bound: Words = "unknown"
-    """Of the source that was changed, as the profiler had it."""
+    """What bounded the source that was changed, as the profiler saw it."""
     policy: Words = ""
     """Who planned it."""
     title: Words
@@ -63,7 +63,7 @@ class Lesson(Frozen):
     speedup: Ratio | None = None
     """Over the run's baseline."""
     gains: tuple[Gain, ...] = Field(default=(), max_length=MOST_GAINS)
-    """Over the incumbent of then; the farthest from 1 where there are more."""
+    """Gains over the incumbent of that moment; the ones farthest from 1 where there are more than MOST_GAINS."""
     evidence: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """sha256 of the attempt as the run's checkpoints have it."""
     candidate: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""

@@ -24,7 +24,7 @@ ROOT = "lessons"
 SEARCHED = 1000
 """The latest of a family that are looked at."""
 RECALLED = 48
-"""Of them so many at most go into a run."""
+"""Lessons that go into a run at most."""
 
 
 class Recalled(Frozen):

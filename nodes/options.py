@@ -27,7 +27,7 @@ class StopRule(Options):
     """When a run has tried enough; what it may use is in its Limits."""
 
     rounds: int = Field(default=5, ge=0)
-    """At most so many rounds of plan, code, check, time."""
+    """Rounds of plan, code, check, time at most."""
     patience: Annotated[int | None, Option(usual="half of --rounds, at least 3")] = Field(default=None, ge=1)
     """Rounds without gain to stop at."""
     light_fraction: Annotated[float, Option("SHARE", "light")] = Field(default=0.97, gt=0, le=1.5)
@@ -61,17 +61,17 @@ class Chat(Options):
     models: Annotated[dict[Role, str], Option("NAME", "model", every=True)] = Field(default_factory=dict)
     """Language model of --policy chat (key: OPENAI_API_KEY)."""
     interface: Literal["chat", "responses"] = "chat"
-    """Of the model's server."""
+    """Interface of the model's server."""
     answer_tokens: Annotated[dict[Role, Annotated[int, Field(ge=1)]], Option("N", every=True)] = Field(
         default_factory=dict
     )
     """Most tokens of one answer, reasoning included (6,000 to 16,000 by role); doubled where one is cut off."""
     effort: Annotated[dict[Role, str], Option("LEVEL", every=True)] = Field(default_factory=dict)
-    """Of a reasoning model, in its server's words: low, high, ..."""
+    """Effort asked of a reasoning model, in its server's words: low, high, ..."""
     idle_seconds: Annotated[float | None, Option(usual="600")] = Field(default=None, gt=0)
-    """Of a model server's silence at most."""
+    """Longest silence of a model's server."""
     answer_seconds: Annotated[float | None, Option(usual="3600")] = Field(default=None, gt=0)
-    """Of one answer at most."""
+    """Longest time for one answer."""
     prices: Annotated[str, whole_path(), Option("FILE")] = ""
     """Your own table of what models cost."""
 
@@ -80,13 +80,15 @@ class RunOptions(Options):
     """What a request and the run's Settings have alike."""
 
     dtypes: Annotated[tuple[str, ...], Option("DTYPE", "dtype")] = ()
-    """Only these of the spec; repeatable."""
+    """Use only these dtypes of the spec; repeatable."""
     sandbox: Literal["auto", "require"] = "auto"
     """Require: refuse where a layer is missing."""
     own_kernels: Literal["some", "all"] = "some"
-    """Of a PyTorch module's candidates: some of the work is their own (KernelBench's rule), or all of it."""
+    """How much of a PyTorch module must be the candidate's own kernels: some of the work (KernelBench's rule), or
+    all."""
     numerics: Literal["eager", "fp32"] = "eager"
-    """Of a PyTorch module's draft by rules on a GPU: rounded where eager torch rounds, TF32 in convolutions, or without TF32."""
+    """How a PyTorch module's draft by rules rounds on a GPU: where eager torch rounds, with TF32 in convolutions
+    (eager), or without TF32 (fp32)."""
     stop: StopRule = StopRule()
     width: int = Field(default=1, ge=1)
     """Different plans a round."""
@@ -94,7 +96,7 @@ class RunOptions(Options):
     repairs: int = Field(default=2, ge=0)
     """Tries to repair a candidate."""
     exact: bool = False
-    """Only candidates whose outputs are the baseline's in every bit."""
+    """Accept only candidates whose outputs equal the baseline's in every bit."""
     memory: Literal["on", "off"] = "off"
     """Off: learn nothing from earlier runs and leave nothing to later ones, for clean experiments."""
     approve: Literal["none", "plans", "candidates"] = "none"
@@ -105,8 +107,8 @@ class RunOptions(Options):
     agents: Annotated[Literal["four", "single"], Option(group=AGENTS)] = "four"
     """Single: one agent, in one lasting conversation with tools."""
     coder: Annotated[Literal["tools", "oneshot"], Option(group=AGENTS)] = "oneshot"
-    """Of a model: it compiles, checks, times and profiles in turns, where its server knows tools (tools); or it answers once
-    with the whole source."""
+    """How a model codes: in turns, compiling, checking, timing and profiling, where its server knows tools (tools); or
+    in one answer with the whole source (oneshot)."""
     turns: Annotated[int, Option(group=AGENTS)] = Field(default=16, ge=1)
     """Answers of a coder with tools, for one plan."""
     transcript: Annotated[str, whole_path(), Option("FILE", group=AGENTS)] = ""

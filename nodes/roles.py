@@ -68,7 +68,7 @@ class Plan(Frozen):
     id: str
     title: str
     steps: tuple[str, ...] = Field(min_length=1)
-    """For rules: names of rewrites, in order. For a model: what to do, one sentence each."""
+    """Names of rewrites in order where rules plan; what to do, one sentence each, where a model does."""
     rationale: str = ""
     expected_speedup: float | None = None
     base: str = ""
@@ -76,7 +76,7 @@ class Plan(Frozen):
     version: Version | None = None
     """Set where the plan is to put another form beside the base's."""
     spec_doubt: str = ""
-    """As in Finding: the planner's."""
+    """The planner's doubt, as in Finding."""
 
 
 MOST_ATTEMPTS = 24
@@ -98,28 +98,28 @@ class Attempt(Frozen):
     speedup_low: float | None = None
     speedup_high: float | None = None
     comparison: str = "UNCLEAR"
-    """Against the baseline: FASTER, SLOWER, SAME or UNCLEAR."""
+    """FASTER, SLOWER, SAME or UNCLEAR against the baseline."""
     against_incumbent: str = "UNCLEAR"
     gain: float | None = None
     """Median speedup over the incumbent of that moment."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """Of its interval."""
+    """Bounds of the gain's interval (99 %)."""
     over: str = ""
     """Hash of the incumbent of that moment, which it was measured beside."""
     gains: tuple[Interval, ...] = ()
-    """Over that source, one a timing, in the order of every verdict's timings."""
+    """Gains over that source, one a timing, in the order of every verdict's timings."""
     contested: str = ""
     """Hash of the incumbent beside which it was contested again, because it had been UNCLEAR (nodes/contest.py)."""
     contests: int = 0
-    """Of how many contests that was."""
+    """Number of repeated comparisons behind `contested`."""
     tuned: dict[str, int] = Field(default_factory=dict)
     tuning: str = ""
     """What the search of the open integers said: how many of the variants it tried, and whether one was clearly faster."""
     evidence: dict[str, dict[str, str]] = Field(default_factory=dict)
     """What it was compiled to and its counters, by probe: a reason for a failure or for a time."""
     spec_doubt: str = ""
-    """As in Finding: the coder's."""
+    """The coder's doubt, as in Finding."""
     remarks: tuple[str, ...] = ()
     """What coder and reviewer said of it, oldest first."""
     conversation: str = ""
@@ -139,14 +139,14 @@ class Standing(Frozen):
 
     rounds: int
     stale_rounds: int = 0
-    """Without a gain, up to now."""
+    """Rounds without a gain up to now."""
     patience: int
-    """So many end the run."""
+    """Rounds without a gain that end the run."""
     seconds_left: float | None = None
     tokens_left: int | None = None
     money_usd_left: float | None = None
     tolerances: tuple[str, ...] = ()
-    """Of an output at a workload, in the checker's words: relative part and absolute part."""
+    """Relative and absolute tolerance of an output at a workload, one sentence each, in the checker's words."""
     worst_error: float | None = None
     """The baseline's, in units of the tolerance."""
 
@@ -202,9 +202,9 @@ class DraftRequest(AgentRequest[DraftAnswer]):
     numerics: str = "eager"
     """eager: rounded where eager torch rounds; fp32: no TF32."""
     source: str = ""
-    """On a repair: the draft that failed."""
+    """The draft that failed, on a repair."""
     failure: str = ""
-    """On a repair: the compiler's or the checker's own words, trimmed."""
+    """The compiler's or the checker's own words, trimmed, on a repair."""
     repair: int = 0
 
 
@@ -255,7 +255,7 @@ class CoderAnswer(Frozen):
     source: str = ""
     reason: str = ""
     spec_doubt: str = ""
-    """As in Finding."""
+    """The coder's doubt, as in Finding."""
 
 
 class CoderRequest(AgentRequest[CoderAnswer]):
@@ -265,11 +265,11 @@ class CoderRequest(AgentRequest[CoderAnswer]):
     source: str
     """The source that the plan starts from; on a repair, the source that failed."""
     origin: str = ""
-    """On a repair: the source that the plan starts from."""
+    """The source that the plan starts from, on a repair."""
     other: str = ""
     """The source that the plan's version comes from, where it has one."""
     failure: str = ""
-    """On a repair: the compiler's or the checker's own words, trimmed."""
+    """The compiler's or the checker's own words, trimmed, on a repair."""
     outcome: Outcome | None = None
     repair: int = 0
     round: int = 0
@@ -277,7 +277,7 @@ class CoderRequest(AgentRequest[CoderAnswer]):
     memory: tuple[Lesson, ...] = ()
     incumbent_source: str = ""
     reference: str = ""
-    """As the planner has it."""
+    """Text of the kernel's reference.py, as in PlannerRequest."""
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()
@@ -306,7 +306,7 @@ class Turn(Frozen):
     results: tuple[str, ...] = ()
     """One for each call."""
     reply: str = ""
-    """Of an answer that called nothing, or of the last turn: what is said to the model next."""
+    """What the model is told next, after an answer that called nothing, or after the last turn."""
 
 
 class Asking(Frozen):
@@ -326,7 +326,7 @@ class Conversation(Frozen):
 class TurnRequest(Frozen):
     request: CoderRequest
     turns: tuple[Turn, ...] = ()
-    """Those before on this request, oldest first."""
+    """Earlier turns on this request, oldest first."""
     earlier: Conversation = Conversation()
     """What came before this request, where it is a repair of what was written in turns."""
     most_turns: int
@@ -384,11 +384,11 @@ class Prompt(Generic[Answer]):
     """How a model is asked one request, and how its answer is read (nodes/policies/model.py)."""
 
     step: str
-    """Its name in the transcript; with `facts`, what a replay finds the answer by."""
+    """Name of the question in the transcript; a replay finds the answer by it and by `facts`."""
     facts: dict[str, str]
     """What of the request was not measured, beside kernel, device and spec."""
     variables: dict[str, Any]
-    """Of the template nodes/prompts/<role>.md, beside spec and device."""
+    """Variables of the template nodes/prompts/<role>.md, beside spec and device."""
     read: Callable[[str], Answer]
     """Raises UnfitReply."""
     form: type[BaseModel] | None = None
@@ -406,7 +406,7 @@ class Agent(Generic[Asked, Answer]):
     """A role: what options, policies, budgets, the transcript, the display and the pictures need to know of it."""
 
     nodes: dict[str, str]
-    """Its nodes in the graph, and what the display says while each works."""
+    """Node of the graph -> what the display says while it works."""
     without: Callable[[Asked, str], Answer]
     """The answer where nobody can be asked, or no answer can be used; with the reason."""
     prompt: Callable[[Asked], Prompt[Answer]] | None = None

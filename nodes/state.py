@@ -51,7 +51,7 @@ class Settings(RunOptions):
     tune_seconds: float = Field(default=4.0, ge=0)
     """Upper bound on one search of a candidate's open integers; less where the run's budget is nearly spent."""
     tool_seconds: float = Field(default=120.0, gt=0)
-    """Of a coder's tools, for one draft."""
+    """Seconds of a coder's tools for one draft."""
     why: tuple[str, ...] = ()
     """Why this device and this policy, as said at the start."""
     draft: str = ""
@@ -101,7 +101,7 @@ class Draft(Frozen):
     revisions: int = 0
     """Plans before this one in its place that the reviewer did not agree to."""
     notes: tuple[str, ...] = ()
-    """Of a problem's draft: what the drafter said of it."""
+    """What the drafter said of a problem's draft."""
     spec_doubt: str = ""
     seconds: float = 0.0
     turns: int = 0
@@ -128,7 +128,7 @@ class Incumbent(Frozen):
     verdict: Verdict
     round: int = 0
     seen: tuple[Timing, ...] = ()
-    """Its times in the last contest that it took part in beside a candidate; () where there was none since its own."""
+    """Times of the last comparison beside a candidate that it took part in; () where there was none since its own."""
 
     @property
     def timings(self) -> tuple[Timing, ...]:
@@ -182,7 +182,7 @@ class State(TypedDict, total=False):
     device: DeviceFacts
     tests: TesterAnswer
     draft: Draft
-    """Of a problem: the first candidate, before any round."""
+    """First candidate of a problem, made before any round."""
     baseline: Verdict
     incumbent: Incumbent
     finding: Finding
@@ -197,6 +197,6 @@ class State(TypedDict, total=False):
     stop: Stop
     held_out: Verdict
     answer: Verdict
-    """Of a problem: the verdict on the candidate by which it counts, the winner or else the fastest that is right."""
+    """Verdict on the candidate by which a problem counts: the winner, else the fastest that is right."""
     disqualified: str
     """Why the winner of the visible suite is no improvement after all: it failed on held-out workloads."""

@@ -40,9 +40,9 @@ class CampaignCommand(ByProtocol, AsJson, RunsDir, Command):
     """Starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py), flashinfer-bench or SOL-ExecBench, or one file;
     hf:ScalingIntelligence/KernelBench fetches it from the Hugging Face hub."""
     levels: Annotated[str, Option("1,2,3")] = ""
-    """Only these."""
+    """Levels of KernelBench to run."""
     shuffle: Annotated[int | None, Option("SEED", usual="by number")] = Field(default=None, ge=0)
-    """In an order drawn from SEED, levels mixed evenly: what was done by then is a sample of all."""
+    """Run in an order drawn from SEED that mixes the levels evenly: whatever is done by then is a sample of all."""
     samples: Annotated[int, Option("K")] = Field(default=1, ge=1)
     """Runs of each problem that know nothing of each other; the report has pass@k over them."""
     name: str = ""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from graph.commands.options import EXIT_FAILURE, AsJson, Command, RunsDir
 
 LEAST_FREE_GIB = 5
-"""Of the disk: a long run keeps builds and samples of some hundred MB."""
+"""Free disk space below which the doctor warns, GiB: a long run keeps builds and samples of some hundred MB."""
 ANSWER_S = 5.0
 """A model server, and a tool asked for its version, are waited for so long."""
 

@@ -24,7 +24,8 @@ class ExportCommand(Database, Command):
     form: Annotated[Literal["package", "diff", "pr"], Option(name="as")] = "package"
     """diff: what changes in the user's own file, in its form, for `git apply`; pr: Markdown for a pull request, the diff in it."""
     of: Annotated[Path | None, Option("FILE")] = None
-    """With --as diff or pr: the user's file (the baseline's in the kernel's folder, or the one that --source gave)."""
+    """The user's file for --as diff or pr (default: the baseline in the kernel's folder, or the file given by
+    --source)."""
     samples: Path | None = None
     """Only this: every sample of the best file's timings, as CSV."""
 

@@ -15,7 +15,7 @@ class ForkCommand(Working, Command):
 
     run: Annotated[str, Option("RUN", positional=True)]
     checkpoint: Annotated[str, Option("ID")]
-    """As `history RUN` lists it; any unique part of it."""
+    """A checkpoint as `history RUN` lists it; any unique part of its name."""
     run_id: Annotated[str, Option("NAME")] = ""
     """Name the new run."""
     changes: Annotated[RunOptions, Option(only=CHANGES, usual="as before")] = RunOptions()

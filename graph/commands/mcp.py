@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graph.serving import Begun, StartArguments
 
 GRACE_S = 3.0
-"""After the client has left: time for what is at work to end."""
+"""Seconds that work in flight may still take after the client has left."""
 SERVED = (
     "kernel", "baseline", "device", "dtypes", "sandbox", "source", "run_id", "rounds", "seconds", "turns", "tool_seconds",
     "tune_seconds",
@@ -33,7 +33,7 @@ class ServedRequest(OpenRequest):
     turns: Annotated[int, Option()] = Field(default=100, ge=1)
     """Calls of tools before each submission."""
     tool_seconds: Annotated[float | None, Option()] = Field(default=900.0, gt=0)
-    """They may take so long, before each submission."""
+    """Seconds of tools before each submission."""
     repairs: int = 0
     policy: Literal["auto", "rules", "chat", "replay"] = "rules"
 
@@ -45,7 +45,7 @@ class McpCommand(Database, Command):
     run: Annotated[str, Option("RUN")] = ""
     """Go on with that run, if it was begun here."""
     http: Annotated[int | None, Option("PORT", const=8765)] = Field(default=None, ge=0)
-    """On 127.0.0.1:PORT/mcp (8765) instead of standard input and output."""
+    """Serve on 127.0.0.1:PORT/mcp (8765) instead of standard input and output."""
     wait: Annotated[float, Option("S")] = Field(default=45.0, gt=0)
     """A call answers after so long, even where its work goes on."""
 

@@ -90,7 +90,7 @@ def policy_changes(policy: str | None, model: str) -> dict[str, Any]:
 
 
 UNSAID = ("checkpointer", "run_id")
-"""Of a command line that is written down: a database's address may hold a password."""
+"""Options left out where a command line is written down: a database's address may hold a password."""
 
 
 def usage_error(sentence: str) -> int:

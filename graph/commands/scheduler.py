@@ -23,7 +23,7 @@ class SchedulerCommand(Command):
     tls: Annotated[Path | None, Option("DIR")] = None
     """Certificate and key of the cluster, made there where DIR holds none."""
     insecure: bool = False
-    """Without TLS beyond this machine: anybody may run code on it."""
+    """No TLS beyond this machine: anybody may run code on it."""
     dashboard: Annotated[str, Option("ADDRESS")] = ""
     """The pages of Dask itself, such as 127.0.0.1:8787."""
     with_parent: Annotated[bool, Option(hidden=True)] = False

@@ -19,15 +19,15 @@ class WorkerCommand(Command):
     """Lend this machine's GPUs, or shares of its CPU, to the cluster of that scheduler (docs/cluster.md)."""
 
     address: Annotated[str, Option("ADDRESS", positional=True)]
-    """Of the scheduler, such as tls://host:8786."""
+    """Address of the scheduler, such as tls://host:8786."""
     gpus: Annotated[str | None, Option("0,1")] = None
-    """Only these (all that nvidia-smi lists)."""
+    """GPUs to work on (default: all that nvidia-smi lists)."""
     cores: int | None = Field(default=None, ge=1)
     """No GPU but N equal shares of the CPU's cores."""
     tls: Annotated[Path | None, Option("DIR")] = None
     """The cluster's certificate and key."""
     insecure: bool = False
-    """Without TLS beyond this machine: anybody may run code here."""
+    """No TLS beyond this machine: anybody may run code here."""
     folder: Annotated[Path | None, Option("DIR")] = None
     """Where it works, on a disk of its own machine."""
     contest: Annotated[float, Option("S", usual="3600")] = Field(

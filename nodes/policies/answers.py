@@ -28,7 +28,8 @@ from nodes.roles import Finding, Plan, PlannerRequest, ProfilerRequest, Review, 
 
 MOST_WORKLOADS = 6
 MOST_BYTES = 1 << 28
-"""Of all tensors of one proposed workload: it is checked, not timed, and a model should not fill the device."""
+"""Bytes of all tensors of one proposed workload (upper bound): it is checked, not timed, and a model should not fill
+the device."""
 MOST_NUMBERS = 12
 
 

@@ -77,9 +77,9 @@ class Retries(Frozen):
     total_s: float = Field(default=900.0, ge=0)
     """Waits and failed attempts together; a server that asks to wait for longer pauses the run at once."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """For the server's next byte; a reasoning model may think for minutes before it."""
+    """Longest wait for the server's next byte, s; a reasoning model may think for minutes before it."""
     answer_s: float = Field(default=3600.0, gt=0)
-    """For one whole answer, however steadily it comes."""
+    """Longest time for one whole answer, s, however steadily it comes."""
 
     @classmethod
     def of(cls, chat: Chat) -> Retries:
@@ -149,9 +149,9 @@ class Connection:
         self._without: set[Part] = set()
         """What the server has refused of a request."""
         self._most_tokens: dict[str, int] = {}
-        """Of a model's answer, as the server named it."""
+        """Model -> tokens of one answer that its server named as the limit."""
         self._answered = False
-        """It has answered before, so its address is right."""
+        """Whether the server has answered before, so that its address is known to be right."""
         self._lock = threading.Lock()
 
     def scrub(self, text: str) -> str:

@@ -33,15 +33,15 @@ SOURCE_CHARS = 60_000
 DIFF_LINES = 60
 LESSON_GAINS = 6
 LEDGER_SOURCES = 40
-"""Those that were tried last; a tool reads all."""
+"""Ledger entries that a prompt shows, the latest ones; a tool reads all."""
 READINGS_CHARS = 600
-"""Of one probe."""
+"""Characters of one probe's readings that a prompt shows."""
 HEADERS = (
     "<cuda_runtime.h>", "<cuda_fp16.h>", "<cuda_bf16.h>", "<cuda_fp8.h>", "<mma.h>", "<cooperative_groups.h>",
     "<cooperative_groups/reduce.h>", "<cooperative_groups/memcpy_async.h>", "<cuda/barrier>", "<cuda/pipeline>", "<cuda/ptx>",
     "<cuda.h>",
 )  # fmt: skip
-"""Of the toolkit, those that a candidate may want; <cuda.h> for types only: nothing is linked but the runtime."""
+"""Headers of the toolkit that a candidate may want; <cuda.h> for types only, since only the runtime is linked."""
 
 _C_TYPES: dict[Device, dict[str, str]] = {
     "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16", "float8_e4m3fn": "__nv_fp8_e4m3"},

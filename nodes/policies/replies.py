@@ -59,7 +59,7 @@ def without_thinking(reply: str) -> str:
 
 _OPENING = re.compile(r"\{\s*[\"}]")
 MOST_OPENINGS = 200
-"""Of a reply's braces so many are looked at: each may nest as deeply as it likes."""
+"""Opening braces of a reply that are tried as the start of JSON (upper bound): each may nest arbitrarily deep."""
 
 
 def _objects(text: str) -> Iterator[tuple[dict[str, Any], int, int]]:
@@ -198,7 +198,7 @@ def edits_of(text: str) -> list[tuple[str, str]]:
 MOST_PLACES = 4
 ALIKE = 0.6
 COMPARED_CHARS, COMPARED_LINES = 160, 4000
-"""Of a source, whatever its size: comparing takes the product of two lengths."""
+"""Characters and lines of a source that are compared at most: the cost is the product of the two lengths."""
 
 
 def _where(source: str, search: str) -> str:

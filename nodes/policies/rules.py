@@ -52,11 +52,12 @@ from nodes.roles import (
 PRIOR_TRUST = 0.5
 """How far a rewrite's own SPEEDUP is believed against one measurement, which counts as 1."""
 LEAST_LEFT = 0.1
-"""Of what a step promises, where plans of other runs that held it gained less than they promised."""
+"""Least share of a step's promised gain that is kept, where plans of other runs that held it gained less than
+promised."""
 MEMORY_TRUST = 0.5
-"""The same for what an earlier run measured on such a kernel; on the very kernel and device it counts as a measurement."""
+"""Weight of one measurement of an earlier run on a similar kernel; on the same kernel and device it is 1."""
 MOST_MEMORY = 2.0
-"""In measurements, however often something was remembered: what this run measures decides."""
+"""Weight of all remembered measurements of a step together (upper bound): what this run measures decides."""
 FAILURE_GAIN = 0.6
 """What a plan that did not pass counts as, so that plans with the same steps come later."""
 STRIKES = 2
@@ -73,8 +74,8 @@ EDITS: dict[Bound, str] = {
 }
 """What the larger part of the lost time asks for."""
 SAYS_NOTHING = ("REFUSED", "NO_CANDIDATE", Outcome.CHEATED)
-"""Of what a step is worth elsewhere: a person's no, a source that it does not apply to, and a busy machine's accusation, for no
-rewrite cheats."""
+"""Outcomes that say nothing of a step's worth elsewhere: a person's no, a source that it does not apply to, and an
+accusation made on a busy machine, for no rewrite cheats."""
 
 
 class RulesPolicy:

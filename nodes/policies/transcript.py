@@ -31,9 +31,9 @@ class Message(Frozen):
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     calls: tuple[ToolCall, ...] = ()
-    """Of an assistant's."""
+    """Tools that an assistant's message calls."""
     call: str = ""
-    """Of a tool's: the id of the call that it answers."""
+    """Id of the call that a tool's message answers."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -47,9 +47,9 @@ class Question(Frozen):
 
     role: Role
     messages: tuple[Message, ...]
-    """Of a later turn: only what was not said before."""
+    """What was sent; for a later turn of a conversation only what was not said before."""
     after: str = ""
-    """Of a later turn of a conversation with tools: the name of the turn before, which stands for all before it."""
+    """Name of the turn before, which stands for all earlier ones, in a conversation with tools."""
     wants: str
     """What the answer must be: the JSON schema as text, or the name of a text format."""
     ask: int = 0
@@ -59,7 +59,7 @@ class Question(Frozen):
     base: str = Field(default="", exclude=True)
     """The source that an answer's edits are made to."""
     times: int = Field(default=1, exclude=True)
-    """By how much the role's limit of tokens is raised, where the answer before was cut off at it."""
+    """Factor on the role's limit of tokens, raised where the answer before was cut off."""
 
     def key(self, model: str) -> str:
         said = [part for message in self.messages for part in message.parts]
@@ -77,7 +77,7 @@ class Reply(Frozen):
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0
-    """Of `tokens_in`, those that the server says it had kept from earlier requests."""
+    """Tokens of `tokens_in` that the server says it had cached from earlier requests."""
     estimated: bool = False
     """The server reported no usage; the token counts are an estimate from the bytes."""
 

@@ -16,7 +16,8 @@ from nodes.workbench.arguments import SOURCE_CHARS
 from nodes.workbench.arguments import TOOLS as ARGUMENTS
 
 TEXT_CHARS, CALL_CHARS = 120_000, 2 * SOURCE_CHARS
-"""Of an answer's text, and of one call's arguments (a source with its escapes), that stay in the conversation."""
+"""Characters of an answer's text, and of one call's arguments (a source with its escapes), that stay in the
+conversation."""
 CUT_OFF = "That answer was cut off at the limit of {} tokens. Say less, and edit a source instead of giving it whole."
 CALL = "Call a tool: `submit` ends your work, with a source or with the reason why there is none."
 

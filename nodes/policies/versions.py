@@ -20,7 +20,7 @@ from nodes.rewrites.specialize.version import choices
 from nodes.roles import Attempt, Version
 
 DEVIATIONS = 3.0
-"""By how many standard deviations of noise the exception must be better: the best of many choices is picked."""
+"""Standard deviations of noise by which the exception must be better: the best of many choices is picked."""
 MOST = 4
 """Proposals at a time: later rounds ask again, knowing more."""
 

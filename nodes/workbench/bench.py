@@ -53,9 +53,9 @@ class ToolResult(Frozen):
     gain: float | None = None
     """Of time: the geometric mean of the medians over the baseline."""
     submitted: bool = False
-    """Of submit: the end."""
+    """Whether the call was `submit`, which ends the work."""
     none: str = ""
-    """Of submit: why no source comes of the plan."""
+    """The reason given to `submit` why no source comes of the plan."""
     notes: str = ""
     spec_doubt: str = ""
     seconds: float = Field(default=0.0, ge=0)
