@@ -6,6 +6,7 @@ Everything that can be wrong is said here, in one sentence, before a run exists.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def choose(request: RunRequest, engine: Engine | None = None, command: str = "")
     """For that engine, or this machine. Raises KernelError, DeviceError, EngineError or RunError."""
     place = request.place.choice() if engine is not None else EngineChoice()
     with faults_first(request.kernel):
-        engine = engine or engines.open_engine(place, request.device)
+        engine = engine or engines.open_engine(place, request.device, lambda text: print(text, file=sys.stderr))
     on, why_device = engine.device, engine.why
     memory_bytes = engine.memory_bytes or device.memory_bytes(on)
     kernel = pytorch.load(request.kernel, on, memory_bytes=memory_bytes)

@@ -40,6 +40,8 @@ from kernels.catalog import Kernel
 
 JOIN_S = 300.0
 """Until the first worker has joined a cluster: it imports torch and times a binary against itself."""
+SILENT_S = 3.0
+"""Seconds of that before a person is told what is waited for."""
 LOST_S = 900.0
 """Without the scheduler, or without a device that can do a job: then the run is given up for now, to be resumed. Longer than a
 place that was set aside is away (`parked_s` of its Orders, and the minute that it needs to join)."""
@@ -212,7 +214,8 @@ class Cluster:
 
     def _first(self, wanted: str) -> list[DeviceModel]:
         """The models that jobs may go to, GPUs before CPUs and never both. Raises EngineError where none comes."""
-        late = time.monotonic() + JOIN_S
+        began = time.monotonic()
+        late, told = began + JOIN_S, False
         while True:
             found = [m for m in self.models().values() if wanted in ("auto", m.facts.device)]
             fitting = [m for m in found if self.choice.model.lower() in m.resource.lower()]
@@ -227,6 +230,10 @@ class Cluster:
                 break
             if time.monotonic() > late or (not joining and not fitting and self._settled(every)):
                 raise EngineError(self._nobody(wanted, every, found))
+            if not told and time.monotonic() > began + SILENT_S:
+                what = "its devices" if self.local else "a device; `python run.py worker ADDRESS` lends one"
+                self.say(f"waiting up to {JOIN_S:.0f} s for the cluster at {self.address} to have {what}")
+                told = True
             time.sleep(0.1)
         kinds = sorted({m.facts.device for m in fitting}, reverse=True)  # cuda before cpu
         fitting = [m for m in fitting if m.facts.device == kinds[0]]

@@ -148,6 +148,17 @@ def test_a_gpu_that_never_joins_does_not_stop_the_others(monkeypatch: pytest.Mon
         joining(status("builder", "ready"))._first("auto")
 
 
+def test_a_person_is_told_what_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("harness.engines.dask.JOIN_S", 0.5)
+    monkeypatch.setattr("harness.engines.dask.SILENT_S", 0.0)
+    made = joining(status("builder", "ready"), devices=0)
+    made.local = None
+    made._last_words = lambda: ""  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="no device"):
+        made._first("auto")
+    assert len(made.said_of_it) == 1 and "waiting up to 0 s for the cluster at tls://here" in made.said_of_it[0]
+
+
 def test_the_only_device_set_aside_comes_back_before_its_run_is_given_up():
     assert Orders.model_fields["parked_s"].default + 120 < LOST_S
 
