@@ -78,7 +78,7 @@ INSTRUCTIONS = (
     "fma", "f16c", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni",
     "amx_tile", "amx_bf16", "amx_int8", "asimdhp", "asimddp", "sve", "bf16", "i8mm",
 )  # fmt: skip
-"""Those that a kernel may be written for."""
+"""CPU features that a kernel may be written for."""
 
 
 def _cpu_caches() -> dict[int, int]:

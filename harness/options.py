@@ -31,7 +31,7 @@ class Option:
 
     metavar: str = ""
     name: str = ""
-    """Without dashes; by default the field's."""
+    """The option's name without dashes; by default the field's."""
     positional: bool = False
     group: str = ""
     """Heading in the help; a nested record's holds for all of its fields."""
@@ -41,17 +41,17 @@ class Option:
     together: bool = False
     """All values behind one option, rather than one behind each."""
     every: bool = False
-    """Of a dict: one value may be given for all keys, too."""
+    """Whether one value may be given for all keys of a dict, too."""
     hidden: bool = False
     """Taken, and not in the help."""
     absent: bool = False
     """No option."""
     only: tuple[str, ...] = ()
-    """Of a nested record: the fields that are options here, where not all are."""
+    """Fields of a nested record that are options here, where not all are."""
     without: tuple[str, ...] = ()
-    """Of a nested record: the fields that are none here."""
+    """Fields of a nested record that are no options here."""
     shown: tuple[str, ...] = ()
-    """Of a nested record: the fields whose options are in the help, where not all are."""
+    """Fields of a nested record whose options are in the help, where not all are."""
     usual: str = ""
     """What the help says of the default, where it is not the field's value."""
 
@@ -74,10 +74,10 @@ class OptionLeaf:
     option: Option
     default: Any
     type: Any = field(init=False)
-    """Without None; of a tuple or a dict, that of its values."""
+    """The field's type without None; the type of its values for a tuple or a dict."""
     many: bool = field(init=False)
     keys: tuple[str, ...] = field(init=False)
-    """Of a dict."""
+    """Keys of a dict whose keys are a Literal."""
 
     def __post_init__(self) -> None:
         inner = _without_none(self.info.annotation)

@@ -31,7 +31,7 @@ Precision = Literal["float32", "float16", "bfloat16"]
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 SEED, TRIALS, TIMED = 42, 5, 100
 NUDGED = -2
-"""As in kernelbench.py."""
+"""Seed's offset for nudged inputs, as in farside/kernelbench.py."""
 EXCESSIVE = 10.0
 GENERATORS = 1 << 13
 """Bytes in which the states of torch's generators travel: 5,056 of the host's, 16 of a GPU's."""
@@ -66,7 +66,7 @@ class _Process:
 
         self.spec = spec
         self.buffers = ArgumentBuffers(problem.device, Layout(spec, spec.workloads[0], 1).size)
-        """Of its own: in one that Model's process had, the last trial's answer would lie."""
+        """Buffers of this process alone: in those that Model's process had, the last trial's answer would lie."""
         asked = problem.describe_for_worker("protocol", eager=reference, dtype=precision)
         fork_server = get_fork_server(problem.device, libraries=True)
         self.worker = ProblemWorker(

@@ -28,7 +28,7 @@ class Roof(Frozen):
     kind: Literal["vector", "matrix"]
     """The vector units by themselves, or a library's matrix product (tensor cores)."""
     dtype: str
-    """Of the inputs; `tf32`: float32 ones, rounded."""
+    """Dtype of the inputs; `tf32` is float32 rounded."""
     gflops: float = Field(gt=0)
 
 
@@ -194,7 +194,7 @@ class Draws(Frozen):
 
     count: int = Field(gt=0)
     bitwise: int = Field(ge=0)
-    """Of them, those whose outputs were the baseline's in every bit."""
+    """Draws whose outputs equalled the baseline's in every bit."""
     error: float
     """Largest of the candidate, in units of the tolerance; 1.0 is the limit."""
     baseline_error: float
@@ -249,22 +249,22 @@ class Verdict(Frozen):
     reason: str = ""
     checks: tuple[Check, ...] = ()
     timings: tuple[Timing, ...] = ()
-    """In plain company, which decides."""
+    """Timings between plain neighbours, which decide."""
     elsewhere: tuple[Timing, ...] = ()
-    """In other company, for the report."""
+    """Timings in other contexts, for the report."""
     suite: Suite | None = None
-    """Against the baseline, over the timings."""
+    """Speedup over the baseline, over the timings."""
     suites_elsewhere: dict[TimingContext, Suite] = Field(default_factory=dict)
     draws: Draws | None = None
     launch: Launch | None = None
     suite_incumbent: Suite | None = None
     against: dict[str, Suite] = Field(default_factory=dict)
-    """Against other baselines by name, such as torch.compile of a problem's Model."""
+    """Other baseline's name, such as torch.compile of a problem's Model -> the speedup over it."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What else is to be known: how right was defined, whose kernels worked, what could not be seen."""
     degenerate: tuple[str, ...] = ()
-    """Of a problem: what passes KernelBench's check on it without computing."""
+    """What passes KernelBench's check on a problem without computing."""
     build: Build | None = None
     seconds: float = 0.0
 

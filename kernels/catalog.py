@@ -38,7 +38,7 @@ _SUFFIX_OF_DEVICE: dict[Device, str] = {"cuda": ".cu", "cpu": ".cpp"}
 
 
 HEADERS_BYTES, HEADERS_MOST = 32 << 20, 8000
-"""Of what a kernel brings for its compiler: CUTLASS whole is 1,400 files and 25 MiB."""
+"""Bytes and number of the headers that a kernel brings (upper bounds): CUTLASS whole is 1,400 files and 25 MiB."""
 
 
 class KernelError(Exception):
@@ -190,7 +190,7 @@ def load(name_or_path: str) -> Kernel:
 
 
 DRAWS: dict[str, Kernel] = {}
-"""By the name in `drawn:NAME`, which holds the hash of the inputs.py that defines the function: whose it is."""
+"""Name in `drawn:NAME`, which holds the hash of the inputs.py that defines the function -> its kernel."""
 
 
 def drawing(kernel: Kernel) -> Kernel:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     import torch
 
 FALSE_ALARM = 1e-9
-"""Of one whole `violated_together`: a candidate is verified some ten times in a run, and a false INCORRECT ends it."""
+"""Probability of a false INCORRECT in one whole `violated_together`: a candidate is verified some ten times in a run,
+and one ends it."""
 
 
 def too_uneven(observed: torch.Tensor, expected: float, spread: float, alarm: float) -> str:

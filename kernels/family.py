@@ -29,7 +29,8 @@ _NAMED: dict[Family, str] = {
     "row reduction": r"\w*norm\w*|normalize|softmax|logsumexp|entropy|sum\w*|mean|reduce\w*|argmax|argmin|max|min|variance|"
     r"extremes|loss|quanti[sz]e\w*",
 }
-"""By the words of its name, the first that fits. A sum over gathered rows is a gather: that is where its time goes."""
+"""Family -> pattern of a kernel's name; the first that fits counts. A sum over gathered rows is a gather: that is where
+its time goes."""
 _REDUCING = re.compile(r"\b(\w*norm|softmax|reduc\w+|log-?sum-?exp|variance|rms)\b")
 
 

@@ -33,7 +33,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "float8_e4m3fn": (-448.0, 448.0), "int64": (-(2.0**63), 2.0**63), "int32": (-(2.0**31), 2.0**31 - 1),
     "int16": (-(2.0**15), 2.0**15 - 1), "int8": (-128.0, 127.0), "uint8": (0.0, 255.0), "bool": (0.0, 1.0),
 }  # fmt: skip
-"""By dtype: the least and the largest finite value."""
+"""Dtype -> its least and largest finite value."""
 Device = Literal["cuda", "cpu"]
 
 
@@ -60,10 +60,10 @@ last."""
 BELOW = "below"
 """Integers that another input bounds, place by place: `below:lengths`."""
 OWN_VALUES = ("given", "near", "among")
-"""By a generator of a problem's own (harness/checks/correctness.py, GIVEN): as it draws them; the same with other low bits; element by
-element from the values that it has."""
+"""Distributions drawn by a problem's own generator (harness/checks/correctness.py, GIVEN): as it draws them; the same
+with other low bits; element by element from the values that it has."""
 DRAWN = "drawn"
-"""By a function of the folder's inputs.py: `drawn:NAME`."""
+"""Distributions drawn by a function of the folder's inputs.py: `drawn:NAME`."""
 NUMBERED_VALUES = {
     "range": "LOW:HIGH with two finite numbers, the lower first",
     "normal": "MEAN:DEVIATION with two finite numbers, the second not negative",
@@ -212,7 +212,8 @@ class BuildSettings(Frozen):
     flags: tuple[Annotated[str, AfterValidator(check_flag)], ...] = ()
     defines: dict[str, str | int] = Field(default_factory=dict)
     binding: str | dict[Dtype, str] = ""
-    """Of a source whose host function is a template or has another name: what of C++ the entry is, for all dtypes or by dtype."""
+    """C++ expression for the entry, for all dtypes or by dtype, where a source's host function is a template or has
+    another name."""
 
     @model_validator(mode="after")
     def _are_names(self) -> BuildSettings:

@@ -18,7 +18,7 @@ from minibatch.graphs import Graph
 from minibatch.resident import Trainer
 
 BATCHES = 2
-"""Of each epoch whose neighbours are looked at."""
+"""Batches of each epoch whose neighbours are looked at."""
 AGAIN, AMONG = 0.7, 64
 """Share of rows with a choice that may have the same sample in two epochs, among so many rows at least; by chance at most
 a third of rows with twice the fanout's neighbours have."""

@@ -19,7 +19,7 @@ from minibatch.graphs import Graph, GraphError
 NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-papers100M")
 """OGB's node data sets with one class a node and one kind of node."""
 VERSION = 2
-"""Of what is made of them: part of a kept graph's name."""
+"""Version of the conversion, part of a kept graph's name."""
 EDGES_AT_ONCE = 1 << 28
 """Sorted in one piece: eight bytes each and their sorting's, about 10 GB."""
 ROWS_AT_ONCE = 1 << 20

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 VERSION = 1
-"""Of the folder's layout."""
+"""Version of the folder's layout."""
 CHECKED_AT_ONCE = 1 << 26
 """Elements that are looked at in one piece, so that no second copy of them is made."""
 HASHED_BYTES = 1 << 24
-"""Of each array, spread evenly over it, that a graph's identity is made of; all of a shorter one."""
+"""Bytes of each array, spread evenly over it, that a graph's identity is made of; all of a shorter one."""
 SPLITS = ("train", "valid", "test")
 
 KINDS = {

@@ -25,7 +25,7 @@ NAMES = ("sage", "gat", "gin", "sage-ri")
 Aggregate = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """(h [sources, width], ids int32 [rows, fanout]) -> (h[:rows], mean of h[ids])."""
 RESIDUAL_SHARE = 0.2
-"""Of other models' dropout that sage-ri has in each of its places: SALIENT's 0.1 where others have 0.5."""
+"""Dropout of sage-ri in each of its places, as a share of other models': SALIENT's 0.1 where others have 0.5."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Model(nn.Module):
 
     depth: int
     bytes_an_edge = 4
-    """That a layer's own temporaries take for each of its neighbours and units of its widest width."""
+    """Bytes of a layer's own temporaries per neighbour and unit of its widest width."""
 
     def begin(self, x: torch.Tensor) -> torch.Tensor:
         """What the first layer reads."""

@@ -25,7 +25,7 @@ class Placed:
     graph: Graph
     cache_rows: int | None = None
     identity: str = ""
-    """Of the graph as it was before it was placed: the same wherever it goes."""
+    """Hash of the graph before it was placed: the same wherever it goes."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ PARENT = "ASTROLABE_PARENT"
 """The end of a pipe that is closed when the process that started this one has ended, however it did."""
 LOOK_S = 0.05
 GRACE_S = 0.5
-"""In which the kernel reports the process that died, where one that missed it ended first."""
+"""Seconds in which the kernel reports the process that died, where one that missed it ended first."""
 
 
 def rank() -> int:

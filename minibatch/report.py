@@ -14,7 +14,7 @@ from minibatch.graphs import Graph
 from minibatch.timeline import STAGES, Span, window
 
 WIDTHS = (960, 350)
-"""Of a picture on a desktop and on a phone, in CSS pixels."""
+"""Widths of a picture on a desktop and on a phone, CSS px."""
 LANE, GAP = 22, 8
 """Heights in a timeline."""
 FEWEST = 0.4
@@ -29,18 +29,18 @@ class EpochRow:
     what: str
     epoch_s: float | None = None
     extrapolated: bool = False
-    """From some batches of an epoch."""
+    """Whether the time is extrapolated from some batches of an epoch."""
     edges: float | None = None
-    """Sampled in an epoch."""
+    """Edges sampled in an epoch."""
     nodes: float | None = None
-    """Whose features an epoch reads; None where that is not counted."""
+    """Nodes whose features an epoch reads; None where that is not counted."""
     row_bytes: int = 0
-    """Of one node's features."""
+    """Bytes of one node's features."""
     floor_share: float | None = None
     """Of the time that an epoch's bytes need at the device's copy rate."""
     accuracy: float | None = None
     stages_s: Mapping[str, float] = field(default_factory=dict)
-    """Of an epoch, each stage alone."""
+    """Stage -> seconds of an epoch that it takes alone."""
     spans: Sequence[Span] = ()
     error: str = ""
 

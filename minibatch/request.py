@@ -38,7 +38,7 @@ class GraphRequest(Options):
     """Hidden width."""
     seed: Annotated[int | None, Option(usual="0")] = Field(default=None, ge=0, le=(1 << 63) - 1)
     threads: Annotated[int, Option(usual="all cores")] = Field(default=0, ge=0, le=1024)
-    """That prepare batches."""
+    """Threads that prepare batches."""
     checkpoint: Annotated[Path | None, Option(usual="minibatch/<graph>-<model>.pt in the runs' folder")] = None
     runs_dir: Annotated[Path, Option("DIR", hidden=True)] = Path("runs")
     as_json: Annotated[bool, Option(name="json")] = False
@@ -52,7 +52,7 @@ class EpochRequest(GraphRequest):
     lr: Annotated[float | None, Option("X", usual="0.003")] = Field(default=None, gt=0)
     """Learning rate of Adam."""
     schedule: Annotated[Literal["constant", "cosine", "plateau"] | None, Option(usual="constant")] = None
-    """Of the learning rate."""
+    """Schedule of the learning rate."""
     patience: int | None = Field(default=None, ge=1, le=1 << 30)
     """End after N epochs without a better validation."""
     loss: Annotated[Literal["classes", "multi-label", "regression"] | None, Option(usual="what they look like")] = None
@@ -66,13 +66,13 @@ class EpochRequest(GraphRequest):
     features: Literal["hbm", "host"] | None = None
     """Where features are kept (on the device where they fit, else in host memory)."""
     cache_gib: Annotated[float | None, Option("N", usual="what is free")] = Field(default=None, ge=0)
-    """Of hot rows on the device, with --features host."""
+    """GiB of hot rows kept on the device, with --features host."""
     rung: Literal["pyg", "pyg-hbm", "salient", "gpu-plain", "gpu", "gpu-fused", "gpu-graph", "gpu-layers"] | None = None
     """How batches are made and trained."""
     resume: bool = False
     """Go on from the checkpoint."""
     report: Annotated[Path | None, Option("FILE.html")] = None
-    """Of the last epoch: what each stage took and what ran when."""
+    """Write a report of the last epoch: what each stage took and what ran when."""
     swapped: Annotated[tuple[str, ...], Option("RUN", "with")] = ()
     """Say whether epochs become faster with the best of this run in its kernel's place; repeatable, trains nothing."""
 

@@ -29,7 +29,8 @@ from minibatch.timeline import STEP, SpanTrace
 CALIBRATED_ON = 16
 """Batches whose largest sizes, and MARGIN more, are the capacities."""
 MARGIN = 1.06
-"""Of 1,179 batches of papers100M's shape sizes vary by some 1 % (standard deviation): a hub more or less."""
+"""Factor of the capacities over the largest sizes seen: over 1,179 batches of papers100M's shape sizes vary by some 1 %
+(standard deviation), a hub more or less."""
 WARM_STEPS = 3
 """Made before a capture, also where an epoch has fewer."""
 
@@ -53,7 +54,7 @@ class SampledBatch:
     totals: torch.Tensor = field(kw_only=True)
     """int32 [relabelled hops]: how many nodes are known after each."""
     transposed: list[Transposed] = field(default_factory=list)
-    """Of each hop but the last, where layers are computed by hand."""
+    """Transposed hops, all but the last, where layers are computed by hand."""
 
 
 class StepBuffers:
@@ -234,7 +235,7 @@ class Trainer:
         self.flags = torch.zeros(steps + 1, device=device)
         self.edges = torch.zeros(1, dtype=torch.int64, device=device)
         self.key = torch.zeros(1, dtype=torch.int64, device=device)
-        """Of what this step's layers drop."""
+        """Key of what this step's layers drop."""
         self.idle = torch.zeros((), device=device)
         """1 while steps are made for their own sake (before a capture): the optimizer leaves them out."""
 

@@ -84,7 +84,7 @@ VARIANTS = {
         "device", "device", "captured", "layers",
     ),
 }  # fmt: skip
-"""From what people have to the fastest."""
+"""Loader variants, from what people have to the fastest."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ class RateSchedule:
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, epochs: int, objective: Objective) -> None:
         self.optimizer = optimizer
         self.rate_before = self._rate()
-        """Of the epoch that was stepped last."""
+        """Learning rate of the epoch that was stepped last."""
         self.inner: Any = None
         if name == "cosine":
             self.inner = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)

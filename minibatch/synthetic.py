@@ -25,7 +25,7 @@ class Recipe:
     nodes: int
     mean_degree: float
     sigma: float
-    """Of the degrees' logarithm."""
+    """Standard deviation of the degrees' logarithm."""
     max_degree: int
     community: int
     """Consecutive ids that are a community."""
@@ -43,7 +43,7 @@ class Recipe:
     one_community: bool
     """Whether train ids all lie in the first community, as the recent papers of a benchmark do, the others behind them."""
     least_degree: int = 1
-    """Of the nodes that train, valid and test ids are drawn from."""
+    """Least degree of the nodes that train, valid and test ids are drawn from."""
 
 
 PAPERS = Recipe(
@@ -65,7 +65,7 @@ RECIPES = {
 
 
 VERSION = 1
-"""Of the recipes and of what is drawn from them: part of a kept graph's name."""
+"""Version of the recipes and of what is drawn from them, part of a kept graph's name."""
 
 
 def bytes_of(name: str) -> int:

@@ -125,7 +125,7 @@ def measure_sampled_accuracy(
 
 
 FULL_BYTES = 256 << 20
-"""That the temporaries of a piece of full inference may take."""
+"""Bytes that the temporaries of a piece of full inference may take."""
 FULL_ROWS = 1 << 16
 """Rows of a piece at most."""
 
@@ -200,7 +200,7 @@ def order(graph: Graph, seed: int, epoch: int, rank: int = 0, ranks: int = 1) ->
 
 
 VERSION = 2
-"""Of checkpoints."""
+"""Version of checkpoints."""
 KEYS = {
     "version": int,
     "options": dict,

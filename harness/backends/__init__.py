@@ -97,8 +97,8 @@ _FORMS: dict[Form, str] = {
     r"|\b(torch|at)::Tensor\b|\bPYBIND11_MODULE\b|^[ \t]*TORCH_LIBRARY",
     "stable": r"<torch/(csrc/stable|headeronly)/|\btorch::stable::|\bSTABLE_TORCH_LIBRARY",
 }
-"""By what a source says beside its comments, the first that fits: how its host function takes tensors. Engines' own headers may bring
-torch's, so a type counts as an include does."""
+"""How a source's host function takes tensors -> the pattern that says so outside comments; the first that fits counts.
+Engines' own headers may bring torch's, so a type counts as an include does."""
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -118,11 +118,12 @@ ENTROPY = "/dev/urandom"
 COMPILER_BYTES = 4 << 30
 """Resident memory of a compiler and its children. torch's headers take g++ 1.3 GB."""
 FILE_BYTES, SCRATCH_BYTES = 128 << 20, 512 << 20
-"""Of a file that a compiler writes, and of all of them."""
+"""Bytes of one file that a compiler writes, and of all its files (upper bounds)."""
 ARTEFACT_BYTES = 64 << 20
-"""Of what is kept of a candidate."""
+"""Bytes of a candidate's stored artefacts (upper bound)."""
 OUTPUT_BYTES, TALKS_BYTES = 8 << 20, 64 << 20
-"""So much of what a compiler says is held, half of it the beginning, and beyond the second it is killed."""
+"""Bytes of a compiler's output that are held, half of them from its beginning; beyond the second number it is
+killed."""
 
 
 def run_boxed(

@@ -64,7 +64,8 @@ def run(
 
 
 ADVICE = "Potential Performance Loss"
-"""Of ptxas, such as that wgmma is serialized or setmaxnreg ignored: it comes as an info, in time it is what matters most."""
+"""Marks ptxas's warnings about performance, such as wgmma serialized or setmaxnreg ignored: they come as an info, and
+matter most for time."""
 
 
 def warnings(log: str) -> str:

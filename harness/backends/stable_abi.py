@@ -14,7 +14,7 @@ from harness.backends import Compiled, cuda, form_of, is_python, together, torch
 from harness.records import DeviceFacts
 
 SUFFIX = ".cu"
-"""On a CPU compile() renames it."""
+"""Suffix of sources; on a CPU compile() renames them."""
 DEVICE = "any"
 PYTHON_SIDE = True
 BINDS = True
@@ -24,7 +24,7 @@ KINDS = (
     (r"optional<.*Tensor", "Tensor?"), (r"Tensor", "Tensor"), (r"\bint64_t\b|\bint\b", "int"), (r"\bdouble\b|\bfloat\b", "float"),
     (r"\bbool\b", "bool"), (r"string", "str"),
 )  # fmt: skip
-"""Of a parameter: what its type says, and its type in a schema."""
+"""Pattern of a parameter's C++ type -> its type in a schema."""
 
 
 def takes(text: str) -> bool:

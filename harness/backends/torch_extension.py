@@ -21,7 +21,7 @@ from harness.device import cuda_home
 from harness.records import DeviceFacts
 
 SUFFIX = ".cu"
-"""On a CPU compile() renames it."""
+"""Suffix of sources; on a CPU compile() renames them."""
 DEVICE = "any"
 PYTHON_SIDE = True
 ARTEFACT = "candidate.so"

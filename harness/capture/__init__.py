@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MOST_KINDS = 256
 """Kinds of calls that are kept apart; further ones are only counted."""
 MASKED = 0.5
-"""Of a float input so many equal values make it a mask or a padding, whose places matter."""
+"""Share of equal values from which on a float input counts as a mask or a padding, whose places matter."""
 STORED = "stored"
 NO_SAFETENSORS = (
     "capture keeps values of inputs by the package safetensors, which is not installed: pip install safetensors"

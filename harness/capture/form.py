@@ -22,7 +22,7 @@ Tensors = dict[str, "torch.Tensor"]
 MOST_WORKLOADS = 64
 """The most frequent kinds become workloads."""
 MOST_STORED_BYTES = 32 << 20
-"""Of a workload's stored values; the importer takes no more."""
+"""Bytes of a workload's stored values (upper bound); the importer takes no more."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 GUARD_BYTES = 256
-"""Of random pattern before and after every tensor: an overrun of one 16-byte store lands in it."""
+"""Bytes of random pattern before and after every tensor: an overrun of one 16-byte store lands in them."""
 WIDE_GUARD_BYTES = 1 << 20
 TF32_ROUNDOFF = 2.0**-11
 DEFAULT_ULPS = {"float64": 64.0, "float32": 64.0, "float16": 3.0, "bfloat16": 3.0, "float8_e4m3fn": 1.02}
@@ -45,12 +45,12 @@ SMALLEST = {
 NOISE_FACTOR = 8.0
 """How many times the rounding noise of the reference in fp32 a kernel that sums in another order may show."""
 TERMS_PER_NOISE = 8
-"""And as many times as an output has terms, over this. The reference sums pairwise, which is off by a few units; one
-accumulator that takes n terms in turn drifts by n/2 units at worst. Layer norm's plain loop was measured at n/14 times the
-reference's noise for n from 1024 to 16384, where half of the inputs are zero."""
+"""Divisor of an output's number of terms: the noise is also allowed so many times. The reference sums pairwise, which
+is off by a few units; one accumulator that takes n terms in turn drifts by n/2 units at worst. Layer norm's plain loop
+was measured at n/14 times the reference's noise for n from 1024 to 16384, where half of the inputs are zero."""
 TYPICAL_ROWS = 1 << 16
-"""Of how many rows, evenly spaced, the typical noise is the median. A row behind a ReLU or of three columns may show less
-than its arithmetic makes, because few of its elements are left to show it."""
+"""Rows, evenly spaced, whose median is the typical noise. A row behind a ReLU or of three columns may show less than
+its arithmetic makes, because few of its elements are left to show it."""
 FEW, FEW_DRAWS = 64, 6
 """An output of fewer elements shows too little of its noise: of a loss's single number the reference in fp32 may be right by
 chance, where a difference of large sums cancels. There it is the largest of so many draws more."""
@@ -58,15 +58,17 @@ DOUBT_DRAWS = 4
 """Draws more of a row's noise before an output is called wrong: of 262,144 rows of an attention two were off by four times a tolerance
 that came from one."""
 STEEP = 2.0**-17
-"""Of the row's largest value: noise beyond that may be a step (rounding to a code, a threshold, a pick) and not noise."""
+"""Noise, as a share of the row's largest value, beyond which it may be a step (rounding to a code, a threshold, a
+pick)."""
 FP32_BITS, NEAR_BITS, NEAR_RUNS, NEAR_FACTOR, TF32_FACTOR = 24, 34, 2, 32.0, 4.0
 """Then the reference runs so often with results rounded to so many bits in place of fp32's 24: noise is so much smaller there, within
 so large a factor, and a step is as high as it was. Steps earn no tolerance."""
 OFF_SHARE = 16
-"""Of an integer output one element in so many may be off by its `ulps`: truncation is off in half."""
+"""One element in so many of an integer output may be off by its `ulps`: truncation is off in half."""
 LEAST_NOISE = 2.0
-"""Of a sum, in unit roundoffs of the type that it is computed in, of the row's largest value: the reference may meet its own
-sum exactly by chance (many equal terms), where a plain loop drifts by up to 0.15 n units (softmax, n from 128 to 8192)."""
+"""Least noise of a sum, in unit roundoffs of the type that it is computed in, of the row's largest value: the reference
+may meet its own sum exactly by chance (many equal terms), where a plain loop drifts by up to 0.15 n units (softmax, n
+from 128 to 8192)."""
 DRIFT_AT_MOST = {
     "float64": 2.0**-42,
     "float32": 2.0**-13,
@@ -74,13 +76,13 @@ DRIFT_AT_MOST = {
     "bfloat16": 2.0**-11,
     "float8_e4m3fn": 2.0**-7,
 }
-"""Of the row's largest value: what long sums may earn ends well below the rounding to the next narrower type, and for types
-of 16 bits and fewer at an eighth of the output's own rounding."""
+"""Most that long sums may earn, as a share of the row's largest value, by dtype: well below the rounding to the next
+narrower type, and for types of 16 bits and fewer an eighth of the output's own rounding."""
 DEPENDENCE_BYTES = 64 << 20
 """Sums are looked for on a workload of at most this size: each tensor extent costs three references in fp64."""
 
 ENTRIES = 3
-"""Of a dimension, that an output must depend on for it to be summed over."""
+"""Entries of a dimension that an output must depend on for it to count as summed over."""
 
 TOLERANCE = (
     f"16-bit outputs within {DEFAULT_ULPS['float16']:g} unit roundoffs of the value, float32 within "
@@ -180,9 +182,9 @@ class Layout:
 
 
 GIVEN: dict[str, list[Callable[[torch.Tensor, Workload], None]]] = {}
-"""By the name in `given:<name>`: what fills a tensor, or several of them one above the other, with draws of a generator that
-the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away; one that
-is open twice is here twice, and either draws for both."""
+"""Name in `given:<name>` -> what fills a tensor, or several of them one above the other, with draws of a generator that
+the harness does not know, such as a problem's get_inputs(). Whoever opens a problem puts it here and takes it away; one
+that is open twice is here twice, and either draws for both."""
 
 
 def draw(
@@ -786,7 +788,7 @@ class Cases:
         self.kept: OrderedDict[tuple[str, str], Case] = OrderedDict()
         self._said: tuple[list[tuple[str, str]], tuple[str, ...]] | None = None
         self._special: dict[tuple[str, str], Case | None] = {}
-        """Of small workloads only."""
+        """Cases of small workloads, kept."""
         self._scalars: dict[str, tuple[Kernel, Case] | None] = {}
 
     def get(self, workload: Workload, values: str, extra: dict[str, tuple[str, ...]]) -> Case:
@@ -1031,8 +1033,9 @@ def judge_several(
 
 
 NEAR_MISS, NEAR_MISSES = 2.0, 1e-7
-"""Of the tolerance, and of an output's elements: of hundreds of millions one may round worse than all that its row's noise
-shows (eager torch's own once did, by 8 %, one of 277 million); another answer, or one of a narrower type, is off by more."""
+"""Factor on the tolerance, and share of an output's elements that may need it: of hundreds of millions one may round
+worse than all that its row's noise shows (eager torch's own once did, by 8 %, one of 277 million); another answer, or
+one of a narrower type, is off by more."""
 
 
 def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:

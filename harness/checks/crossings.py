@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from kernels.spec import SIGNIFICAND_BITS, Spec, Workload
 
 MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
-"""That a call of one may move."""
+"""Bytes that one call may move, by device (upper bound)."""
 
 
 def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: bool = False) -> tuple[Workload, ...]:

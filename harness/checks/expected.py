@@ -41,7 +41,7 @@ class Right(dict[str, Expected]):
     doubted: Callable[[], Right | None] | None = None
     """The same with the noise looked at more closely, for outputs that are not within it."""
     nans: bool = False
-    """Only that what is no number here comes out as none, and what is one is right if it comes out as one (make_special)."""
+    """Whether only NaNs are compared: they come out where they must, and nowhere else (make_special)."""
     roundings: Roundings | None = None
     """Of the reference, for elements that are on another side of a step."""
 

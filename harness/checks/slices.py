@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SHARE = 8
 """A slice's reference may take one part in so many of the memory."""
 TRIED_ROWS, MOST_TRIED_BYTES = 6, 1 << 30
-"""By which the reference is asked, in two parts of different sizes; no larger size is asked."""
+"""Rows and bytes of the trial by which the reference is asked whether it can be sliced, in two parts of different
+sizes."""
 
 
 def leading_axis(spec: Spec) -> str:

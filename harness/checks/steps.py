@@ -20,12 +20,12 @@ RUNS, LOOKS, SHARE = 32, 4, 0.5
 """An element is right where one of at most so many roundings of the reference has it. After the first looks so large a share of the
 elements in doubt must have been found: of what is wrong by itself next to none is."""
 MOST_WRONG = 0.25
-"""Of an output. Where more is in doubt it is not because of steps, and nothing is computed to find out."""
+"""Share of an output's elements in doubt beyond which steps are not the reason, and nothing is computed to find out."""
 COUNT, FEW = 4, 4
 """Elements on another side than fp64's may be so many times those of any of these roundings, and so many."""
 INDICES = ("int64", "int32")
 LEAST_PLACES = 8
-"""So many places at least must look like an index before they are taken for one."""
+"""Places that must look like an index before any are taken for one (lower bound)."""
 
 
 def explain(spec: Spec, workload: Workload, tensor: Tensor, got: torch.Tensor, right: Expected, whole: Right) -> bool:

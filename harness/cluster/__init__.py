@@ -69,7 +69,7 @@ class Status(Frozen):
     memory_bytes: int = 0
     doing: str = ""
     seconds: float = 0.0
-    """That it has been doing it."""
+    """Seconds that it has been doing so."""
     job: str = ""
     pid: int = 0
     code: str = ""

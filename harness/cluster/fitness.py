@@ -19,7 +19,7 @@ from harness.store import Store
 from kernels import catalog
 
 ROOM_BYTES = 256 << 20
-"""On the disk of a worker's folder: sources, builds and records of some hundred runs."""
+"""Free bytes on the disk of a worker's folder (lower bound): sources, builds and records of some hundred runs."""
 KERNEL = "silu_and_mul"
 EVERY_S = 3600.0
 """A comparison of a binary with itself, when a worker joins and whenever the last one is older than this."""

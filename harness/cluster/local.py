@@ -22,7 +22,7 @@ class Local:
         self.scheduler: subprocess.Popen | None = None
         self.supervisor: subprocess.Popen | None = None
         self.devices = 0
-        """That will join."""
+        """Workers that will join."""
         self.builders: tuple[int, ...] = ()
         """Cores that build for its GPUs, and may do what else is not timed."""
         try:

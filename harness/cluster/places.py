@@ -27,7 +27,7 @@ class ClusterPlace(Frozen):
     kind: Literal["device", "builder"]
     device: Device
     gpu: str = ""
-    """As CUDA_VISIBLE_DEVICES has it; "" is none."""
+    """The GPU as CUDA_VISIBLE_DEVICES names it; "" is none."""
     cores: tuple[int, ...]
     slots: int = 1
     """Builds side by side."""

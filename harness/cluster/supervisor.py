@@ -21,11 +21,13 @@ from harness.cluster.worker import Orders
 from harness.farside import sandbox
 
 AGAIN_S, AGAIN_AT_MOST_S = 0.5, 30.0
-"""Until a worker that ended is started again; twice as long each time that it ends within STEADY_S."""
+"""Seconds until a worker that ended is started again: the first time and at most; doubled each time that it ends within
+STEADY_S."""
 STEADY_S = 60.0
 LEAVE_S = 5.0
 KEPT = ("LD_LIBRARY_PATH", "VIRTUAL_ENV", "CXX", "CC", "TZ", "XDG_CACHE_HOME", "ASTROLABE_CACHE")
-"""Of the user's environment, beside what a sandbox keeps: where tools are. Nothing else, so no key of a model's server."""
+"""Variables of the user's environment that a worker gets beside a sandbox's: where tools are. Nothing else, so no key
+of a model's server."""
 PREFIXES = ("DASK_", "ASTROLABE_CLUSTER_", "ASTROLABE_LOCKS")
 
 

@@ -32,7 +32,7 @@ from kernels.spec import Frozen
 
 SAY_EVERY_S = 0.5
 SHELF_BYTES = 1 << 30
-"""Of contents kept; beyond, they are fetched again."""
+"""Bytes of stored contents that a worker keeps; beyond, they are fetched again."""
 STALLED = 70
 """Exit code of a worker whose job said nothing for too long."""
 

@@ -25,9 +25,9 @@ from kernels.spec import AXIS_VALUES, BELOW, DRAWN, Device, Scalar, Size, Spec, 
 VERSION = "1.0"
 CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
 JUDGED = "evidence/kernel"
-"""Of a package: the folder of its kernel as it was judged."""
+"""Folder of a package that holds the kernel as it was judged."""
 HEADERS = "headers"
-"""Of a package: what its source includes, as it lies in the kernel's folder."""
+"""Folder of a package that holds what the source includes, as it lies in the kernel's folder."""
 TESTED_BYTES = 64 << 20
 """The package's own tests take workloads up to this traffic, so that they end in seconds."""
 # Compiler reports that only the harness reads.
@@ -124,7 +124,7 @@ class ExportedPackage(NamedTuple):
     """A package as it was exported."""
 
     folder: Path
-    """Of its kernel: spec, reference, baseline."""
+    """Folder of the kernel: spec, reference, baseline."""
     source: Path
     evidence: dict[str, Any]
     """The run's result.json."""
@@ -267,7 +267,7 @@ def _returns(count: int) -> str:
 
 
 OFFSETS_BYTES = 2**31 - 1
-"""Up to here 32-bit offsets, in bytes or in elements, are right whatever the size."""
+"""Largest tensor, in bytes, for which 32-bit offsets are right in bytes and in elements."""
 
 
 def most_bytes(spec: Spec, device: Device) -> int:

@@ -21,7 +21,7 @@ SEED = 42
 FLUSHED = (32, 1024, 1024)
 """int64: 256 MB."""
 TIME = -1
-"""In place of a trial's seed: make the timed calls."""
+"""Stands in place of a trial's seed where the timed calls are to be made."""
 NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 

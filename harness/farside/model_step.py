@@ -52,7 +52,7 @@ class StepKernel:
 
 
 Kernels = dict[str, StepKernel | None]
-"""By name; None: left out, to see what it takes."""
+"""Name -> the kernel in its place; None leaves it out, to see what it takes."""
 
 
 class StepNorm(nn.Module):

@@ -47,11 +47,12 @@ SCALARS = (int, float, bool, str, type(None))
 DTYPES = frozenset("float64 float32 float16 bfloat16 float8_e4m3fn int64 int32 int16 int8 uint8 bool".split())  # noqa: SIM905
 OTHER_SIZES = 3
 MOST_VALUES = 4096
-"""Of an input whose values are few, as they are sent to the parent."""
+"""Distinct values of an input that are sent to the parent, where it has few."""
 REPEATED = 0.5
-"""Of floats of 32 bits so many are different: of a continuous range 262,144 have repeats in 2 %, of a lattice nearly all."""
+"""Share of distinct values among 32-bit floats below which they are few: of a continuous range 262,144 have repeats in
+2 %, of a lattice nearly all."""
 FEW_VALUES = 64
-"""Of 16-bit floats, of which torch.rand makes 256."""
+"""Distinct 16-bit floats up to which they are few; torch.rand makes 256."""
 LOOKED = 1 << 22
 LARGER = 1.5
 """A leading size that no get_inputs() has, from the rows of two draws."""
@@ -814,8 +815,8 @@ class ModelAdapter:
                 problem["state"], self.model, device, lambda said: forms.CandidateRefused("INCORRECT", said)
             )
         self.draws = problem["random"] or (self.state is not None and self.state.on_host)
-        """From torch's generator, or its state is Python's: a graph of ours would go on with what torch sets only where it replays
-        its own, or with a number that stood still."""
+        """Whether a call draws from torch's generator or keeps state in Python: a graph of ours would go on with what
+        torch sets only where it replays its own, or with a number that stood still."""
         self.stateful = self.state is not None
         if problem["exact"]:
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     Launch = Callable[[Any], None]
 
 GIVEN = dict(os.environ)
-"""Before anything is imported: torch's compiler names its cache there, after the fork server's folder for temporary files."""
+"""The environment before anything is imported: torch's compiler names its cache there, after the fork server's folder
+for temporary files."""
 
 _spec = importlib.util.spec_from_file_location("astrolabe_worker", Path(__file__).with_name("worker.py"))
 assert _spec is not None and _spec.loader is not None

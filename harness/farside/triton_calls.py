@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 CACHE = "triton"
-"""In the candidate's folder."""
+"""Name of the cache in the candidate's folder."""
 SAID = "programs_said.json"
-"""In CACHE: what programs printed while it was filled. Triton asks ptxas for its version, and the linker for libcuda, to
-name what it looks for, and these may not be started any more."""
+"""File in CACHE with what programs printed while it was filled. Triton asks ptxas for its version, and the linker for
+libcuda, to name what it looks for, and these may not be started any more."""
 LATE = (
     "Triton wants to compile a kernel that no call with the suite's sizes compiled before: here no compiler may be started. "
     "A kernel's compile-time arguments may depend on shapes and dtypes only"

@@ -48,7 +48,7 @@ class ErrorCell(ctypes.Structure):
 
 
 OBJECT_HEADER_BYTES = 24
-"""Of TVMFFIObject: counters, type index, deleter; what an object holds comes behind."""
+"""Bytes of TVMFFIObject (counters, type index, deleter); an object's contents come behind."""
 
 
 def dtype_code(dtype: torch.dtype) -> tuple[int, int]:

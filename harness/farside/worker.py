@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 HOST_ROUND_S = 0.1
-"""Of calls whose time on the host is asked for: a thousand of a model's would outlast the request."""
+"""Seconds of calls in one measurement of the time on the host: a thousand of a model's would outlast the request."""
 FENCE_BYTES = 1 << 20
-"""Without access before and behind a tensor."""
+"""Bytes without access before and behind a tensor."""
 CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 
 
@@ -184,7 +184,7 @@ class Neighbours:
 
 class RequestLoop:
     REQUESTS = ("enter", "load", "map", "unmap", "call", "plan", "host", "time")
-    """By the names of the methods that answer them."""
+    """Requests, by the names of the methods that answer them."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -410,7 +410,7 @@ class RequestLoop:
 
 
 STACK_WORDS = (0, 4, 16, 64)
-"""As in probes/calls.cpp."""
+"""Numbers of words that a call can put on the stack, as in probes/calls.cpp."""
 
 
 def words_of(library: Any, calls: list[list[Any]]) -> tuple[Any, int]:

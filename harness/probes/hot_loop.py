@@ -28,7 +28,7 @@ DEVICE = "cpu"
 SAMPLER = Path(__file__).with_name("sampler.cpp")
 CALLING_S, BOX_S = 2.0, 30.0
 SHARE, MOST_LOOPS = 0.15, 2
-"""Of the hottest function's samples; loops that are shown."""
+"""Share of the hottest function's samples that a loop needs, and the number of loops shown (upper bound)."""
 SHOWN = 40
 _LINE = re.compile(r"^\s+([0-9a-f]+):\t(\S+)\s*(.*)$")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")

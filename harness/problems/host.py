@@ -93,7 +93,7 @@ class _Translation:
         self.slots = list(self.arguments)
         self.lines: list[str] = []
         self.temporaries: dict[str, str] = {}
-        """Of the statement at hand: slots of what has no name, by its text."""
+        """Text of an unnamed value in the statement at hand -> its slot."""
 
     def text(self) -> str:
         *body, last = self.forward.body

@@ -111,7 +111,7 @@ class Problem(Kernel):
     description: Description | None = None
     device: Device = "cpu"
     seed: int = 0
-    """Of the weights: secret, and the same for Model and ModelNew."""
+    """Seed of the weights: secret, and the same for Model and ModelNew."""
     token: str = ""
     box: Box | None = None
 
@@ -308,7 +308,7 @@ class Box:
         """Draws at those sizes: inputs that only get_inputs() can draw, by their place."""
         self.filled: dict[int, int] = {}
         self.turns: dict[int, int] = {}
-        """Of each draw: how often its like had been used when it was made."""
+        """Draw -> how often its like had been used when it was made."""
         self.quick_s, self.spent_s = math.inf, 0.0
         """What a draw takes at least, and what all have taken."""
         self.drawing = ""
@@ -525,7 +525,7 @@ class Box:
 
 
 _described: Once[Description] = Once()
-"""By text: what a problem is like does not change while this process lives."""
+"""Descriptions by the problem's text: it does not change while this process lives."""
 
 
 def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:

@@ -160,7 +160,8 @@ class ForkServer:
 
 
 WAITING = 2
-"""Of the workers of problems on a GPU: a problem starts six, one after another, each with CUDA's start (0.3 s; 2 s the first time)."""
+"""Workers of problems on a GPU that wait ready: a problem starts six, one after another, each with CUDA's start (0.3 s;
+2 s the first time)."""
 _shared: dict[tuple[str, bool], ForkServer] = {}
 _sharing = threading.Lock()
 

@@ -31,13 +31,13 @@ class Line(Frozen):
     outcome: str
     reason: str
     link: str
-    """Its run's report, relative; "" where there is none."""
+    """Relative link to the run's report; "" where there is none."""
     seconds: float
     stop_reason: str
     kernelbench: str = ""
     disagreement: str = ""
     commit: str = ""
-    """At which it was judged; "" is the page's."""
+    """Astrolabe's commit at which it was judged; "" where it is the page's."""
     theirs: Solved | None = None
     """By KernelBench's own verdict and times; None of a candidate that it was not asked about."""
     machine: str = ""
@@ -106,7 +106,7 @@ class Summary(Frozen):
     page: CampaignPage
     tables: tuple[FastPTable, ...]
     kernelbench: tuple[FastPTable, ...] = ()
-    """The same by KernelBench's own verdict and times."""
+    """The same tables by KernelBench's own verdict and times."""
 
 
 def baselines(page: CampaignPage) -> list[str]:

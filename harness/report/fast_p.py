@@ -30,12 +30,13 @@ class Solved(Frozen):
     compiled: bool = False
     correct: bool = False
     speedup: dict[str, Interval] = Field(default_factory=dict)
-    """Over each baseline ("eager", "compile", "max-autotune"), where it is correct and was timed."""
+    """Baseline ("eager", "compile", "max-autotune") -> the speedup over it, where the candidate is correct and was
+    timed."""
     degenerate: tuple[str, ...] = ()
     samples: int = Field(default=0, ge=0)
     """Candidates that were written."""
     right: int = Field(default=0, ge=0)
-    """Of those that passed."""
+    """Written candidates that passed."""
 
 
 def fast_p(problems: Sequence[Solved], p: float, baseline: str, bound: Bound = "median") -> float:

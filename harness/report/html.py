@@ -52,7 +52,7 @@ class AttemptView:
     diff: Diff | None
     against: str
     step: Diff | None
-    """Against the attempt before this one, where that is another source than the plan's base."""
+    """Difference to the attempt before this one, where that is another source than the plan's base."""
     before: str
 
 

@@ -20,7 +20,7 @@ INK, MUTED, LINE, BEST, BASE, LIGHT = "#16191d", "#5d6670", "#e4e6e8", "#00727a"
 COLOURS = {"best": BEST, "base": BASE, "light": LIGHT, "ink": INK}
 FONT = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
 LETTER_PX = 6.6
-"""Of the 11 px letters of labels, on the wide side."""
+"""Width of a letter of 11 px labels, px (on the wide side)."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class AttemptRow(ResultRow):
     outcome: Outcome | Literal["NO_CANDIDATE", "REFUSED"]
     reason: str = ""
     comparison: Comparison = Comparison.UNCLEAR
-    """Against the baseline."""
+    """The candidate against the baseline."""
     against_incumbent: Comparison = Comparison.UNCLEAR
     speedup: Interval | None = None
     """Baseline time / candidate time, geometric mean over the visible suite; None, never 0, if it did not pass."""
@@ -173,7 +173,7 @@ class SpentRow(ResultRow):
     money_usd: float | None = 0.0
     """None: a price was unknown."""
     nodes: dict[str, float] = Field(default_factory=dict)
-    """Of `seconds`, by node of the graph."""
+    """Node of the graph -> its part of `seconds`."""
 
 
 class Versions(ResultRow):
@@ -260,16 +260,16 @@ class Result(ResultRow):
     against: dict[str, Interval] = Field(default_factory=dict)
     """Speedup over other baselines by name: torch.compile's modes."""
     degenerate: tuple[str, ...] = ()
-    """Of a problem: what passes KernelBench's check on it without computing."""
+    """What passes KernelBench's check on a problem without computing."""
     notes: tuple[str, ...] = ()
     """How right was defined, whose kernels worked, what the drafter said."""
     measured: dict[str, str] = Field(default_factory=dict)
-    """How: heading -> words (`clocks`, `tolerance`, `samples`, `timing` ...)."""
+    """How it was measured: heading -> words (`clocks`, `tolerance`, `samples`, `timing` ...)."""
     command: str = ""
     """Command line that does the same again."""
     versions: Versions = Versions()
     commit: str = ""
-    """Of Astrolabe's own repository; "" where it does not run from one."""
+    """Commit of Astrolabe's repository; "" where it does not run from one."""
     started: datetime | None = None
     finished: datetime | None = None
 

@@ -24,7 +24,7 @@ from harness.report.plot import (
 
 FILES = Sequence[tuple[str, str, Sequence[RooflinePoint]]]
 MARGIN = 4.0
-"""So much of the axis is shown on both sides of what is drawn, as a factor."""
+"""Factor by which the axes extend beyond what is drawn, on both sides."""
 
 
 def roofs(facts: DeviceFacts, dtypes: Sequence[str]) -> list[tuple[str, float]]:

@@ -31,14 +31,15 @@ OTHERS = 2
 FORGED = 1.25
 """A side whose clock claims so much more than ours shows is accused; less is corrected, for it may be noise."""
 ACCUSING_PAIRS = 9
-"""Of long samples; what they show is taken off a side's times whether or not it is accused."""
+"""Pairs of long samples before a clock is accused; their finding is taken off a side's times whether or not it is
+accused."""
 PIPE_S = 5e-4
 """Scheduling of two processes may cost this much of a sample before we doubt a worker's clock."""
 LONG_S = 0.015
 """The samples by which our own clock confirms FASTER, where all of a call is the side's own; the pipe's latency is some 1 %
 of this, and the same for both."""
 LEAST_OWN = 0.2
-"""Of a call's time: no sample takes longer than this asks for."""
+"""Share of a call's time that is its own (lower bound): no sample takes longer than this asks for."""
 MORE_DOUBTS = 24
 """Samples more before a clock is accused: few were taken for a search, and none may have been uninterrupted."""
 

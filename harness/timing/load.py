@@ -16,7 +16,8 @@ from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 DISTURBED = 0.1
-"""Of the machine's CPU time: more than the background of an idle machine takes, and enough to be felt on two cores."""
+"""Share of the machine's CPU time from which on others disturb: more than the background of an idle machine takes, and
+enough to be felt on two cores."""
 
 
 def others_at_work(seconds: float = 0.2) -> float:

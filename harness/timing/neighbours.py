@@ -40,26 +40,30 @@ HOST_SOURCE = SOURCE.with_suffix(".cpp")
 BESIDE = {"cuda": SOURCE, "cpu": SOURCE.with_name("calls.cpp")}
 """What stands around a call in its own process: the kernels before and after it; on a CPU the loop that makes it."""
 PACK_BYTES, MAX_TENSORS = 16, 32
-"""As in probes/company.cu: two lists of so many fit the 4 KiB that a kernel may be given."""
+"""Bytes of a pack, and tensors of a list, as in probes/company.cu: two such lists fit the 4 KiB that a kernel's
+arguments may take."""
 STEPS = 4096
 """Offsets in `b` on a GPU are below so many packs; it is redrawn before each sample."""
 ROOM, ROOM_BYTES = 3, 256 << 20
 """`a` is longer than the input by so many times its size, so much at most: who would have it in the cache before the next
 producer reads it does not know which part."""
 HOST_STEPS, HOST_STEP = 1 << 16, PACK_BYTES // 2
-"""On a CPU, where `b` stays for a contest: nobody foresees, or remembers, 2^32 pairs of offsets, in steps of so many bytes."""
+"""Offsets on a CPU, where `b` stays for a comparison, and their step in bytes: nobody foresees, or remembers, 2^32
+pairs."""
 ROUND_BYTES = 4 << 20
-"""On a GPU `b` goes round after so much, and stays in the cache: making a large input reads `a` and writes, no more."""
+"""Bytes after which `b` repeats on a GPU, so that it stays in the cache: making a large input reads `a` and writes, no
+more."""
 DRAWN_ELEMENTS = 1 << 20
-"""On a CPU, of a distribution that is drawn for one sample: what is longer repeats them."""
+"""Elements drawn for one sample on a CPU, of a distribution that is not elementwise; a longer input repeats them."""
 CHOSEN_BYTES = 8 << 20
-"""Of a larger input only sign and mantissa are new: to draw it twice takes a second."""
+"""Largest input, in bytes, that is drawn twice; of a larger one only sign and mantissa are new, since drawing takes a
+second."""
 REDRAWN_BYTES = {"cuda": 64 << 20, "cpu": 1 << 20}
-"""Of each constant, between two samples."""
+"""Bytes of each constant that are redrawn between two samples, by device."""
 NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
 """How the kernels around a call launch: see `before` in probes/company.cu."""
 OFF_ZERO = 0.05
-"""Of its deviation: a mean above that is not taken for zero."""
+"""Share of its deviation above which a mean is not taken for zero."""
 _MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3}
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 ELEMENTWISE = (
@@ -209,7 +213,7 @@ class InputMixture:
     ) -> None:
         self.tensor, self.workload, self.size = tensor, workload, size
         self.round_bytes = min(1 << max(4, (size - 1).bit_length()), most_round_bytes)
-        """After so much `b` begins anew: a power of two."""
+        """Bytes after which `b` begins anew, a power of two."""
         self.still = False
         """Whether no bit of `a` is changed for now."""
         self.same_x = False
@@ -217,7 +221,8 @@ class InputMixture:
         self.dtype, self.shape = spec.dtype(tensor, workload), spec.shape(tensor, workload.axes)
         self.kind = tensor.values[0].partition(":")[0]
         self.near = self.kind == "near"
-        """Its elements have their places, so `a` is a draw of the whole, read from its beginning by every call."""
+        """Whether elements have their places, so that `a` is a draw of the whole, read from its beginning by every
+        call."""
         self.steps_a = (
             1
             if self.near
@@ -231,7 +236,8 @@ class InputMixture:
         """Integers, what has few values, and what lies about another value than zero are not mixed bit by bit: `b` chooses between
         two draws."""
         self.chooses = not self.whole and most_round_bytes >= 1 << 62 and size <= CHOSEN_BYTES
-        """So it does of exponents on a CPU. On a GPU `x` would have to be read for that, by kernels that stand beside timed ones."""
+        """Whether `b` chooses exponents too, as on a CPU. On a GPU `x` would have to be read for that, by kernels that
+        stand beside timed ones."""
         self.a: torch.Tensor
         self.x: torch.Tensor
         self.b: torch.Tensor
@@ -453,12 +459,12 @@ class InputProducer:
                 setattr(mixture, part, raw)
             mixture.fill(rng)
         self.offsets: dict[int, list[tuple[int, int]]] = {}
-        """On a CPU: argument set -> where its inputs were read from."""
+        """Argument set -> where its inputs were read from (CPU only)."""
         self.secrets = [0] * self.layout.slots
         self.began: int | None = None
         """On a GPU: the digest that the first call of a sample starts from; None after several passes in a row."""
         self.constants: dict[str, torch.Tensor] = {}
-        """As they must be; the arena's own the candidate could have written to."""
+        """Constants as they must be; the candidate could have written to those in the buffers."""
         self.still = False
         """Whether constants stay as they are for now."""
         self.redrawn: list[tuple[Tensor, int]] = []

@@ -26,8 +26,8 @@ from kernels.spec import Workload
 
 MAX_SLOTS = 768
 CHAIN_US = {"hot": 600.0, "cold": 1400.0}
-"""On a GPU a sample is one pass through a chain of about this length, of two to MAX_CHAIN calls. A chain's time varied by
-0.2 to 2.5 us on an H200 however long it was, the more the more memory it moves."""
+"""Length of a sample on a GPU, us: one pass through a chain of two to MAX_CHAIN calls. A chain's time varied by 0.2 to
+2.5 us on an H200 however long it was, the more the more memory it moves."""
 MAX_CHAIN = 64
 NEIGHBOURS_US, BYTES_A_US = 7.0, 1.3e6
 """What a call and its neighbours are foreseen to take: launches, and bytes moved (four passes)."""
@@ -44,9 +44,10 @@ TABLES_FACTOR = 2.0
 HOT_SHARE = 0.5
 """Hot on a CPU: the sets of a pass take so much of the last-level cache at most."""
 SCANNED_BYTES = 64 << 20
-"""On a CPU outputs are searched for poison in so many bytes a sample: all calls, or some of them at random and the last."""
+"""Bytes of outputs that are searched for poison in a sample on a CPU: all calls, or some of them at random and the
+last."""
 NEW_CONSTANTS = 0.75
-"""Of the looks so many go to calls with a constant that was redrawn before the sample, where there are such calls."""
+"""Share of the looks that go to calls with a constant redrawn before the sample, where there are such calls."""
 NEW_CONSTANT_TRIES = 8
 """Samples until one has a call with a new constant: a sample of few calls may have none."""
 ALIKE = 1.5
@@ -63,15 +64,15 @@ class Protocol:
     """The numbers of the measurement, by device."""
 
     sample_s: float
-    """On a CPU a sample lasts about this long. Shorter ones drown in the clocks' noise and the pipe's latency; longer ones
-    outlast the scheduler's slice of some 3 ms: beside five other busy processes on two cores samples of 2 ms took 0.1 to
-    1 % more than alone, those of 5 ms and more took half as long again or twice as long."""
+    """Length of a sample on a CPU, s. Shorter ones drown in the clocks' noise and the pipe's latency; longer ones
+    outlast the scheduler's slice of some 3 ms: beside five other busy processes on two cores samples of 2 ms took 0.1
+    to 1 % more than alone, those of 5 ms and more took half as long again or twice as long."""
     warm_s: float
-    """At most three samples before the first that counts, until they have taken this long: clocks have risen then."""
+    """Seconds of warm-up, in three samples at most, until clocks have risen."""
     blocks: tuple[int, int]
-    """At least and at most so many samples of each side. Eight are the fewest whose range covers the median with 99 %."""
+    """Fewest and most samples of each arm. Eight are the fewest whose range covers the median with 99 %."""
     patience_s: float
-    """After the least number of blocks a comparison goes on for this long at most."""
+    """Seconds that a comparison goes on after its fewest blocks (upper bound)."""
     width: float
     """Stop early once the 99 % interval of the ratio is this narrow (full width, relative)."""
     cache_factor: float
@@ -108,15 +109,15 @@ class Arm:
     symbol: str = ""
     """Under which name the worker knows the entry point; the workload's dtype where empty."""
     calls: int = 1
-    """In a request."""
+    """Calls in a request."""
     rounds: int = 1
     """Requests in a sample."""
     passes: int = 1
-    """Through its calls, in a request: one, unless nothing stands around them and nobody looks."""
+    """Passes through its calls in a request: one, unless nothing stands around them and nobody looks."""
     pace_s: float = 0.0
     """Seconds per call as warmed up, with its neighbours."""
     seconds: list[float] = field(default_factory=list)
-    """Per call with its neighbours, one for each sample."""
+    """Seconds per call with its neighbours, one value a sample."""
     lacking: list[float] = field(default_factory=list)
     """Our clock minus the worker's, per request, the mean of a sample's."""
     quickest_s: float = math.inf
@@ -179,11 +180,11 @@ class ABComparison:
         self.called: list[int] = list(range(slots))
         """The argument sets of the last request, in the order of its calls."""
         self.idle = list(range(slots))
-        """On a CPU: all sets, those that were not called for longest first."""
+        """All argument sets on a CPU, those longest unused first."""
         self.pair: Arm | None = None
         """On a GPU: the neighbours by themselves, once they have been prepared."""
         self.finished = 0
-        """On a GPU: the digest of the last call as it was when its side had answered."""
+        """Digest of the last call as it was when its side had answered (GPU only)."""
 
     def open(self, buffers: ArgumentBuffers) -> None:
         """Fill the arena."""

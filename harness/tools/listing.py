@@ -14,7 +14,8 @@ from harness.probes.sass import ToolFailed, copy_libraries, disassemble, run_too
 from harness.records import Build, DeviceFacts
 
 MOST_CHARS = 40_000_000
-"""Of what a tool prints: a disassembly of megabytes is ordinary where templates were instantiated freely."""
+"""Characters of a tool's output (upper bound): a disassembly of megabytes is ordinary where templates were instantiated
+freely."""
 _SASS_FUNCTION = re.compile(r"^\s*\.text\.([^\s:]+):\s*$")
 _ASM_FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _SASS_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?);")

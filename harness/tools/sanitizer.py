@@ -22,7 +22,7 @@ from kernels.spec import Frozen, Spec, Workload
 NAME = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "initcheck")
 SECONDS = 90.0
-"""For one tool. It slows a kernel ten to a thousand times, so the workloads are to be small."""
+"""Seconds for one tool. It slows a kernel ten to a thousand times, so the workloads are to be small."""
 FOUND = 86
 """The exit status that we ask for where there is a finding."""
 PADDING_BYTES = 1024

@@ -21,7 +21,7 @@ from kernels.spec import AXIS_VALUES, Dtype, check_values, expression
 MOST_WORKLOAD_BYTES = 64 << 20
 MOST_WORKLOADS = 10_000
 MOST_STORED_BYTES = 32 << 20
-"""Of the tensors from files that one workload may bring: they travel into the box in the module's text."""
+"""Bytes of the tensors from files that one workload may bring: they travel into the box in the module's text."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 

@@ -33,7 +33,7 @@ from kernels.importers.kernelbench import check_description as checked_descripti
 from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Argument, Dtype, Size, Spec, Tensor, Workload
 
 TIMED, CHECKED, HELD_OUT = 8, 8, 8
-"""Of many workloads so many at most are timed, checked only, and held out: the others are counted in the report."""
+"""Workloads that are timed, only checked, and held out, at most; the report counts the others."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Definitions:
     path: Path
     definition: KernelDefinition
     traces: tuple[WorkloadTrace, ...]
-    """Those with the most common scalars."""
+    """Traces with the most common scalars."""
     workload_path: Path
     roots: tuple[Path, ...]
     """Folders that a safetensors path may be relative to, and that it must not leave."""

@@ -87,12 +87,12 @@ class Output(Frozen):
     shape: tuple[tuple[Annotated[int, Field(ge=0, le=2**40)], Annotated[int, Field(ge=-(2**40), le=2**40)]], ...] = (
         Field(max_length=MOST_DIMENSIONS)
     )
-    """Of each dimension (slope, rest): slope * lead + rest."""
+    """(slope, rest) of each dimension, whose size is slope * lead + rest."""
     dtype: Dtype
 
 
 ROW = 64
-"""As in harness/farside/module_state.py."""
+"""Elements of a row, as in harness/farside/module_state.py."""
 
 
 class StateEntry(Frozen):

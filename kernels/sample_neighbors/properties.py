@@ -100,7 +100,8 @@ def violated_together(calls, sizes) -> str:
 
 
 ALARM = FALSE_ALARM / (3 * (4 + CALLS))
-"""Of each single test: there are 3 degrees, 4 tests of every kind and one for each distance of two calls."""
+"""Probability of a false alarm of each single test: there are 3 degrees, 4 tests of every kind and one for each
+distance of two calls."""
 
 
 def _uneven(taken, fanout) -> str:
@@ -129,7 +130,8 @@ NEAR, LAGS, PARTS = 32, 64, 16
 """Distances of two picks of a row, in a cache line or two, and of two rows of a call, that are looked at each by itself; rows are
 compared by how many picks lie in each of so many parts of them."""
 ROWS_LOOKED_AT, FEWEST_ROWS, ROWS_PAIRED = 20_000, 200, 4000
-"""Of a call; fewer rows say nothing, as the tests are by the normal approximation. Of all calls, so many by all pairs of picks."""
+"""Rows of a call that are looked at, at most and at least (the tests use the normal approximation); rows of all calls
+whose pairs of picks are all compared."""
 
 
 def unlikely(calls, sizes) -> str:
