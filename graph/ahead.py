@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.engines import Cores
 
 CORES_OF_A_PROBLEM = 2
-"""Drawing a problem's inputs, torch.export: little of either is parallel."""
+"""Cores that preparing one problem uses: drawing its inputs and torch.export are hardly parallel."""
 MOST_AHEAD = 6
 """Problems prepared for each that is worked on: what one takes varies a hundredfold."""
 

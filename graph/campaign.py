@@ -102,7 +102,7 @@ class CampaignEntry(Frozen):
     kernelbench: str = ""
     """What KernelBench's own protocol says, where it was asked."""
     theirs: KernelBenchResult | None = None
-    """The same with its figures; an older entry has none."""
+    """KernelBench's verdict with its figures; an older entry has none."""
     disagreement: str = ""
     """Why that differs from our verdict."""
     machine: str = ""
@@ -431,7 +431,7 @@ class Task:
     path: Path
     plan: ProblemPlan
     number: int | None = None
-    """Of the sample, where a problem has several."""
+    """Number of the sample, where a problem has several."""
 
     @property
     def id(self) -> str:

@@ -43,7 +43,7 @@ class Option:
     every: bool = False
     """Whether one value may be given for all keys of a dict, too."""
     hidden: bool = False
-    """Taken, and not in the help."""
+    """Whether the option is taken but not in the help."""
     absent: bool = False
     """No option."""
     only: tuple[str, ...] = ()

@@ -46,10 +46,10 @@ class DeviceFacts(Frozen):
     """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second. This and what follows: harness/timing/roofs.py."""
     compute: tuple[Roof, ...] = ()
     l1_bytes: int | None = None
-    """Of a core, for data; None on a GPU, where it is what shared memory leaves."""
+    """Bytes of a core's data cache; None on a GPU, where it is what shared memory leaves."""
     l2_bytes: int | None = None
     shared_bytes: int | None = None
-    """Of a multiprocessor, L1 not counted."""
+    """Bytes of a multiprocessor's shared memory, L1 not counted."""
     shared_block_bytes: int | None = None
     """What one block may take of it, once the kernel has asked for more than 48 KiB (cudaFuncSetAttribute)."""
     registers: int | None = None
@@ -136,7 +136,7 @@ class Timing(Frozen):
     light_us: float | None = None
     """Speed of light: what this device needs to move the bytes at this size and mix; never less than an empty launch."""
     moved_bytes: int | None = None
-    """That one call must read and write."""
+    """Bytes that one call must read and write."""
     flops: int | None = None
     """Floating-point operations of one call, as the spec says; None where it does not."""
     compute_us: float | None = None
@@ -226,7 +226,7 @@ class EpochGain(Frozen):
     rung: str = ""
     nodes: int
     edges: int
-    """Sampled in an epoch."""
+    """Edges sampled in an epoch."""
     pairs: int
     speedup: Interval
     comparison: Comparison
@@ -235,7 +235,7 @@ class EpochGain(Frozen):
     """Medians of an epoch."""
     baseline_accuracy: float | None = None
     accuracy: float | None = None
-    """On validation ids; None where the graph has none."""
+    """Accuracy on validation ids; None where the graph has none."""
 
 
 class Verdict(Frozen):

@@ -47,7 +47,8 @@ class Batch:
     made: tuple[float, float, float, int]
     """When a native thread began it, had sampled it and had sliced it, by time.perf_counter, and the thread's number."""
     places: list[torch.Tensor] | None = None
-    """As hops, int64: each sampled edge's position in the graph's col; only where the loader was asked for them."""
+    """Position of each sampled edge in the graph's col, int64, in the order of hops; only where the loader was asked
+    for them."""
     counts: tuple[int, ...] = ()
     """Nodes known before each hop and after the last."""
 

@@ -21,7 +21,7 @@ NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-papers100M")
 VERSION = 2
 """Version of the conversion, part of a kept graph's name."""
 EDGES_AT_ONCE = 1 << 28
-"""Sorted in one piece: eight bytes each and their sorting's, about 10 GB."""
+"""Edges sorted in one piece: eight bytes each and their sorting's, about 10 GB."""
 ROWS_AT_ONCE = 1 << 20
 SPLIT_HOLDS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     (_reconstruct, "numpy.core.multiarray._reconstruct"),

@@ -37,7 +37,7 @@ class EpochRow:
     row_bytes: int = 0
     """Bytes of one node's features."""
     floor_share: float | None = None
-    """Of the time that an epoch's bytes need at the device's copy rate."""
+    """Share of an epoch's time that its bytes need at the device's copy rate."""
     accuracy: float | None = None
     stages_s: Mapping[str, float] = field(default_factory=dict)
     """Stage -> seconds of an epoch that it takes alone."""

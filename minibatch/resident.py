@@ -32,7 +32,7 @@ MARGIN = 1.06
 """Factor of the capacities over the largest sizes seen: over 1,179 batches of papers100M's shape sizes vary by some 1 %
 (standard deviation), a hub more or less."""
 WARM_STEPS = 3
-"""Made before a capture, also where an epoch has fewer."""
+"""Steps before a capture, also where an epoch has fewer."""
 
 
 @dataclass

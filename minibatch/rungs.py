@@ -98,7 +98,7 @@ class Route:
     optimizer: torch.optim.Optimizer
     objective: Objective
     trainer: Trainer | None = None
-    """Of a rung that keeps the graph on the device."""
+    """Trainer of a rung that keeps the graph on the device."""
 
     def accuracy(self, ids: torch.Tensor, say: training.Say) -> float | None:
         """The objective's metric; None where nothing is labelled."""

@@ -11,7 +11,7 @@ from minibatch.objectives import Objective
 
 NAMES = ("constant", "cosine", "plateau")
 PLATEAU: dict[str, Any] = {"factor": 0.5, "patience": 3}
-"""Half the rate after more than so many epochs without a better metric of valid ids."""
+"""The rate is halved after more than so many epochs without a better metric of valid ids."""
 
 
 class RateSchedule:

@@ -16,7 +16,7 @@ import torch
 from minibatch.graphs import Graph, GraphError
 
 EDGES_AT_ONCE = 1 << 26
-"""Drawn in one piece: eight bytes each for some ten temporaries, 5 GB."""
+"""Edges drawn in one piece: eight bytes each for some ten temporaries, 5 GB."""
 ROWS_AT_ONCE = 1 << 21
 
 

@@ -57,11 +57,11 @@ class Lesson(Frozen):
     kept: bool = False
     reason: Annotated[str, _clipped(400)] = ""
     gain: Ratio | None = None
-    """Over the incumbent of then; None, never 0, where it did not pass."""
+    """Speedup over the incumbent of that moment; None, never 0, where it did not pass."""
     over_base: Ratio | None = None
-    """Over the source that the plan started from."""
+    """Speedup over the source that the plan started from."""
     speedup: Ratio | None = None
-    """Over the run's baseline."""
+    """Speedup over the run's baseline."""
     gains: tuple[Gain, ...] = Field(default=(), max_length=MOST_GAINS)
     """Gains over the incumbent of that moment; the ones farthest from 1 where there are more than MOST_GAINS."""
     evidence: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

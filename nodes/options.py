@@ -52,7 +52,7 @@ class Limits(Options):
         BeforeValidator(lambda word: "pause" if word == "none" else word),  # as runs before 0.3 have it
         Option(name="when-spent", group=AGENTS),
     ] = "rules"
-    """Once tokens or money are spent: rules answer from then on, or the run pauses."""
+    """What happens once tokens or money are spent: rules answer from then on, or the run pauses."""
 
 
 class Chat(Options):

@@ -94,7 +94,7 @@ class Attempt(Frozen):
     reason: str = ""
     accepted: bool = False
     speedup: float | None = None
-    """Against the baseline; None, never 0, where it did not pass."""
+    """Speedup over the baseline; None, never 0, where it did not pass."""
     speedup_low: float | None = None
     speedup_high: float | None = None
     comparison: str = "UNCLEAR"
@@ -396,7 +396,7 @@ class Prompt(Generic[Answer]):
     base: str = ""
     """The source that an answer's edits change."""
     stage: str = ""
-    """Where the single agent is asked by a template of its own (single.md), its part there."""
+    """Part of single.md that asks the single agent, where it has no template of the role's own."""
     otherwise: str = ""
     """What becomes of the run without the answer."""
 
@@ -410,7 +410,7 @@ class Agent(Generic[Asked, Answer]):
     without: Callable[[Asked, str], Answer]
     """The answer where nobody can be asked, or no answer can be used; with the reason."""
     prompt: Callable[[Asked], Prompt[Answer]] | None = None
-    """None: ModelPolicy has a method of the role's name."""
+    """Makes the prompt; None where ModelPolicy has a method of the role's name."""
     answer_tokens: int = 6_000
     """Most tokens of one answer of a model, reasoning included; several models allow 16,384. Reserved before each call."""
 

@@ -17,7 +17,7 @@ class CheckCommand(Command):
     folder: Annotated[str, Option("FOLDER|NAME", positional=True)]
     """The kernel's folder, or its name in the catalog."""
     device: Literal["cuda", "cpu"] | None = None
-    """Only this device's baselines."""
+    """Check only this device's baselines."""
     as_json: Annotated[bool, Option(name="json")] = False
     """A list of {kind, what, said} on standard output, nothing else there."""
 

@@ -28,7 +28,7 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
     """Sweep an axis instead of the spec's workloads: tokens=1:4096:x2, tokens=64:512:64 or tokens=1,7,33; repeatable for the
     sizes of others."""
     plot: Path | None = None
-    """With --axis: time, bandwidth, speedup; .svg or .png."""
+    """Plot time, bandwidth and speedup along --axis; .svg or .png."""
 
     def go(self) -> int:
         from graph import one_file, sweep

@@ -27,7 +27,7 @@ class ExportCommand(Database, Command):
     """The user's file for --as diff or pr (default: the baseline in the kernel's folder, or the file given by
     --source)."""
     samples: Path | None = None
-    """Only this: every sample of the best file's timings, as CSV."""
+    """Write only every sample of the best file's timings, as CSV."""
 
     def go(self) -> int:
         from graph import outputs

@@ -75,8 +75,8 @@ BOTH = ("both", "kernelbench")
 
 class ByProtocol(Options):
     protocol: Literal["both", "ours", "kernelbench"] | None = None
-    """Of a PyTorch module: KernelBench's own verdict and times beside ours (both; kernelbench says the same), or ours alone
-    (a campaign on a GPU of this machine: both, else ours)."""
+    """Whose verdict and times a PyTorch module gets: KernelBench's beside ours (both; kernelbench says the same), or
+    ours alone (a campaign on a GPU of this machine: both, else ours)."""
 
 
 CHANGES = ("rounds", "width", "seconds", "tokens", "money_usd")

@@ -39,11 +39,11 @@ class Right(dict[str, Expected]):
     law: Callable[[dict[str, torch.Tensor]], str] | None = None
     """Outputs by name -> "" or which property they violate; None where the kernel has no properties.py."""
     doubted: Callable[[], Right | None] | None = None
-    """The same with the noise looked at more closely, for outputs that are not within it."""
+    """Gives the same with the noise looked at more closely, for outputs that are not within it."""
     nans: bool = False
     """Whether only NaNs are compared: they come out where they must, and nowhere else (make_special)."""
     roundings: Roundings | None = None
-    """Of the reference, for elements that are on another side of a step."""
+    """Roundings of the reference, for elements that are on another side of a step."""
 
 
 def errors(got: torch.Tensor, right: Expected, dtype: str) -> torch.Tensor:

@@ -45,7 +45,7 @@ FORMS = {
     "SOL-ExecBench with its workload.jsonl beside it (docs/kernels.md)",
 }
 DESCRIBE_S = 300.0
-"""Executing a problem and drawing its inputs thrice; KernelBench's largest draw 6 GB."""
+"""Seconds for executing a problem and drawing its inputs three times; KernelBench's largest draw 6 GB."""
 REFERENCE_S = 300.0
 POOL, LARGE_POOL, LARGE_BYTES = 4, 2, 1 << 30
 """Draws of get_inputs() kept for tensors that only it can draw; fewer of larger ones, which take it half a minute each."""

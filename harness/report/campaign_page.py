@@ -39,7 +39,7 @@ class Line(Frozen):
     commit: str = ""
     """Astrolabe's commit at which it was judged; "" where it is the page's."""
     theirs: Solved | None = None
-    """By KernelBench's own verdict and times; None of a candidate that it was not asked about."""
+    """KernelBench's own verdict and times; None of a candidate that it was not asked about."""
     machine: str = ""
     load: float | None = None
     solved: Solved

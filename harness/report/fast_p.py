@@ -105,7 +105,7 @@ class FastPTable(Frozen):
     """fast_p by p, on the lower bound of the interval."""
     geometric_mean: float | None
     median: float | None = None
-    """Of the same speedups."""
+    """Median of the same speedups."""
     pass_at_k: dict[str, float]
 
 

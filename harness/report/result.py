@@ -108,7 +108,7 @@ class WorkloadRow(ResultRow):
     comparison: Comparison
     light: Light | None = None
     moved_bytes: int | None = None
-    """That one call must read and write."""
+    """Bytes that one call must read and write."""
     flops: int | None = None
     """Floating-point operations of one call, as the spec says."""
     samples: int = 0
@@ -171,7 +171,7 @@ class SpentRow(ResultRow):
     tokens_in: int = 0
     tokens_out: int = 0
     money_usd: float | None = 0.0
-    """None: a price was unknown."""
+    """Money in USD; None where a price was unknown."""
     nodes: dict[str, float] = Field(default_factory=dict)
     """Node of the graph -> its part of `seconds`."""
 
@@ -251,10 +251,10 @@ class Result(ResultRow):
     sandbox: tuple[str, ...] = ()
     """Layers that were in force, such as `landlock`, `seccomp`, `no network`."""
     notices: tuple[str, ...] = ()
-    """Said at the start: a missing layer, a throttled clock, why this device and this policy."""
+    """What was said at the start: a missing layer, a throttled clock, why this device and this policy."""
     warnings: tuple[str, ...] = ()
     answer: Answer | None = None
-    """Of a problem: the candidate by which it counts; None where none was right."""
+    """The candidate by which a problem counts; None where none was right."""
     problem: bool = False
     """Whether it is a PyTorch module that was made faster; its baseline is eager torch."""
     against: dict[str, Interval] = Field(default_factory=dict)

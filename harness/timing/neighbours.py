@@ -462,7 +462,7 @@ class InputProducer:
         """Argument set -> where its inputs were read from (CPU only)."""
         self.secrets = [0] * self.layout.slots
         self.began: int | None = None
-        """On a GPU: the digest that the first call of a sample starts from; None after several passes in a row."""
+        """Digest that the first call of a sample starts from; None after several passes in a row (GPU only)."""
         self.constants: dict[str, torch.Tensor] = {}
         """Constants as they must be; the candidate could have written to those in the buffers."""
         self.still = False

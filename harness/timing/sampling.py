@@ -182,7 +182,7 @@ class ABComparison:
         self.idle = list(range(slots))
         """All argument sets on a CPU, those longest unused first."""
         self.pair: Arm | None = None
-        """On a GPU: the neighbours by themselves, once they have been prepared."""
+        """The neighbours by themselves, once they have been prepared (GPU only)."""
         self.finished = 0
         """Digest of the last call as it was when its side had answered (GPU only)."""
 

@@ -80,7 +80,7 @@ class Input(Frozen):
     matters: bool
     """Whether another draw of it changes any output."""
     table: ValueTable | None = None
-    """Of `among` where its values are few; else they are those of draws."""
+    """Values of `among` where they are few; else they are those of draws."""
 
 
 class Output(Frozen):

@@ -353,7 +353,7 @@ class _Proposal:
     base: str
     steps: tuple[str, ...]
     speedup: float
-    """Expected, against the baseline."""
+    """Expected speedup over the baseline."""
     version: Version | None = field(default=None, compare=False)
 
 

@@ -47,11 +47,11 @@ class ToolResult(Frozen):
     candidate: str = ""
     """Hash of the source that it was about."""
     outcome: Outcome | None = None
-    """Of compile (PASSED: it builds), check and time."""
+    """What compile (PASSED: it builds), check or time came to."""
     checked: bool = False
     """Whether the outcome is that of a check, and not of the compiler alone."""
     gain: float | None = None
-    """Of time: the geometric mean of the medians over the baseline."""
+    """Geometric mean of the median speedups over the baseline, from `time`."""
     submitted: bool = False
     """Whether the call was `submit`, which ends the work."""
     none: str = ""
