@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -50,3 +51,19 @@ def test_the_help_lists_every_command() -> None:
 
     shown = door.parser_of("run").format_help()
     assert [name for name in door.COMMANDS if not re.search(rf"^  [\w, ]*\b{name}\b", shown, re.MULTILINE)] == []
+
+
+def test_what_the_readme_points_to_is_there():
+    (table,) = re.findall(
+        r"\| where \| in \| function \|\n\|-.*\n((?:\|.*\n)+)", (REPOSITORY / "README.md").read_text()
+    )
+    for row in table.splitlines():
+        _, _, files, names, _ = row.split("|")
+        defined = set()
+        for file in re.findall(r"`([\w/]+\.py)`", files):
+            for node in ast.parse((REPOSITORY / file).read_text()).body:
+                inner = node.body if isinstance(node, ast.ClassDef) else ()
+                defined |= {getattr(node, "name", "")} | {
+                    f"{node.name}.{one.name}" for one in inner if hasattr(one, "name")
+                }
+        assert set(re.findall(r"`([\w.]+)`", names)) <= defined, row
