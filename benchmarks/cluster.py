@@ -62,10 +62,9 @@ class Overhead:
     def __init__(self, engine: Engine) -> None:
         self.seconds: list[float] = []
         self.lock = threading.Lock()
-        cluster = getattr(engine, "cluster", None)
-        if cluster is None:
+        if engine.here:
             return
-        ask = cluster.ask
+        ask = engine.ask
 
         def timed(job, contents, say, began):
             start = time.monotonic()
@@ -74,7 +73,7 @@ class Overhead:
                 self.seconds.append(time.monotonic() - start - answer.seconds)
             return answer
 
-        cluster.ask = timed
+        engine.ask = timed
 
 
 def build_once(engine: Engine, kernels: list[Kernel], dtype: str, folder: Path) -> Store:

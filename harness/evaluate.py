@@ -7,26 +7,22 @@ nothing, and a resumed run re-evaluates nothing that was finished.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 
-from harness import probes
-from harness.judge import quick, search, verification
-from harness.judge.comparisons import (
-    EXACTLY_ONE,
-    ComparisonRequest,
-    OtherContexts,
-    measure_other_contexts,
-    measure_suite,
-)
+from harness import backends, machine, probes, questions
+from harness.judge import quick, search
+from harness.judge.comparisons import EXACTLY_ONE
 from harness.judge.search import Tuned
 from harness.judge.session import EvaluationSession
 from harness.judge.tunables import bake
-from harness.judge.verification import Drawn
 from harness.problems.pytorch import Problem
-from harness.records import Build, Comparison, Outcome, Suite, Verdict
-from harness.timing.sampling import ArmFailure
+from harness.questions import Answer, EvaluationQuestion
+from harness.records import Build, Comparison, DeviceFacts, Outcome, Suite, Verdict
+from harness.store import digest
 from harness.tools import sanitizer
 from kernels.catalog import Kernel
-from kernels.spec import Frozen, Workload
+from kernels.spec import Workload
 
 DRAWS = 200
 """Inputs that a winner meets beyond those of the checks: none wrong of so many excludes a failure rate of 1.5 %."""
@@ -46,9 +42,8 @@ class Evaluator(EvaluationSession):
     ours, of the spec (KernelError) or of the machine (MissingTool). Not safe for several threads at once, `build` excepted.
     Use as a context manager: closing ends the workers.
 
-    What is asked is in the public methods, with its key in the store; the work is in the methods that they call where
-    nothing is kept (`_made`, `_verify`, `_measure`, ...), and an engine that works elsewhere answers those
-    (harness/engines).
+    These methods ask questions (harness/questions.py), as anybody may: `ask` finds the answer in the store or has it judged, here,
+    or elsewhere by an Evaluator of an engine (harness/remote.py).
     """
 
     width = 1
@@ -56,25 +51,84 @@ class Evaluator(EvaluationSession):
     waited_s = 0.0
     """Seconds so far in which a question only waited for a device that others used."""
 
+    def ask(self, question: EvaluationQuestion[Answer]) -> Answer:
+        """The answer that is kept, or a new one. Raises what the question's `answer` raises."""
+        if not question.kept_as:
+            return self._judge(question)
+        kind, key, record = question.kept_as, self.key(*question.key), question.record()
+        everywhere = self.everywhere if question.is_shared(self) else None
+        if (kept := machine.find_record(self.store, everywhere, kind, key, record)) is not None:
+            return kept
+        answer = self._judge(question)
+        if question.lasts(answer):
+            for store in filter(None, (self.store, everywhere)):
+                store.keep(kind, key, answer)
+        return answer
+
+    def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
+        return question.answer(self)
+
+    # --- what a session wants to know ----------------------------------------------------------------------------
+
+    def toolchain(self, module: ModuleType) -> tuple[str, str]:
+        if (known := self.toolchains.get(module.__name__)) is not None:
+            return known
+        facts = self.ask(questions.CheckToolchain(backend=backends.name_of(module)))
+        return facts.missing, facts.identity
+
+    def compile_into(self, candidate: str, module: ModuleType, into: Path) -> Build:
+        brought = self.brought(candidate, module)
+        return self.ask(
+            questions.Compile(
+                candidate=candidate, backend=backends.name_of(module), entry=self._entry(module), flags=brought.flags,
+                include=brought.include, headers={name: digest(text) for name, text in brought.headers.items()},
+                into=str(into),
+            )
+        )  # fmt: skip
+
+    def measure_facts(self) -> DeviceFacts:
+        if self._measured_facts is None:
+            self._measured_facts = self.ask(questions.MeasureRoofs())
+        return self._measured_facts
+
+    # --- the suite -----------------------------------------------------------------------------------------------
+
+    def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
+        """Add what the tester proposed; nothing can be removed. Raises ValueError naming what the spec does not allow."""
+        names = {tensor.name for tensor in self.spec.inputs}
+        for name in values:
+            if name not in names:
+                inputs = ", ".join(sorted(names))
+                raise ValueError(f"values are proposed for {name!r}, which is no input (inputs: {inputs})")
+        known = {w.label for w in self.spec.workloads}
+        added = tuple({w.label: w for w in workloads if w.label not in known}.values())
+        if any(w.weight for w in self.spec.workloads):  # nobody knows how often a program would call these
+            added = tuple(w.model_copy(update={"timed": False}) for w in added)
+        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
+        type(self.spec).model_validate(proposed.model_dump())
+        for workload in added:
+            if reason := self._too_large(workload):
+                raise ValueError(reason)
+        if added and (reason := self.ask(questions.Admit(workloads=added, values=values)).reason):
+            raise ValueError(reason)
+        self.extra_workloads, self.extra_values = added, dict(values)
+
+    def admits(self, workload: Workload) -> bool:
+        """Whether the operation has that size: rows of pairs have no odd one."""
+        return not self.ask(questions.Admit(workloads=(workload,), values={})).reason
+
+    # --- a candidate ---------------------------------------------------------------------------------------------
+
     def verify(self, build: Build, *, held_out: bool = False, only: Workload | None = None) -> Verdict:
         """Correctness on the suite: PASSED with checks and no timings, or the candidate's failure.
 
         `only` one workload of the visible suite: raises ValueError where it is not in it.
         """
-        workloads = tuple(w for w in self.suite(held_out=held_out) if only in (None, w))
-        if not workloads:
-            raise ValueError(
-                f"{only.label if only else self.spec.name}: in the suite already, or too large for this device"
-            )
-        key = self.key("verify", build.candidate, build.backend, str(held_out), *([only.label] if only else []))
-        return self.store.once(
-            "verdict", key, Verdict, lambda: self._verify(build, workloads, held_out=held_out, only=only)
-        )
-
-    def _verify(
-        self, build: Build, workloads: tuple[Workload, ...], *, held_out: bool, only: Workload | None
-    ) -> Verdict:
-        return verification.verify_build(self, build, workloads)
+        question = questions.Verify(build=build, held_out=held_out, only=only)
+        if not question.workloads(self):
+            asked = only.label if only else self.spec.name
+            raise ValueError(f"{asked}: in the suite already, or too large for this device")
+        return self.ask(question)
 
     def measure(
         self,
@@ -100,21 +154,12 @@ class Evaluator(EvaluationSession):
             alone = self.measure(verdict, baseline=baseline, held_out=held_out, contests=contests, again=again)
             same = Suite(speedup=EXACTLY_ONE, comparison=Comparison.SAME)
             return alone.model_copy(update={"suite_incumbent": same}) if alone.passed else alone
-        names = [baseline, incumbent or "", str(held_out), *([str(contests)] if contests > 1 else [])]
-        names += ["again"] if again else []
-        key = self.key("measure", verdict.candidate, verdict.build.backend, *names)
-        request = ComparisonRequest(verdict.build, {"baseline": baseline})
-        if incumbent and incumbent != baseline:
-            request.rivals["incumbent"] = incumbent
-        return self.store.once(
-            "verdict", key, Verdict,
-            lambda: self._measure(verdict, request, held_out=held_out, contests=contests, again=again),
+        return self.ask(
+            questions.MeasureSuite(
+                build=verdict.build, verdict=verdict.model_copy(update={"build": None}), baseline=baseline,
+                incumbent=incumbent or "", held_out=held_out, contests=contests, again=again,
+            )
         )  # fmt: skip
-
-    def _measure(
-        self, verdict: Verdict, request: ComparisonRequest, *, held_out: bool, contests: int, again: bool
-    ) -> Verdict:
-        return measure_suite(self, request, verdict, held_out=held_out, contests=contests)
 
     def compare_briefly(
         self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = (), *, seconds: float = 0.0
@@ -123,45 +168,25 @@ class Evaluator(EvaluationSession):
 
         One pass over them, or as many as `seconds` allow until every comparison says something.
         """
-        return self._compare_briefly(
-            ComparisonRequest(build, rivals), tuple(cases) or tuple(quick.choose_cases(self)), seconds
-        )
-
-    def _compare_briefly(
-        self, request: ComparisonRequest, cases: tuple[quick.Case, ...], seconds: float
-    ) -> quick.Quick:
-        return quick.compare_briefly(self, request, cases, seconds)
-
-    def admits(self, workload: Workload) -> bool:
-        """Whether the operation has that size: rows of pairs have no odd one."""
-        try:
-            self._admit((workload,), {})
-        except ValueError:
-            return False
-        return True
+        return self.ask(
+            questions.CompareBriefly(
+                build=build, baseline=rivals["baseline"], incumbent=rivals.get("incumbent", ""),
+                cases=tuple(cases) or tuple(quick.choose_cases(self)), seconds=seconds,
+            )
+        )  # fmt: skip
 
     def measure_other_contexts(self, verdict: Verdict, *, baseline: str) -> Verdict:
-        """The measured verdict with the times of the visible suite in other timing contexts (contests.ELSEWHERE), for the report; a
+        """The measured verdict with the times of the visible suite in other timing contexts (comparisons.ELSEWHERE), for the report; a
         candidate that fails there has that as its verdict.
 
         On a CPU the verdict as it is: nobody launches there. Raises as `measure` does.
         """
-        if self.device != "cuda" or not verdict.passed or verdict.candidate == baseline:
+        if self.device != "cuda" or not verdict.passed or verdict.build is None or verdict.candidate == baseline:
             return verdict
-        key = self.key("elsewhere", verdict.candidate, baseline)
-        try:
-            found = self.store.once(
-                "elsewhere", key, OtherContexts, lambda: self._measure_other_contexts(verdict, baseline)
-            )
-        except ArmFailure as fault:
-            if fault.arm != "candidate":
-                raise RuntimeError(f"the {fault.arm} failed in other company: {fault.reason}") from None
-            return verdict.failed(fault.outcome, f"in other company: {fault.reason}")
+        found = self.ask(questions.MeasureContexts(build=verdict.build, baseline=baseline))
+        if found.outcome is not None:
+            return verdict.failed(found.outcome, found.reason)
         return verdict.model_copy(update={"elsewhere": found.timings, "suites_elsewhere": found.suites})
-
-    def _measure_other_contexts(self, verdict: Verdict, baseline: str) -> OtherContexts:
-        assert verdict.build is not None
-        return measure_other_contexts(self, ComparisonRequest(verdict.build, {"baseline": baseline}))
 
     def draw_again(self, verdict: Verdict, *, baseline: str, count: int = DRAWS) -> Verdict:
         """The PASSED verdict after `count` more independent draws over both suites, beside the baseline on the same inputs.
@@ -170,42 +195,18 @@ class Evaluator(EvaluationSession):
         """
         if not verdict.passed or verdict.build is None or verdict.candidate == baseline:
             return verdict
-        key = self.key("draws", verdict.candidate, baseline, str(count))
-        build = verdict.build
-        kept = self.store.once("draws", key, Drawn, lambda: self._draw(build, baseline, count))
-        if kept.failure:
-            return verdict.failed(Outcome.INCORRECT, kept.failure)
-        return verdict.model_copy(update={"draws": kept.draws, "launch": kept.launch})
-
-    def _draw(self, build: Build, baseline: str, count: int) -> Drawn:
-        return verification.draws(self, build, self.build(baseline), count)
+        found = self.ask(questions.Draw(build=verdict.build, baseline=baseline, count=count))
+        if found.failure:
+            return verdict.failed(Outcome.INCORRECT, found.failure)
+        return verdict.model_copy(update={"draws": found.draws, "launch": found.launch})
 
     def probes(self, build: Build, *, calls: bool = True) -> dict[str, dict[str, str]]:
         """What bounds a build: probe's name -> readings, or {"unavailable": why}. Kept, so that asking again says the same.
 
         Without `calls` only what is read without running it.
         """
-        found: dict[str, dict[str, str]] = {}
-        for name in probes.names(calls=calls, device=self.device):
-            key = self.key("probe", name, build.candidate, build.backend)
-            stores = [self.store]
-            if self.is_ours(build.candidate) and self.everywhere is not None:
-                stores.append(self.everywhere)
-            readings = next(
-                (kept for store in stores if (kept := store.find_record("probe", key, Readings)) is not None), None
-            )
-            if readings is None:
-                readings = self._readings(name, build)
-            if "unavailable" not in readings.values:
-                for store in stores:
-                    store.keep("probe", key, readings)
-            found[name] = dict(readings.values)
-        return found
-
-    def _readings(self, name: str, build: Build) -> Readings:
-        timed = [workload for workload in self.suite() if workload.timed]
-        ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
-        return Readings(values=probes.read(name, build, self.facts, self.spec, ends))
+        names = probes.names(calls=calls, device=self.device)
+        return {name: dict(self.ask(questions.ReadProbe(build=build, probe=name)).values) for name in names}
 
     def sanitize(self, verdict: Verdict) -> Verdict:
         """The PASSED verdict once compute-sanitizer has watched the candidate: INCORRECT where it finds an error.
@@ -214,52 +215,18 @@ class Evaluator(EvaluationSession):
         """
         if self.device != "cuda" or not verdict.passed or verdict.build is None:
             return verdict
-        key = self.key("sanitizer", verdict.candidate, verdict.build.backend)
-        kept = self.store.find_record("sanitizer", key, Sanitized)
-        if kept is None:
-            kept = self._watch(verdict.build)
-            if all(report.errors is not None for report in kept.reports):
-                self.store.keep("sanitizer", key, kept)
-        self.measured["compute-sanitizer"] = sanitizer.describe(kept.reports)
-        return sanitizer.judge(verdict, kept.reports)
-
-    def _watch(self, build: Build) -> Sanitized:
-        self.pool.drop(build.candidate)
-        return Sanitized(reports=sanitizer.watch(self.spec, build, self._sanitize(), self.device, self.say))
-
-    def _sanitize(self) -> list[Workload]:
-        """What compute-sanitizer sees: the small workloads of both suites, and of each dtype at least one."""
-        everything = sorted((*self.suite(), *self.suite(held_out=True)), key=self.moved_bytes)
-        first = {workload.dtype: workload for workload in reversed(everything)}
-        return [w for w in everything if self.moved_bytes(w) <= verification.SMALL_BYTES or w is first[w.dtype]]
+        reports = self.ask(questions.Sanitize(build=verdict.build)).reports
+        self.measured["compute-sanitizer"] = sanitizer.describe(reports)
+        return sanitizer.judge(verdict, reports)
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         """Search the integers that the candidate leaves open, by building and measuring variants, for about `seconds`."""
         source = self.store.get(candidate)
         if not search.find_open_tunables(source):
             return Tuned(candidate=candidate, reason="nothing is left open")
-        key = self.key("tune", candidate)
-        if (kept := self.store.find_record("tuned", key, Tuned)) is not None:
-            return kept
-        tuned = self._search(candidate, seconds)
+        tuned = self.ask(questions.Tune(candidate=candidate, seconds=seconds))
         self.store.put(bake(source, tuned.values))
-        self.store.keep("tuned", key, tuned)
         return tuned
-
-    def _search(self, candidate: str, seconds: float) -> Tuned:
-        return search.search(self, self.store.get(candidate), seconds)
-
-
-class Readings(Frozen):
-    """What a probe read of one build."""
-
-    values: dict[str, str]
-
-
-class Sanitized(Frozen):
-    """What compute-sanitizer said of one build."""
-
-    reports: tuple[sanitizer.Report, ...]
 
 
 def measure_against(evaluator: Evaluator, problem: Kernel, verdict: Verdict, mode: str) -> Verdict:

@@ -1,10 +1,10 @@
-"""A question to an Evaluator as a thing of its own: it names by hash all that its answer depends on, so it can be asked anywhere.
+"""A question (harness/questions.py) with all that its answer depends on, by hash, so that it can be asked anywhere.
 
-    Job      what is asked, of which kernel, with which settings, sources and builds; small, its texts are hashes
+    Job      what is asked, of which device, in which session: kernel, settings, sources and builds; small, its texts are hashes
     contents hash -> bytes, which travel apart, once to each machine
     Answer   what the Evaluator there said, with the records that it kept on the way
 
-`Bench.answer` is the far side: an Evaluator that stays warm for one kernel, on a store of its own.
+`EvaluationServer.answer` is the far side: an Evaluator that stays warm for one kernel, on a store of its own.
 """
 
 from __future__ import annotations
@@ -16,46 +16,24 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, PlainSerializer
 
-from harness import backends
 from harness.evaluate import Evaluator
-from harness.judge.comparisons import ComparisonRequest
-from harness.judge.quick import Case
-from harness.judge.session import Brought, MissingTool, compile_build
+from harness.judge.session import BuildPlace, MissingTool, SessionSettings, place_build
 from harness.problems import pytorch
 from harness.problems.pytorch import Problem
-from harness.records import Build, DeviceFacts, Verdict
+from harness.questions import KINDS, Compile, EvaluationQuestion, OfNoKernel
+from harness.records import Build, DeviceFacts
 from harness.store import Store, digest, write_atomically
-from harness.timing import roofs
 from kernels import catalog
 from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Frozen, Spec, Workload
 
-Op = Literal[
-    "toolchain",
-    "build",
-    "admit",
-    "verify",
-    "measure",
-    "company",
-    "draws",
-    "probe",
-    "sanitize",
-    "search",
-    "roofs",
-    "contend",
-]
-TIMED: frozenset[Op] = frozenset(
-    {"admit", "verify", "measure", "company", "draws", "probe", "sanitize", "search", "roofs", "contend"}
-)
-"""These use the device, and have it for themselves."""
 LEFT_OUT = ("wrong", "README.md", "__pycache__")
 """Of a kernel's folder: no answer depends on them."""
 MOST_BYTES = 16 << 20
@@ -88,65 +66,63 @@ class BuildBundle(Frozen):
     """Path in the build's folder -> sha256."""
 
 
+class SessionBundle(Frozen):
+    """What an Evaluator elsewhere has to be like, and to know, to answer a question of a kernel."""
+
+    kernel: KernelBundle
+    settings: SessionSettings
+    workloads: tuple[Workload, ...]
+    values: dict[str, tuple[str, ...]]
+    toolchains: dict[str, tuple[str, str]]
+    """Backend -> what `Evaluator.toolchain` says of it: builds are named after the compiler that made them."""
+    builds: tuple[BuildBundle, ...]
+
+
+def _read(question: Any) -> EvaluationQuestion:
+    if isinstance(question, EvaluationQuestion):
+        return question
+    ((kind, fields),) = question.items()
+    if kind not in KINDS:
+        raise ValueError(f"there is no question {kind!r}")
+    return KINDS[kind].model_validate(fields)
+
+
+def _write(question: EvaluationQuestion) -> dict[str, Any]:
+    return {type(question).__name__: question.model_dump(mode="json")}
+
+
 class Job(Frozen):
-    op: Op
+    question: Annotated[EvaluationQuestion, BeforeValidator(_read), PlainSerializer(_write)]
     asker: str
     """Of whose store this is a question; what is kept for one is not shown to another."""
-    device: Device
     facts: DeviceFacts
     memory_bytes: int
-    parcel: KernelBundle | None = None
-    """Without one only for `toolchain` and `build`."""
-    dtypes: tuple[str, ...] = ()
-    sandbox_mode: str = "auto"
-    own_kernels: str = "some"
-    exact_to: str = ""
-    workloads: tuple[Workload, ...] = ()
-    values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    toolchains: dict[str, tuple[str, str]] = Field(default_factory=dict)
-    """Backend -> what `Evaluator.toolchain` says of it: builds are named after the compiler that made them."""
-    builds: tuple[BuildBundle, ...] = ()
-    sources: tuple[str, ...] = ()
-    candidate: str = ""
-    backend: str = ""
-    entry: dict[str, str] = Field(default_factory=dict)
-    flags: tuple[str, ...] = ()
-    """Of a build: the kernel's own, its include folders, and its headers, path -> sha256."""
-    include: tuple[str, ...] = ()
-    headers: dict[str, str] = Field(default_factory=dict)
-    probe: str = ""
-    verdict: Verdict | None = None
-    baseline: str = ""
-    incumbent: str | None = None
-    held_out: bool = False
-    again: bool = False
-    contests: int = 1
-    only: Workload | None = None
-    count: int = 0
-    seconds: float = 0.0
-    cases: tuple[Case, ...] = ()
+    session: SessionBundle | None
+    """None for questions that are of no kernel."""
+
+    @property
+    def kind(self) -> str:
+        return type(self.question).__name__.lower()
 
     @property
     def name(self) -> str:
         """The same for the same question."""
-        return f"{self.op}-{digest(self.model_dump_json())}"
+        return f"{self.kind}-{digest(self.model_dump_json())}"
 
     @property
     def hashes(self) -> set[str]:
         """Of all contents that it needs."""
-        files = [*self.parcel.files.values(), self.parcel.problem] if self.parcel else []
-        return {
-            *filter(None, files),
-            *self.headers.values(),
-            *self.sources,
-            *(name for built in self.builds for name in built.files.values()),
-        }
+        found = set(self.question.contents)
+        if of := self.session:
+            files = [*of.kernel.files.values(), of.kernel.problem, *(one.build.candidate for one in of.builds)]
+            found.update(*(one.files.values() for one in of.builds), filter(None, files))
+        return found
 
 
 @dataclass(frozen=True)
 class JobAnswer:
     record: str = ""
-    """JSON of what the op gives."""
+    """JSON of what the question is answered with."""
     files: dict[str, bytes] = field(default_factory=dict)
     """Of a build, by path in its folder."""
     kept: tuple[tuple[str, str, str], ...] = ()
@@ -157,12 +133,6 @@ class JobAnswer:
     seconds: float = 0.0
     error: tuple[str, str] | None = None
     """(kind, words) of an exception that the Evaluator raised there; see ERRORS."""
-
-
-class TextRecord(Frozen):
-    """An answer in words, or several."""
-
-    words: tuple[str, ...] = ()
 
 
 ERRORS: dict[str, type[Exception]] = {
@@ -196,27 +166,21 @@ def bundle_kernel(kernel: Kernel) -> tuple[KernelBundle, dict[str, bytes]]:
 
 def bundle_build(key: str, build: Build) -> tuple[BuildBundle, dict[str, bytes]]:
     """A build of the store and its contents by hash."""
-    contents = _files(build) if build.ok else {}
+    contents = _files(build)
     files = {name: digest(data) for name, data in contents.items()}
-    bare = build.model_copy(update={"artefact": Path(build.artefact).name if build.ok else ""})
-    return BuildBundle(key=key, build=bare, files=files), {digest(data): data for data in contents.values()}
+    return BuildBundle(key=key, build=_bare(build), files=files), {digest(data): data for data in contents.values()}
+
+
+def _bare(build: Build) -> Build:
+    return build.model_copy(update={"artefact": Path(build.artefact).name if build.ok else ""})
 
 
 def _files(build: Build) -> dict[str, bytes]:
+    if not build.ok:
+        return {}
     artefact = Path(build.artefact)  # in another store's folder where a run was forked
     paths = sorted(artefact.rglob("*")) if artefact.is_dir() else [artefact]
     return {str(path.relative_to(artefact.parent)): path.read_bytes() for path in paths if path.is_file()}
-
-
-def place_build(build: Build, folder: Path, files: dict[str, bytes]) -> Build:
-    """The build with its files written into `folder`."""
-    for name, data in files.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(f"{name} is no path in a build's folder")
-        if not path.exists():
-            write_atomically(path, data)
-    return build.model_copy(update={"artefact": str(folder / build.artefact) if build.ok else ""})
 
 
 class RecordingStore(Store):
@@ -231,111 +195,76 @@ class RecordingStore(Store):
         self.new.append((kind, key, record.model_dump_json()))
 
 
-ASKED = ("build", "verdict", "tuned", "elsewhere", "draws", "probe", "sanitizer")
-"""Kinds of records that are answers: who asked keeps them."""
-
-
-class HostedEvaluator(Evaluator):
-    """An Evaluator that works for another one, which says with which compilers builds are made."""
-
-    toolchains: dict[str, tuple[str, str]] = {}  # noqa: RUF012, set for every job
-
-    def toolchain(self, module: ModuleType) -> tuple[str, str]:
-        return self.toolchains.get(module.__name__) or super().toolchain(module)
-
-
 class EvaluationServer:
-    """Answers jobs one after another in a folder of its own; `build` and `toolchain` also side by side. Close it."""
+    """Answers jobs one after another in a folder of its own; those without a session also side by side. Close it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.warm: tuple[str, HostedEvaluator] | None = None
+        self.warm: tuple[str, Evaluator] | None = None
 
     def answer(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> JobAnswer:
         """Raises OSError and DeviceError where this machine fails, and whatever `say` raises."""
         began = time.perf_counter()
         try:
             answer = self._answer(job, contents, say)
-        except (KernelError, MissingTool, ValueError) as error:
+        except tuple(ERRORS.values()) as error:
             self.close()
-            return JobAnswer(error=(_kind(error), str(error)), seconds=time.perf_counter() - began)
-        except RuntimeError as error:
-            self.close()
-            if type(error).__name__ == "OutOfMemoryError":  # torch's: of this question, not of the device
-                said = f"judging it takes more memory than this device has: {str(error).partition('. ')[0]}"
-                return JobAnswer(error=("KernelError", said), seconds=time.perf_counter() - began)
-            if type(error) is not RuntimeError:  # torch's, of a device that can be used no more, among others
-                raise
-            return JobAnswer(error=("RuntimeError", str(error)), seconds=time.perf_counter() - began)
+            answer = JobAnswer(error=_explain(error))
         except BaseException:
             self.close()
             raise
-        return JobAnswer(**{**answer.__dict__, "seconds": time.perf_counter() - began})
+        return replace(answer, seconds=time.perf_counter() - began)
 
     def _answer(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> JobAnswer:
         for name in job.hashes:
             if digest(contents[name]) != name:
                 raise ValueError(f"what was sent as {name[:12]} has another hash")
-        if job.op == "toolchain":
-            module = backends.get(job.backend)
-            missing = module.why_unavailable()
-            return _said(TextRecord(words=(missing, "" if missing else module.identity(job.facts))))
-        if job.op == "build":
-            return self._build(job, contents, say)
-        evaluator = self._evaluator(job, contents)
+        if job.session is None:
+            assert isinstance(job.question, OfNoKernel)
+            return self._answer_alone(job.question, job, BuildPlace(job.facts, contents), say)
+        evaluator = self._evaluator(job, job.session, contents)
         evaluator.say, store = say, evaluator.store
         assert isinstance(store, RecordingStore)
-        store.new = []
-        record = ANSWERS[job.op](evaluator, job)
+        store.new, question = [], job.question.at(evaluator)
+        record = evaluator.ask(question)
         return JobAnswer(
             record=record.model_dump_json(),
-            kept=tuple(one for one in store.new if one[0] not in ASKED),
+            kept=tuple(one for one in store.new if one[0] not in ("build", question.kept_as)),  # who asked keeps those
             layers=evaluator.layers, notices=evaluator.notices, measured=dict(evaluator.measured),
         )  # fmt: skip
 
-    def _build(self, job: Job, contents: dict[str, bytes], say: Callable[[str], None]) -> JobAnswer:
-        module = backends.get(job.backend)
-        if missing := module.why_unavailable():
-            raise MissingTool(missing)
+    def _answer_alone(self, question: OfNoKernel, job: Job, place: BuildPlace, say: Callable[[str], None]) -> JobAnswer:
+        if not isinstance(question, Compile):
+            return JobAnswer(record=question.answer(place).model_dump_json())
         folder = Store(self.folder / "builders" / job.asker).build_folder(digest(job.model_dump_json()))
         try:
-            say(f"building with {job.backend}")
-            brought = Brought(job.flags, job.include, {name: contents[held] for name, held in job.headers.items()})
-            build = compile_build(
-                job.candidate, contents[job.candidate].decode(), module, folder, job.facts, brought, **job.entry
-            )
+            say(f"building with {question.backend}")
+            build = question.model_copy(update={"into": str(folder)}).answer(place)
             if not build.ok and NO_SPACE in build.log:
                 raise OSError(errno.ENOSPC, NO_SPACE, str(folder))  # of this machine, not of the candidate
-            files = _files(build) if build.ok else {}
+            return JobAnswer(record=_bare(build).model_dump_json(), files=_files(build))
         finally:
             shutil.rmtree(folder, ignore_errors=True)  # it travels back; nobody asks this machine for it again
-        bare = build.model_copy(update={"artefact": Path(build.artefact).name if build.ok else ""})
-        return JobAnswer(record=bare.model_dump_json(), files=files)
 
-    def _evaluator(self, job: Job, contents: dict[str, bytes]) -> HostedEvaluator:
+    def _evaluator(self, job: Job, asked: SessionBundle, contents: dict[str, bytes]) -> Evaluator:
         """The one that is warm, or another in its place, knowing the job's sources, builds and workloads."""
-        assert job.parcel is not None
-        settings: dict[str, Any] = {
-            "dtypes": job.dtypes, "sandbox_mode": job.sandbox_mode, "own_kernels": job.own_kernels,
-            "exact_to": job.exact_to, "facts": job.facts, "memory_bytes": job.memory_bytes,
-        }  # fmt: skip
-        name = digest(job.asker, job.parcel.model_dump_json(), *map(str, settings.values()))
+        of_device = job.facts.model_dump_json(), str(job.memory_bytes)
+        name = digest(job.asker, asked.kernel.model_dump_json(), asked.settings.model_dump_json(), *of_device)
         if self.warm is None or self.warm[0] != name:
             self.close()
-            store = RecordingStore(self._store(job.asker))
-            kernel = self._kernel(job.parcel, contents, job.device)
-            self.warm = (name, HostedEvaluator(kernel, job.device, store, **settings))
+            store, on = RecordingStore(self._store(job.asker)), job.facts.device
+            kernel = self._kernel(asked.kernel, contents, on)
+            of: dict[str, Any] = {**dict(asked.settings), "facts": job.facts, "memory_bytes": job.memory_bytes}
+            self.warm = (name, Evaluator(kernel, on, store, **of))
         evaluator = self.warm[1]
-        evaluator.toolchains = job.toolchains
-        for source in job.sources:
-            evaluator.store.put(contents[source].decode())
-        for one in job.builds:
+        evaluator.toolchains = asked.toolchains
+        for one in asked.builds:
+            evaluator.store.put(contents[one.build.candidate].decode())
             if evaluator.store.find_record("build", one.key, Build) is None:
                 files = {path: contents[hash_] for path, hash_ in one.files.items()}
                 there = place_build(one.build, evaluator.store.build_folder(one.key), files)
                 evaluator.store.keep("build", one.key, there)
-        if (evaluator.extra_workloads, evaluator.extra_values) != (job.workloads, job.values) and job.op != "admit":
-            evaluator.extra_workloads, evaluator.extra_values = job.workloads, dict(job.values)
+        evaluator.extra_workloads, evaluator.extra_values = asked.workloads, dict(asked.values)
         return evaluator
 
     def _store(self, asker: str) -> Path:
@@ -371,54 +300,16 @@ class EvaluationServer:
             evaluator.close()
 
 
-def _kind(error: Exception) -> str:
-    return next(name for name, kind in ERRORS.items() if isinstance(error, kind))
-
-
-def _said(record: BaseModel) -> JobAnswer:
-    return JobAnswer(record=record.model_dump_json())
-
-
-def _build_of(evaluator: Evaluator, job: Job) -> Build:
-    return evaluator.build(job.candidate)
-
-
-def _with_build(evaluator: Evaluator, job: Job) -> Verdict:
-    """The verdict that was sent, its build where it is here."""
-    assert job.verdict is not None
-    return job.verdict.model_copy(update={"build": evaluator.build(job.candidate)})
-
-
-def _admit(evaluator: Evaluator, job: Job) -> TextRecord:
-    evaluator._admit(job.workloads, job.values)
-    return TextRecord()
-
-
-def _measure(evaluator: Evaluator, job: Job) -> Verdict:
-    return evaluator.measure(
-        _with_build(evaluator, job), baseline=job.baseline, incumbent=job.incumbent, held_out=job.held_out,
-        again=job.again, contests=job.contests,
-    )  # fmt: skip
-
-
-def _rivals(job: Job) -> dict[str, str]:
-    return {"baseline": job.baseline} | ({"incumbent": job.incumbent} if job.incumbent else {})
-
-
-ANSWERS: dict[Op, Callable[[Evaluator, Job], BaseModel]] = {
-    "admit": _admit,
-    "verify": lambda e, job: e.verify(_build_of(e, job), held_out=job.held_out, only=job.only),
-    "measure": _measure,
-    "company": lambda e, job: e._measure_other_contexts(_with_build(e, job), job.baseline),
-    "draws": lambda e, job: e._draw(_build_of(e, job), job.baseline, job.count),
-    "probe": lambda e, job: e._readings(job.probe, _build_of(e, job)),
-    "sanitize": lambda e, job: e._watch(_build_of(e, job)),
-    "search": lambda e, job: e._search(job.candidate, job.seconds),
-    "roofs": lambda e, _job: roofs.measure_roofs(e),
-    "contend": lambda e, job: e._compare_briefly(
-        ComparisonRequest(_build_of(e, job), _rivals(job)), job.cases, job.seconds
-    ),
-}
+def _explain(error: Exception) -> tuple[str, str]:
+    """Kind and words of what an Evaluator raises. Raises the rest, which is of this machine: torch's of a device that can be used no
+    more, among others."""
+    if type(error).__name__ == "OutOfMemoryError":  # torch's: of this question, not of the device
+        said = str(error).partition(". ")[0]
+        return "KernelError", f"judging it takes more memory than this device has: {said}"
+    for name, kind in ERRORS.items():
+        if isinstance(error, kind) and (kind is not RuntimeError or type(error) is RuntimeError):
+            return name, str(error)
+    raise error
 
 
 def words(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.records import Build
-from harness.store import Store
+from harness.store import Record, Store
 
 
 def cache_folder() -> Path:
@@ -29,6 +29,14 @@ def store() -> Store | None:
     except (OSError, RuntimeError):  # or who has no home
         return None
     return Store(folder) if os.access(folder, os.W_OK) else None
+
+
+def find_record(own: Store, everywhere: Store | None, kind: str, key: str, model: type[Record]) -> Record | None:
+    """The record of a run's own store, else of this machine's, which the run keeps from then on."""
+    found = own.find_record(kind, key, model)
+    if found is None and everywhere is not None and (found := everywhere.find_record(kind, key, model)) is not None:
+        own.keep(kind, key, found)
+    return found
 
 
 def get_build(key: str, into: Path, make: Callable[[Path], Build]) -> Build:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from harness.device import ArgumentBuffers, synchronize
+from harness.device import ArgumentBuffers
 from harness.judge import triton_kernels
 from harness.problems.pytorch import Problem, ProblemWorker
 from harness.processes.fork_server import get_fork_server
@@ -81,9 +81,7 @@ class _Process:
         layout.view(self.buffers, self.spec.inputs[0])[0].fill_(seed)
         if generators is not None:
             layout.view(self.buffers, self.spec.inputs[1])[0].copy_(generators)
-        synchronize(self.buffers.device)  # the seed is there, and the answer before it was read
-        calls = [layout.arguments(self.buffers, 0)]
-        self.worker.request({"op": "call", "dtype": self.spec.dtypes[0], "calls": calls, "shapes": layout.shapes()})
+        self.worker.request(layout.message(self.buffers))
         return {tensor.name: layout.view(self.buffers, tensor)[0].clone() for tensor in self.spec.outputs}
 
     def close(self) -> None:

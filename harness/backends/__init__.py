@@ -57,6 +57,10 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
+def name_of(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
 def get(name: str) -> ModuleType:
     if name not in names():
         raise ValueError(f"unknown backend {name!r} (have: {', '.join(names())})")

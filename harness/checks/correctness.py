@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.checks import fitting, properties, slices, steps
 from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
-from harness.device import ArgumentBuffers, generator, give_back_memory
+from harness.device import ArgumentBuffers, generator, give_back_memory, synchronize
 from harness.records import Check, Outcome
 from kernels import catalog
 from kernels.catalog import Kernel, KernelError
@@ -179,6 +179,13 @@ class Layout:
                 code = {"float": "f", "double": "d", "int64_t": "i"}[argument.ctype]
                 encoded.append([code, int(argument.value) if code == "i" else argument.value])
         return encoded
+
+    def message(self, buffers: ArgumentBuffers, slots: int = 1, *, op: str = "call", **more: Any) -> dict[str, Any]:
+        """What a worker is asked for calls of the first `slots` argument sets, once all that was written is there; `more` fields of the
+        request."""
+        synchronize(buffers.device)
+        calls = [self.arguments(buffers, slot) for slot in range(slots)]
+        return {"op": op, "dtype": self.workload.dtype, "calls": calls, "shapes": self.shapes(), **more}
 
 
 GIVEN: dict[str, list[Callable[[torch.Tensor, Workload], None]]] = {}
@@ -868,6 +875,9 @@ class GuardedBuffers:
         for tensor in spec.tensors:
             views = layout.head(buffers, tensor), layout.tail(buffers, tensor)
             self.pattern[tensor.name] = tuple(_filled(view, rng) for view in views)
+
+    def message(self, slots: int = 1, **more: Any) -> dict[str, Any]:
+        return self.layout.message(self.buffers, slots, **more)
 
     def write(self, slot: int, inputs: dict[str, torch.Tensor], *, poison: bool = True) -> None:
         """Inputs as given; outputs of floats to all ones bits, which is NaN in every type and so never a right answer.

@@ -77,8 +77,5 @@ class Status(Frozen):
 
     @property
     def model(self) -> DeviceModel | None:
-        return (
-            DeviceModel(facts=self.facts, memory_bytes=self.memory_bytes)
-            if self.facts and self.kind == "device"
-            else None
-        )
+        known = self.facts if self.kind == "device" else None
+        return DeviceModel(facts=known, memory_bytes=self.memory_bytes) if known else None

@@ -95,14 +95,11 @@ def of_gpus(chosen: Sequence[str] | None, cores: Sequence[int], near: dict[str, 
         close = [core for core in left if core in near.get(gpu, ())]
         taken = (close + [core for core in left if core not in close])[:each]
         left = [core for core in left if core not in taken]
-        made.append(
-            ClusterPlace(name=f"{host} gpu {gpu}", kind="device", device="cuda", gpu=gpu, cores=tuple(taken or cores))
-        )
-    builds = tuple(left or cores)
-    made.append(
-        ClusterPlace(name=f"{host} builds", kind="builder", device="cuda", cores=builds, slots=max(1, len(builds)))
-    )
-    return made
+        own = tuple(taken or cores)
+        made.append(ClusterPlace(name=f"{host} gpu {gpu}", kind="device", device="cuda", gpu=gpu, cores=own))
+    rest = tuple(left or cores)
+    builds = ClusterPlace(name=f"{host} builds", kind="builder", device="cuda", cores=rest, slots=max(1, len(rest)))
+    return [*made, builds]
 
 
 def of_cores(count: int, cores: Sequence[int]) -> list[ClusterPlace]:

@@ -26,7 +26,7 @@ from harness.cluster.fitness import NotFit
 from harness.cluster.places import ClusterPlace
 from harness.cluster.scheduler import configure
 from harness.device import DeviceError
-from harness.jobs import TIMED, EvaluationServer, Job, JobAnswer, words
+from harness.jobs import EvaluationServer, Job, JobAnswer, words
 from harness.store import digest, write_atomically
 from kernels.spec import Frozen
 
@@ -158,7 +158,7 @@ class Here:
             if self.place.kind == "builder":
                 return self.bench.answer(job, contents(), say)
             with self.exclusive():
-                if job.op in TIMED:
+                if job.question.timed:
                     self.look(held=True)
                     if self.unfit:
                         raise JobElsewhere(self.place.name, self.unfit)
@@ -218,8 +218,8 @@ def _shared(path: Path) -> int:
 
 
 def _what(job: Job) -> str:
-    kernel = job.parcel.name if job.parcel else job.backend
-    return f"{job.op} {kernel} {job.candidate[:9]}".strip()
+    kernel = [job.session.kernel.name] if job.session else []
+    return " ".join([job.kind, *kernel, *(candidate[:9] for candidate in job.question.candidates[:1])])
 
 
 def _full(error: BaseException) -> bool:

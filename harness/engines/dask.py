@@ -25,6 +25,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.comm.core import CommClosedError
 from tornado.ioloop import IOLoop
 
+from harness import backends, device
 from harness.cluster import ClusterError, DeviceModel, Status, build_resource, code, security
 from harness.cluster.homes import Homes
 from harness.cluster.local import Local
@@ -33,7 +34,9 @@ from harness.cluster.scheduler import FAILURES, configure
 from harness.cluster.worker import Cancelled, JobElsewhere, Lacking, answer, content_key
 from harness.engines import Cores, Engine, EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
-from harness.jobs import TIMED, Job, JobAnswer, TextRecord
+from harness.jobs import Job, JobAnswer
+from harness.once import Once
+from harness.questions import CheckToolchain, ToolchainFacts
 from harness.remote import RemoteEvaluator, TookDown
 from harness.store import Store, digest
 from kernels.catalog import Kernel
@@ -85,7 +88,7 @@ class Cluster:
         self.lock = threading.Lock()
         self.contents: dict[str, Future] = {}
         self.used: dict[str, int] = {}
-        self.chains: dict[str, tuple[str, str]] = {}
+        self.toolchains = Once[JobAnswer]()
         self.began: dict[str, list[str]] = {}
         self.listening: dict[str, tuple[Callable[[str], None], Callable[[str], None]]] = {}
         self.loop = LoopThread()
@@ -106,7 +109,7 @@ class Cluster:
             if choice.address:
                 self.address = security.check_address(choice.address, tls, insecure=choice.insecure)
             else:
-                self.local = Local(_local_device(wanted), choice.workers)
+                self.local = Local(device.choose(wanted)[0], choice.workers)
                 self.address, tls = self.local.address, self.local.tls
             self.security = security.of(tls)
             self._connect(30.0)
@@ -280,21 +283,21 @@ class Cluster:
 
     # --- jobs ----------------------------------------------------------------------------------------------------
 
-    def toolchain(self, job: Job) -> tuple[str, str]:
-        key = digest(job.backend, job.facts.model_dump_json())
-        if key not in self.chains:
-            said = self.ask(job.model_copy(update={"asker": ""}), {}, lambda _text: None, lambda _place: None)
-            missing, identity = TextRecord.model_validate_json(said.record).words
-            self.chains[key] = missing, identity
-        return self.chains[key]
-
     def _resource(self, job: Job) -> str:
         """Builds for a GPU go to whoever offers to build; for a CPU to a device of the kind that they are for."""
-        if job.op in ("build", "toolchain") and job.device == "cuda":
+        if not job.question.timed and job.facts.device == "cuda":
             return build_resource()
         return DeviceModel(facts=job.facts, memory_bytes=job.memory_bytes).resource
 
     def ask(
+        self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
+    ) -> JobAnswer:
+        if not isinstance(job.question, CheckToolchain):
+            return self._carry_out(job, contents, say, began)
+        key = digest(job.question.backend, job.facts.model_dump_json())  # whoever asks: once a connection
+        return self.toolchains.get(key, lambda: self._carry_out(job, contents, say, began))
+
+    def _carry_out(
         self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
     ) -> JobAnswer:
         name, tries, returned = job.name, 0, 0
@@ -338,11 +341,10 @@ class Cluster:
 
     def _place(self, job: Job) -> str:
         """The device that is to do it, "" for any."""
-        if job.op not in TIMED:
+        if not job.question.timed:
             return ""
-        return self.homes.take(
-            job.asker, [s.place for s in self.seen if self._can(s, job) and s.place in self.addresses]
-        )
+        able = [s.place for s in self.seen if self._can(s, job) and s.place in self.addresses]
+        return self.homes.take(job.asker, able)
 
     def _submit(self, client: Client | None, job: Job, contents: dict[str, bytes], tries: int, address: str) -> Future:
         """Raises what LOST names where there is no connection."""
@@ -418,6 +420,7 @@ class Devices:
         self.cluster, self.model, self.device = cluster, model, model.facts.device
         self.memory_bytes: int | None = model.memory_bytes
         self.why = f"{cluster.count(model)} x {model.facts.name} in the cluster at {cluster.address}"
+        self.ask, self.release, self.close = cluster.ask, cluster.release, cluster.close
 
     @property
     def say(self) -> Say:
@@ -434,12 +437,10 @@ class Devices:
         return {model.resource if twice else model.facts.name: Devices(self.cluster, model) for model in models}
 
     def missing(self, backend: ModuleType) -> str:
-        name = backend.__name__.rpartition(".")[2]
-        facts, memory_bytes = self.model.facts, self.model.memory_bytes
-        job = Job(
-            op="toolchain", asker="", device=self.device, facts=facts, memory_bytes=memory_bytes, backend=name
-        )  # fmt: skip
-        return self.toolchain(job)[0]
+        question = CheckToolchain(backend=backends.name_of(backend))
+        job = Job(question=question, asker="", **dict(self.model), session=None)
+        told = self.ask(job, {}, lambda _text: None, lambda _place: None)
+        return ToolchainFacts.model_validate_json(told.record).missing
 
     def evaluator(self, kernel: Kernel, store: Store, **settings: Any) -> Evaluator:
         model = self.model
@@ -455,31 +456,8 @@ class Devices:
         return max(1, self.cluster.count(self.model))
 
     def lines(self) -> list[tuple[str, str]]:
-        return [
-            (one.place, f"set aside: {one.reason}" if one.state == "set aside" else one.doing or "idle")
-            for one in self.cluster.seen
-        ]
-
-    def ask(
-        self, job: Job, contents: dict[str, bytes], say: Callable[[str], None], began: Callable[[str], None]
-    ) -> JobAnswer:
-        return self.cluster.ask(job, contents, say, began)
-
-    def toolchain(self, job: Job) -> tuple[str, str]:
-        return self.cluster.toolchain(job)
-
-    def release(self, names: set[str], asker: str) -> None:
-        self.cluster.release(names, asker)
-
-    def close(self) -> None:
-        self.cluster.close()
-
-
-def _local_device(wanted: str) -> str:
-    """`auto` as on this machine. Raises DeviceError."""
-    from harness import device
-
-    return device.choose(wanted)[0]
+        said = lambda one: f"set aside: {one.reason}" if one.state == "set aside" else one.doing or "idle"  # noqa: E731
+        return [(one.place, said(one)) for one in self.cluster.seen]
 
 
 def open_engine(choice: EngineChoice, wanted: str, say: Say, every: bool) -> Devices:

@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import Field
+
 from harness import backends, device
-from harness.checks.correctness import failure
 from harness.judge import of_problems, verification, whose_code
 from harness.judge.pool import is_python_side
 from harness.judge.session import CACHES, EvaluationSession
-from harness.problems.pytorch import Problem, is_model
+from harness.problems.pytorch import is_model
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Cache, Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
 from harness.timing import clocks, comparison, load, roofs, samples, speed_of_light
@@ -81,10 +82,12 @@ class SlowedBaseline:
 
 
 class OtherContexts(Frozen):
-    """What was measured in other timing contexts."""
+    """What was measured in other timing contexts; where the candidate failed there `outcome` and `reason`, and nothing else."""
 
-    timings: tuple[Timing, ...]
-    suites: dict[TimingContext, Suite]
+    timings: tuple[Timing, ...] = ()
+    suites: dict[TimingContext, Suite] = Field(default_factory=dict)
+    outcome: Outcome | None = None
+    reason: str = ""
 
 
 def measure_suite(
@@ -140,25 +143,22 @@ def withhold_doubtful(session: EvaluationSession, request: ComparisonRequest, ve
     why = _doubts(session, request)
     if not why:
         return verdict
-    timings = tuple(
-        t.model_copy(update={"comparison": Comparison.UNCLEAR}) if t in faster else t for t in verdict.timings
-    )
-    update: dict[str, Any] = {
-        name: one.model_copy(update={"comparison": Comparison.UNCLEAR}) for name, one in ahead.items()
-    }
-    update |= {"timings": timings, "warnings": (*verdict.warnings, why)}
-    return verdict.model_copy(update=update)
+    unclear = {"comparison": Comparison.UNCLEAR}
+    timings = tuple(t.model_copy(update=unclear) if t in faster else t for t in verdict.timings)
+    update: dict[str, Any] = {name: one.model_copy(update=unclear) for name, one in ahead.items()}
+    return verdict.model_copy(update=update | {"timings": timings, "warnings": (*verdict.warnings, why)})
 
 
 def _doubts(session: EvaluationSession, request: ComparisonRequest) -> str:
     """Raises WorkerFailure."""
-    if isinstance(session.kernel, Problem) and (why := of_problems.by_content(session, session.kernel)):
+    problem = session.problem
+    if problem is not None and (why := of_problems.by_content(session, problem)):
         return why
-    ours = isinstance(session.kernel, Problem) and request.build.candidate in session.kernel.sources()
+    ours = problem is not None and request.build.candidate in problem.sources()
     if session.device == "cuda" or ours or not is_python_side(backends.get(request.build.backend)):
         return ""
     seen = whose_code.watch(session, request.build, next(one for one in session.suite() if one.timed))
-    return whose_code.doubt(seen, libraries=isinstance(session.kernel, Problem) and session.own_kernels == "some")
+    return whose_code.doubt(seen, libraries=problem is not None and session.settings.own_kernels == "some")
 
 
 def _not_slowed(
@@ -166,7 +166,7 @@ def _not_slowed(
     request: ComparisonRequest,
     cases: list[Case],
     contests: int,
-    suite_of_all: tuple[Workload, ...],
+    order: tuple[Workload, ...],
 ) -> tuple[list[TimedCase], Suite | None, list[Check]]:
     """`time_cases`, its suite and the checks of the process that was timed, where the baseline is as fast without the candidate: else all of it again, in fresh processes.
 
@@ -174,7 +174,7 @@ def _not_slowed(
     """
     for tries in range(1, SLOWED_TRIES + 1):
         found = time_cases(session, request, cases, contests)
-        late = _checked_again(session, request, suite_of_all)
+        late = _checked_again(session, request, order)
         timings = [one.timing for one in found]
         suite = suite_of(session, [one.speedups for one in found], timings)
         if suite is None or suite.comparison is not Comparison.FASTER or request.itself:
@@ -199,14 +199,9 @@ def _checked_again(
     """The process that was timed has made thousands of calls since it was checked. Raises SideFailure where it is wrong now."""
     if request.itself or not workloads or is_model(session.kernel, request.build.candidate):
         return []
-    found: list[Check] = []
-    try:
-        for check in verification.checks_of_an_old_process(session, session.pool.get(request.build), workloads):
-            if not check.passed:
-                raise WorkerFailure(*failure(check))
-            found.append(check)
-    except WorkerFailure as fault:
-        raise ArmFailure(request.mine, fault.outcome, fault.reason) from None
+    found, fault = verification.collect_checks(verification.checks_of_an_old_process(session, request.build, workloads))
+    if fault is not None:
+        raise ArmFailure(request.mine, fault.outcome, fault.reason)
     return found
 
 
@@ -329,9 +324,8 @@ def _of_one_case(
     """What all its comparisons say. Raises SideFailure where the candidate is far faster than light."""
     workload, cache, on = case
     raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
-    samples.save(
-        session.store, request.build.candidate, samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
-    )
+    taken = samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
+    samples.save(session.store, request.build.candidate, taken)
     against = _against(request, result)
     more: dict[str, Any] = {}
     if against:
@@ -439,19 +433,16 @@ def _compare_alone(session: EvaluationSession, request: ComparisonRequest, timed
             again = compare_case(session, request, case, blocks=(ALONE_BLOCKS, ALONE_BLOCKS), confirm=False)
             beside_us = min(beside_us, again.median_us["baseline"])
             session.pool.drop(request.build.candidate)
-    return SlowedBaseline(
-        beside_us / slowest_us,
-        f"the baseline takes {beside_us:.2f} us beside it and {slowest_us:.2f} us without it, "
-        f"at {timed.workload.label}, {timed.cache}",
-    )
+    at = f"at {timed.workload.label}, {timed.cache}"
+    said = f"the baseline takes {beside_us:.2f} us beside it and {slowest_us:.2f} us without it, {at}"
+    return SlowedBaseline(beside_us / slowest_us, said)
 
 
 def _look_at_load(session: EvaluationSession, others: load.LoadWatch) -> list[str]:
     """Note what other processes took while a candidate was timed, the worst of them; a warning where it was much."""
     session.others = max(session.others, others.share())
-    session.measured["load"] = (
-        f"other processes took at most {session.others:.0%} of the CPU while a candidate was timed"
-    )
+    said = f"other processes took at most {session.others:.0%} of the CPU while a candidate was timed"
+    session.measured["load"] = said
     return others.warnings()
 
 
@@ -462,9 +453,8 @@ def _look_at_clocks(session: EvaluationSession) -> list[str]:
         return []
     session.clocks.append(found)
     held = f"; {clocks.describe_lock()}" if clocks.describe_lock() else ""
-    session.measured["clocks"] = (
-        f"{device.ranges(session.clocks)}, at the end of each of {len(session.clocks)} timings{held}"
-    )
+    said = f"{device.ranges(session.clocks)}, at the end of each of {len(session.clocks)} timings{held}"
+    session.measured["clocks"] = said
     if session.device == "cpu":
         return []
     reasons = found["clocks_event_reasons.active"]

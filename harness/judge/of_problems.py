@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from harness.checks.correctness import compute_expected, distributions, draw_inputs
-from harness.device import synchronize
 from harness.judge import shares
 from harness.judge.session import VERSION, map_buffers
 from harness.problems import degenerate as degeneracy
@@ -61,7 +60,7 @@ def look_at_kernels(session: EvaluationSession, problem: Problem, build: Build, 
     On a GPU the candidate's process, and eager torch's, ends with it.
     """
     notes = (problem.says(),)
-    if session.own_kernels == "all":
+    if session.settings.own_kernels == "all":
         return notes
     eager = session.store.put(problem.text)
     if build.candidate == eager and session.device == "cuda":
@@ -96,9 +95,8 @@ def by_content(session: EvaluationSession, problem: Problem) -> str:
         return ""
     workload = next(one for one in session.suite() if one.timed)
     key = digest("by content", VERSION, problem.defines_right(), workload.label, session.facts.model_dump_json())
-    return session.store.once(
-        "by content", key, Sentence, lambda: Sentence(text=_by_content(session, problem, workload, drawn_there))
-    ).text
+    look = lambda: Sentence(text=_by_content(session, problem, workload, drawn_there))  # noqa: E731
+    return session.store.once("by content", key, Sentence, look).text
 
 
 def _by_content(session: EvaluationSession, problem: Problem, workload: Workload, drawn_there: list[str]) -> str:
@@ -160,12 +158,9 @@ def _kernels_of_a_call(session: EvaluationSession, build: Build, workload: Workl
     bench = map_buffers(session, worker, workload, 1)
     case = session.cases.get(workload, distributions(session.spec, {})[0], {})
     bench.write(0, case.inputs)
-    synchronize(session.device)
-    calls = [bench.layout.arguments(bench.buffers, 0)]
-    message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes()}
     for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
-        worker.request(message)
-    answer = worker.request(message | {"kernels": True})
+        worker.request(bench.message())
+    answer = worker.request(bench.message(kernels=True))
     try:
         return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
     except (TypeError, ValueError):

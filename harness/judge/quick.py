@@ -3,6 +3,7 @@ becomes a verdict; the same protocol as the measure gate's, with fewer samples a
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -55,9 +56,7 @@ def compare_briefly(
     began = time.monotonic()
     session.pool.match(request.build.candidate, request.rivals.values())
     found: dict[int, ComparisonTimes] = {}
-    passes = 0
-    while not passes or _goes_on(session, request, found, time.monotonic() - began, passes, seconds):
-        passes += 1
+    for passes in itertools.count(1):
         for at, (workload, cache) in enumerate(cases):
             if passes > 1 and not _unclear(session, request, found[at]):
                 continue
@@ -68,24 +67,15 @@ def compare_briefly(
                 session.pool.drop(request.build.candidate)
                 return Quick(outcome=fault.outcome, reason=fault.reason, seconds=time.monotonic() - began)
             found[at] = found[at].join(result) if at in found else result
+        another_s = (time.monotonic() - began) * (1 + 1 / passes)
+        if another_s > seconds or not any(_unclear(session, request, result) for result in found.values()):
+            break  # another pass does not fit, or is of no use
     results = [found[at] for at in range(len(cases))]
     return Quick(
         timings=tuple(_timing(session, request, case, result) for case, result in zip(cases, results, strict=True)),
         pairs=tuple(_pairs(request, result) for result in results),
         seconds=time.monotonic() - began,
     )
-
-
-def _goes_on(
-    session: EvaluationSession,
-    request: ComparisonRequest,
-    found: dict[int, ComparisonTimes],
-    took_s: float,
-    passes: int,
-    seconds: float,
-) -> bool:
-    """Whether another pass fits and is of use."""
-    return took_s * (1 + 1 / passes) <= seconds and any(_unclear(session, request, result) for result in found.values())
 
 
 def _unclear(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes) -> bool:

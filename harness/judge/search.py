@@ -154,10 +154,8 @@ class _Proposals:
         self.turn = 0
         if math.prod(len(t.choices) for t in open_) <= MOST_VARIANTS:
             names = sorted(open_, key=lambda t: t.name)
-            every = [
-                tuple(zip([t.name for t in names], p, strict=True))
-                for p in itertools.product(*(t.choices for t in names))
-            ]
+            values = itertools.product(*(t.choices for t in names))
+            every = [tuple(zip([t.name for t in names], one, strict=True)) for one in values]
             rank = {t.name: {c: abs(i - _place(t)) for i, c in enumerate(t.choices)} for t in names}
             self.left = sorted(every, key=lambda key: sum(rank[name][value] for name, value in key))
             return
@@ -298,7 +296,7 @@ def _spills(resources: dict[str, str]) -> int:
 
 def _begun(session: EvaluationSession, build: Build) -> Worker | None:
     try:
-        return session.start(build)
+        return session.pool.start(build)
     except WorkerFailure:
         return None
 

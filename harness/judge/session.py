@@ -6,13 +6,14 @@ verdict asks an Evaluator (evaluate.py), which is one.
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import json
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -34,7 +35,7 @@ from harness.checks.correctness import (
     rows_apart,
 )
 from harness.checks.fitting import explain_left_out, explain_one_signed, require_timed, too_large
-from harness.device import ArgumentBuffers, generator, synchronize
+from harness.device import ArgumentBuffers, generator
 from harness.farside import sandbox
 from harness.judge import triton_kernels
 from harness.judge.pool import Pool, is_python_side
@@ -44,11 +45,11 @@ from harness.processes.scratch import remove_tree
 from harness.processes.watchdog import folder_bytes
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Build, Cache, DeviceFacts, TimingContext
-from harness.store import Store, digest, digest_of
+from harness.store import Store, digest, digest_of, write_atomically
 from harness.timing import interleaved, load, neighbours, roofs, speed_of_light
 from harness.timing.interleaved import ComparisonTimes
 from harness.timing.sampling import PAIR, ABComparison, Arm, ArmFailure
-from kernels.catalog import Kernel, KernelError
+from kernels.catalog import Kernel
 from kernels.spec import Device, Frozen, Spec, Workload
 
 VERSION = "26"
@@ -117,14 +118,20 @@ def compile_build(
     if not done.ok and artefact.is_file():
         artefact.unlink()  # nobody will ask for it
     return Build(
-        candidate=candidate,
-        backend=module.__name__.rpartition(".")[2],
-        ok=done.ok,
-        artefact=str(artefact) if done.ok else "",
-        log=done.log[-20_000:],
-        seconds=time.perf_counter() - start,
-        resources=done.resources,
-    )
+        candidate=candidate, backend=backends.name_of(module), ok=done.ok, artefact=str(artefact) if done.ok else "",
+        log=done.log[-20_000:], seconds=time.perf_counter() - start, resources=done.resources,
+    )  # fmt: skip
+
+
+def place_build(build: Build, folder: Path, files: dict[str, bytes]) -> Build:
+    """The build with its files written into `folder`."""
+    for name, data in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(f"{name} is no path in a build's folder")
+        if not path.exists():
+            write_atomically(path, data)
+    return build.model_copy(update={"artefact": str(folder / build.artefact) if build.ok else ""})
 
 
 def is_intact(build: Build) -> bool:
@@ -137,10 +144,34 @@ def _bytes(path: Path) -> int:
     return path.stat(follow_symlinks=False).st_size if path.is_file() else 0
 
 
-class EvaluationSession:
+class SessionSettings(Frozen):
+    """By which rules a session judges; they go wherever it does."""
+
+    dtypes: tuple[str, ...] = ()
+    """() are all of the kernel's."""
+    sandbox_mode: str = "auto"
+    own_kernels: str = "some"
+    """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
+    exact_to: str = ""
+    """Hash of the source whose outputs a candidate must have in every bit, or ""."""
+
+
+@dataclass(eq=False, repr=False)
+class BuildPlace:
+    """All that a question needs which is of no kernel."""
+
+    facts: DeviceFacts
+    contents: dict[str, bytes]
+
+    def content(self, name: str) -> bytes:
+        """What has that hash."""
+        return self.contents[name]
+
+
+class EvaluationSession(BuildPlace, abc.ABC):
     """Use as a context manager: closing ends the workers. Not safe for several threads at once, `build` excepted.
 
-    What an engine elsewhere does in its own way: `toolchain`, `_made`, `_admit`, `_with_roofs`.
+    What it wants to know before it judges it asks as anybody does (harness/evaluate.py): `toolchain`, `compile_into`, `measure_facts`.
     """
 
     def __init__(
@@ -149,30 +180,25 @@ class EvaluationSession:
         on: Device,
         store: Store,
         *,
-        dtypes: tuple[str, ...] = (),
-        sandbox_mode: str = "auto",
-        own_kernels: str = "some",
-        exact_to: str = "",
         say: Callable[[str], None] = lambda _text: None,
         facts: DeviceFacts | None = None,
         memory_bytes: int | None = None,
+        **settings: Any,
     ) -> None:
-        """`facts`, `memory_bytes`: of the device, where it is another machine's; without, this one is looked at."""
+        """`facts`, `memory_bytes`: of the device, where it is another machine's; without, this one is looked at. `settings` as
+        SessionSettings has them."""
         self.kernel, self.device, self.store, self.say = kernel, on, store, say
-        self.exact_to = exact_to
-        """Hash of the source whose outputs a candidate must have in every bit, or ""."""
+        self.problem = kernel if isinstance(kernel, Problem) else None
+        self.settings = SessionSettings(**settings)
         self.spec = kernel.spec
-        unknown = [dtype for dtype in dtypes if dtype not in self.spec.dtypes]
+        unknown = [dtype for dtype in self.settings.dtypes if dtype not in self.spec.dtypes]
         if unknown:
             raise ValueError(f"{self.spec.name} has no dtype {unknown[0]} (have: {', '.join(self.spec.dtypes)})")
-        self.dtypes = dtypes or self.spec.dtypes
+        self.dtypes = self.settings.dtypes or self.spec.dtypes
         self.extra_workloads: tuple[Workload, ...] = ()
         self.extra_values: dict[str, tuple[str, ...]] = {}
         self.facts: DeviceFacts = facts or device.facts(on)
         self.device_bytes = memory_bytes or device.memory_bytes(on)
-        self.sandbox_mode = sandbox_mode
-        self.own_kernels = own_kernels
-        """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
         self.call_s = CALL_S
         self.asks = set(SPECIAL)
         """Which values that are no finite numbers candidates must hand on; not those that the kernel's own baseline loses."""
@@ -184,6 +210,8 @@ class EvaluationSession:
         self.others = 0.0
         self.clocks: list[dict[str, str]] = []
         """What others took of the CPU at most, and this device's clocks, while something was timed."""
+        self.toolchains: dict[str, tuple[str, str]] = {}
+        """Backend -> what `toolchain` says of it, where another Evaluator is worked for: builds are named after its compilers."""
         self._measured_facts: DeviceFacts | None = None
         self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on], self._slicing)
         self.paces_us: dict[str, float] = {}
@@ -191,7 +219,7 @@ class EvaluationSession:
         self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
-            kernel, on, dtypes=self.dtypes, libraries=own_kernels == "some", company=self._neighbours, least=self._least_memory,
+            kernel, on, dtypes=self.dtypes, libraries=self.settings.own_kernels == "some", company=self._neighbours, least=self._least_memory,
             look=self._look_at_box, ahead=lambda build: self.compile_ahead(build, self.suite()),
         )  # fmt: skip
 
@@ -212,11 +240,8 @@ class EvaluationSession:
             values = distributions(spec, {})[0]
             inputs = draw_inputs(spec, workload, values, self.extra_values, self.device)
             bench.write(0, inputs)
-            synchronize(self.device)
             self.say(f"Triton compiles for {label}")
-            calls = [bench.layout.arguments(bench.buffers, 0)]
-            message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes()}
-            worker.request(message, timeout_s=triton_kernels.COMPILE_S)
+            worker.request(bench.message(), timeout_s=triton_kernels.COMPILE_S)
 
         if triton_kernels.fill(Path(build.artefact), by_label, lambda: self.pool.start(build, compilers=True), call):
             self.pool.drop(build.candidate)  # a process that lives has the folder as it was
@@ -236,12 +261,8 @@ class EvaluationSession:
         return said and too_large(self.spec, workload, self.device_bytes, sliced=bool(self._axis_of_slices))
 
     def _left_out(self) -> tuple[str, ...]:
-        said = explain_left_out(self.spec, self.device, self.dtypes, self.device_bytes)
-        if not said:
-            return ()
-        return explain_left_out(
-            self.spec, self.device, self.dtypes, self.device_bytes, sliced=bool(self._axis_of_slices)
-        )
+        of_device = self.spec, self.device, self.dtypes, self.device_bytes
+        return explain_left_out(*of_device) and explain_left_out(*of_device, sliced=bool(self._axis_of_slices))
 
     @cached_property
     def _axis_of_slices(self) -> str:
@@ -261,64 +282,46 @@ class EvaluationSession:
         """Bytes that one call must read and write."""
         return self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
 
-    def extend(self, workloads: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
-        """Add what the tester proposed; nothing can be removed. Raises ValueError naming what the spec does not allow."""
-        names = {tensor.name for tensor in self.spec.inputs}
-        for name in values:
-            if name not in names:
-                raise ValueError(
-                    f"values are proposed for {name!r}, which is no input (inputs: {', '.join(sorted(names))})"
-                )
-        known = {w.label for w in self.spec.workloads}
-        added = tuple({w.label: w for w in workloads if w.label not in known}.values())
-        if any(w.weight for w in self.spec.workloads):  # nobody knows how often a program would call these
-            added = tuple(w.model_copy(update={"timed": False}) for w in added)
-        proposed = self.spec.model_copy(update={"workloads": (*self.spec.workloads, *added)})
-        type(self.spec).model_validate(proposed.model_dump())
-        for workload in added:
-            if reason := self._too_large(workload):
-                raise ValueError(reason)
-        if added:
-            self._admit(added, values)
-        self.extra_workloads, self.extra_values = added, dict(values)
-
-    def _admit(self, added: tuple[Workload, ...], values: dict[str, tuple[str, ...]]) -> None:
-        """Raises ValueError for a size that the operation does not have, such as an odd number of pairs."""
-        try:
-            for workload in added:
-                self.cases.get(workload, distributions(self.spec, values)[0], values)
-        except KernelError as error:
-            raise ValueError(str(error)) from None
-
     def key(self, *parts: str) -> str:
         """Of an answer in the store: all that it depends on, and `parts`."""
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
         values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
         reference = self.kernel.defines_right()
         spec = self.spec.model_dump_json(exclude={"workloads"})
-        exact = [f"exact to {self.exact_to}"] if self.exact_to else []
+        exact = [f"exact to {self.settings.exact_to}"] if self.settings.exact_to else []
         return digest(VERSION, spec, reference, self.facts.model_dump_json(), *suite, *values, *exact, *parts)
 
     # --- build ---------------------------------------------------------------------------------------------------
 
     def backend(self, candidate: str) -> ModuleType:
         text = self.store.get(candidate)
-        problem = isinstance(self.kernel, Problem) and backends.is_python(text)
+        problem = self.problem is not None and backends.is_python(text)
         module = backends.for_source(text, self.device, problem=problem)
         if missing := self.toolchain(module)[0]:
             raise MissingTool(missing)
         return module
 
+    @abc.abstractmethod
     def toolchain(self, module: ModuleType) -> tuple[str, str]:
         """(why sources of that backend cannot be built, or "", compiler and flags that build them)."""
-        missing = module.why_unavailable()
-        return missing, "" if missing else module.identity(self.facts)
+
+    @abc.abstractmethod
+    def compile_into(self, candidate: str, module: ModuleType, into: Path) -> Build:
+        """The source of that hash built into that folder by that backend, or why it could not be."""
+
+    def content(self, name: str) -> bytes:
+        return self.contents[name] if name in self.contents else self.store.get(name).encode()
+
+    @cached_property
+    def contents(self) -> dict[str, bytes]:  # type: ignore[override]
+        """Headers of the kernel's."""
+        return {digest(text): text for text in self.kernel.headers.values()}
 
     def build(self, candidate: str) -> Build:
         """Compile the source of that hash. Safe to call from several threads. Raises MissingTool without a compiler."""
         module = self.backend(candidate)
         _missing, identity = self.toolchain(module)
-        self.measured[f"build, {module.__name__.rpartition('.')[2]}"] = identity
+        self.measured[f"build, {backends.name_of(module)}"] = identity
         key = self.build_key(candidate, module)
         with self._building.of(key):
             kept = self.store.find_record("build", key, Build)
@@ -352,18 +355,8 @@ class EvaluationSession:
         return {"entry": self.spec.entry_name, **bound}
 
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
-        folder = self.store.build_folder(key)
-
-        def make(into: Path) -> Build:
-            return self._made(candidate, module, into)
-
+        folder, make = self.store.build_folder(key), partial(self.compile_into, candidate, module)
         return machine.get_build(key, folder, make) if candidate in self._ours else make(folder)
-
-    def _made(self, candidate: str, module: ModuleType, into: Path) -> Build:
-        brought = self.brought(candidate, module)
-        return compile_build(
-            candidate, self.store.get(candidate), module, into, self.facts, brought, **self._entry(module)
-        )
 
     @cached_property
     def _ours(self) -> list[str]:
@@ -386,10 +379,6 @@ class EvaluationSession:
 
     # --- workers -------------------------------------------------------------------------------------------------
 
-    def start(self, build: Build) -> Worker:
-        """A process of its own for this candidate, which the caller closes. Raises WorkerFailure where it cannot load."""
-        return self.pool.start(build)
-
     def memory(self, size: int) -> ArgumentBuffers:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
         return self.pool.make_buffers(size)
@@ -404,9 +393,7 @@ class EvaluationSession:
     def _least_memory(self) -> int:
         """Bytes of an arena that the largest workload of both suites fits into."""
         everything = (*self.suite(), *self.suite(held_out=True))
-        return max(
-            Layout(self.spec, workload, self.slots(workload), wide=True, shift=16).size for workload in everything
-        )
+        return max(Layout(self.spec, one, self.slots(one), wide=True, shift=16).size for one in everything)
 
     def _look_at_box(self, worker: Worker) -> None:
         """Say once which layers of the sandbox are active; refuse to go on where they are required and missing."""
@@ -415,7 +402,7 @@ class EvaluationSession:
         self.layers = tuple(worker.active)
         missing = tuple(sandbox.missing(worker.active))
         self.notices = (*self.notices, *missing)
-        if missing and self.sandbox_mode == "require":
+        if missing and self.settings.sandbox_mode == "require":
             worker.close()
             self.close()
             raise MissingTool(f"--sandbox require: {'; '.join(missing)}")
@@ -460,13 +447,7 @@ class EvaluationSession:
         kernel, streaming = speed_of_light.kernel_for(self.spec, workload, self.device)
         key = digest("light", VERSION, self.facts.model_dump_json(), text, cache, on, kernel.spec.model_dump_json())
         everywhere = self.everywhere
-        kept = self.store.find_record("light", key, SpeedOfLight)
-        if (
-            kept is None
-            and everywhere is not None
-            and (kept := everywhere.find_record("light", key, SpeedOfLight)) is not None
-        ):
-            self.store.keep("light", key, kept)
+        kept = machine.find_record(self.store, everywhere, "light", key, SpeedOfLight)
         if kept is not None and not again:
             return kept.microseconds
         build = self.build(self.store.put(text))
@@ -492,14 +473,9 @@ class EvaluationSession:
         """What is kept on this machine for all its runs; None where nothing can be."""
         return machine.store()
 
+    @abc.abstractmethod
     def measure_facts(self) -> DeviceFacts:
         """`facts` with what this device reaches at most: bandwidth, and FLOPs a second by dtype (harness/timing/roofs.py)."""
-        if self._measured_facts is None:
-            self._measured_facts = self._with_roofs()
-        return self._measured_facts
-
-    def _with_roofs(self) -> DeviceFacts:
-        return roofs.measure_roofs(self)
 
     def close(self) -> None:
         """End all workers, free the shared memory and the cases (gigabytes on a GPU). Safe to call twice."""

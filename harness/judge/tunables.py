@@ -29,9 +29,7 @@ class Tunable(Frozen):
 def tunables(source: str) -> tuple[Tunable, ...]:
     """The integers that `source` leaves open, in order. Raises ValueError where a name is defined twice."""
     found = tuple(
-        Tunable(
-            name=m["name"], value=int(m["value"]), choices=tuple(dict.fromkeys(int(c) for c in m["choices"].split()))
-        )
+        Tunable(name=m["name"], value=int(m["value"]), choices=tuple(dict.fromkeys(map(int, m["choices"].split()))))
         for m in _LINE.finditer(source)
     )
     names = [tunable.name for tunable in found]

@@ -10,9 +10,10 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from harness.checks.correctness import (
     make_case,
 )
 from harness.checks.crossings import crossings
-from harness.device import synchronize
 from harness.judge import of_problems
 from harness.judge.pool import is_python_side
 from harness.judge.session import SMALL_BYTES, EvaluationSession, MissingTool, map_buffers
@@ -94,17 +94,13 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
             for workload in workloads:
                 session.say(f"checking {workload.label}")
                 for check in checks(session, worker, workload, model=is_model(session.kernel, build.candidate)):
-                    if (
-                        not check.passed
-                        and check.name in SPECIAL
-                        and not _hands_on(session, build, workload, check.name)
-                    ):
+                    if not check.passed and not _hands_on(session, build, workload, check.name):
                         break  # what follows lay in memory that has been laid out anew
                     made.append(check)
                     if not check.passed:
                         raise WorkerFailure(*failure(check))
-            if session.exact_to and build.candidate != session.exact_to:
-                drawn = draws(session, build, session.build(session.exact_to), EXACT_DRAWS)
+            if session.settings.exact_to and build.candidate != session.settings.exact_to:
+                drawn = draws(session, build, session.build(session.settings.exact_to), EXACT_DRAWS)
                 if drawn.draws is None or drawn.draws.equality != "bitwise":
                     reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
                     raise WorkerFailure(Outcome.INCORRECT, reason)
@@ -114,30 +110,21 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
             if session.device == "cuda":
                 made += _stress(session, build, workloads)
         warnings = (*worker.warnings, *session.cases.once(holes))
-        if isinstance(session.kernel, Problem) and not is_model(session.kernel, build.candidate):
-            made += _beside_another(session, session.kernel, build, workloads)
-        if isinstance(session.kernel, Problem):
-            notes = of_problems.look_at_kernels(session, session.kernel, build, workloads[0])
+        if session.problem is not None:
+            made += _beside_another(session, session.problem, build, workloads)
+            notes = of_problems.look_at_kernels(session, session.problem, build, workloads[0])
         elif session.device == "cuda" and is_python_side(backends.get(build.backend)):
             _refuse_library_kernels(session, build, workloads[0])
     except WorkerFailure as fault:
         outcome, reason = fault.outcome, fault.reason
-        if isinstance(session.kernel, Problem):
-            reason = session.kernel.name_fault(reason)
+        if session.problem is not None:
+            reason = session.problem.name_fault(reason)
         session.pool.drop(build.candidate)
     return Verdict(
-        candidate=build.candidate,
-        kernel=session.spec.name,
-        device=session.facts.name,
-        outcome=outcome,
-        reason=reason,
-        checks=tuple(made),
-        warnings=warnings,
-        notes=notes,
-        degenerate=of_problems.degenerate(session, session.kernel) if isinstance(session.kernel, Problem) else (),
-        build=build,
-        seconds=time.perf_counter() - start,
-    )
+        candidate=build.candidate, kernel=session.spec.name, device=session.facts.name, outcome=outcome, reason=reason,
+        checks=tuple(made), warnings=warnings, notes=notes, build=build, seconds=time.perf_counter() - start,
+        degenerate=of_problems.degenerate(session, session.problem) if session.problem is not None else (),
+    )  # fmt: skip
 
 
 def _stress(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
@@ -209,11 +196,7 @@ def checks(
         yield from _call(session, worker, bench, cases[:2])
     if everything and small:
         yield from _several(session, worker, bench, cases[0])
-    if (
-        isinstance(session.kernel, Problem)
-        and session.kernel.description is not None
-        and session.kernel.description.state
-    ):
+    if session.problem is not None and session.problem.description is not None and session.problem.description.state:
         yield from _in_a_row(session, worker, workload, chosen[0])
         bench = map_buffers(session, worker, workload, session.slots(workload), wide=True)
     if everything and small and not model:
@@ -227,10 +210,7 @@ def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, va
     given = [draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)]
     for slot, inputs in enumerate(given):
         bench.write(slot, inputs)
-    synchronize(session.device)
-    calls = [bench.layout.arguments(bench.buffers, slot) for slot in range(IN_A_ROW)]
-    message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": bench.layout.shapes(), "in_a_row": True}
-    worker.request(message, timeout_s=session.call_s)
+    worker.request(bench.message(IN_A_ROW, in_a_row=True), timeout_s=session.call_s)
     left: dict[str, Any] = {}
     for slot, inputs in enumerate(given):
         right = compute_expected(session.kernel, workload, inputs | left, values)
@@ -243,31 +223,33 @@ def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, va
 def _cross(session: EvaluationSession, build: Build, *, held_out: bool) -> list[Check]:
     """Checks of sizes that nobody listed (harness/checks/crossings.py). Raises WorkerFailure for what the kernel's baseline gets right."""
     made: list[Check] = []
-    wanted = (
-        crossings(session.spec, session.device, session.dtypes, held_out=held_out)
-        if session.kernel.properties is None
-        else ()
-    )
-    for workload in wanted:
+    if session.kernel.properties is not None:
+        return made
+    for workload in crossings(session.spec, session.device, session.dtypes, held_out=held_out):
         try:
             session.cases.get(workload, distributions(session.spec, {})[0], {})
         except KernelError:  # the operation has no such size
             continue
         session.say(f"checking {workload.label}, which nobody listed")
-        found, fault = _tried(session, build, workload)
-        if fault is None:
-            made += found
-        elif _baseline_can(session, build, workload):
-            raise WorkerFailure(fault.outcome, f"{fault.reason} (a size between or beyond the listed ones)") from None
+        found, fault = _try_beside_baseline(session, build, partial(_first_checks, session, workload))
+        if fault is not None:
+            raise WorkerFailure(fault.outcome, f"{fault.reason} (a size between or beyond the listed ones)")
+        made += found
     return made
 
 
-def _tried(session: EvaluationSession, build: Build, workload: Workload) -> tuple[list[Check], WorkerFailure | None]:
-    """The first distribution's checks of one workload, and what went wrong in them."""
+def _first_checks(session: EvaluationSession, workload: Workload, build: Build) -> Iterator[Check]:
+    session.compile_ahead(build, (workload,))
+    worker = session.pool.get(build)
+    _entries(session, worker, (workload,))
+    yield from checks(session, worker, workload, everything=False)
+
+
+def collect_checks(found: Iterable[Check]) -> tuple[list[Check], WorkerFailure | None]:
+    """The checks to the first that fails, and what went wrong in them."""
     made: list[Check] = []
     try:
-        session.compile_ahead(build, (workload,))
-        for check in checks(session, session.pool.get(build), workload, everything=False):
+        for check in found:
             made.append(check)
             if not check.passed:
                 raise WorkerFailure(*failure(check))
@@ -276,14 +258,25 @@ def _tried(session: EvaluationSession, build: Build, workload: Workload) -> tupl
     return made, None
 
 
+def _try_beside_baseline(
+    session: EvaluationSession, build: Build, found: Callable[[Build], Iterator[Check]]
+) -> tuple[list[Check], WorkerFailure | None]:
+    """What went wrong counts where the kernel folder's own baseline gets it right; not, where it has none."""
+    made, fault = collect_checks(found(build))
+    if fault is None:
+        return made, None
+    own = _own_baseline(session)
+    if own is None or not own.ok or own.candidate == build.candidate:
+        return [], None
+    its_fault = collect_checks(found(own))[1]
+    session.pool.drop(own.candidate)
+    return [], fault if its_fault is None else None
+
+
 def check_once(session: EvaluationSession, build: Build, workload: Workload) -> str:
     """What is wrong with a call of the build at one size, inputs drawn from their first distribution; "" if nothing is."""
-    try:
-        _entries(session, session.pool.get(build), (workload,))
-    except WorkerFailure as fault:
-        return fault.reason
-    failure = _tried(session, build, workload)[1]
-    return failure.reason if failure else ""
+    fault = collect_checks(_first_checks(session, workload, build))[1]
+    return fault.reason if fault else ""
 
 
 def _own_baseline(session: EvaluationSession) -> Build | None:
@@ -294,52 +287,24 @@ def _own_baseline(session: EvaluationSession) -> Build | None:
         return None
 
 
-def _baseline_can(session: EvaluationSession, build: Build, workload: Workload) -> bool:
-    """Whether the kernel folder's own baseline gets that size right; no, where it has none."""
-    own = _own_baseline(session)
-    if own is None or not own.ok or own.candidate == build.candidate:
-        return False
-    fault = _tried(session, own, workload)[1]
-    session.pool.drop(own.candidate)
-    return fault is None
-
-
 def _give_other_scalars(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
     """One call with other values of the scalars than the spec's: who exports the kernel's operator may give any.
 
     Raises WorkerFailure for what the kernel's own baseline gets right.
     """
-    case = session.cases.other_scalars(min(workloads, key=session.moved_bytes))
-    if case is None:
+    if (case := session.cases.other_scalars(min(workloads, key=session.moved_bytes))) is None:
         return []
-    found, fault = _tried_with_other_scalars(session, build, *case)
-    if fault is None:
-        return found
-    own = _own_baseline(session)
-    if own is None or not own.ok or own.candidate == build.candidate:
-        return []
-    own_fault = _tried_with_other_scalars(session, own, *case)[1]
-    session.pool.drop(own.candidate)
-    if own_fault is None:
-        raise WorkerFailure(fault.outcome, fault.reason)
-    return []
+    found, fault = _try_beside_baseline(session, build, partial(_with_other_scalars, session, *case))
+    if fault is not None:
+        raise fault
+    return found
 
 
-def _tried_with_other_scalars(
-    session: EvaluationSession, build: Build, kernel: Kernel, case: Case
-) -> tuple[list[Check], WorkerFailure | None]:
-    made: list[Check] = []
-    try:
-        session.compile_ahead(build, (case.workload,), kernel.spec)
-        worker = session.pool.get(build)
-        bench = map_buffers(session, worker, case.workload, 1, spec=kernel.spec)
-        for check in _call(session, worker, bench, [case]):
-            if not check.passed:
-                raise WorkerFailure(*failure(check))
-            made.append(check)
-    except WorkerFailure as fault:
-        return made, fault
-    return made, None
+def _with_other_scalars(session: EvaluationSession, kernel: Kernel, case: Case, build: Build) -> Iterator[Check]:
+    session.compile_ahead(build, (case.workload,), kernel.spec)
+    worker = session.pool.get(build)
+    bench = map_buffers(session, worker, case.workload, 1, spec=kernel.spec)
+    yield from _call(session, worker, bench, [case])
 
 
 def _beside_another(
@@ -348,7 +313,7 @@ def _beside_another(
     """A second module of the same class with weights of its own in the same process, and then the first one again: a network has
     many. Raises WorkerFailure for what one has of the other."""
     assert problem.description is not None
-    if problem.description.weight_bytes > MOST_WEIGHTS:
+    if problem.description.weight_bytes > MOST_WEIGHTS or is_model(problem, build.candidate):
         return []
     workload = min(workloads, key=session.moved_bytes)
     case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
@@ -360,9 +325,8 @@ def _beside_another(
         made += list(_call(session, worker, bench, [other], instance=seed))
     first = replace(case, name=f"{case.name}, the first module behind a second one")
     made += list(_call(session, worker, bench, [first]))
-    for check in made:
-        if not check.passed:
-            raise WorkerFailure(*failure(check))
+    if (fault := collect_checks(made)[1]) is not None:
+        raise fault
     return made
 
 
@@ -377,10 +341,8 @@ def _memory(session: EvaluationSession, worker: Worker, workload: Workload, case
     if session.device == "cpu" and not isinstance(worker, PythonWorker):
         yield from _fenced(session, worker, bench, case)
     for name in SPECIAL:
-        if (
-            name in session.asks
-            and (special := session.cases.special(name, workload, session.extra_values)) is not None
-        ):
+        special = session.cases.special(name, workload, session.extra_values) if name in session.asks else None
+        if special is not None:
             yield from _call(session, worker, bench, [special])
 
 
@@ -391,8 +353,7 @@ def _shift(session: EvaluationSession) -> int:
 def _hands_on(session: EvaluationSession, build: Build, workload: Workload, name: str) -> bool:
     """Whether the kernel folder's own baseline hands such values on where its reference does. What ships without does not have to:
     it is said, and nobody is asked from then on."""
-    own = _own_baseline(session)
-    if own is None:
+    if name not in SPECIAL or (own := _own_baseline(session)) is None:
         return True
     if own.ok and own.candidate != build.candidate:
         case = session.cases.special(name, workload, session.extra_values)
@@ -407,10 +368,8 @@ def _hands_on(session: EvaluationSession, build: Build, workload: Workload, name
             return True
     session.asks.discard(name)
     lost = "NaNs" if name == NANS else "infinities"
-    session.notices = (
-        *session.notices,
-        f"the kernel's own baseline loses {lost} that its reference hands on, so nobody has to hand them on",
-    )
+    said = f"the kernel's own baseline loses {lost} that its reference hands on, so nobody has to hand them on"
+    session.notices = (*session.notices, said)
     return False
 
 
@@ -431,15 +390,11 @@ def _fenced(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, c
 
 def _many(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, cases: list[Case]) -> Iterator[Check]:
     """MANY calls, or as many as MANY_S allows, and then all cases once more: what is right at first must stay so, and in its memory."""
-    if any(
-        t.role == "inout" and "float" not in session.spec.dtype(t, bench.layout.workload) for t in session.spec.tensors
-    ):
+    layout, spec = bench.layout, session.spec
+    if any(one.role == "inout" and "float" not in spec.dtype(one, layout.workload) for one in spec.tensors):
         return  # indices that a call changes would lead anywhere in the next one
-    layout = bench.layout
     bench.write(0, cases[0].inputs)
-    synchronize(session.device)
-    message = {"op": "call", "dtype": layout.workload.dtype, "shapes": layout.shapes()}
-    message["calls"] = [layout.arguments(bench.buffers, 0)]
+    message = bench.message()
     worker.request(message, timeout_s=session.call_s)  # what a first call sets aside stays
     before = _taken(session, worker)
     done = 1 + _repeat(session, worker, message)
@@ -482,10 +437,10 @@ def _taken(session: EvaluationSession, worker: Worker) -> int:
 
 
 def checks_of_an_old_process(
-    session: EvaluationSession, worker: Worker, workloads: tuple[Workload, ...]
+    session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]
 ) -> Iterator[Check]:
     """Once more, in the process that was timed: the small workloads, each with fresh inputs of some of its distributions."""
-    known = distributions(session.spec, session.extra_values)
+    known, worker = distributions(session.spec, session.extra_values), session.pool.get(build)
     for workload in workloads:
         if session.moved_bytes(workload) <= SMALL_BYTES:
             bench = map_buffers(session, worker, workload, 1)
@@ -501,9 +456,7 @@ def _several(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, 
     outputs: list[dict] = []
     for inputs in calls:
         bench.write(0, inputs)
-        synchronize(session.device)
-        message = {"op": "call", "dtype": case.workload.dtype, "calls": [bench.layout.arguments(bench.buffers, 0)]}
-        worker.request(message | {"shapes": bench.layout.shapes()}, timeout_s=20.0)
+        worker.request(bench.message(), timeout_s=session.call_s)
         outputs.append({name: values.clone() for name, values in bench.outputs(0).items()})
     if calls:
         violated = judge_several(session.kernel, case.workload, calls, outputs)
@@ -525,10 +478,7 @@ def _call(
     layout = bench.layout
     for slot, case in enumerate(cases):
         bench.write(slot, case.inputs, poison=poison)
-    synchronize(session.device)
-    calls = [layout.arguments(bench.buffers, slot) for slot in range(len(cases))]
-    message = {"op": "call", "dtype": layout.workload.dtype, "calls": calls, "shapes": layout.shapes(), **more}
-    _answer, seconds = time_request(worker, message, timeout_s=session.call_s)
+    _answer, seconds = time_request(worker, bench.message(len(cases), **more), timeout_s=session.call_s)
     if model and seconds > SLOW_CALL_S:
         _took(session, layout.workload, seconds)
     together = "" if len(cases) == 1 else ", two calls in flight"
@@ -544,14 +494,11 @@ def draws(session: EvaluationSession, build: Build, baseline: Build, count: int)
     small = [w for w in everything if session.moved_bytes(w) <= DRAWN_BYTES[session.device]] or everything[:1]
     began = time.monotonic()
     bitwise, errors = 0, [0.0, 0.0]
-    elements, differing = (
-        dict.fromkeys((t.name for t in session.spec.outputs), 0),
-        dict.fromkeys((t.name for t in session.spec.outputs), 0),
-    )
+    elements, differing = ({tensor.name: 0 for tensor in session.spec.outputs} for _ in range(2))
     session.pool.pinned.add(baseline.candidate)
     session.pool.only(build.candidate)
     for number in range(count):
-        if isinstance(session.kernel, Problem) and number >= FEWEST_DRAWS and time.monotonic() - began > DRAWS_S:
+        if session.problem is not None and number >= FEWEST_DRAWS and time.monotonic() - began > DRAWS_S:
             count = number
             break
         workload = small[number % len(small)]
@@ -599,23 +546,14 @@ def _launch(session: EvaluationSession, build: Build, baseline: Build, workload:
     seconds = []
     session.pool.settle()
     # Inputs of its own: what lies in the arena was drawn for another size, and an index in it may lead anywhere.
-    case = make_case(
-        session.kernel,
-        workload,
-        distributions(session.spec, session.extra_values)[0],
-        session.extra_values,
-        session.device,
-    )
+    values = distributions(session.spec, session.extra_values)[0]
+    case = make_case(session.kernel, workload, values, session.extra_values, session.device)
     for one in (build, baseline):
         worker = session.pool.get(one)
         bench = map_buffers(session, worker, workload, 1)
         bench.write(0, case.inputs)
-        synchronize(session.device)
-        layout = bench.layout
-        message = {"op": "host", "dtype": workload.dtype, "shapes": layout.shapes(), "repeat": 200}
-        message["calls"] = [layout.arguments(bench.buffers, 0)]
         try:
-            seconds.append(read_seconds(worker.request(message)))
+            seconds.append(read_seconds(worker.request(bench.message(op="host", repeat=200))))
         except WorkerFailure as fault:
             if one is baseline:
                 raise RuntimeError(f"the baseline failed while its launches were timed: {fault.reason}") from None

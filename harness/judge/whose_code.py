@@ -62,8 +62,7 @@ def watch(session: EvaluationSession, build: Build, workload: Workload) -> CodeS
     bench = map_buffers(session, worker, workload, 1)
     case = session.cases.get(workload, distributions(session.spec, {})[0], {})
     bench.write(0, case.inputs)
-    calls = [bench.layout.arguments(bench.buffers, 0)]
-    message = {"op": "host", "dtype": workload.dtype, "calls": calls, "repeat": REPEAT, "shapes": bench.layout.shapes()}
+    message = bench.message(op="host", repeat=REPEAT)
     failed: list[WorkerFailure] = []
     seconds: list[float] = []
     enough = threading.Event()

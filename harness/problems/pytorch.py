@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from harness import device as devices
 from harness.checks.correctness import GIVEN, Layout
 from harness.checks.fitting import JUDGING_FACTOR
-from harness.device import ArgumentBuffers, synchronize
+from harness.device import ArgumentBuffers
 from harness.farside import module_state, sandbox
 from harness.once import Once
 from harness.processes.fork_server import ForkServer, PythonWorker, get_fork_server
@@ -356,13 +356,10 @@ class Box:
             worker.map(buffers)
         for tensor in spec.inputs:
             layout.view(buffers, tensor)[0].copy_(given[tensor.name])
-        synchronize(on)
-        calls = [layout.arguments(buffers, 0)]
-        message = {"op": "call", "dtype": workload.dtype, "calls": calls, "shapes": layout.shapes()}
         more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
         if asked["role"] == "reference" and self.instance:
             more["instance"] = self.instance
-        worker.request(message | more)
+        worker.request(layout.message(buffers, **more))
         return {tensor.name: layout.view(buffers, tensor)[0].clone() for tensor in spec.outputs}
 
     def reference(

@@ -74,11 +74,8 @@ def measure_roofs(session: RoofsSession) -> DeviceFacts:
     facts = session.facts
     texts = (path.read_text() for path in (source(facts.device), Path(__file__)))
     key = digest("roofs", facts.model_dump_json(), torch.__version__, *texts)
-    if (kept := session.store.find_record("roofs", key, DeviceFacts)) is not None:
-        return kept
     everywhere = machine.store()
-    if everywhere is not None and (kept := everywhere.find_record("roofs", key, DeviceFacts)) is not None:
-        session.store.keep("roofs", key, kept)
+    if (kept := machine.find_record(session.store, everywhere, "roofs", key, DeviceFacts)) is not None:
         return kept
     session.say("measuring what this device reaches at most")
     others = load.LoadWatch()

@@ -13,7 +13,6 @@ import math
 import random
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from harness.checks import properties
 from harness.checks.correctness import NEAR_MISS, GuardedBuffers, Layout, compute_expected, distributions
@@ -231,8 +230,7 @@ class ABComparison:
     def plan(self, arm: Arm) -> None:
         """Let the worker prepare the calls of all argument sets, on a GPU as a graph."""
         layout = self.layout
-        message: dict[str, Any] = {"op": "plan", "dtype": arm.symbol or self.workload.dtype, "shapes": layout.shapes()}
-        message["calls"] = [layout.arguments(self.buffers, slot) for slot in range(layout.slots)]
+        message = layout.message(self.buffers, layout.slots, op="plan") | ({"dtype": arm.symbol} if arm.symbol else {})
         if self.device == "cuda":
             self.production.renew()
             synchronize(self.device)

@@ -14,6 +14,7 @@ from graph.runs import RunRecord, now
 from graph.session import RunService, kernel_digest
 from graph.workflow import signature
 from harness.evaluate import Evaluator
+from harness.judge import quick
 from harness.judge.comparisons import ComparisonRequest
 from harness.judge.quick import Quick
 from harness.records import Interval, Suite, Timing, Verdict
@@ -49,12 +50,12 @@ def paper_times(monkeypatch: pytest.MonkeyPatch) -> None:
         suite = Suite(speedup=interval(factor), comparison=comparison(factor))
         return verdict.model_copy(update={"timings": timings, "suite": suite})
 
-    def contended(self: Evaluator, request: ComparisonRequest, cases: tuple, seconds: float) -> Quick:
-        factor = speed(self, request.build.candidate, request.rivals["baseline"])
+    def contended(session: Evaluator, request: ComparisonRequest, cases: tuple, seconds: float) -> Quick:
+        factor = speed(session, request.build.candidate, request.rivals["baseline"])
         return Quick(timings=tuple(timing(workload, cache, factor, None) for workload, cache in cases))
 
     monkeypatch.setattr(Evaluator, "measure", measured)
-    monkeypatch.setattr(Evaluator, "_compare_briefly", contended)
+    monkeypatch.setattr(quick, "compare_briefly", contended)
     monkeypatch.setattr(Evaluator, "draw_again", lambda self, verdict, **_: verdict)
 
 

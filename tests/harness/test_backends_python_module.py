@@ -123,7 +123,7 @@ def test_what_a_call_takes_the_host_is_told_by_native_and_python_workers_alike(e
 def test_after_the_first_a_candidate_costs_a_fork_and_not_an_import(evaluator: Evaluator) -> None:
     judge(evaluator, FUNCTION)
     before = zygote(evaluator)
-    worker = evaluator.start(evaluator.build(evaluator.store.put(f"{FUNCTION}\n# another\n")))
+    worker = evaluator.pool.start(evaluator.build(evaluator.store.put(f"{FUNCTION}\n# another\n")))
     try:
         parent = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[1]
     finally:
@@ -227,7 +227,7 @@ def test_a_candidate_has_no_descriptor_but_its_own(evaluator: Evaluator) -> None
 
 
 def test_workers_die_with_their_zygote_and_the_next_one_gets_another(evaluator: Evaluator) -> None:
-    worker = evaluator.start(evaluator.build(evaluator.store.put(FUNCTION)))
+    worker = evaluator.pool.start(evaluator.build(evaluator.store.put(FUNCTION)))
     try:
         os.kill(zygote(evaluator), signal.SIGKILL)
         assert worker.process.wait(timeout=10) == -signal.SIGKILL

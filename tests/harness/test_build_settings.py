@@ -13,6 +13,7 @@ from harness import jobs
 from harness.backends import cpu
 from harness.evaluate import Evaluator
 from harness.export import dropin
+from harness.questions import Compile
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
@@ -111,10 +112,10 @@ def test_headers_travel_with_the_kernel_and_with_a_build(folder: Path, tmp_path:
         candidate = store.put(BASELINE)
         brought = evaluator.brought(candidate, cpu)
         headers = {name: bundle.files[name] for name in brought.headers}
-        job = jobs.Job(
-            op="build", asker="me", device="cpu", facts=evaluator.facts, memory_bytes=1 << 30, candidate=candidate,
-            backend="cpu", sources=(candidate,), flags=brought.flags, include=brought.include, headers=headers,
-        )  # fmt: skip
+        question = Compile(
+            candidate=candidate, backend="cpu", entry={}, flags=brought.flags, include=brought.include, headers=headers
+        )
+        job = jobs.Job(question=question, asker="me", facts=evaluator.facts, memory_bytes=1 << 30, session=None)
         contents = {name: text for name, text in contents.items() if name in job.hashes} | {
             candidate: BASELINE.encode()
         }

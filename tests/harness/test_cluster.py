@@ -24,6 +24,8 @@ from harness.engines import EngineChoice, EngineError
 from harness.engines.dask import LOST_S, Cluster
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
+from harness.judge.session import place_build
+from harness.questions import CheckToolchain, Compile, EvaluationQuestion
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Verdict
 from harness.remote import Clock
 from harness.store import Store, digest
@@ -271,10 +273,10 @@ def test_a_full_disk_sets_a_place_aside_and_its_job_goes_elsewhere(tmp_path: Pat
 
     monkeypatch.setattr(made.bench, "answer", full)
     with pytest.raises(JobElsewhere) as gone:
-        made.answer(job("toolchain"), dict, lambda _text: None)
+        made.answer(job(), dict, lambda _text: None)
     assert "disk is full" in gone.value.args[1] and made.unfit
     with pytest.raises(JobElsewhere):  # what waited here goes elsewhere, too
-        made.answer(job("toolchain"), dict, lambda _text: None)
+        made.answer(job(), dict, lambda _text: None)
 
 
 def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -299,14 +301,14 @@ def test_what_a_gpu_that_fell_off_said_of_a_candidate_is_not_passed_on(tmp_path:
     made = here(tmp_path)
     made.look()
     monkeypatch.setattr(made.bench, "answer", lambda *_arguments: JobAnswer(record="RUNTIME_ERROR"))
-    assert made.answer(job("toolchain"), dict, lambda _text: None).record == "RUNTIME_ERROR"
+    assert made.answer(job(), dict, lambda _text: None).record == "RUNTIME_ERROR"
 
     def gone() -> None:
         raise RuntimeError("CUDA error: the GPU has fallen off the bus")
 
     monkeypatch.setattr(made, "alive", gone)
     with pytest.raises(JobElsewhere, match="fallen off"):
-        made.answer(job("toolchain"), dict, lambda _text: None)
+        made.answer(job(), dict, lambda _text: None)
 
 
 def test_only_gpus_that_one_may_see_are_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -368,13 +370,18 @@ def test_a_device_can_be_held_by_every_user_of_the_machine(tmp_path: Path, monke
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def job(op: str, **more) -> Job:
-    facts = device.facts("cpu")
-    return Job(op=op, asker="a", device="cpu", facts=facts, memory_bytes=1 << 34, **{"backend": "cpu", **more})
+def job(question: EvaluationQuestion | None = None) -> Job:
+    question = question or CheckToolchain(backend="cpu")
+    return Job(question=question, asker="a", facts=device.facts("cpu"), memory_bytes=1 << 34, session=None)
+
+
+def building(source: bytes) -> tuple[Job, dict[str, bytes]]:
+    name = digest(source)
+    return job(Compile(candidate=name, backend="cpu", entry={})), {name: source}
 
 
 def test_the_same_question_has_the_same_name_and_another_one_another():
-    assert job("toolchain").name == job("toolchain").name != job("toolchain", backend="cuda_").name
+    assert job().name == job().name != job(CheckToolchain(backend="cuda")).name
 
 
 def test_a_kernel_travels_without_its_wrong_candidates():
@@ -402,30 +409,27 @@ def test_a_build_of_the_run_that_this_one_was_forked_from_travels(tmp_path: Path
     origin.link_to(store.folder)
     one, contents = jobs.bundle_build("key", store.find_record("build", "key", Build))
     assert one.files == {"candidate.so": digest(b"library")} and list(contents.values()) == [b"library"]
-    there = jobs.place_build(one.build, tmp_path / "far", {path: contents[name] for path, name in one.files.items()})
+    there = place_build(one.build, tmp_path / "far", {path: contents[name] for path, name in one.files.items()})
     assert Path(there.artefact).read_bytes() == b"library"
 
 
 def test_no_file_is_written_outside_its_folder(tmp_path: Path):
     build = Build(candidate="c", backend="cpu", ok=True, artefact="candidate.so")
     with pytest.raises(ValueError, match="no path"):
-        jobs.place_build(build, tmp_path / "build", {"../outside": b"x"})
+        place_build(build, tmp_path / "build", {"../outside": b"x"})
     assert not (tmp_path / "outside").exists()
 
 
 def test_contents_that_are_not_what_they_are_called_are_refused(tmp_path: Path):
-    said = EvaluationServer(tmp_path).answer(
-        job("build", sources=("a" * 64,), candidate="a" * 64), {"a" * 64: b"x"}, print
-    )
+    asked, contents = building(b"y")
+    said = EvaluationServer(tmp_path).answer(asked, dict.fromkeys(contents, b"x"), print)
     assert said.error and "another hash" in said.error[1]
 
 
 def test_a_build_travels_back_and_leaves_nothing(tmp_path: Path):
-    source = b'extern "C" void f() {}\n'
-    name = digest(source)
-    asked = job("build", sources=(name,), candidate=name)
-    said = EvaluationServer(tmp_path).answer(asked, {name: source}, lambda _text: None)
-    there = jobs.place_build(Build.model_validate_json(said.record), tmp_path / "store", said.files)
+    asked, contents = building(b'extern "C" void f() {}\n')
+    said = EvaluationServer(tmp_path).answer(asked, contents, lambda _text: None)
+    there = place_build(Build.model_validate_json(said.record), tmp_path / "store", said.files)
     assert there.ok and Path(there.artefact).read_bytes()[:4] == b"\x7fELF"
     assert not [path for path in (tmp_path / "builders").rglob("*") if path.is_file()]
 
@@ -439,24 +443,22 @@ def test_a_question_that_is_too_much_for_the_devices_memory_is_the_problems_not_
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
 
     monkeypatch.setattr(EvaluationServer, "_answer", full)
-    kind, words = EvaluationServer(tmp_path).answer(job("verify"), {}, print).error
+    kind, words = EvaluationServer(tmp_path).answer(job(), {}, print).error
     assert kind == "KernelError" and words.endswith("than this device has: CUDA out of memory")
     broken = torch.AcceleratorError if hasattr(torch, "AcceleratorError") else OSError
     monkeypatch.setattr(
         EvaluationServer, "_answer", lambda *_: (_ for _ in ()).throw(broken("CUDA error: device lost"))
     )
     with pytest.raises(broken):  # of the device: the job goes elsewhere
-        EvaluationServer(tmp_path).answer(job("verify"), {}, print)
+        EvaluationServer(tmp_path).answer(job(), {}, print)
 
 
 def test_a_compiler_without_room_is_the_machines_failure_not_the_candidates(tmp_path: Path, monkeypatch):
     failed = Build(candidate="c", backend="cpu", ok=False, log="cc1plus: fatal error: No space left on device")
-    monkeypatch.setattr(jobs, "compile_build", lambda *_arguments, **_entry: failed)
-    name = digest(b"x")
+    monkeypatch.setattr("harness.questions.compile_build", lambda *_arguments, **_entry: failed)
+    asked, contents = building(b"x")
     with pytest.raises(OSError) as full:
-        EvaluationServer(tmp_path).answer(
-            job("build", sources=(name,), candidate=name), {name: b"x"}, lambda _text: None
-        )
+        EvaluationServer(tmp_path).answer(asked, contents, lambda _text: None)
     assert full.value.errno == errno.ENOSPC
 
 

@@ -227,7 +227,7 @@ def test_who_writes_over_what_was_read_is_accused(copying: Evaluator) -> None:
 def test_a_binary_beside_itself_is_not_faster(copying: Evaluator, on: Any) -> None:
     workload = Workload(axes={"n": 5_000_003}, dtype="float32", devices=("cuda",))
     text = code(WAIT, "enable_pdl")
-    arms = [Arm(name, copying.start(built(copying, text))) for name in ("one", "other")]
+    arms = [Arm(name, copying.pool.start(built(copying, text))) for name in ("one", "other")]
     try:
         result = copying.run(copying.open_comparison(workload, "hot", on), arms, check=("other",))
     finally:

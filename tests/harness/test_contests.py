@@ -17,7 +17,7 @@ from harness.judge import comparisons
 from harness.judge.comparisons import ALONE_BLOCKS, ComparisonRequest, OtherContexts
 from harness.judge.verification import _launch
 from harness.processes.worker import WorkerFailure
-from harness.records import Build, Check, Comparison, Interval, Outcome, Timing, Verdict
+from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing, Verdict
 from harness.store import Store
 from harness.timing.interleaved import ComparisonTimes
 from harness.timing.sampling import ArmFailure
@@ -322,44 +322,55 @@ def verdict(name: str = "mine") -> Verdict:
     )  # fmt: skip
 
 
+class Asked(Evaluator):
+    """Of a device that nobody looks at."""
+
+    def __init__(self, folder: Any, on: Any) -> None:
+        facts = DeviceFacts(device=on, name="d", architecture="a", units=1, last_level_cache_bytes=1 << 20)
+        super().__init__(KERNEL, on, Store(folder), facts=facts, memory_bytes=80 << 30)
+
+
 @pytest.mark.parametrize(("on", "name", "asked"), [("cuda", "mine", 1), ("cpu", "mine", 0), ("cuda", "base", 0)])
 def test_other_companies_are_for_a_winner_on_a_gpu_and_asked_for_once(
     tmp_path: Any, on: str, name: str, asked: int
 ) -> None:
-    told: list[str] = []
-    here = SimpleNamespace(device=on, store=Store(tmp_path), key=lambda *parts: "-".join(parts))
+    one, told = Asked(tmp_path, on), list[Any]()
     elsewhere = OtherContexts(timings=(timing(7, company="pdl"),), suites={})
-    here._measure_other_contexts = lambda found, baseline: told.append(found.candidate) or elsewhere
+    one._judge = lambda what: told.append(what) or elsewhere  # type: ignore[method-assign, assignment, func-returns-value]
     for _ in range(2):
-        found = Evaluator.measure_other_contexts(here, verdict(name), baseline="base")  # type: ignore[arg-type]
+        found = one.measure_other_contexts(verdict(name), baseline="base")
         assert found.elsewhere == (elsewhere.timings if asked else ()) and found.timings == verdict().timings
-    assert told == ["mine"] * asked
+    assert [(what.build, what.baseline) for what in told] == [(build("mine"), "base")] * asked
     failed = verdict(name).failed(Outcome.TIMEOUT, "20 s")
-    assert Evaluator.measure_other_contexts(here, failed, baseline="base") is failed  # type: ignore[arg-type]
+    assert one.measure_other_contexts(failed, baseline="base") is failed
+    one.close()
 
 
-def test_who_fails_in_other_company_has_failed_and_a_baseline_that_does_is_our_fault(tmp_path: Any) -> None:
-    here = SimpleNamespace(device="cuda", store=Store(tmp_path), key=lambda *parts: "-".join(parts))
+def test_who_fails_in_other_company_has_failed_and_a_baseline_that_does_is_our_fault(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Asked(tmp_path, "cuda")
 
     def fails(side: str) -> None:
         def contested(*_asked: Any) -> None:
             raise ArmFailure(side, Outcome.CHEATED, "it skipped work")
 
-        here._measure_other_contexts = contested
+        monkeypatch.setattr(comparisons, "measure_other_contexts", contested)
 
     fails("candidate")
-    found = Evaluator.measure_other_contexts(here, verdict(), baseline="base")  # type: ignore[arg-type]
+    found = one.measure_other_contexts(verdict(), baseline="base")
     assert (found.outcome, found.reason) == (Outcome.CHEATED, "in other company: it skipped work")
     assert not found.timings and found.checks == verdict().checks
     fails("baseline")
     with pytest.raises(RuntimeError, match="the baseline failed in other company: it skipped work"):
-        Evaluator.measure_other_contexts(here, verdict(), baseline="base")  # type: ignore[arg-type]
+        one.measure_other_contexts(verdict(), baseline="base")
+    one.close()
 
 
 def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    layout = SimpleNamespace(shapes=lambda: ["shapes"], size=64, arguments=lambda arena, slot: [arena, slot])
-    bench = SimpleNamespace(layout=layout, buffers="64 bytes", write=lambda slot, inputs: asked.append((slot, inputs)))
+    message = lambda **more: {"dtype": "float32", **more}  # noqa: E731
+    bench = SimpleNamespace(message=message, write=lambda slot, inputs: asked.append((slot, inputs)))
     monkeypatch.setattr("harness.judge.verification.map_buffers", lambda *_: bench)
     monkeypatch.setattr("harness.judge.verification.make_case", lambda *_: SimpleNamespace(inputs="of its own"))
     seconds = {"mine": 2e-6, "base": 5e-6}
@@ -368,11 +379,10 @@ def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, mon
         return SimpleNamespace(request=lambda message: asked.append(message) or {"seconds": seconds[one.candidate]})
 
     session = Paper(Store(tmp_path))
-    monkeypatch.setattr("harness.judge.verification.synchronize", lambda _: None)
     session.pool.get, session.extra_values = worker, {}  # type: ignore[attr-defined]
     found = _launch(session, build("mine"), build("base"), WORKLOAD)  # type: ignore[arg-type]
     assert found is not None and (found.time_us, found.baseline_us) == (pytest.approx(2.0), pytest.approx(5.0))
-    one = {"op": "host", "dtype": "float32", "shapes": ["shapes"], "repeat": 200, "calls": [["64 bytes", 0]]}
+    one = {"op": "host", "dtype": "float32", "repeat": 200}
     assert asked == [(0, "of its own"), one] * 2, "what lies there else was drawn for another size"
     assert _launch(Paper(Store(tmp_path), "cpu"), build("mine"), build("base"), WORKLOAD) is None  # type: ignore[arg-type]
 

@@ -192,7 +192,9 @@ def test_answers_are_kept(small, source, store, monkeypatch):
         verdict = judged(first, source)
         measured = first.measure(verdict, baseline=verdict.candidate)
     with Evaluator(small, "cpu", store) as again:
-        monkeypatch.setattr(again, "start", lambda *_: pytest.fail("a worker was started for a known answer"))
+        monkeypatch.setattr(
+            again.pool, "start", lambda *_, **__: pytest.fail("a worker was started for a known answer")
+        )
         assert judged(again, source) == verdict
         assert again.measure(verdict, baseline=verdict.candidate) == measured
 
@@ -436,7 +438,7 @@ def test_what_is_said_of_the_box_is_what_it_is(small, source, store, monkeypatch
     """By the kernel of this machine's own account of a worker's process; what is missing is said, or ends the run."""
     with Evaluator(small, "cpu", store) as one:
         judged(one, source)
-        worker = one.start(one.build(one.store.put(source)))
+        worker = one.pool.start(one.build(one.store.put(source)))
         status = Path(f"/proc/{worker.process.pid}/status").read_text()
         worker.close()
         assert ("seccomp" in one.layers) == ("Seccomp:\t2" in status)
@@ -445,7 +447,7 @@ def test_what_is_said_of_the_box_is_what_it_is(small, source, store, monkeypatch
     before = watched()
     with Evaluator(small, "cpu", store, sandbox_mode="require") as strict:
         with pytest.raises(MissingTool, match="--sandbox require: no lid on the box"):
-            strict.start(strict.build(strict.store.put(source)))
+            strict.pool.start(strict.build(strict.store.put(source)))
         assert watched() <= before, "the worker that was refused is still there"
 
 

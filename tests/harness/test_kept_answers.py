@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,26 @@ from typing import Any
 import pytest
 
 from harness import backends
-from harness.evaluate import Evaluator, Readings, Sanitized
-from harness.judge.comparisons import ComparisonRequest, OtherContexts
+from harness.evaluate import Evaluator
+from harness.judge.comparisons import OtherContexts
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned
 from harness.judge.session import CALL_S
 from harness.judge.verification import Drawn
+from harness.questions import (
+    CompareBriefly,
+    Draw,
+    MeasureContexts,
+    MeasureSuite,
+    Readings,
+    ReadProbe,
+    Sanitize,
+    Sanitized,
+    Tune,
+    Verify,
+)
 from harness.records import Build, Check, Comparison, DeviceFacts, Draws, Interval, Outcome, Suite, Verdict
-from harness.store import Store
+from harness.store import Store, write_atomically
 from harness.timing import neighbours
 from harness.timing.interleaved import ComparisonTimes
 from harness.tools.sanitizer import Report
@@ -33,6 +46,7 @@ SEEN = (
 UNSEEN = Workload(axes={"tokens": 5, "hidden": 320}, dtype="float32", held_out=True)
 GPU = DeviceFacts(device="cuda", name="H", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
 SAME = Suite(speedup=Interval(median=1, low=1, high=1), comparison=Comparison.SAME)
+RECORDED = Path(__file__).with_name("recorded_answers.json")
 OPEN = "#define SIZE 1  // tune: 1 2\n"
 
 
@@ -58,41 +72,32 @@ class Counting(Evaluator):
     def __init__(self, folder: Path, *workloads: Workload, **settings: Any) -> None:
         settings = {"facts": GPU, "memory_bytes": 80 << 30, **settings}
         super().__init__(kernel(*(workloads or (*SEEN, UNSEEN))), "cuda", Store(folder), **settings)
-        self.worked: list[tuple[Any, ...]] = []
+        self.worked: list[Any] = []
 
-    def _did(self, *what: Any) -> int:
-        self.worked.append(what)
+    def _did(self, question: Any) -> int:
+        self.worked.append(question)
         return len(self.worked)
 
-    def _verify(self, build: Build, workloads: tuple[Workload, ...], *, held_out: bool, only: Any) -> Verdict:
-        number = self._did("verify", build, [w.label for w in workloads], held_out)
-        return passed(build.candidate).model_copy(update={"seconds": number})
-
-    def _measure(
-        self, verdict: Verdict, request: ComparisonRequest, *, held_out: bool, contests: int, again: bool
-    ) -> Verdict:
-        number = self._did("measure", request.build, request.rivals, held_out, contests, again)
-        return verdict.model_copy(update={"seconds": number})
-
-    def _measure_other_contexts(self, verdict: Verdict, baseline: str) -> OtherContexts:
-        number = self._did("elsewhere", verdict.candidate, baseline)
-        return OtherContexts(timings=(), suites={"pdl": SAME.model_copy(update={"speedup": _one(number)})})
-
-    def _draw(self, build: Build, baseline: str, count: int) -> Drawn:
-        number = self._did("draws", build, baseline, count)
-        return Drawn(draws=Draws(count=count, bitwise=0, error=number, baseline_error=0.5))
-
-    def _readings(self, name: str, build: Build) -> Readings:
-        return Readings(values={"read": str(self._did("probe", name, build))})
-
-    def _watch(self, build: Build) -> Sanitized:
-        return Sanitized(reports=(Report(tool="memcheck", errors=0, seconds=self._did("sanitize", build)),))
-
-    def _search(self, candidate: str, seconds: float) -> Tuned:
-        return Tuned(candidate=candidate, values={"SIZE": 2}, tried=self._did("search", candidate, seconds))
-
-    def _compare_briefly(self, request: ComparisonRequest, cases: Any, seconds: float) -> Quick:
-        return Quick(seconds=self._did("contend", request.build, request.rivals, cases))
+    def _judge(self, question: Any) -> Any:
+        number = self._did(question)
+        match question:
+            case Verify():
+                return passed(question.build.candidate).model_copy(update={"seconds": number})
+            case MeasureSuite():
+                return question.verdict.model_copy(update={"build": question.build, "seconds": number})
+            case MeasureContexts():
+                return OtherContexts(timings=(), suites={"pdl": SAME.model_copy(update={"speedup": _one(number)})})
+            case Draw():
+                return Drawn(draws=Draws(count=question.count, bitwise=0, error=number, baseline_error=0.5))
+            case ReadProbe():
+                return Readings(values={"read": str(number)})
+            case Sanitize():
+                return Sanitized(reports=(Report(tool="memcheck", errors=0, seconds=number),))
+            case Tune():
+                return Tuned(candidate=question.candidate, values={"SIZE": 2}, tried=number)
+            case CompareBriefly():
+                return Quick(seconds=number)
+        return super()._judge(question)
 
 
 def _one(median: float) -> Interval:
@@ -151,21 +156,41 @@ def test_what_is_worked_out_is_what_was_asked(tmp_path: Path) -> None:
     one = Counting(tmp_path)
     for ask in questions(one).values():
         ask()
-    labels, mine = [workload.label for workload in SEEN], build("mine")
-    verified = [what[1:] for what in one.worked if what[0] == "verify"]
+    mine, other = build("mine"), build("other")
+    verified = [(what.build, what.workloads(one), what.held_out) for what in one.worked if isinstance(what, Verify)]
     assert verified == [
-        (mine, labels, False), (build("other"), labels, False), (build("mine", "torch_extension"), labels, False),
-        (mine, [UNSEEN.label], True), (mine, labels[:1], False), (mine, labels[1:], False),
+        (mine, SEEN, False), (other, SEEN, False), (build("mine", "torch_extension"), SEEN, False),
+        (mine, (UNSEEN,), True), (mine, SEEN[:1], False), (mine, SEEN[1:], False),
     ]  # fmt: skip
-    measured = [what[1:] for what in one.worked if what[0] == "measure"]
+    measured = [
+        (what.build, what.request.rivals, what.held_out, what.contests, what.again)
+        for what in one.worked
+        if isinstance(what, MeasureSuite)
+    ]
     assert measured == [
-        (mine, {"baseline": "base"}, False, 1, False), (build("other"), {"baseline": "base"}, False, 1, False),
+        (mine, {"baseline": "base"}, False, 1, False), (other, {"baseline": "base"}, False, 1, False),
         (mine, {"baseline": "base 2"}, False, 1, False),
         (mine, {"baseline": "base", "incumbent": "best"}, False, 1, False),
         (mine, {"baseline": "base", "incumbent": "best 2"}, False, 1, False),
         (mine, {"baseline": "base"}, True, 1, False), (mine, {"baseline": "base"}, False, 2, False),
         (mine, {"baseline": "base"}, False, 3, False), (mine, {"baseline": "base"}, False, 1, True),
     ]  # fmt: skip
+    one.close()
+
+
+def test_what_was_kept_before_questions_were_records_is_found(tmp_path: Path) -> None:
+    """Names and texts as commit 5bca04f kept them; there the numbers are in the order of the questions, too."""
+    for name, text in json.loads(RECORDED.read_text()).items():
+        kind, key = name.split("/")
+        write_atomically(tmp_path / "records" / kind / f"{key}.json", text)
+    one = Counting(tmp_path)
+    one.key = lambda *parts: " ".join(parts)  # type: ignore[method-assign]
+    answers = {name: ask() for name, ask in questions(one).items()}
+    probes = one.probes(build("mine"), calls=False)
+    assert not one.worked
+    assert answers["verify"].seconds == 1 and answers["verify one"].seconds == 5 and answers["measure"].seconds == 7
+    assert answers["measure again"].seconds == 15 and answers["draw more"].draws.error == 20
+    assert answers["tune another"].tried == 26 and probes["sass"] == {"read": "28"}
     one.close()
 
 
@@ -198,7 +223,7 @@ def test_a_short_contest_is_never_kept(tmp_path: Path) -> None:
     for number in (1, 2):
         assert one.compare_briefly(build("mine"), {"baseline": "base"}, [case]).seconds == number
     assert one.compare_briefly(build("mine"), {"baseline": "base"}).seconds == 3
-    cases = [list(what[-1]) for what in one.worked]
+    cases = [list(what.cases) for what in one.worked]
     assert cases == [[case], [case], [(SEEN[1], "cold"), (SEEN[1], "hot")]]
     one.close()
 
@@ -213,14 +238,14 @@ def test_who_is_the_baseline_or_has_failed_is_asked_no_more(tmp_path: Path) -> N
     assert one.sanitize(failed) is failed
     assert one.tune(one.store.put("nothing open\n"), seconds=1).values == {}
     same = one.measure(mine, baseline="base", incumbent="mine")
-    assert same.suite_incumbent == SAME and [what[2] for what in one.worked] == [{"baseline": "base"}]
+    assert same.suite_incumbent == SAME and [what.request.rivals for what in one.worked] == [{"baseline": "base"}]
     one.close()
 
 
 def test_who_is_wrong_on_a_fresh_draw_loses_all_that_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Counting(tmp_path)
     had = passed("mine").model_copy(update={"suite": SAME, "suite_incumbent": SAME, "suites_elsewhere": {"pdl": SAME}})
-    monkeypatch.setattr(one, "_draw", lambda *_: Drawn(failure="draw 7 of 200: 9 times the tolerance"))
+    monkeypatch.setattr(one, "_judge", lambda _question: Drawn(failure="draw 7 of 200: 9 times the tolerance"))
     found = one.draw_again(had, baseline="base")
     assert (found.outcome, found.reason) == (Outcome.INCORRECT, "draw 7 of 200: 9 times the tolerance")
     assert (found.suite, found.suite_incumbent, found.suites_elsewhere, found.timings) == (None, None, {}, ())
@@ -230,11 +255,11 @@ def test_who_is_wrong_on_a_fresh_draw_loses_all_that_it_had(tmp_path: Path, monk
 def test_a_tool_that_could_not_be_run_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, asked = Counting(tmp_path), []
     silent = Sanitized(reports=(Report(tool="memcheck", errors=0), Report(tool="racecheck", words="it is not here")))
-    monkeypatch.setattr(one, "_watch", lambda what: asked.append(what) or silent)
+    monkeypatch.setattr(one, "_judge", lambda what: asked.append(what) or silent)
     for number in (1, 2):
         assert one.sanitize(passed("mine")).passed and len(asked) == number
     unavailable = Readings(values={"unavailable": "it is not here"})
-    monkeypatch.setattr(one, "_readings", lambda *what: asked.append(what) or unavailable)
+    monkeypatch.setattr(one, "_judge", lambda what: asked.append(what) or unavailable)
     number = len(one.probes(build("mine"), calls=False))
     assert number and one.probes(build("mine"), calls=False) and len(asked) == 2 + 2 * number
     one.close()
@@ -271,8 +296,8 @@ def test_a_call_may_take_so_long_and_libraries_may_do_some_of_a_problems_work_un
     tmp_path: Path,
 ) -> None:
     usual, own = Counting(tmp_path), Counting(tmp_path, own_kernels="all")
-    assert (usual.call_s, usual.own_kernels, usual.pool._libraries) == (CALL_S, "some", True)
-    assert (own.own_kernels, own.pool._libraries) == ("all", False)
+    assert (usual.call_s, usual.settings.own_kernels, usual.pool._libraries) == (CALL_S, "some", True)
+    assert (own.settings.own_kernels, own.pool._libraries) == ("all", False)
     usual.close(), own.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 from harness import device, machine
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
+from harness.questions import CheckToolchain
 from harness.records import Build
 from harness.remote import RemoteEvaluator
 from harness.store import Store
@@ -90,11 +91,9 @@ class Across:
         self.bench, self.asked = EvaluationServer(folder), list[str]()
 
     def ask(self, job: Job, contents: dict[str, bytes], say, began) -> JobAnswer:
-        self.asked.append(f"{job.op} {job.candidate}")
+        if not isinstance(job.question, CheckToolchain):
+            self.asked.append(f"{job.kind} {' '.join(job.question.candidates)}")
         return self.bench.answer(job, contents, say)
-
-    def toolchain(self, job: Job) -> tuple[str, str]:
-        return "", "the compiler over there"
 
     def width(self) -> int:
         return 1
@@ -112,4 +111,4 @@ def test_runs_on_a_cluster_share_them_too(cache: Path, tmp_path: Path) -> None:
         ) as asking:
             ours, _ = asking.beside()
             assert Path(asking.build(ours).artefact).is_relative_to(tmp_path / folder)
-    assert errand.asked == [f"build {ours}"]
+    assert errand.asked == [f"compile {ours}"]

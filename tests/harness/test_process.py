@@ -103,7 +103,7 @@ def test_nothing_is_left_of_candidates_that_fail(
 
 def test_the_same_binary_has_the_same_addresses_in_every_worker(evaluator: Evaluator) -> None:
     build = evaluator.build(evaluator.store.put(SOURCE.format(body="")))
-    workers = [evaluator.start(build), evaluator.start(build)]
+    workers = [evaluator.pool.start(build), evaluator.pool.start(build)]
     try:
         if not int(Path(f"/proc/{workers[0].process.pid}/personality").read_text(), 16) & ADDR_NO_RANDOMIZE:
             pytest.skip("this machine refuses it")
@@ -136,7 +136,7 @@ def test_threads_that_are_timed_have_a_core_each(evaluator: Evaluator, beside: i
     """The first one, too, for where it wakes up is chance; alone it stays free, for what it starts inherits its cores."""
     cores = os.sched_getaffinity(0)
     start = "__attribute__((constructor)) static void team() { std::thread([] { for (;;) pause(); }).detach(); }\n"
-    worker = evaluator.start(evaluator.build(evaluator.store.put(SOURCE.format(body="") + beside * start)))
+    worker = evaluator.pool.start(evaluator.build(evaluator.store.put(SOURCE.format(body="") + beside * start)))
     try:
         tasks = sorted(map(int, os.listdir(f"/proc/{worker.process.pid}/task")))
         assert len(tasks) == 1 + beside
@@ -162,7 +162,7 @@ def stopped(pid: int) -> bool:
 
 def test_a_process_runs_while_it_is_asked_and_is_stopped_else(evaluator: Evaluator) -> None:
     spin = "__attribute__((constructor)) static void team() { std::thread([] { for (;;); }).detach(); }\n"
-    worker = evaluator.start(evaluator.build(evaluator.store.put(SOURCE.format(body="") + spin)))
+    worker = evaluator.pool.start(evaluator.build(evaluator.store.put(SOURCE.format(body="") + spin)))
     try:
         assert stopped(worker.process.pid)
         assert worker.request({"op": "unmap", "id": 1}) == {}, "whoever is asked goes on"
@@ -251,7 +251,7 @@ def test_who_was_asked_when_the_person_interrupted_is_no_more(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer would be taken for that to the next question."""
-    worker = evaluator.start(evaluator.build(evaluator.store.put(SOURCE.format(body=""))))
+    worker = evaluator.pool.start(evaluator.build(evaluator.store.put(SOURCE.format(body=""))))
 
     def interrupted(_late: float) -> Any:
         raise KeyboardInterrupt

@@ -9,6 +9,7 @@ import pytest
 
 from harness.evaluate import Evaluator
 from harness.processes.toolbox import Ran
+from harness.questions import Sanitize
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
 from harness.store import Store
 from harness.tools import sanitizer
@@ -323,7 +324,7 @@ def test_the_evaluator_asks_once_and_keeps_whole_answers(evaluator: Evaluator, m
 
 
 def test_small_workloads_of_both_suites_and_every_dtype_are_watched(evaluator: Evaluator) -> None:
-    chosen = evaluator._sanitize()
+    chosen = Sanitize.workloads(evaluator)
     assert {workload.dtype for workload in chosen} == {"float16", "bfloat16", "float32"}
     assert {workload.held_out for workload in chosen} == {True, False}
     assert {"tokens": 13, "hidden": 2730} in [workload.axes for workload in chosen]

@@ -1,0 +1,401 @@
+"""What can be asked of an Evaluator: one frozen record a question, whoever answers it and wherever (harness/evaluate.py, harness/remote.py).
+
+A new question is a class here, and nothing else: its fields are what is asked, `answer` is the work, annotated with the record that it
+gives. What more can be said of it, how its answer is kept or what becomes of it where a worker dies, has a default. It is asked by
+`evaluator.ask(...)` here and on a cluster alike: fields and answer travel as JSON.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
+
+from pydantic import BaseModel, Field
+
+from harness import backends, probes
+from harness.checks.correctness import distributions
+from harness.judge import comparisons, quick, search, verification
+from harness.judge.comparisons import ComparisonRequest, OtherContexts
+from harness.judge.quick import Quick
+from harness.judge.search import Tuned
+from harness.judge.session import Brought, BuildPlace, EvaluationSession, MissingTool, compile_build, place_build
+from harness.judge.verification import Drawn
+from harness.records import Build, DeviceFacts, Outcome, Verdict
+from harness.timing import roofs
+from harness.timing.sampling import ArmFailure
+from harness.tools import sanitizer
+from kernels.catalog import KernelError
+from kernels.spec import Frozen, Workload
+
+Answer = TypeVar("Answer", bound=BaseModel)
+KINDS: dict[str, type[EvaluationQuestion]] = {}
+"""Every question by the name of its class."""
+
+
+class EvaluationQuestion(Frozen, Generic[Answer]):
+    """About one kernel, by whose session it is answered."""
+
+    timed: ClassVar[bool] = True
+    """It uses the device, and has it for itself."""
+    kept_as: ClassVar[str] = ""
+    """Kind of record under which its answer is in the store; "": it is worked out every time."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        KINDS[cls.__name__] = cls
+
+    @classmethod
+    def record(cls) -> type[Answer]:
+        """What it is answered with."""
+        return get_type_hints(cls.answer)["return"]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Of its answer in the store, beside the kernel, its suite and the device."""
+        return ()
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Hashes of the sources that it is about, itself first: whoever answers has their builds."""
+        return ()
+
+    @property
+    def contents(self) -> set[str]:
+        """Hashes of what it needs besides."""
+        return set()
+
+    def needs_device(self, _session: EvaluationSession) -> bool:
+        return True
+
+    def is_shared(self, _session: EvaluationSession) -> bool:
+        """Whether its answer is this machine's to keep, for all runs."""
+        return False
+
+    def lasts(self, _answer: Answer) -> bool:
+        """Whether that answer is kept."""
+        return True
+
+    def at(self, _session: EvaluationSession) -> Self:
+        """The question with its build as it lies in that session's store."""
+        return self
+
+    def answer(self, session: EvaluationSession) -> Answer:
+        """Raises KernelError, MissingTool, ValueError and RuntimeError, for faults that are not the candidate's."""
+        raise NotImplementedError
+
+    def bring(self, answer: Answer, _files: dict[str, bytes]) -> Answer:
+        """The answer of another machine, and what came with it, as it lies here."""
+        return answer
+
+    def take_down(self, _session: EvaluationSession, fault: str) -> Answer:
+        """The answer where one worker after the other died of the question. Raises RuntimeError where that is our failure: a step that
+        says nothing of the candidate's rightness."""
+        raise RuntimeError(f"{type(self).__name__}: {fault}")
+
+
+# --- of no kernel -------------------------------------------------------------------------------------------------------
+
+
+class OfNoKernel(EvaluationQuestion[Answer], Generic[Answer]):
+    timed = False
+
+    def answer(self, session: BuildPlace) -> Answer:
+        raise NotImplementedError
+
+
+class ToolchainFacts(Frozen):
+    missing: str
+    """Why sources of that backend cannot be built, or ""."""
+    identity: str
+    """Compiler and flags that build them."""
+
+
+class CheckToolchain(OfNoKernel[ToolchainFacts]):
+    backend: str
+
+    def answer(self, session: BuildPlace) -> ToolchainFacts:
+        module = backends.get(self.backend)
+        missing = module.why_unavailable()
+        return ToolchainFacts(missing=missing, identity="" if missing else module.identity(session.facts))
+
+
+class Compile(OfNoKernel[Build]):
+    """EvaluationSession.build keeps it: its key is the toolchain's, not the suite's."""
+
+    candidate: str
+    backend: str
+    entry: dict[str, str]
+    flags: tuple[str, ...] = ()
+    """The kernel's own, its include folders, and its headers, path -> sha256."""
+    include: tuple[str, ...] = ()
+    headers: dict[str, str] = Field(default_factory=dict)
+    into: str = Field(default="", exclude=True)
+    """The folder that it is built into, which is another one everywhere."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return (self.candidate,)
+
+    @property
+    def contents(self) -> set[str]:
+        return {self.candidate, *self.headers.values()}
+
+    def answer(self, session: BuildPlace) -> Build:
+        module = backends.get(self.backend)
+        if missing := module.why_unavailable():
+            raise MissingTool(missing)
+        brought = Brought(self.flags, self.include, {name: session.content(one) for name, one in self.headers.items()})
+        text = session.content(self.candidate).decode()
+        return compile_build(self.candidate, text, module, Path(self.into), session.facts, brought, **self.entry)
+
+    def bring(self, answer: Build, files: dict[str, bytes]) -> Build:
+        return place_build(answer, Path(self.into), files)
+
+    def take_down(self, _session: EvaluationSession, fault: str) -> Build:
+        return Build(candidate=self.candidate, backend=self.backend, ok=False, log=f"error: {fault}")
+
+
+# --- of a kernel --------------------------------------------------------------------------------------------------------
+
+
+class Admission(Frozen):
+    reason: str = ""
+    """Why the operation does not have such a size, or ""."""
+
+
+class Admit(EvaluationQuestion[Admission]):
+    """Whether the operation has those sizes: rows of pairs have no odd one."""
+
+    workloads: tuple[Workload, ...]
+    values: dict[str, tuple[str, ...]]
+
+    def answer(self, session: EvaluationSession) -> Admission:
+        try:
+            for workload in self.workloads:
+                session.cases.get(workload, distributions(session.spec, self.values)[0], self.values)
+        except KernelError as error:
+            return Admission(reason=str(error))
+        return Admission()
+
+    def take_down(self, _session: EvaluationSession, fault: str) -> Admission:
+        return Admission(reason=f"{', '.join(workload.label for workload in self.workloads)}: {fault}")
+
+
+class MeasureRoofs(EvaluationQuestion[DeviceFacts]):
+    """What the device reaches at most; kept by the device alone."""
+
+    def answer(self, session: EvaluationSession) -> DeviceFacts:
+        return roofs.measure_roofs(session)
+
+
+class Tune(EvaluationQuestion[Tuned]):
+    kept_as = "tuned"
+    candidate: str
+    seconds: float
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return "tune", self.candidate
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return (self.candidate,)
+
+    def answer(self, session: EvaluationSession) -> Tuned:
+        return search.search(session, session.store.get(self.candidate), self.seconds)
+
+    def take_down(self, session: EvaluationSession, fault: str) -> Tuned:
+        as_it_came = search.find_open_tunables(session.store.get(self.candidate))
+        return Tuned(candidate=self.candidate, values={one.name: one.value for one in as_it_came}, reason=fault)
+
+
+# --- of a build ---------------------------------------------------------------------------------------------------------
+
+
+class OfBuild(EvaluationQuestion[Answer], Generic[Answer]):
+    build: Build
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return (self.build.candidate,)
+
+    def at(self, session: EvaluationSession) -> Self:
+        return self.model_copy(update={"build": session.build(self.build.candidate)})
+
+    def bring(self, answer: Answer, _files: dict[str, bytes]) -> Answer:
+        has = "build" in type(answer).model_fields
+        return answer.model_copy(update={"build": self.build} if has else {})
+
+
+class BesideRivals(OfBuild[Answer], Generic[Answer]):
+    baseline: str
+    incumbent: str = ""
+    """Hashes of the sources of who stands beside it."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return (self.build.candidate, *self.request.rivals.values())
+
+    @property
+    def request(self) -> ComparisonRequest:
+        more = {} if self.incumbent in ("", self.baseline) else {"incumbent": self.incumbent}
+        return ComparisonRequest(self.build, {"baseline": self.baseline, **more})
+
+
+class Verify(OfBuild[Verdict]):
+    kept_as = "verdict"
+    held_out: bool
+    only: Workload | None = None
+    """One workload of the suite."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        only = [self.only.label] if self.only else []
+        return "verify", self.build.candidate, self.build.backend, str(self.held_out), *only
+
+    def workloads(self, session: EvaluationSession) -> tuple[Workload, ...]:
+        return tuple(w for w in session.suite(held_out=self.held_out) if self.only in (None, w))
+
+    def needs_device(self, session: EvaluationSession) -> bool:
+        return self.build.ok or session.problem is not None  # nothing is run for a failed build
+
+    def answer(self, session: EvaluationSession) -> Verdict:
+        return verification.verify_build(session, self.build, self.workloads(session))
+
+    def take_down(self, session: EvaluationSession, fault: str) -> Verdict:
+        return Verdict(
+            candidate=self.build.candidate, kernel=session.spec.name, device=session.facts.name,
+            outcome=Outcome.RUNTIME_ERROR, reason=fault, build=self.build,
+        )  # fmt: skip
+
+
+class MeasureSuite(BesideRivals[Verdict]):
+    """`again`, it is another question than the first time."""
+
+    kept_as = "verdict"
+
+    verdict: Verdict
+    """PASSED, without its build."""
+    held_out: bool
+    contests: int
+    again: bool
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        more = [*([str(self.contests)] if self.contests > 1 else []), *(["again"] if self.again else [])]
+        names = self.build.candidate, self.build.backend, self.baseline, self.incumbent, str(self.held_out)
+        return "measure", *names, *more
+
+    def answer(self, session: EvaluationSession) -> Verdict:
+        verdict = self.verdict.model_copy(update={"build": self.build})
+        return comparisons.measure_suite(session, self.request, verdict, held_out=self.held_out, contests=self.contests)
+
+    def take_down(self, session: EvaluationSession, fault: str) -> Verdict:
+        if self.build.candidate == self.baseline:
+            raise RuntimeError(f"the baseline cannot be timed: {fault}")
+        return self.verdict.failed(Outcome.RUNTIME_ERROR, fault, build=self.build)
+
+
+class CompareBriefly(BesideRivals[Quick]):
+    cases: tuple[quick.Case, ...]
+    seconds: float
+
+    def answer(self, session: EvaluationSession) -> Quick:
+        return quick.compare_briefly(session, self.request, self.cases, self.seconds)
+
+    def take_down(self, _session: EvaluationSession, fault: str) -> Quick:
+        return Quick(outcome=Outcome.RUNTIME_ERROR, reason=fault)
+
+
+class MeasureContexts(BesideRivals[OtherContexts]):
+    """The times of the visible suite in other timing contexts (comparisons.ELSEWHERE)."""
+
+    kept_as = "elsewhere"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return "elsewhere", self.build.candidate, self.baseline
+
+    def lasts(self, answer: OtherContexts) -> bool:
+        return answer.outcome is None
+
+    def answer(self, session: EvaluationSession) -> OtherContexts:
+        try:
+            return comparisons.measure_other_contexts(session, self.request)
+        except ArmFailure as fault:
+            if fault.arm != "candidate":
+                raise RuntimeError(f"the {fault.arm} failed in other company: {fault.reason}") from None
+            return OtherContexts(outcome=fault.outcome, reason=f"in other company: {fault.reason}")
+
+
+class Draw(BesideRivals[Drawn]):
+    kept_as = "draws"
+    count: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return "draws", self.build.candidate, self.baseline, str(self.count)
+
+    def answer(self, session: EvaluationSession) -> Drawn:
+        return verification.draws(session, self.build, session.build(self.baseline), self.count)
+
+    def take_down(self, _session: EvaluationSession, fault: str) -> Drawn:
+        return Drawn(failure=f"{self.count} draws: {fault}")
+
+
+class Readings(Frozen):
+    """What a probe read of one build."""
+
+    values: dict[str, str]
+
+
+class ReadProbe(OfBuild[Readings]):
+    kept_as = "probe"
+    probe: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return "probe", self.probe, self.build.candidate, self.build.backend
+
+    def is_shared(self, session: EvaluationSession) -> bool:
+        return session.is_ours(self.build.candidate)
+
+    def lasts(self, answer: Readings) -> bool:
+        return "unavailable" not in answer.values
+
+    def answer(self, session: EvaluationSession) -> Readings:
+        timed = [workload for workload in session.suite() if workload.timed]
+        ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
+        return Readings(values=probes.read(self.probe, self.build, session.facts, session.spec, ends))
+
+    def take_down(self, _session: EvaluationSession, fault: str) -> Readings:
+        return Readings(values={"unavailable": fault})
+
+
+class Sanitized(Frozen):
+    """What compute-sanitizer said of one build."""
+
+    reports: tuple[sanitizer.Report, ...]
+
+
+class Sanitize(OfBuild[Sanitized]):
+    kept_as = "sanitizer"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return "sanitizer", self.build.candidate, self.build.backend
+
+    def lasts(self, answer: Sanitized) -> bool:
+        return all(report.errors is not None for report in answer.reports)
+
+    @staticmethod
+    def workloads(session: EvaluationSession) -> list[Workload]:
+        """The small ones of both suites, and of each dtype at least one."""
+        everything = sorted((*session.suite(), *session.suite(held_out=True)), key=session.moved_bytes)
+        first = {workload.dtype: workload for workload in reversed(everything)}
+        return [w for w in everything if session.moved_bytes(w) <= verification.SMALL_BYTES or w is first[w.dtype]]
+
+    def answer(self, session: EvaluationSession) -> Sanitized:
+        session.pool.drop(self.build.candidate)
+        watched = session.spec, self.build, self.workloads(session), session.device, session.say
+        return Sanitized(reports=sanitizer.watch(*watched))
