@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.steps import after, flat, refused, where_they_apply
+from tests.nodes.rewrites.steps import after, refused, same, where_they_apply
 
 PAIRS = """\
 #include <stdint.h>
@@ -29,8 +29,8 @@ __global__ void turn_rows(const T* x, const float* angles, T* y, int n) {
   }
 }
 
-extern "C" void run(const float* x, const float* angles, float* y, int rows, int n, cudaStream_t stream) {
-  turn_rows<float><<<rows, 256, 0, stream>>>(x, angles, y, n);
+extern "C" void fuzz_float32(const float* x, const float* w, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  turn_rows<float><<<rows, 256, 0, stream>>>(x, w, y, n / 2);
 }
 """
 WRITTEN_OUT = """\
@@ -98,27 +98,32 @@ def test_functions_that_cannot_be_written_out(old: str, new: str) -> None:
 HIDDEN = PAIRS.replace("const float a = from[first]", "const float sum = from[first]").replace(
     "row += a;", "row += sum;"
 )
-HIDDEN = HIDDEN.replace("= a - row", "= sum - row").replace("= a + shift", "= sum + shift")
+HIDDEN = (
+    HIDDEN.replace("= a - row", "= sum - row")
+    .replace("= a + shift", "= sum + shift")
+    .replace("template <typename T>", "__device__ float sum(float v) { return 3 * v; }\n\ntemplate <typename T>")
+)
+HERE = "y[row * 2 * n + 2 * i]"
+ARGUMENTS = {
+    "computed once": PAIRS.replace(
+        CALL,
+        f"int count = i; {CALL.replace('a, i', 'a, count++')} if (i) {CALL.replace('a, i', 'angles[i], i')} {HERE} += count;",
+    ),
+    "a name that the body does not know": PAIRS.replace("T* y, int n)", "T* y, int n, int first)").replace(
+        "n / 2)", "n / 2, 0)"
+    ),
+    "a comment at the end": PAIRS.replace("a + shift;", "a + shift;  // last\n").replace(CALL, f"{CALL} {HERE} += a;"),
+    "a parameter that changes": PAIRS.replace("  row += a;", "  row += a;\n  ++place;").replace(
+        CALL, f"{CALL} {HERE} += i;"
+    ),
+    "a function of the same name": HIDDEN.replace(CALL, f"{CALL}\n    {HERE} += sum(a);"),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "reads"),
-    [
-        (PAIRS.replace(CALL, "int count = i; turn(y, x, a, count++, row); if (i) turn(y, x, angles[i], i, row);"),
-         ["const int place = count++; const int64_t shift = row;",
-          "if (i) { const float angle = angles[i]; const int64_t shift_2 = row; // neighbours"]),
-        # Which may change through the pointer.
-        (PAIRS.replace(CALL, "const T* at = &a; turn<T>(y, at, a, i, row);"), ["const float angle = a;"]),
-        # A parameter that the body does not name.
-        (PAIRS.replace("T* y, int n)", "T* y, int n, int first)").replace("y, n);", "y, n, 0);"), ["const int first_2 = 2 * i;"]),
-        (PAIRS.replace("a + shift;", "a + shift;  // last\n").replace(CALL, f"{CALL} y[0] = a;"), ["shift; y[0] = a;"]),
-        (PAIRS.replace("  row += a;", "  row += a;\n  ++place;"), ["n; int place = i;"]),
-        (HIDDEN.replace(CALL, f"{CALL}\n    y[0] = sum(a);"), ["const float sum_2 = from[first]", "y[0] = sum(a);"]),
-    ],
-)  # fmt: skip
-def test_arguments_are_computed_once_and_names_do_not_mix(text: str, reads: list[str]) -> None:
-    new = flat(after(text, "inline_device_functions"))
-    assert all(words in new for words in reads), new
+def test_arguments_are_computed_once_and_names_do_not_mix() -> None:
+    same({name: (text, after(text, "inline_device_functions")) for name, text in ARGUMENTS.items()})
+    pointed = PAIRS.replace(CALL, "const T* at = &a; turn<T>(y, at, a, i, row);")
+    assert "const float angle = a;" in after(pointed, "inline_device_functions"), "it may change through the pointer"
 
 
 ARRAYS = """\
@@ -131,26 +136,25 @@ __device__ void scale(float (&v)[4], float& factor) {
   factor = 1.0f;
 }
 
-__global__ void scaled(const short* x, float* y, int n) {
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+__global__ void scaled(const float* x, float* y, int n) {
+  for (int i = threadIdx.x; i < n / 4 - 1; i += blockDim.x) {
     float held[4], by = 2.0f;
-    load_row<short, 4>(held, x, i + 1);
+    load_row<float, 4>(held, x, i + 1);
     scale(held, by);
-    y[i] = held[0] * by;
+    y[i] = held[0] + held[3] * by;
   }
 }
 
-extern "C" void run(const short* x, float* y, int rows, int n, cudaStream_t stream) {
-  scaled<<<rows, 256, 0, stream>>>(x, y, n);
+extern "C" void fuzz_float32(const float* x, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  scaled<<<1, 256, 0, stream>>>(x, y, n);
 }
 """
 
 
 def test_references_are_the_variables_that_they_name() -> None:
     new = after(ARRAYS, "inline_device_functions")
-    assert "    for (int j = 0; j < 4; ++j) held[j] = static_cast<float>(x[4 * place + j]);\n" in new
-    assert "const int place = i + 1;" in new
-    assert "for (int j_2 = 0; j_2 < 4; ++j_2) held[j_2] *= by;\n    by = 1.0f;\n" in new
+    assert "load_row" not in new and "scale(" not in new
+    same({"references": (ARRAYS, new)})
     assert refused(ARRAYS.replace("float held[4]", "float held[5]"), "inline_device_functions"), "another length"
 
 
@@ -170,11 +174,11 @@ __global__ void copy(const float* x, float* y, int n) {
   }
 }
 
-extern "C" void run(const float* x, float* y, int flip, int n, cudaStream_t stream) {
-  if (flip) {
-    copy<true><<<1, 256, 0, stream>>>(x, y, n);
+extern "C" void fuzz_float32(const float* x, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
+  if (rows > 2) {
+    copy<true><<<1, 256, 0, stream>>>(x, y, n / 2);
   } else {
-    copy<false><<<1, 256, 0, stream>>>(x, y, n);
+    copy<false><<<1, 256, 0, stream>>>(x, y, n / 2);
   }
 }
 """
@@ -182,12 +186,9 @@ extern "C" void run(const float* x, float* y, int flip, int n, cudaStream_t stre
 
 def test_launches_of_either_side_get_a_kernel_each() -> None:
     assert refused(BRANCHED, "fold_branches") and refused(BRANCHED, "vectorize")
-    new = flat(after(BRANCHED, "split_template_instances", "fold_branches", "single_assignment"))
-    assert "int from = n + i; int to = i; y[to] = x[from];" in new
-    assert "int from = i; int to = n + i; y[to] = x[from];" in new
-    assert "copy<true><<<1" in new and "copy_not_flip<false><<<1" in new
-    packed = after(new, "vectorize")
-    assert packed.count("store_lanes(&y[to]") == 2
+    new = after(BRANCHED, "split_template_instances fold_branches single_assignment vectorize")
+    assert new.count("store_lanes(&y[to]") == 2 and "FLIP)" not in new
+    same({"either side": (BRANCHED, new)})
 
 
 @pytest.mark.parametrize(
@@ -205,12 +206,9 @@ def test_other_kernels_stay_one(old: str, new: str) -> None:
 
 def test_a_branch_under_a_loop_without_braces_keeps_its_own() -> None:
     text = BRANCHED.replace("copy<false>", "copy<true>")
-    for before, reads in (
-        ("for (int k = 0; k < 2; ++k)\n", "for (int k = 0; k < 2; ++k) { from"),
-        ("if (n > 7) from = to = 0;\n else ", "else { from"),
-    ):
-        new = flat(after(text.replace("    if (FLIP) {", f"    {before}    if (FLIP) {{"), "fold_branches"))
-        assert f"{reads} = n + i; to = i; }}" in new
+    before = ("for (int k = 0; k < 2; ++k)\n", "if (n > 7) from = to = 0;\n else ")
+    texts = [text.replace("    if (FLIP) {", f"    {words}    if (FLIP) {{") for words in before]
+    same({str(n): (text, after(text, "fold_branches")) for n, text in enumerate(texts)})
 
 
 SET_LATER = BRANCHED.replace("if (FLIP) {", "{").replace("} else {\n      from = i;\n      to = n + i;\n    }", "}")
