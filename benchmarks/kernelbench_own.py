@@ -14,7 +14,7 @@ on those that are right. Its evaluation runs unchanged, with these turns around 
 - What `get_inputs` draws after each of the six seeds is drawn side by side, in processes of their own: the same bits, sooner.
 - A judge that ran out of GPU memory is asked again, alone on its GPU.
 
-Problems with more than 1 GB of inputs come first, the others in an order that --seed draws from all levels. FOLDER/rows.jsonl has a
+Problems with more than 1 GB of inputs come first, the largest before others; the rest in an order that --seed draws from all levels. FOLDER/rows.jsonl has a
 line a problem as soon as it is judged, so a run that is cut keeps what it has; a run into the same folder goes on. `drafts/` are the drafts.
 """
 
@@ -193,11 +193,14 @@ class Session:
                 measure, pool.map(input_bytes, [problem.path for problem in measure]), strict=True
             ):
                 problem.input_bytes = size
-        self.problems.sort(key=lambda problem: problem.input_bytes <= LARGE_BYTES)
+        self.problems.sort(key=lambda one: -one.input_bytes if one.input_bytes > LARGE_BYTES else 0)
         # Large inputs take longest to judge, networks to prepare; what has a draft is ready soonest.
         drafted = {problem.name for problem in measure if problem.file(self.out / "drafts", ".py").is_file()}
         kind = lambda one: 0 if one.input_bytes > LARGE_BYTES else 1 if one.level == 3 else 2  # noqa: E731
-        waiting = sorted(measure, key=lambda problem: (kind(problem), problem.name not in drafted))
+        waiting = sorted(
+            (problem for problem in self.problems if problem.row is None),
+            key=lambda problem: (kind(problem), problem.name not in drafted),
+        )
         self.to_compile = [] if self.options.no_compile else list(self.problems)
         while time.monotonic() < self.deadline:
             self.reap()

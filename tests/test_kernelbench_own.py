@@ -111,7 +111,7 @@ def test_each_problem_is_judged_in_a_process_of_its_own(tmp_path, monkeypatch, c
         folder.mkdir(parents=True)
     for name, text in (("__init__", ""), ("eval", EVAL), ("timing", TIMING)):
         (package / f"{name}.py").write_text(text)
-    bodies = {"1_Right": "", "2_Dies": "import os; os.abort()", "3_Full": "raise RuntimeError('CUDA out of memory')"}
+    bodies = {"1_Right": "", "2_Dies": "import os; os._exit(9)", "3_Full": "raise RuntimeError('CUDA out of memory')"}
     bodies["4_Wrong"] = "return super().forward(*given) + 1"
     for name, body in bodies.items():
         (level / f"{name}.py").write_text(PROBLEM)
