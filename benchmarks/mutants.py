@@ -224,7 +224,7 @@ def in_a_fork(root: Path, log: Path, seconds: float, work: Callable[[], int]) ->
             os.chdir(root)
             sys.path[:] = [str(root), *(p for p in sys.path if p and not _ours(p))]
             sys.dont_write_bytecode = True
-            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "2"  # tests/conftest.py takes "1" back
             code = work()
             sys.stdout.flush()
         except BaseException:  # noqa: BLE001  a fork ends here, whatever happened, and its log says what

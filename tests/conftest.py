@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from filelock import FileLock
 
 import tests.machine
 from harness.timing.sampling import PROTOCOLS
+
+# The tests start hundreds of processes. Where nobody may keep what Python compiled, each compiles our modules anew: a third of
+# all the time. Whoever needs that all the same (benchmarks/mutants.py, whose files change within a second) says 2.
+if os.environ.get("PYTHONDONTWRITEBYTECODE") != "2":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 # Eight test processes with two OpenMP threads each would wait for one another more than they compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -67,6 +67,6 @@ def _shared(source: Source, node: Node) -> str:
 
 
 FLAGS = (
-    "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-fsanitize=alignment",
+    "-std=c++17", "-Og", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", "-fsanitize=alignment",
     "-fsanitize-undefined-trap-on-error",
 )  # fmt: skip

@@ -10,15 +10,18 @@ import re
 import subprocess
 import tempfile
 import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch.utils import _pytree as pytree
 
 from compiler import draft
+from compiler.draft.exported import NoDraft
 from compiler.draft.prelude import CPP_INCLUDES
 from harness.farside.forms import native_forward
 from harness.problems.host import host_source
+from tests.machine import LINKER
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
 CONSTANTS = {"cpu": "CPP_SOURCE", "cuda": "CUDA_SOURCE"}
@@ -35,6 +38,46 @@ def problem(forward: str, inputs: str, constructor: str = "", init: str = "[]") 
         f"    def forward(self, {names}):\n{lines}\n\ndef get_inputs():\n    return {inputs}\n\n\n"
         f"def get_init_inputs():\n    return {init}\n"
     )
+
+
+def together(texts: Iterable[str]) -> str:
+    """One problem of several that `problem` made: what most of a small one's draft and build take does not grow with it."""
+    classes, names, calls, inputs = [], [], [], []
+    for number, text in enumerate(texts):
+        written, _, behind = text.removeprefix(HEADER).partition("\n\ndef get_inputs():\n    return ")
+        mine = [f"{name}{number}" for name in re.findall(r"def forward\(self, (.*)\)", written)[0].split(", ")]
+        classes.append(written.replace("class Model(", f"class Model{number}("))
+        names += mine
+        calls.append(f"self.part{number}({', '.join(mine)})")
+        inputs.append(f"*{behind.partition(chr(10))[0]}")
+    parts = "".join(f"        self.part{number} = Model{number}()\n" for number in range(len(classes)))
+    return (
+        f"{HEADER}{''.join(classes)}\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n{parts}\n"
+        f"    def forward(self, {', '.join(names)}):\n        return {', '.join(calls)}\n\n\n"
+        f"def get_inputs():\n    return [{', '.join(inputs)}]\n\n\ndef get_init_inputs():\n    return []\n"
+    )
+
+
+TOGETHER = 8
+
+
+def groups(problems: Mapping[str, str], alone: Collection[str]) -> list[tuple[str, ...]]:
+    """Names of problems that a test drafts together, and of those that it drafts `alone`, for what decides there is the whole."""
+    many = [name for name in problems if name not in alone]
+    return [tuple(many[at : at + TOGETHER]) for at in range(0, len(many), TOGETHER)] + [(name,) for name in alone]
+
+
+def check_group(problems: Mapping[str, str], names: Sequence[str], check: Callable[[str], None]) -> None:
+    """`check` of the problems together; where they fail, of each alone, so that it is the one at fault that is said."""
+    try:
+        check(together([problems[name] for name in names]) if len(names) > 1 else problems[names[0]])
+    except (AssertionError, NoDraft):
+        for name in names if len(names) > 1 else ():
+            try:
+                check(problems[name])
+            except (AssertionError, NoDraft) as error:
+                raise AssertionError(f"{name}: {error}") from error
+        raise
 
 
 def module(text: str, **given) -> types.ModuleType:
@@ -73,7 +116,7 @@ def agree_on_what_is_not_finite(eager, new) -> None:
     torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
 
 
-GCC = ["g++", "-std=c++17", "-O1", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror"]
+GCC = ["g++", "-std=c++17", "-O1", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror", *LINKER]
 
 
 @functools.cache
@@ -174,7 +217,8 @@ class Pair:
             models.append(made(*self.reference.get_init_inputs()).to(self.device))
         eager, wide, new = models
         of_eager, of_wide = (pytree.tree_map(change, inputs) for change in (_copied, _wide))
-        with torch.no_grad():
+        # What a module has compiled runs as it is written: inductor's build of it is nobody's topic.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             torch.manual_seed(7)
             ours = new(*inputs)
             torch.manual_seed(7)

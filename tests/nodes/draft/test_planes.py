@@ -127,14 +127,14 @@ def relative_error(new, eager, x: torch.Tensor) -> torch.Tensor:
     return (ours - exact).abs() / size
 
 
-@pytest.mark.parametrize("scale", [2.0**-120, 1e-20, 1.0, 1e20], ids=str)
 @pytest.mark.parametrize("bits", BITS)
-def test_the_scale_follows_the_input(bits, scale, tmp_path):
+def test_the_scale_follows_the_input(bits, tmp_path):
     text, most = BITS[bits]
     reference, eager, new = models(text, tmp_path, AS_IT_IS)
     torch.manual_seed(2)
     (x,) = reference.get_inputs()
-    assert relative_error(new, eager, x * scale).max() < most
+    for scale in (2.0**-120, 1e-20, 1.0, 1e20):
+        assert relative_error(new, eager, x * scale).max() < most, scale
 
 
 @pytest.mark.parametrize("bits", BITS)

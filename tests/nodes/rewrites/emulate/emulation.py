@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+import tests.machine
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from nodes.rewrites.emulation import FLAGS, FOLDER, host_source
@@ -50,22 +51,24 @@ def compiled_header() -> Path:
 
 
 def library(text: str, folder: Path) -> ctypes.CDLL:
-    path = folder / "candidate.cpp"
-    path.write_text(host_source(text))
-    command = [
-        "g++",
-        *FLAGS,
-        f"-I{compiled_header()}",
-        f"-I{HERE}",
-        f"-I{Path(__file__).parent}",
-        str(path),
-        "-o",
-        str(folder / "candidate.so"),
-    ]
-    built = subprocess.run(command, capture_output=True, text=True)
-    if built.returncode:
-        raise RuntimeError(built.stderr[:4000])
-    return ctypes.CDLL(str(folder / "candidate.so"))
+    """Built once for all processes of these tests; what is loaded is a copy in `folder`, with memory of its own."""
+    host, built = host_source(text), folder / "candidate.so"
+    shared = Path(os.environ.get("ASTROLABE_CACHE", folder)) / "emulated"
+    kept = shared / f"{hashlib.sha256((' '.join(FLAGS) + host).encode()).hexdigest()}.so"
+    if not kept.exists():
+        path = folder / "candidate.cpp"
+        path.write_text(host)
+        own = [f"-I{compiled_header()}", f"-I{HERE}", f"-I{Path(__file__).parent}"]
+        command = ["g++", *FLAGS, *tests.machine.LINKER, *own, str(path), "-o", str(built)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr[:4000])
+        shared.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(built, shared / f"{os.getpid()}")
+        (shared / f"{os.getpid()}").rename(kept)
+    else:
+        shutil.copyfile(kept, built)
+    return ctypes.CDLL(str(built))
 
 
 def small_workloads(spec: Spec) -> list[Workload]:
