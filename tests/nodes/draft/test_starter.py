@@ -20,7 +20,8 @@ TIED = ("Upper_triangular", "Diagonal")
 
 @pytest.mark.parametrize("path", PROBLEMS, ids=IDS)
 def test_a_starter_problem_agrees_with_eager(path, tmp_path):
-    pair = Pair(path.read_text(), tmp_path)
+    # torch.export takes 9 s for 32 steps of a loop, and 2 s for 8.
+    pair = Pair(path.read_text().replace("16, 32, 64, 128", "16, 8, 64, 128"), tmp_path)
     pair.check(0, pair.inputs(0))
     if not any(word in path.stem for word in TIED):
         pair.check(2, pair.inputs(2, leading=7))
