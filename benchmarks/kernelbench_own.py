@@ -626,6 +626,8 @@ def show(problems: list[Problem], rows: dict[str, dict[str, Any]], console: Cons
     names = {problem.name: problem for problem in problems}
     rows = {name: row for name, row in rows.items() if name in names}
     for title, over in (("eager torch", "ref_runtime"), ("torch.compile's default", "compile_runtime")):
+        if not any(row.get(over) for row in rows.values()):
+            continue
         table = Table(title=f"KernelBench's own evaluation, beside {title}")
         for column in ("level", "judged", "right", "faster", "geometric mean", "fast_1", "fast_1.5", "fast_2"):
             table.add_column(column, justify="right")
