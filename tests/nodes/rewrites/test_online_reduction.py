@@ -219,6 +219,52 @@ STRUCTS = """\
 """
 
 
+FIRST_JOINS = """\
+#include <math.h>
+struct MD { float m; float d; };
+__device__ MD merge(MD a, MD b) {
+  const bool larger = a.m > b.m;
+  const MD big = larger ? a : b;
+  const MD small = larger ? b : a;
+  return {big.m, big.d + small.d * expf(small.m - big.m)};
+}
+__global__ void rows(const float* x, float* y, int n) {
+  __shared__ MD partials[8];
+  MD md{-1e30f, 0.0f};
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    MD one;
+    one.m = x[blockIdx.x * n + i];
+    one.d = 1.0f;
+    md = merge(md, one);
+  }
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    MD other;
+    other.m = __shfl_xor_sync(0xffffffffu, md.m, offset);
+    other.d = __shfl_xor_sync(0xffffffffu, md.d, offset);
+    md = merge(md, other);
+  }
+  if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = md;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    MD total = partials[0];
+    for (int w = 1; w < 8; ++w) total = merge(total, partials[w]);
+    y[blockIdx.x] = total.m + logf(total.d);
+  }
+}
+extern "C" void launch(const float* x, float* y, long rows_, long n, float scale, cudaStream_t stream) {
+  rows<<<rows_, 256, 0, stream>>>(x, y, n);
+}
+"""
+
+
+def test_a_pair_that_the_first_thread_joins_for_itself() -> None:
+    kernel = body(after(FIRST_JOINS, "online_reduction"), "rows")
+    assert "#pragma" not in kernel and "partials" not in kernel
+    assert stays("online_reduction", FIRST_JOINS, "int w = 1", "int w = 2")
+    assert stays("online_reduction", FIRST_JOINS, "    y[blockIdx.x] =", "    total.d += 1.0f;\n    y[blockIdx.x] =")
+
+
 CUB = """\
   typedef cub::BlockReduce<MD, 256> BlockReduce;
   __shared__ typename BlockReduce::TempStorage temporary;
@@ -345,6 +391,7 @@ TEXTS = {
     "guarded": GUARDED,
     "a branch": KERNEL.replace(ONLINE, BRANCH).replace(TREE, STRUCTS),
     "structs": KERNEL.replace(TREE, STRUCTS),
+    "the first thread joins": FIRST_JOINS,
 }
 
 
