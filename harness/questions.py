@@ -263,10 +263,7 @@ class Verify(OfBuild[Verdict]):
         return verification.verify_build(session, self.build, self.workloads(session))
 
     def take_down(self, session: EvaluationSession, fault: str) -> Verdict:
-        return Verdict(
-            candidate=self.build.candidate, kernel=session.spec.name, device=session.facts.name,
-            outcome=Outcome.RUNTIME_ERROR, reason=fault, build=self.build,
-        )  # fmt: skip
+        return verification.conclude(session, self.build, Outcome.RUNTIME_ERROR, fault)
 
 
 class MeasureSuite(BesideRivals[Verdict]):

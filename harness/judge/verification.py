@@ -120,11 +120,19 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
         if session.problem is not None:
             reason = session.problem.name_fault(reason)
         session.pool.drop(build.candidate)
-    return Verdict(
-        candidate=build.candidate, kernel=session.spec.name, device=session.facts.name, outcome=outcome, reason=reason,
-        checks=tuple(made), warnings=warnings, notes=notes, build=build, seconds=time.perf_counter() - start,
-        degenerate=of_problems.degenerate(session, session.problem) if session.problem is not None else (),
+    degenerate = of_problems.degenerate(session, session.problem) if session.problem is not None else ()
+    return conclude(
+        session, build, outcome, reason, checks=tuple(made), warnings=warnings, notes=notes, degenerate=degenerate,
+        seconds=time.perf_counter() - start,
     )  # fmt: skip
+
+
+def conclude(session: EvaluationSession, build: Build, outcome: Outcome, reason: str = "", **more: Any) -> Verdict:
+    """The verdict on a build: where each begins. A failed one comes from it by `Verdict.failed` alone."""
+    kernel, device = session.spec.name, session.facts.name
+    return Verdict(
+        candidate=build.candidate, kernel=kernel, device=device, build=build, outcome=outcome, reason=reason, **more
+    )
 
 
 def _stress(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:

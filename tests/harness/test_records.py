@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+from harness import records
 from harness.records import Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
 from kernels.spec import Workload
 
@@ -88,3 +92,12 @@ def test_one_method_makes_a_failed_verdict_and_leaves_no_time():
         passed.failed(Outcome.PASSED, "why")
     with pytest.raises(ValidationError, match="without a reason"):
         passed.failed(Outcome.CHEATED, "")
+
+
+def test_a_verdict_begins_in_one_place():
+    """From there on `failed` is the only way to a failed one: a copy refuses another outcome."""
+    packages = ("harness", "nodes", "graph", "minibatch", "compiler")
+    root = Path(records.__file__).parent.parent
+    files = [path for package in packages for path in (root / package).rglob("*.py")]
+    made = [path.name for path in files for _ in re.findall(r"\bVerdict\((?!Frozen)", path.read_text())]
+    assert made == ["verification.py"]
