@@ -113,11 +113,9 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def asleep(source: str, seconds: int = 2) -> str:
-    """A candidate each of whose calls takes so long."""
-    return "#include <unistd.h>\n" + source.replace(
-        "const T* gate", f"if (token == 0) sleep({seconds}); const T* gate", 1
-    )
+def asleep(source: str) -> str:
+    """A candidate each of whose calls takes half a second: twenty at once fit into the time that a request has."""
+    return "#include <unistd.h>\n" + source.replace("const T* gate", "if (token == 0) usleep(500000); const T* gate", 1)
 
 
 @pytest.mark.parametrize("moment", ["building", "checking", "timing"])
