@@ -29,12 +29,9 @@ class ClusterError(Exception):
 @functools.cache
 def code() -> str:
     """Of the program text that makes verdicts: machines that run another version of it get no job."""
-    files = sorted(
-        path
-        for package in ("harness", "kernels")
-        for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".cu", ".cpp", ".cuh", ".h", ".jinja") and path.is_file()
-    )
+    kinds = (".py", ".cu", ".cpp", ".cuh", ".h", ".jinja")
+    every = [path for package in ("harness", "kernels") for path in (ROOT / package).rglob("*")]
+    files = sorted(path for path in every if path.suffix in kinds and path.is_file())
     parts = [part for path in files for part in (str(path.relative_to(ROOT)), path.read_text(errors="replace"))]
     return digest(*parts)[:12]
 

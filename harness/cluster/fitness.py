@@ -73,8 +73,6 @@ def find_fault(verdict: Verdict) -> str:
         return f"{KERNEL}'s baseline does not pass on it: {verdict.outcome}: {verdict.reason}"
     if verdict.suite.comparison in (Comparison.FASTER, Comparison.SLOWER):
         gain = verdict.suite.speedup
-        return (
-            f"a binary timed against itself came out {verdict.suite.comparison} ({gain.median:.3f}, "
-            f"{gain.low:.3f} to {gain.high:.3f}): times of this device mean nothing"
-        )
+        said = f"{verdict.suite.comparison} ({gain.median:.3f}, {gain.low:.3f} to {gain.high:.3f})"
+        return f"a binary timed against itself came out {said}: times of this device mean nothing"
     return ""

@@ -51,13 +51,10 @@ def gpus() -> dict[str, tuple[int, ...]]:
         return found
     # As CUDA reads it: a UUID may be cut short.
     named = [
-        next(
-            (index for index, _bus, uuid in listed if name == index or (name[:4] == "GPU-" and uuid.startswith(name))),
-            "",
-        )
+        [index for index, _bus, uuid in listed if name == index or (name[:4] == "GPU-" and uuid.startswith(name))]
         for name in map(str.strip, visible.split(","))
     ]
-    return {index: found[index] for index in named if index}
+    return {first[0]: found[first[0]] for first in named if first}
 
 
 def _near(bus: str) -> tuple[int, ...]:

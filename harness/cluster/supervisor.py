@@ -109,12 +109,9 @@ class Supervisor:
         child.folder.mkdir(parents=True)
         orders = self.orders(child.place, child.folder)
         child.began = time.monotonic()
+        command = [sys.executable, "-m", "harness.cluster", "worker", str(os.getpid()), orders.model_dump_json()]
         child.process = subprocess.Popen(
-            [sys.executable, "-m", "harness.cluster", "worker", str(os.getpid()), orders.model_dump_json()],
-            cwd=child.folder,
-            env=environment(child.place),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            command, cwd=child.folder, env=environment(child.place), stdin=subprocess.DEVNULL, start_new_session=True
         )
 
     def _end(self) -> None:

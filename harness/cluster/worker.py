@@ -281,9 +281,8 @@ class Shelf:
 
 async def _gathered(worker: Worker, names: list[str]) -> dict[str, bytes]:
     who_has = await worker.scheduler.who_has(keys=[content_key(name) for name in names])
-    data, missing, failed, _gone = await gather_from_workers(
-        {key: list(holders) for key, holders in who_has.items() if holders}, rpc=worker.rpc
-    )
+    held = {key: list(holders) for key, holders in who_has.items() if holders}
+    data, missing, failed, _gone = await gather_from_workers(held, rpc=worker.rpc)
     lacking = [name for name in names if content_key(name) not in data]
     if lacking or missing or failed:
         raise Lacking(*lacking)

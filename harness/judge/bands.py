@@ -181,8 +181,5 @@ def between(low: int, high: int) -> int:
 def _neighbours(limits: list[int], at: int, cuts: list[int]) -> list[int]:
     """Thresholds one measured size down and up, unless another band would be left without a size."""
     taken = {cut - 1 for cut in cuts}
-    return [
-        limits[i]
-        for i in (at - 1, at + 1)
-        if 0 <= i < len(limits) and i not in taken and limits[i] <= LARGEST_THRESHOLD
-    ]
+    near = [i for i in (at - 1, at + 1) if 0 <= i < len(limits) and i not in taken]
+    return [limits[i] for i in near if limits[i] <= LARGEST_THRESHOLD]

@@ -107,14 +107,9 @@ def run(
             libraries["without"][name] = ""
         if device == "cpu":
             del libraries["pdl"]
-        plan = shape.model_dump() | {
-            "device": device,
-            "dtype": dtype,
-            "samples": samples,
-            "symbols": {name: spec.entry_names(dtype) for name, (spec, *_) in kernels.items()},
-            "variants": libraries,
-            "steps": steps,
-        }
+        symbols = {name: spec.entry_names(dtype) for name, (spec, *_) in kernels.items()}
+        plan = shape.model_dump() | {"device": device, "dtype": dtype, "samples": samples, "symbols": symbols}
+        plan |= {"variants": libraries, "steps": steps}
         (box.scratch / "plan.json").write_text(json.dumps(plan))
         command = [sys.executable, "-I", str(box.scratch / STEP.name), str(box.scratch / "plan.json")]
         ran = box.run(command, readable=_readable(device), seconds=SECONDS)

@@ -161,22 +161,20 @@ class Pool:
             return self._seen(self._started_in_python(build, artefact, compilers=compilers))
 
     def _started_in_python(self, build: Build, artefact: Path, *, compilers: bool) -> Worker:
-        worker: Worker
+        company, libraries = self._neighbours(), self._libraries
         if isinstance(self.kernel, Problem) and build.backend == "model_new":
-            worker = self.kernel.start(
-                build.candidate, artefact, libraries=self._libraries, company=self._neighbours(), compilers=compilers
-            )  # fmt: skip
-        else:
-            if self._fork_server is not None and not self._fork_server.alive:
-                self._fork_server.close()
-                self._fork_server = None
-            if self._fork_server is None:
-                self._fork_server = ForkServer(self.device)
-            worker = PythonWorker(
-                self._fork_server, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
-                company=self._neighbours(), limits=COMPILING if compilers else LIMITS, compilers=compilers,
-            )  # fmt: skip
-        return worker
+            return self.kernel.start(
+                build.candidate, artefact, libraries=libraries, company=company, compilers=compilers
+            )
+        if self._fork_server is not None and not self._fork_server.alive:
+            self._fork_server.close()
+            self._fork_server = None
+        if self._fork_server is None:
+            self._fork_server = ForkServer(self.device)
+        return PythonWorker(
+            self._fork_server, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
+            company=company, limits=COMPILING if compilers else LIMITS, compilers=compilers,
+        )  # fmt: skip
 
     def _seen(self, worker: Worker) -> Worker:
         self._started = [*(one for one in self._started if one.alive), worker]

@@ -71,11 +71,9 @@ def compare_briefly(
         if another_s > seconds or not any(_unclear(session, request, result) for result in found.values()):
             break  # another pass does not fit, or is of no use
     results = [found[at] for at in range(len(cases))]
-    return Quick(
-        timings=tuple(_timing(session, request, case, result) for case, result in zip(cases, results, strict=True)),
-        pairs=tuple(_pairs(request, result) for result in results),
-        seconds=time.monotonic() - began,
-    )
+    timings = tuple(_timing(session, request, case, result) for case, result in zip(cases, results, strict=True))
+    pairs = tuple(_pairs(request, result) for result in results)
+    return Quick(timings=timings, pairs=pairs, seconds=time.monotonic() - began)
 
 
 def _unclear(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes) -> bool:
@@ -85,11 +83,8 @@ def _unclear(session: EvaluationSession, request: ComparisonRequest, result: Com
 
 def _pairs(request: ComparisonRequest, result: ComparisonTimes) -> dict[str, tuple[float, ...]]:
     mine = result.ratios[request.mine]
-    return {
-        name: tuple(own / its for own, its in zip(mine, result.ratios[name], strict=True))
-        for name in request.rivals
-        if name != request.mine
-    }
+    beside = (name for name in request.rivals if name != request.mine)
+    return {name: tuple(own / its for own, its in zip(mine, result.ratios[name], strict=True)) for name in beside}
 
 
 class _NotTimed(Exception):

@@ -38,10 +38,8 @@ class Shares(Frozen):
 
     @property
     def says(self) -> str:
-        return (
-            f"{self.own:.0%} of its device time is in kernels of its own; {self.replaced:.0%} of what eager torch spends is "
-            "done by others now"
-        )
+        by_others = f"{self.replaced:.0%} of what eager torch spends is done by others now"
+        return f"{self.own:.0%} of its device time is in kernels of its own; {by_others}"
 
     @property
     def fault(self) -> str:
@@ -62,8 +60,5 @@ def divide(candidate: Mapping[str, float], eager: Mapping[str, float]) -> Shares
         now = candidate.get(name, 0.0)
         saved += spent - now if now < STILL * spent else 0.0
     total = sum(eager.values()) - copied
-    return Shares(
-        own_us=own_us,
-        library_us=max(0.0, sum(candidate.values()) - own_us - copied),
-        replaced=min(1.0, saved / total) if total > 0 else 1.0,
-    )
+    library_us = max(0.0, sum(candidate.values()) - own_us - copied)
+    return Shares(own_us=own_us, library_us=library_us, replaced=min(1.0, saved / total) if total > 0 else 1.0)
