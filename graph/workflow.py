@@ -1,7 +1,9 @@
 """The whole graph on one screen.
 
     tester -> [drafter ->] baseline -> round* -> fallback -> held_out
-    round: profiler -> planner [<-> reviewer] -> coder [<-> reviewer] -> compile -> verify -> tune -> measure -> select -> comparison
+    round: profiler -> planner [<-> reviewer] -> coder [<-> reviewer] -> compile -> verify -> tune -> measure -> select -> contest
+
+`[approve]` nodes beside the reviewers' ask a person (--approve); `contest` measures again what stayed UNCLEAR.
 
 Node names are a storage format: a checkpoint says by name which node comes next. Renaming one changes the signature,
 and a run that was made before is refused by name instead of ending silently.
@@ -110,9 +112,12 @@ def account_time(node: Node) -> Node:
 
 
 def recursion_limit(settings: Settings) -> int:
-    """Steps that the longest run of these settings can take. A repair pass may repair a single draft of several."""
-    passes = 1 + settings.repairs * settings.width
-    return 10 + settings.stop.rounds * (10 + 2 * REVISIONS + 5 * passes)
+    """No run of these settings takes as many steps: every node once for each pass that a round can have, and once outside of rounds.
+
+    A repair pass may repair a single candidate of several.
+    """
+    passes = 1 + settings.repairs * settings.width + 2 * REVISIONS
+    return len(NODES) * (1 + settings.stop.rounds * passes)
 
 
 def signature() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The commands of run.py, one file each: `parser()` makes its options and sets `go`, which does it and gives the exit code.
+"""The commands of run.py, one file each: a record whose fields are its options, and what it does (`options.Command`).
 
 What takes time to import is imported by the function that needs it, so that `--help` is fast.
 """
