@@ -12,7 +12,7 @@ from kernels import catalog
 from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts
 from nodes.rewrites import catalog as rewrites
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, refused, slow, stays, where_they_apply
+from tests.nodes.rewrites.steps import FACTS, ROOT, after, body, check, flat, refused, slow, stays, where_they_apply
 
 TREE = """\
   partial[threadIdx.x] = v;
@@ -140,6 +140,7 @@ def test_few_long_rows_are_shared_by_a_cluster() -> None:
     ]
     assert order(kernel) == ["barrier_arrive", "barrier_wait", "cluster_sum"]
     assert {t.name: t.choices for t in tunables(new)}["TRIGGER_WHEN"] == (1, 2)
+    assert "row_cluster, true," in flat(new), "it may begin before its predecessor has ended"
     assert refused(new, "cluster_split")
 
 
