@@ -227,19 +227,30 @@ class OfBuild(EvaluationQuestion[Answer], Generic[Answer]):
         return answer.model_copy(update={"build": self.build} if has else {})
 
 
-class BesideRivals(OfBuild[Answer], Generic[Answer]):
+class BesideBaseline(OfBuild[Answer], Generic[Answer]):
     baseline: str
-    incumbent: str = ""
-    """Hashes of the sources of who stands beside it."""
+    """Hash of its source."""
+
+    @property
+    def rivals(self) -> dict[str, str]:
+        return {"baseline": self.baseline}
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        return (self.build.candidate, *self.request.rivals.values())
+        return (self.build.candidate, *self.rivals.values())
 
     @property
     def request(self) -> ComparisonRequest:
-        more = {} if self.incumbent in ("", self.baseline) else {"incumbent": self.incumbent}
-        return ComparisonRequest(self.build, {"baseline": self.baseline, **more})
+        return ComparisonRequest(self.build, self.rivals)
+
+
+class BesideRivals(BesideBaseline[Answer], Generic[Answer]):
+    incumbent: str
+    """Hash of its source, or ""."""
+
+    @property
+    def rivals(self) -> dict[str, str]:
+        return super().rivals | ({} if self.incumbent in ("", self.baseline) else {"incumbent": self.incumbent})
 
 
 class Verify(OfBuild[Verdict]):
@@ -304,7 +315,7 @@ class CompareBriefly(BesideRivals[Quick]):
         return Quick(outcome=Outcome.RUNTIME_ERROR, reason=fault)
 
 
-class MeasureContexts(BesideRivals[OtherContexts]):
+class MeasureContexts(BesideBaseline[OtherContexts]):
     """The times of the visible suite in other timing contexts (comparisons.ELSEWHERE)."""
 
     kept_as = "elsewhere"
@@ -325,7 +336,7 @@ class MeasureContexts(BesideRivals[OtherContexts]):
             return OtherContexts(outcome=fault.outcome, reason=f"in other company: {fault.reason}")
 
 
-class Draw(BesideRivals[Drawn]):
+class Draw(BesideBaseline[Drawn]):
     kept_as = "draws"
     count: int
 

@@ -16,7 +16,7 @@ from harness import backends, device
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.judge.session import EvaluationSession
-from harness.questions import KINDS, Draw, EvaluationQuestion, MeasureContexts, OfBuild, OfNoKernel
+from harness.questions import KINDS, EvaluationQuestion, OfBuild, OfNoKernel
 from harness.records import Build, Check, Outcome, Verdict
 from harness.remote import RemoteEvaluator, TookDown
 from harness.store import Store
@@ -95,8 +95,6 @@ def test_no_answer_is_taken_for_one_to_another_question(kind: type[EvaluationQue
         "probe": "other", "held_out": False, "only": SMALL, "contests": 3, "again": False, "count": 3,
     }  # fmt: skip
     names = set(kind.model_fields) - {"seconds", "verdict"}
-    if kind in (Draw, MeasureContexts):
-        names.discard("incumbent")  # nobody asks them beside one
     keys = {question.key, *(question.model_copy(update={name: others[name]}).key for name in names)}
     assert len(keys) == 1 + len(names)
 
