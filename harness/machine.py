@@ -5,6 +5,7 @@ Each is named by all that it depends on. Whoever deletes the folder loses time.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import shutil
@@ -13,6 +14,20 @@ from pathlib import Path
 
 from harness.records import Build
 from harness.store import Record, Store
+
+_MALLOC = ((-8, 1), (-3, 256 << 20), (-1, 512 << 20))
+"""glibc's M_ARENA_MAX, M_MMAP_THRESHOLD and M_TRIM_THRESHOLD: one heap for all threads, of which half a gigabyte may be free."""
+
+
+def keep_freed_memory() -> None:
+    """Let this process use again what it has freed, instead of giving it back to the system and having it cleared anew.
+
+    What is compared on a CPU is tens of megabytes at a time, again and again: expected values of silu_and_mul at 1024 x 5632 took
+    0.60 s of the processor's time, 0.32 s of them in the kernel for 100,000 page faults, and take 0.22 s. Workers have their own.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's alone
+    for option, value in _MALLOC if mallopt else ():
+        mallopt(option, value)
 
 
 def cache_folder() -> Path:

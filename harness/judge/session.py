@@ -187,6 +187,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
     ) -> None:
         """`facts`, `memory_bytes`: of the device, where it is another machine's; without, this one is looked at. `settings` as
         SessionSettings has them."""
+        if on == "cpu":
+            machine.keep_freed_memory()
         self.kernel, self.device, self.store, self.say = kernel, on, store, say
         self.problem = kernel if isinstance(kernel, Problem) else None
         self.settings = SessionSettings(**settings)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import pwd
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -112,3 +115,31 @@ def test_runs_on_a_cluster_share_them_too(cache: Path, tmp_path: Path) -> None:
             ours, _ = asking.beside()
             assert Path(asking.build(ours).artefact).is_relative_to(tmp_path / folder)
     assert errand.asked == [f"compile {ours}"]
+
+
+FREES = """
+import resource, threading
+from harness.machine import keep_freed_memory
+keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def work():
+    len(b"x" * (64 << 20))
+    before = faults()
+    for _ in range(4):
+        len(b"x" * (64 << 20))
+    print(faults() - before)
+work()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what malloc gives back is glibc's to choose")
+def test_what_was_freed_is_used_again_in_every_thread() -> None:
+    """Of 64 MiB that are given back each page is a fault: 65,536 in four turns."""
+    told = subprocess.run(
+        [sys.executable, "-c", FREES], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+    ).stdout
+    assert len(told.split()) == 2 and all(int(faults) < 5000 for faults in told.split()), told
