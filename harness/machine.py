@@ -26,8 +26,9 @@ def keep_freed_memory() -> None:
     0.60 s of the processor's time, 0.32 s of them in the kernel for 100,000 page faults, and take 0.22 s. Workers have their own.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's alone
-    for option, value in _MALLOC if mallopt else ():
-        mallopt(option, value)
+    if mallopt is not None:
+        for option, value in _MALLOC:
+            mallopt(option, value)
 
 
 def cache_folder() -> Path:
