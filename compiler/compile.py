@@ -33,7 +33,7 @@ def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Devi
         clusters = int("".join(filter(str.isdigit, architecture)) or 0) >= FIRST_WITH_CLUSTERS
         program = meaning.program(dtypes[0], 1)
         first = schedule(meaning.program, dtypes, sized, ScheduleDefaults(clusters=clusters))
-        text = meaning.text(first, open_numbers(program, clusters))
+        text = meaning.text(first, open_numbers(program, [w for found in sized.values() for w in found], clusters))
     for found in meaning.programs():
         check(found, reference)
     return text

@@ -26,31 +26,34 @@ class Rows(Frozen):
     threads: int = 256
     """Of a block, at most where `team` is 0."""
     team: int = 0
-    """Threads of a row, a power of two of at most 64; 0: one block to a row, of as many threads as the row needs."""
+    """Threads of a row, a power of two of at most 64; 0: one block to a row."""
     items: int = 0
-    """Packs of a row that a thread keeps in registers; 0: rows are read again in every pass."""
-    split: int = 1
-    """Blocks, a cluster, that share a row."""
+    """Packs of a row that a thread keeps in registers; 0: rows are read again in every pass, by one block each."""
     longest: int | None = None
     """Packs of the longest row that it is for; None: any."""
     few: bool = False
     """Whether it is for fewer rows than keep the device busy: its numbers stay as they are where others are searched."""
+    unit: int = 1
+    """Packs that count as one where `items` is searched: packs may be of one element."""
+    by_size: bool = False
+    """Whether the host picks packs a thread, 1, 2, 4 or 8 times `unit`, threads and blocks of a row for the size at hand."""
+    clusters: bool = True
+    """Where it does: whether rows may be shared by blocks."""
 
 
 class Columns(Frozen):
-    """A reduction over outer axes: a block takes `lanes` packs of columns and `deep` rows at a time.
+    """A reduction over outer axes: a block takes `lanes` packs of columns and `threads / lanes` rows at a time.
 
-    `split` blocks, a cluster, share the rows.
+    `split` blocks, a cluster, share the rows. Where one of the two is 0, the host picks it for the size at hand.
     """
 
     sketch: Literal["columns"] = "columns"
     vector: int = 1
-    lanes: int = 32
-    most_lanes: int = 32
-    """Of them there are columns for."""
-    deep: int = 8
-    split: int = 1
-    unroll: int = 4
+    lanes: int = 0
+    threads: int = 512
+    split: int = 0
+    unroll: int = 8
+    """Rows whose loads are in flight at once."""
 
 
 Sketch = Annotated[Elements | Rows | Columns, Field(discriminator="sketch")]

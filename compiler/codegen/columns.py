@@ -23,7 +23,8 @@ def takes(kernel: PackedKernel) -> bool:
 def columns_function(
     program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, pdl: bool
 ) -> KernelFunction:
-    """`template <int Lanes, int Deep, int Split, int Unroll>`: blockIdx.x / Split is the tile, the rest the part of the rows."""
+    """`template <int Lanes, int Deep, int Split, int Unroll>`: blockIdx.x over the blocks of a cluster is the tile, the rest
+    the part of the rows."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
     folds = folds_of(text, stores)
@@ -32,19 +33,31 @@ def columns_function(
     parameters, arguments = signature(text, stores, roots, [packs, length])
     wide, pack, end, width = text.wide, kernel.pack, index_text(packs), text.width
     top = Scope(1)
-    top.line("const int across = threadIdx.x % Lanes, down = threadIdx.x / Lanes, part = blockIdx.x % Split;")
-    top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / Split) * Lanes + across;")
+    top.line("const int across = threadIdx.x % Lanes, down = threadIdx.x / Lanes, split = blocks_of_cluster<Split>();")
+    top.line("const int part = blockIdx.x % split;")
+    top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / split) * Lanes + across;")
     wait(top, pdl, "Split")
     hoist(text, [text.value(m) for m in folds], 0, top, {})
     top.lines += indent(accumulators(text, folds, True), 1)
-    body = Scope(2, top)
-    made = run_pass(text, body, folds, [], array=True)
+    body, here = Scope(2, top), Scope(0, top)
+    windows = [w for w in text.windows([text.value(m) for m in folds]) if w.by is None and loop in w.base.free_symbols]
+    loaded = {window: f"{text.fresh(f'{window.buffer.name}_ahead')}[item]" for window in windows}
+    made = run_pass(text, body, folds, [], array=True, loaded=loaded, hold=True)
+    batch, every = text.fresh("batch"), "for (int item = 0; item < Unroll; ++item) {"
+    each = [f"const {wide} {loop} = {batch} + item * split * Deep;", f"if ({loop} < {index_text(length)}) {{"]
+    loads = [
+        f"{name} = load_pack<{window.width}>({text.address(window, here, None)});" for window, name in loaded.items()
+    ]
     top.line(f"if ({pack} < {end}) {{")
     top.lines += body.lines
-    top.line("    #pragma unroll Unroll")
     first = f"static_cast<{wide}>(part) * Deep + down"
-    top.line(f"    for ({wide} {loop} = {first}; {loop} < {index_text(length)}; {loop} += Split * Deep) {{")
-    top.lines += made.lines(3)
+    top.line(f"    for ({wide} {batch} = {first}; {batch} < {index_text(length)}; {batch} += Unroll * split * Deep) {{")
+    # All of a batch's loads are in flight before the first is used; an unrolled loop alone does not bring that about.
+    top.lines += indent(
+        [f"{text.type_of(window)} {name.replace('[item]', '[Unroll];')}" for window, name in loaded.items()], 3
+    )
+    for inner in ([*each, *indent(loads, 1)], [*each, *made.lines(1)]):
+        top.lines += indent(["#pragma unroll", every, *indent([*inner, "}"], 1), "}"], 3)
     top.line("    }")
     top.line("}")
     for member in folds:

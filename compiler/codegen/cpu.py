@@ -64,8 +64,11 @@ class CpuText(Text):
     def stored_text(self, buffer: Buffer, text: str) -> str:
         return f"to<{element_type(buffer.dtype)}>({_bare(text)})"
 
-    def lane_stored(self, buffer: Buffer, text: str) -> str:
-        return _bare(text) if buffer.dtype in HALVES else self.stored_text(buffer, text)
+    def rounds(self, window: Window) -> bool:
+        return False
+
+    def lane_stored(self, window: Window, text: str) -> str:
+        return _bare(text) if window.buffer.dtype in HALVES else self.stored_text(window.buffer, text)
 
     def lane_loaded(self, buffer: Buffer, text: str) -> str:
         return text if self.width > 1 or buffer.dtype not in HALVES else f"to_float({text})"

@@ -45,11 +45,15 @@ class HostFile:
         self.clusters = False
 
     def function(self, program: KernelProgram, at: int, plan: KernelPlan, narrow: bool) -> KernelFunction:
-        kernel, sketch = program.kernels[at], plan.sketch
-        resident = isinstance(sketch, Rows) and sketch.items > 0
-        key = (program.dtype, program.vector, at, sketch.sketch, resident, narrow, plan.pdl)
+        resident = isinstance(plan.sketch, Rows) and plan.sketch.items > 0
+        return self._function(program, at, plan, narrow, resident)
+
+    def _function(
+        self, program: KernelProgram, at: int, plan: KernelPlan, narrow: bool, resident: bool
+    ) -> KernelFunction:
+        key = (program.dtype, program.vector, at, plan.sketch.sketch, resident, narrow, plan.pdl)
         if key not in self.functions:
-            made = self._made(program, kernel, plan, narrow, resident, self._name(key, plan))
+            made = self._made(program, program.kernels[at], plan, narrow, resident, self._name(key, plan))
             same = next((f for f in self.functions.values() if _body(f) == _body(made)), None)
             if same is None:
                 self.texts.append(made.text)
@@ -141,63 +145,98 @@ class HostFile:
         function, plan = together[0]
         kernel, sketch = function.kernel, plan.sketch
         if isinstance(sketch, Rows):
+            if sketch.by_size:
+                loops = self._function(program, program.kernels.index(kernel), plan, narrow, False)
+                return self._launch_rows_by_size(program, function, loops, plan)
             return self._launch_rows(program, function, plan)
-        packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
         if isinstance(sketch, Columns):
-            lanes, deep, split, lines = str(sketch.lanes), str(sketch.deep), str(sketch.split), []
-            if self.open:
-                lines = [f"constexpr int kLanes = LANES < {sketch.most_lanes} ? LANES : {sketch.most_lanes};"]
-                lanes, deep = "kLanes", "THREADS / kLanes"
-                split = "SPLIT" if len(self.open["SPLIT"]) > 1 else "1"
-            grid = f"static_cast<unsigned>(({packs} + {lanes} - 1) / {lanes}) * {split}"
-            call = f"{function.name}<{lanes}, {deep}, {split}, {sketch.unroll}>"
-            return [*lines, self._launched(call, grid, f"{lanes} * ({deep})", function.arguments, plan.pdl, split)]
+            return self._launch_columns(program, function, plan)
         return self._launch_elements(program, together)
+
+    def _launch_columns(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
+        """The host asks `plan_columns` what suits the size at hand."""
+        kernel, sketch = function.kernel, plan.sketch
+        assert isinstance(sketch, Columns)
+        packs, rows = in_axes(program, sympy.expand(kernel.rows / kernel.width)), in_axes(program, kernel.inner[0][1])
+        clusters = sketch.split != 1
+        named = (
+            ("THREADS", "LANES", "SPLIT", "UNROLL")
+            if self.open
+            else (sketch.threads, sketch.lanes, sketch.split, sketch.unroll)
+        )
+        threads, lanes, split, unroll = map(str, named)
+        lanes = str(sketch.lanes) if sketch.lanes else lanes
+        lines = [
+            f"const ColumnPlan plan = plan_columns({packs}, {rows}, {threads}, {str(clusters).lower()}, {lanes}, {split if clusters else 1});",
+            f"const unsigned blocks = static_cast<unsigned>(({packs} + plan.lanes - 1) / plan.lanes) * plan.split;",
+        ]
+        counts = (sketch.lanes,) if sketch.lanes else (4, 8, 16, 32)
+        arms = [(lanes, split) for lanes in counts for split in ((1, 0) if clusters else (1,))]
+        for number, (lanes, split) in enumerate(arms):
+            call = f"{function.name}<{lanes}, {threads} / {lanes}, {split}, {unroll}>"
+            launched = self._launched(
+                call, "blocks", threads, function.arguments, plan.pdl, "1" if split else "plan.split"
+            )
+            condition = f"plan.lanes == {lanes} && plan.split {'==' if split else '>'} 1"
+            head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
+            lines += [head if len(arms) > 1 else "{", f"    {launched}"]
+        return [*lines, "}"]
+
+    def _launch_rows_by_size(
+        self, program: KernelProgram, function: KernelFunction, loops: KernelFunction, plan: KernelPlan
+    ) -> list[str]:
+        """The host asks `plan_rows` what suits the size at hand; `loops` takes the rows that no register holds."""
+        kernel, sketch, pdl = function.kernel, plan.sketch, plan.pdl
+        assert isinstance(sketch, Rows)
+        rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
+        kept = f"{function.name}<row_width({{0}}, {function.kept}), 0, {{1}}, {{0}}>"
+        counts = [sketch.unit << choice for choice in range(4)]
+        asked = ", ".join(f"registers_of({kept.format(items, 1)})" for items in counts)
+        wanted = ("ITEMS", "SPLIT" if sketch.clusters else "0")
+        given = ", ".join(wanted if self.open else ("0", "0"))
+        lines = [
+            f"static const int registers[] = {{{asked}}};",
+            f"const RowPlan plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}>({rows}, {packs}, registers, {given});",
+            f"const unsigned blocks = static_cast<unsigned>({rows}) * plan.split;",
+        ]
+        arms = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]
+        arms += [(1, 0), *([(0, 0)] if sketch.clusters else [])]
+        for number, (split, items) in enumerate(arms):
+            call = kept.format(items, split) if items else f"{loops.name}<{sketch.threads}, 0, {split}>"
+            launched = self._launched(
+                call,
+                "blocks",
+                "plan.threads",
+                function.arguments if items else loops.arguments,
+                pdl,
+                "1" if split else "plan.split",
+            )
+            condition = f"plan.split {'==' if split else '>'} 1 && plan.items == {items}"
+            head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
+            lines += [head, f"    {launched}"]
+        return [*lines, "}"]
 
     def _launch_rows(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel, sketch = function.kernel, plan.sketch
         assert isinstance(sketch, Rows)
         rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
         lines: list[str] = []
-        numbers: list[int | str] = [sketch.threads, sketch.team, sketch.split]
+        numbers: list[int | str] = [sketch.threads, sketch.team, 1]
         threads, longest = str(sketch.threads), sketch.longest
-        if longest is None and self.open and (sketch.items or sketch.split > 1):
-            raise NoProgram("a schedule whose numbers are open says how many packs the longest row has")
         each = str(sketch.threads // sketch.team if sketch.team else 1)
-        if sketch.items and self.open and sketch.split == 1 and not sketch.few:
+        if sketch.items and self.open and not sketch.few:
             lines = [
-                f"constexpr int kItems = items_of({longest}, ITEMS), kTeam = team_of({longest}, ITEMS);",
-                f"constexpr int kThreads = threads_of({longest}, ITEMS, THREADS);",
+                f"constexpr int kItems = items_of({longest}, ITEMS, {sketch.unit}), kTeam = team_of({longest}, kItems);",
+                f"constexpr int kThreads = threads_of({longest}, kItems, THREADS);",
                 f"const int threads = kTeam > 0 ? kThreads : static_cast<int>(({packs} + kItems * 32 - 1) / (kItems * 32)) * 32;",
             ]
             numbers, threads = ["kThreads", "kTeam", 1, "kItems"], "threads"
             each = "(kTeam > 0 ? kThreads / (kTeam > 0 ? kTeam : 1) : 1)"
-        elif longest is not None and sketch.split > 1 and len(self.open.get("SPLIT", ())) > 1:
-            # Few rows want as many blocks as possible, of short ones; no thread keeps more than eight packs.
-            least, items = (max(1, -(-longest // 8192)), "1") if sketch.few else (sketch.split, "ITEMS")
-            lines = [
-                f"constexpr int kSplit = SPLIT > {least} ? SPLIT : {least}, kShare = ({longest} + kSplit - 1) / kSplit;",
-                f"constexpr int kItems = items_of(kShare, {items}), kThreads = ((kShare + kItems - 1) / kItems + 31) / 32 * 32;",
-                "constexpr int kStep = kItems * kSplit * 32;",
-                f"const int threads = static_cast<int>(({packs} + kStep - 1) / kStep) * 32;",
-            ]
-            call = f"{function.name}<kThreads, 0, kSplit, kItems>"
-            grid = f"static_cast<unsigned>({rows}) * kSplit"
-            return [*lines, self._launched(call, grid, "threads", function.arguments, plan.pdl, "kSplit")]
         elif sketch.items:
             numbers.append(sketch.items)
-            if not sketch.team:
-                share = sketch.items * sketch.split * 32
-                threads = "threads"
-                lines = [f"const int threads = static_cast<int>(({packs} + {share - 1}) / {share}) * 32;"]
-        grid = (
-            f"static_cast<unsigned>(({rows} + {each} - 1) / {each})"
-            if each != "1"
-            else f"static_cast<unsigned>({rows})"
-        )
+        grid = f"static_cast<unsigned>(({rows} + {each} - 1) / {each})"
         call = f"{function.name}<{', '.join(map(str, numbers))}>"
-        grid += f" * {sketch.split}" if sketch.split > 1 else ""
-        return [*lines, self._launched(call, grid, threads, function.arguments, plan.pdl, str(sketch.split))]
+        return [*lines, self._launched(call, grid, threads, function.arguments, plan.pdl)]
 
     def _launch_elements(self, program: KernelProgram, together) -> list[str]:
         """Independent kernels of elements share a launch: their blocks stand side by side."""
@@ -261,9 +300,13 @@ class HostFile:
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with<" in body else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
+        without += [] if "plan_rows<" in body else ["#define WITHOUT_ROW_PLANS"]
+        without += [] if "plan_columns(" in body else ["#define WITHOUT_COLUMN_PLANS"]
         without += ["#define TRIGGER_WHEN 1"] if "wait_for_predecessor" in body and not self.open else []
         for name, numbers in self.open.items():
-            if re.search(rf"\b{name}\b", body) or (name == "TRIGGER_WHEN" and "wait_for_predecessor" in body):
+            if len(numbers) == 1 and name != "TRIGGER_WHEN":
+                without += [f"#define {name} {numbers[0]}"] if re.search(rf"\b{name}\b", body) else []
+            elif re.search(rf"\b{name}\b", body) or (name == "TRIGGER_WHEN" and "wait_for_predecessor" in body):
                 choices = " ".join(map(str, sorted(numbers)))
                 without.append(f"#define {name} {numbers[0]}  // tune: {choices}")
         return "\n".join(

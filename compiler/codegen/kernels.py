@@ -29,6 +29,8 @@ class KernelFunction:
     packed: tuple[Buffer, ...]
     """What must be aligned."""
     kernel: PackedKernel
+    kept: int = 0
+    """Bytes of registers that a pack of a row takes which stays there."""
 
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool) -> Text:
@@ -120,7 +122,8 @@ def indent(lines: list[str], by: int) -> list[str]:
 def rows_function(
     program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, resident: bool, pdl: bool
 ) -> KernelFunction:
-    """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split` blocks."""
+    """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split`
+    blocks, of as many as the launch says where that is 0."""
     text = open_text(program, kernel, narrow)
     stores = stores_of(text)
     folds = folds_of(text, stores)
@@ -134,10 +137,12 @@ def rows_function(
     wide, pack, end = text.wide, kernel.pack, index_text(packs)
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     top = Scope(1)
-    top.line("const int width = Team > 0 ? Team : blockDim.x, stride = width * Split;")
-    top.line("const int member = blockIdx.x % Split * width + threadIdx.x % width;")
     top.line(
-        f"const {wide} team = static_cast<{wide}>(blockIdx.x / Split) * (Team > 0 ? Threads / (Team > 0 ? Team : 1) : 1) + threadIdx.x / width;"
+        "const int split = blocks_of_cluster<Split>(), width = Team > 0 ? Team : blockDim.x, stride = width * split;"
+    )
+    top.line("const int member = blockIdx.x % split * width + threadIdx.x % width;")
+    top.line(
+        f"const {wide} team = static_cast<{wide}>(blockIdx.x / split) * (Team > 0 ? Threads / (Team > 0 ? Team : 1) : 1) + threadIdx.x / width;"
     )
     top.line(f"const bool live = team < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = live ? team : 0;")
@@ -159,7 +164,7 @@ def rows_function(
             values = [*(text.value(m) for m in here), *(s.value for s in written)]
             hoist(text, values, 0, top, {})
             top.lines += indent(accumulators(text, here, False), 1)
-            made = run_pass(text, top, here, written, loaded=loaded)
+            made = run_pass(text, top, here, written, loaded=loaded, hold=True)
             top.lines += indent(open_loop, 1) + made.lines(3 if resident else 2) + indent(close_loop, 1)
             for member in here:
                 held = text.fold_names[member]
@@ -176,8 +181,9 @@ def rows_function(
     lines = [
         head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
     ]  # fmt: skip
+    kept = sum(max(4, window.width * window.buffer.dtype.itemsize) for window in loaded)
     return KernelFunction(
-        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel
+        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, kept
     )
 
 

@@ -65,6 +65,12 @@ class StoreStatement:
     per_row: bool
 
 
+def _unrounded(value: Expr, buffer: Buffer) -> Expr:
+    """Without a rounding that the store does anyway."""
+    own = buffer.dtype.is_floating_point and str(buffer.dtype).removeprefix("torch.")
+    return value.args[0] if value.op == "round_to" and value.args[1] == own else value
+
+
 def stores_of(text: Text) -> list[StoreStatement]:
     """What a kernel writes, a reduction's result among it."""
     kernel, stored = text.kernel, text.program.stored(text.kernel)
@@ -75,6 +81,7 @@ def stores_of(text: Text) -> list[StoreStatement]:
                 continue
             reduced = bool(member.definition.reduced)
             value = make("fold", member, type=member.definition.type) if reduced else text.value(member)
+            value = _unrounded(value, buffer)
             per_row = reduced or member.per_row
             found.append(StoreStatement(buffer, place, value, member.stage + per_row, per_row))
     return found
@@ -99,8 +106,10 @@ def run_pass(
     stores: list[StoreStatement],
     array: bool = False,
     loaded: dict[Window, str] | None = None,
+    hold: bool = False,
 ) -> Pass:
-    """What happens for one pack: `folds` are accumulated, `stores` written. `loaded`: windows that registers hold already.
+    """What happens for one pack: `folds` are accumulated, `stores` written. `loaded`: windows that registers hold already, and to
+    `hold` as they were loaded until here.
 
     `array`: every lane has an accumulator of its own.
     """
@@ -115,6 +124,8 @@ def run_pass(
     for window in windows:
         if loaded and window in loaded:
             lanes[window] = loaded[window]
+            if hold and text.width > 1:
+                made.loads.append(f"hold_packed({loaded[window]});")
             continue
         lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
         printer = Printer(text, pack, needed, {})
@@ -136,7 +147,7 @@ def run_pass(
     for store, value in zip(stores, values[len(folds) :], strict=True):
         if store in packs:
             window, name, at = packs[store]
-            inner.line(f"{name}.at[{text.index(at)}] = {text.lane_stored(store.buffer, value)};")
+            inner.line(f"{text.pack_lane(window, name, text.index(at))} = {text.lane_stored(window, value)};")
         else:
             element = text.stored_text(store.buffer, value)
             inner.line(f"{text.pointer(store.buffer)}[{text.index(store.place)}] = {element};")
@@ -145,8 +156,8 @@ def run_pass(
         loop = f"for (int {text.lane} = 0; {text.lane} < {text.width}; ++{text.lane}) {{"
         made.lanes = [text.over_lanes, loop, *inner.lines, "}"]
     for window, name in dict.fromkeys((window, name) for window, name, _ in packs.values()):
-        made.loads.append(f"{text.type_of(window)} {name};")
-        made.stores.append(f"store_pack({text.address(window, pack, None)}, {name});")
+        made.loads.append(text.pack_declared(window, name))
+        made.stores.append(f"{text.store_of(window)}({text.address(window, pack, None)}, {name});")
     return made
 
 

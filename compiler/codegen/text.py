@@ -225,9 +225,23 @@ class Text:
     def loaded_text(self, buffer: Buffer, text: str) -> str:
         return f"to_float({text})" if buffer.dtype in HALVES else text
 
-    def lane_stored(self, buffer: Buffer, text: str) -> str:
+    def rounds(self, window: Window) -> bool:
+        """Whether a pack is gathered as floats and rounded as a whole: the device converts two elements at once."""
+        return window.width > 1 and window.buffer.dtype in HALVES
+
+    def pack_declared(self, window: Window, name: str) -> str:
+        return f"float {name}[{window.width}];" if self.rounds(window) else f"{self.type_of(window)} {name};"
+
+    def pack_lane(self, window: Window, name: str, lane: str) -> str:
+        return f"{name}[{lane}]" if self.rounds(window) else f"{name}.at[{lane}]"
+
+    def store_of(self, window: Window) -> str:
+        """What stores a pack."""
+        return "store_rounded" if self.rounds(window) else "store_pack"
+
+    def lane_stored(self, window: Window, text: str) -> str:
         """A computed value as an element of a pack."""
-        return self.stored_text(buffer, text)
+        return _bare(text) if self.rounds(window) else self.stored_text(window.buffer, text)
 
     def lane_loaded(self, buffer: Buffer, text: str) -> str:
         """An element of a pack as what is computed with."""

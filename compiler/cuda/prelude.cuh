@@ -36,6 +36,19 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, Items>& pack) {
     *reinterpret_cast<Pack<T, Items>*>(to) = pack;
 }
 
+// A pack stays in whole registers up to here. Without this the compiler takes it apart as soon as it is loaded and holds every
+// narrow element in a register of its own.
+template <typename T, int Items>
+__device__ __forceinline__ void hold_packed(Pack<T, Items>& pack) {
+    if constexpr (sizeof(T) < 4 && sizeof(pack) % 4 == 0) {
+        unsigned* words = reinterpret_cast<unsigned*>(&pack);
+#pragma unroll
+        for (int word = 0; word < static_cast<int>(sizeof(pack) / 4); ++word) {
+            asm volatile("" : "+r"(words[word]));
+        }
+    }
+}
+
 __device__ __forceinline__ float to_float(__half value) { return __half2float(value); }
 __device__ __forceinline__ float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
 
@@ -51,6 +64,36 @@ template <>
 __device__ __forceinline__ __nv_fp8_e4m3 to<__nv_fp8_e4m3>(float value) { return __nv_fp8_e4m3(value); }
 __device__ __forceinline__ float round_to_float8_e4m3fn(float value) { return to_float(to<__nv_fp8_e4m3>(value)); }
 #endif
+
+[[maybe_unused]] __device__ __forceinline__ void store_two(__half* at, float a, float b) {
+    *reinterpret_cast<__half2*>(at) = __floats2half2_rn(a, b);
+}
+[[maybe_unused]] __device__ __forceinline__ void store_two(__nv_bfloat16* at, float a, float b) {
+    *reinterpret_cast<__nv_bfloat162*>(at) = __floats2bfloat162_rn(a, b);
+}
+
+#if !defined(WITHOUT_FP8)
+[[maybe_unused]] __device__ __forceinline__ void store_two(__nv_fp8_e4m3* at, float a, float b) {
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+    *reinterpret_cast<__nv_fp8x2_storage_t*>(at) = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+#else
+    at[0] = to<__nv_fp8_e4m3>(a);
+    at[1] = to<__nv_fp8_e4m3>(b);
+#endif
+}
+#endif
+
+// Computed values as elements of a pack: the device rounds two by one instruction.
+template <typename T, int Items>
+__device__ __forceinline__ void store_rounded(T* to_memory, const float (&values)[Items]) {
+    static_assert(Items % 2 == 0, "elements are rounded in pairs");
+    Pack<T, Items> pack;
+#pragma unroll
+    for (int one = 0; one < Items; one += 2) {
+        store_two(&pack.at[one], values[one], values[one + 1]);
+    }
+    store_pack(to_memory, pack);
+}
 
 [[maybe_unused]] __device__ __forceinline__ float round_to_float16(float value) { return to_float(to<__half>(value)); }
 [[maybe_unused]] __device__ __forceinline__ float round_to_bfloat16(float value) { return to_float(to<__nv_bfloat16>(value)); }
@@ -89,18 +132,29 @@ __device__ __forceinline__ float minimum<float>(float a, float b) {
 #endif
 #endif
 
+// Blocks that share a row or a tile: `Split`, or as many as the launch said where that is 0.
+template <int Split>
+__device__ __forceinline__ int blocks_of_cluster() {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split == 0) {
+        return static_cast<int>(cooperative_groups::this_cluster().num_blocks());
+    }
+#endif
+    return Split;
+}
+
 // Nobody reads this block's shared memory any more.
 template <int Split>
 __device__ __forceinline__ void leave_cluster() {
 #if !defined(WITHOUT_CLUSTERS)
-    if constexpr (Split > 1) {
+    if constexpr (Split != 1) {
         cooperative_groups::this_cluster().sync();
     }
 #endif
 }
 
 // Every thread of a team gets the reduction of its values. A team is `Team` neighbouring threads of a block of `Threads`, the
-// whole block, however large, where `Team` is 0, or a cluster of `Split` blocks.
+// whole block, however large, where `Team` is 0, or a cluster of `Split` blocks (0: of as many as the launch said).
 template <int Threads, int Team, int Split, typename T, typename Join>
 __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
 #pragma unroll
@@ -122,7 +176,7 @@ __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
         }
     }
 #if !defined(WITHOUT_CLUSTERS)
-    if constexpr (Split > 1) {
+    if constexpr (Split != 1) {
         __shared__ T of_block;
         const auto cluster = cooperative_groups::this_cluster();
         if (threadIdx.x == 0) {
@@ -131,7 +185,7 @@ __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
         cluster.sync();
         value = *cluster.map_shared_rank(&of_block, 0);
 #pragma unroll
-        for (int other = 1; other < Split; ++other) {
+        for (int other = 1; other < blocks_of_cluster<Split>(); ++other) {
             value = join(value, *cluster.map_shared_rank(&of_block, other));
         }
     }
@@ -140,33 +194,46 @@ __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
 }
 
 // The first row of threads of a cluster's first block gets, for each of a thread's `Width` columns, the reduction over the `Deep`
-// threads of a column in a block and the cluster's `Split` blocks.
+// threads of a column in a block and the cluster's `Split` blocks (0: as many as the launch said).
 template <int Lanes, int Deep, int Split, int Width, typename T, typename Join>
 __device__ __forceinline__ void column_reduce(T (&values)[Width], Join join) {
     constexpr int kColumns = Lanes * Width, kThreads = Lanes * Deep;
-    __shared__ T partial[Deep * kColumns];
-    const int across = threadIdx.x % Lanes, down = threadIdx.x / Lanes;
+    constexpr bool kWithinWarps = 32 % Lanes == 0 && kThreads % 32 == 0;
+    constexpr int kRows = kWithinWarps ? kThreads / 32 : Deep;
+    __shared__ T partial[kRows * kColumns];
+    const int across = threadIdx.x % Lanes;
+    if constexpr (kWithinWarps) {
 #pragma unroll
-    for (int one = 0; one < Width; ++one) {
-        partial[down * kColumns + one * Lanes + across] = values[one];
+        for (int step = Lanes; step < 32; step *= 2) {
+#pragma unroll
+            for (int one = 0; one < Width; ++one) {
+                values[one] = join(values[one], __shfl_xor_sync(0xffffffffu, values[one], step));
+            }
+        }
+    }
+    if (!kWithinWarps || threadIdx.x % 32 < Lanes) {
+#pragma unroll
+        for (int one = 0; one < Width; ++one) {
+            partial[threadIdx.x / (kThreads / kRows) * kColumns + one * Lanes + across] = values[one];
+        }
     }
     __syncthreads();
     for (int column = threadIdx.x; column < kColumns; column += kThreads) {
         T value = partial[column];
-        for (int other = 1; other < Deep; ++other) {
+        for (int other = 1; other < kRows; ++other) {
             value = join(value, partial[other * kColumns + column]);
         }
         partial[column] = value;
     }
 #if !defined(WITHOUT_CLUSTERS)
-    if constexpr (Split > 1) {
+    if constexpr (Split != 1) {
         const auto cluster = cooperative_groups::this_cluster();
         cluster.sync();
         if (cluster.block_rank() == 0) {
             for (int column = threadIdx.x; column < kColumns; column += kThreads) {
                 T value = partial[column];
 #pragma unroll
-                for (int other = 1; other < Split; ++other) {
+                for (int other = 1; other < blocks_of_cluster<Split>(); ++other) {
                     value = join(value, *cluster.map_shared_rank(partial + column, other));
                 }
                 partial[column] = value;
@@ -191,7 +258,7 @@ __device__ __forceinline__ void wait_for_predecessor() {
         cudaTriggerProgrammaticLaunchCompletion();
     }
     cudaGridDependencySynchronize();
-    if (TRIGGER_WHEN == 1 || (TRIGGER_WHEN == 0 && Split > 1) || (TRIGGER_WHEN == 2 && gridDim.x - blockIdx.x <= 512)) {
+    if (TRIGGER_WHEN == 1 || (TRIGGER_WHEN == 0 && Split != 1) || (TRIGGER_WHEN == 2 && gridDim.x - blockIdx.x <= 512)) {
         cudaTriggerProgrammaticLaunchCompletion();
     }
 #endif
@@ -225,14 +292,14 @@ void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, in
 }
 #endif
 
-// Of rows of at most `longest` packs, of which a thread is to keep about `items`: packs a thread, threads of a block, threads of a row
-// (0: all of the block's, as many as the row at hand needs).
-[[maybe_unused]] constexpr int items_of(int longest, int items) {
-    const int least = (longest + 1023) / 1024;
-    return items > least ? items : least;
+// Of rows of at most `longest` packs, of which a thread is to keep about `items` (0: two) times `unit`: packs a thread, threads of a
+// row (0: more than several rows could share a block with), threads of a block.
+[[maybe_unused]] constexpr int items_of(int longest, int items, int unit) {
+    const int least = (longest + 1023) / 1024, wanted = (items > 0 ? items : 2) * unit;
+    return wanted > least ? wanted : least;
 }
 [[maybe_unused]] constexpr int team_of(int longest, int items) {
-    const int wanted = (longest + items_of(longest, items) - 1) / items_of(longest, items);
+    const int wanted = (longest + items - 1) / items;
     int team = 1;
     while (team < wanted) {
         team *= 2;
@@ -240,9 +307,133 @@ void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, in
     return team > 64 ? 0 : team;
 }
 [[maybe_unused]] constexpr int threads_of(int longest, int items, int threads) {
-    const int wanted = (longest + items_of(longest, items) - 1) / items_of(longest, items);
+    const int wanted = (longest + items - 1) / items;
     return team_of(longest, items) == 0 ? (wanted + 31) / 32 * 32 : threads;
 }
+
+// How a kernel of rows is launched for the size at hand: blocks of a row, packs that a thread keeps (0: none), threads of a block.
+struct RowPlan {
+    int split, items, threads;
+};
+
+// How wide a block may be whose threads keep `items` packs of `bytes` of registers each, beside some forty for the rest and what
+// tells many items apart.
+constexpr int row_width(int items, int bytes) {
+    const int width = 65536 / (items * bytes / 4 + 40 + (items > 8 ? items : 0)) / 32 * 32;
+    return width < 1024 ? width : 1024;
+}
+
+#if !defined(WITHOUT_ROW_PLANS) || !defined(WITHOUT_COLUMN_PLANS)
+// What blocks share on the current device.
+struct Multiprocessors {
+    int count = 1, threads = 1024, registers = 65536, blocks = 16;
+
+    Multiprocessors() {
+        int device = 0;
+        cudaGetDevice(&device);
+        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+        cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device);
+        cudaDeviceGetAttribute(&registers, cudaDevAttrMaxRegistersPerMultiprocessor, device);
+        cudaDeviceGetAttribute(&blocks, cudaDevAttrMaxBlocksPerMultiprocessor, device);
+    }
+
+    // How many blocks of a kernel run at a time.
+    int64_t places(int block_threads, int thread_registers) const {
+        int each = threads / block_threads;
+        each = registers / (block_threads * thread_registers) < each ? registers / (block_threads * thread_registers) : each;
+        each = blocks < each ? blocks : each;
+        return static_cast<int64_t>(count) * (each > 1 ? each : 1);
+    }
+};
+
+#endif
+
+#if !defined(WITHOUT_ROW_PLANS)
+// The registers of a thread, which come in eights.
+template <typename Kernel>
+int registers_of(Kernel kernel) {
+    cudaFuncAttributes found = {};
+    cudaFuncGetAttributes(&found, kernel);
+    return found.numRegs > 8 ? (found.numRegs + 7) / 8 * 8 : 8;
+}
+
+inline int row_threads(int64_t packs, int items) { return static_cast<int>((packs + items * 32 - 1) / (items * 32)) * 32; }
+
+// A few long rows are shared by clusters of blocks, as many as give each multiprocessor two, and narrow ones, for which room is found
+// sooner (a thread keeps 2 or 8 packs); so are rows that no block could keep. Otherwise a block takes a row, and a thread keeps as many packs, 1, 2, 4 or 8 times `Unit`, as bring all rows through in
+// the fewest waves of blocks, and no more than that takes, since places that narrower blocks leave free are filled unevenly by the
+// next launch; but where one wave does, as many as make blocks of up to 512 threads, whose barriers are sooner over. `registers`: of a
+// thread, for each of the four. `wanted_items`, `wanted_split`: what a search has chosen instead, 0 for nothing.
+template <int Unit, int Bytes, bool Clusters>
+RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wanted_items, int wanted_split) {
+    static const Multiprocessors device;
+    RowPlan plan = {1, 0, 512};
+    if (Clusters) {
+        constexpr int kLongest = 8 * Unit * row_width(8 * Unit, Bytes);
+        const int64_t most = wanted_split > 0 ? rows * wanted_split : 2 * device.count;
+        while ((wanted_split > 0 || packs >= 2048) && plan.split < 8 && rows * plan.split * 2 <= most) {
+            plan.split *= 2;
+        }
+        while (packs > plan.split * kLongest && packs <= 8 * kLongest) {
+            plan.split *= 2;
+        }
+    }
+    const int64_t share = (packs + plan.split - 1) / plan.split;
+    int64_t fewest = 0;
+    for (int choice = 0; choice < 4; ++choice) {
+        const int items = Unit << choice, threads = row_threads(share, items);
+        if (threads == 0 || threads > row_width(items, Bytes) || (plan.split > 1 && choice % 2 == 0)) {
+            continue;
+        }
+        if (plan.split > 1 || wanted_items > 0) {
+            if (plan.items == 0 || (wanted_items > 0 ? items <= wanted_items * Unit : plan.threads > 256)) {
+                plan.items = items;
+                plan.threads = threads;
+            }
+            continue;
+        }
+        const int64_t waves = (rows + device.places(threads, registers[choice]) - 1) / device.places(threads, registers[choice]);
+        if (plan.items == 0 || waves < fewest || (waves == 1 && plan.threads > 512)) {
+            plan.items = items;
+            plan.threads = threads;
+            fewest = waves;
+        }
+    }
+    return plan;
+}
+#endif
+
+#if !defined(WITHOUT_COLUMN_PLANS)
+// How a kernel of columns is launched for the size at hand: packs of columns and rows of threads of a block, blocks of a tile.
+struct ColumnPlan {
+    int lanes, split;
+};
+
+// The tiles and parts of rows that give multiprocessors as equal and as short shares as can be: of `packs` times `rows`, by blocks
+// of `threads`. A block's reduction takes as long as some steps, four packs make
+// short pieces of memory, clusters begin later. `wanted_lanes`, `wanted_split`: what a
+// search has chosen instead, 0 for nothing.
+inline ColumnPlan plan_columns(int64_t packs, int64_t rows, int threads, bool clusters, int wanted_lanes, int wanted_split) {
+    static const Multiprocessors device;
+    ColumnPlan best = {8, 1};
+    int64_t least = INT64_MAX;
+    for (int lanes = 32; lanes >= 4; lanes /= 2) {
+        for (int split = 1; split <= (clusters ? 8 : 1); split *= 2) {
+            if ((wanted_lanes > 0 && lanes != wanted_lanes) || (clusters && wanted_split > 0 && split != wanted_split)) {
+                continue;
+            }
+            const int64_t blocks = (packs + lanes - 1) / lanes * split, deep = threads / lanes;
+            const int64_t steps = (rows + deep * split - 1) / (deep * split), each = (blocks + device.count - 1) / device.count;
+            const int64_t cost = each * (steps + 6) * (lanes == 4 ? 18 : 16) + (split > 1 ? 16 + 4 * split : 0);
+            if (cost < least) {
+                least = cost;
+                best = {lanes, split};
+            }
+        }
+    }
+    return best;
+}
+#endif
 
 [[maybe_unused]] inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 

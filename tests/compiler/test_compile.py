@@ -10,8 +10,8 @@ import pytest
 from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
-from compiler.schedule import KernelPlan, Rows, Schedule, ScheduleVersion
-from harness.judge.search import _spills
+from compiler.schedule import Schedule
+from harness.judge.search import _spills, find_open_tunables
 from harness.records import DeviceFacts
 from kernels import catalog
 from nodes.compiling import STEP, compile_kernel
@@ -59,13 +59,17 @@ def test_a_program_that_means_something_else_has_no_text(silu):
         )
 
 
-def test_open_numbers_need_the_longest_row():
-    kernel = catalog.load("fused_add_rmsnorm")
-    meaning = Meaning(kernel.spec, (kernel.folder / "reference.py").read_text())
-    plan = KernelPlan(members=("out",), sketch=Rows(split=2, items=1))
-    version = ScheduleVersion(kernels=(plan,) * len(meaning.program("float32", 1).kernels))
-    with pytest.raises(NoProgram, match="the longest row"):
-        meaning.text(Schedule(versions={"float32": (version,)}), {"SPLIT": (1, 2)})
+def test_only_numbers_that_matter_for_the_sizes_at_hand_are_open(silu):
+    def names(kernel: str, **axes: int) -> set[str]:
+        folder = catalog.load(kernel)
+        workloads = tuple(w.model_copy(update={"axes": {**w.axes, **axes}}) for w in folder.spec.workloads)
+        spec = folder.spec.model_copy(update={"workloads": workloads})
+        return {t.name for t in find_open_tunables(source(spec, (folder.folder / "reference.py").read_text()))}
+
+    norm = "fused_add_rmsnorm"
+    assert names(norm, tokens=4096, hidden=8192) == {"ITEMS", "TRIGGER_WHEN"}
+    assert names(norm, tokens=16, hidden=8192) == {"ITEMS", "SPLIT", "TRIGGER_WHEN"}
+    assert names(norm, tokens=4096, hidden=512) == {"ITEMS", "THREADS", "TRIGGER_WHEN"}
 
 
 def test_an_operator_without_a_kernel_is_named(silu):

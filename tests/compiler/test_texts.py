@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from compiler.compile import Meaning, source
 from compiler.defaults import ScheduleDefaults, schedule
 from compiler.frontend import NoProgram
-from compiler.schedule import KernelPlan, Rows, Schedule, ScheduleVersion
 from kernels import catalog
 from tests.nodes.rewrites.emulate.emulation import emulated
 
@@ -83,8 +83,8 @@ def drawn(seed: int, device: str = "cuda") -> tuple[str, str, ScheduleDefaults, 
     )  # fmt: skip
     choice = ScheduleDefaults(
         bytes=draw.choice((4, 8, 16)), items=draw.choice((1, 2, 4, 8)), threads=draw.choice((64, 128, 256)),
-        lanes=draw.choice((4, 8, 16)), split=draw.choice((1, 2, 4, 8)), deep=draw.choice((2, 8, 16)),
-        each=draw.choice((1, 2, 3)),
+        lanes=draw.choice((0, 4, 8, 16, 32)), column_threads=draw.choice((128, 256)), unroll=draw.choice((1, 4, 8)),
+        each=draw.choice((1, 2, 3)), clusters=draw.random() < 0.7,
     )  # fmt: skip
     named = [f"{dtype}:rows={rows},cols={cols}" for rows, cols in dict.fromkeys(sizes)]
     return spec, reference, choice, named
@@ -124,16 +124,6 @@ def test_places_of_extremes_and_the_largest_few_are_right_in_the_emulation(tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _in_clusters(version: ScheduleVersion) -> ScheduleVersion:
-    def split(plan: KernelPlan) -> KernelPlan:
-        if not isinstance(plan.sketch, Rows):
-            return plan
-        sketch = plan.sketch.model_copy(update={"team": 0, "split": 4, "threads": 256})
-        return plan.model_copy(update={"sketch": sketch})
-
-    return version.model_copy(update={"kernels": tuple(map(split, version.kernels))})
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_a_drawn_program_under_a_drawn_schedule_is_right(seed, tmp_path):
     spec, reference, choice, workloads = drawn(seed)
@@ -143,13 +133,32 @@ def test_a_drawn_program_under_a_drawn_schedule_is_right(seed, tmp_path):
     meaning = Meaning(kernel.spec, reference)
     sized = {dtype: list(kernel.spec.workloads) for dtype in kernel.spec.dtypes}
     made = schedule(meaning.program, kernel.spec.dtypes, sized, choice, lean=seed % 2 == 0)
-    if seed % 3 == 1:  # rows in clusters, which the defaults keep for long ones
-        made = Schedule(versions={dtype: tuple(map(_in_clusters, found)) for dtype, found in made.versions.items()})
     text = meaning.text(made)
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(text)
     done = emulated(tmp_path, candidate, "0", "1", *workloads)
     assert done.returncode == 0, f"{reference}\n{choice}\n{done.stdout}{done.stderr}"
+
+
+SEARCHED = (
+    (1, {"ITEMS": 2, "SPLIT": 4}), (5, {"ITEMS": 8, "SPLIT": 2}), (3, {"LANES": 4, "SPLIT": 8, "UNROLL": 4}),
+    (9, {"LANES": 32, "SPLIT": 1, "THREADS": 128}),
+)  # fmt: skip
+"""(seed of a program, numbers that a search may choose for it)."""
+
+
+@pytest.mark.parametrize(("seed", "numbers"), SEARCHED)
+def test_numbers_that_a_search_chooses_are_right(seed, numbers, tmp_path):
+    spec, reference, _, workloads = drawn(seed)
+    (tmp_path / "spec.py").write_text(spec)
+    (tmp_path / "reference.py").write_text(reference)
+    text = source(catalog.load(str(tmp_path)).spec, reference)
+    for name, value in numbers.items():
+        text, found = re.subn(rf"#define {name} \d+", f"#define {name} {value}", text)
+        assert found == 1, name
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1", *workloads)
+    assert done.returncode == 0, f"{reference}\n{done.stdout}{done.stderr}"
 
 
 def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):

@@ -423,6 +423,7 @@ struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 using nv_bfloat162 = __nv_bfloat162;
 inline float2 __bfloat1622float2(__nv_bfloat162 v) { return {v.x, v.y}; }
 inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {v.x, v.y}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {x, y}; }
 inline __half2 __float2half2_rn(float v) { return {v, v}; }
 inline __nv_bfloat162 __float2bfloat162_rn(float v) { return {v, v}; }
 template <typename P, typename F> P of_both(P a, P b, F f) { return {f(float(a.x), float(b.x)), f(float(a.y), float(b.y))}; }
