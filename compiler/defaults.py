@@ -211,7 +211,7 @@ def open_numbers(
         most = SHARED_BYTES // max(_column_bytes(kernel, WIDEST) for kernel in tall)
         numbers["THREADS"] = tuple(threads for threads in (512, 256, 1024, 128) if threads <= most)
     if any(_is_few_and_long(kernel, program, workload) for kernel in _row_kernels(program) for workload in workloads):
-        numbers["SPLIT"] = (0, 1, 2, 4, 8)
+        numbers["SPLIT"] = (0, 1, 4)
     return numbers if clusters else {**numbers, "SPLIT": (1,), "TRIGGER_WHEN": (1,)}
 
 

@@ -171,13 +171,12 @@ class HostFile:
             f"const unsigned blocks = static_cast<unsigned>(({packs} + plan.lanes - 1) / plan.lanes) * plan.split;",
         ]
         counts = (sketch.lanes,) if sketch.lanes else (4, 8, 16, 32)
-        arms = [(lanes, split) for lanes in counts for split in ((1, 0) if clusters else (1,))]
-        for number, (lanes, split) in enumerate(arms):
-            call = f"{function.name}<{lanes}, {threads} / {lanes}, {split}, {unroll}>"
-            launched = self._launched(
-                call, "blocks", threads, function.arguments, plan.pdl, "1" if split else "plan.split"
-            )
-            condition = f"plan.lanes == {lanes} && plan.split {'==' if split else '>'} 1"
+        arms = [(across, parts) for across in counts for parts in ((1, 0) if clusters else (1,))]
+        for number, (across, parts) in enumerate(arms):
+            call = f"{function.name}<{across}, {threads} / {across}, {parts}, {unroll}>"
+            in_parts = "1" if parts else "plan.split"
+            launched = self._launched(call, "blocks", threads, function.arguments, plan.pdl, in_parts)
+            condition = f"plan.lanes == {across} && plan.split {'==' if parts else '>'} 1"
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head if len(arms) > 1 else "{", f"    {launched}"]
         return [*lines, "}"]

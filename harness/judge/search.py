@@ -141,7 +141,8 @@ def _groups(session: EvaluationSession, cases: Sequence[Case]) -> list[list[int]
 
 
 class _Proposals:
-    """Which variants to try next: all of a small space, the nearest to the start first; what TPE asks for in a large one.
+    """Which variants to try next: all of a small space, the nearest to the start first; of a large one those that differ from the
+    start in one number, then what TPE asks for.
 
     One study for each group of cases: they ask in turn, and every measurement is told to all of them.
     """
@@ -152,12 +153,18 @@ class _Proposals:
         self.seen: set[Key] = {self.start}
         self.studies: list[Any] = []
         self.turn = 0
-        if math.prod(len(t.choices) for t in open_) <= MOST_VARIANTS:
-            names = sorted(open_, key=lambda t: t.name)
+        names = sorted(open_, key=lambda t: t.name)
+        rank = {t.name: {c: abs(i - _place(t)) for i, c in enumerate(t.choices)} for t in names}
+        small = math.prod(len(t.choices) for t in open_) <= MOST_VARIANTS
+        if small:
             values = itertools.product(*(t.choices for t in names))
             every = [tuple(zip([t.name for t in names], one, strict=True)) for one in values]
-            rank = {t.name: {c: abs(i - _place(t)) for i, c in enumerate(t.choices)} for t in names}
-            self.left = sorted(every, key=lambda key: sum(rank[name][value] for name, value in key))
+        elif all(t.value in t.choices for t in names):
+            every = [_with(self.start, t.name, choice) for t in names for choice in t.choices]
+        else:
+            every = []
+        self.left = sorted(every, key=lambda key: sum(rank[name][value] for name, value in key))
+        if small:
             return
         import optuna
 
@@ -171,12 +178,11 @@ class _Proposals:
 
     def ask(self, count: int) -> list[Key]:
         found: list[Key] = []
-        if not self.studies:
-            while self.left and len(found) < count:
-                key = self.left.pop(0)
-                if key not in self.seen:
-                    found.append(key)
-        else:
+        while self.left and len(found) < count:
+            key = self.left.pop(0)
+            if key not in self.seen:
+                found.append(key)
+        if self.studies:
             for _ in range(8 * count):  # it may propose what it proposed before
                 if len(found) == count:
                     break
@@ -202,7 +208,7 @@ class _Proposals:
             best = min(finished, key=lambda trial: trial.value).params if finished else {}
             for name in best:
                 for value in self.space[name].choices:
-                    key = tuple(sorted({**best, name: value}.items()))
+                    key = _with(tuple(best.items()), name, value)
                     if key not in self.seen:
                         self.seen.add(key)
                         yield key
@@ -229,6 +235,10 @@ def _failed() -> Any:
     import optuna
 
     return optuna.trial.TrialState.FAIL
+
+
+def _with(key: Key, name: str, value: int) -> Key:
+    return tuple(sorted({**dict(key), name: value}.items()))
 
 
 def _place(tunable: Tunable) -> int:
