@@ -64,7 +64,10 @@ class _Evaluation:
         self.loops: dict[sympy.Symbol, torch.Tensor] = {}
 
     def run(self) -> dict[str, torch.Tensor]:
-        for buffer in self.program.outputs.values():
+        for name, buffer in self.program.outputs.items():
+            if name in self.program.scattered:
+                self.memory[buffer] = self.memory[self.program.inputs[name]].clone()
+                continue
             wide = torch.float64 if buffer.dtype.is_floating_point else torch.int64
             self.memory[buffer] = torch.full((self._count(buffer.elements),), -77, dtype=wide)
         for kernel in self.program.kernels:
@@ -114,7 +117,8 @@ class _Evaluation:
                 self.results[id(member)] = value
             for buffer, place in zip(member.definition.outs, member.places, strict=True):
                 if buffer in self.memory:
-                    at, here = torch.broadcast_tensors(torch.as_tensor(self.index(place)), torch.as_tensor(value))
+                    by = 0 if member.by is None else self.value(member.by[0]) * self.index(member.by[1])
+                    at, here = torch.broadcast_tensors(torch.as_tensor(self.index(place) + by), torch.as_tensor(value))
                     written.append((buffer, at, here))
         for buffer, at, here in written:
             memory = self.memory[buffer]
@@ -209,6 +213,8 @@ def _drawn(program: KernelProgram, tensor: Tensor, axes: dict[str, int], seed: i
     generator = torch.Generator().manual_seed(seed)
     shape, dtype = program.spec.shape(tensor, axes), program.inputs[tensor.name].dtype
     kind, _, rest = tensor.values[0].partition(":")
+    if kind == "distinct":
+        return torch.randperm(axes[rest], generator=generator)[: math.prod(shape)].reshape(shape).to(dtype)
     if kind in ("index", "padded", "offsets", "starts"):
         return torch.randint(0, axes[rest], shape, generator=generator).to(dtype)
     if not dtype.is_floating_point:

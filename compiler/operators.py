@@ -1,12 +1,18 @@
-"""Operators that only the compiler lowers: bits and quotients of integers. Registered by being imported."""
+"""Operators that only the compiler lowers: bits and quotients of integers, scatters. Registered by being imported."""
 
 from __future__ import annotations
 
+import functools
+
+import sympy
 import torch
 
-from compiler.draft.expressions import COMPUTED, Expr, cast, make
+from compiler.draft.expressions import COMPUTED, Expr, binary, cast, index_value, make
+from compiler.draft.index import Index
 from compiler.draft.lower_pointwise import _stored
+from compiler.draft.lower_views import wrapped
 from compiler.draft.lowering import LOWERINGS, Lowering
+from compiler.draft.tensors import NoDraft, Scatter, Value
 
 INTEGERS = {
     "bit_and": ("bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor", "__and__.Scalar"),
@@ -43,3 +49,47 @@ def _register(op: str, name: str) -> None:
 for _op, _names in INTEGERS.items():
     for _name in _names:
         _register(_op, f"aten.{_name}")
+
+
+def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
+    """Of neighbouring axes that integer tensors name; which of two elements for one place wins is nobody's promise, as in torch."""
+    named = [axis for axis, place in enumerate(places) if place is not None]
+    apart = named != list(range(named[0], named[-1] + 1)) or any(not _counts(places[axis]) for axis in named)
+    if low.program.settles or accumulate or apart or a.scatter is not None:
+        return None
+    first, last = named[0], named[-1]
+    chosen = [places[axis] for axis in named]
+    ranks = {len(place.shape) for place in chosen}
+    if len(ranks) != 1:
+        return None
+    (rank,) = ranks
+    counts = next(place.shape for place in chosen if all(size != 1 for size in place.shape) or place is chosen[-1])
+    shape = (*a.shape[:first], *counts, *a.shape[last + 1 :])
+    read = low.as_value(source, COMPUTED[a.dtype])
+
+    def place_of(position) -> Index:
+        rest = [*position[:first], *[sympy.Integer(0)] * len(named), *position[first + rank :]]
+        return sympy.expand(a.offset + sympy.Add(*(p * s for p, s in zip(rest, a.strides, strict=True))))
+
+    def by(position) -> tuple[Expr, Index]:
+        at, stride = position[first : first + rank], a.strides[last]
+        parts = []
+        for axis, place in zip(named, chosen, strict=True):
+            here = [sympy.Integer(0) if size == 1 else p for p, size in zip(at, place.shape, strict=True)]
+            one, times = wrapped(low, place.at(here), a.shape[axis]), sympy.cancel(a.strides[axis] / stride)
+            parts.append(one if times == 1 else binary("mul", one, index_value(times, "int64_t")))
+        return functools.reduce(lambda one, other: binary("add", one, other), parts), stride
+
+    def unread(position) -> Expr:
+        raise NoDraft("what was written at computed places is read again")
+
+    value = low.formula(unread, a.shape, a.dtype)
+    value.scatter = Scatter(a, shape, lambda position: read(position, shape), place_of, by)
+    return value
+
+
+def _counts(place: Value) -> bool:
+    return not place.dtype.is_floating_point and place.dtype != torch.bool
+
+
+LOWERINGS["aten.index_put.default"] = _index_put

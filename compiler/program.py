@@ -21,7 +21,7 @@ from compiler.draft.index import Index, joined, product, size_symbol, unflatten
 from compiler.draft.lowering import SIZES, lower
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT, ROW, Kernel, Partition
-from compiler.draft.tensors import Buffer, Definition, NoDraft, Value
+from compiler.draft.tensors import Buffer, Definition, NoDraft, Scatter, Value
 from compiler.draft.tensors import Program as Lowered
 from compiler.frontend import NoProgram, Traced, extent
 from kernels.spec import Spec, Tensor
@@ -66,6 +66,8 @@ class KernelProgram:
     kernels: list[PackedKernel]
     lane: Index
     """The variable of an element in its pack."""
+    scattered: frozenset[str] = frozenset()
+    """Outputs of which only elements at computed places are written; the others stay as they are."""
 
     def pointer(self, buffer: Buffer) -> str:
         """The spec's name of a buffer that the call brings."""
@@ -190,7 +192,7 @@ def _lowered(
         buffer = Buffer(tensor.name, _shape(tensor, sizes), _dtype(tensor, dtype), text=tensor.name)
         lowered.buffers.append(buffer)
         inputs[tensor.name] = buffer
-        if all(value.split(":")[0] in ("index", "offsets", "starts", "below") for value in tensor.values):
+        if all(value.split(":")[0] in ("index", "offsets", "starts", "below", "distinct") for value in tensor.values):
             lowered.non_negative.add(buffer)
         values[traced.inputs[tensor.name]] = lowered.whole(buffer, origin=tensor.name)
     for argument in spec.arguments:
@@ -207,13 +209,20 @@ def _lowered(
     outputs: dict[str, Buffer] = {}
     for tensor in spec.outputs:
         value = values[traced.outputs[tensor.name]]
+        if value.scatter is not None:
+            outputs[tensor.name] = _scattered(lowered, tensor, value.scatter, inputs, outputs)
+            continue
         if not in_pieces:
             value.pieces = ()
         outputs[tensor.name] = _output(
             lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
         )
     fusion = Fusion(lowered, set(outputs.values()), vector)
-    program = KernelProgram(spec, dtype, vector, packs, sizes, lowered, inputs, outputs, _kernels(fusion), fusion.lane)
+    scattered = frozenset(t.name for t in spec.outputs if values[traced.outputs[t.name]].scatter is not None)
+    kernels = _kernels(fusion)
+    program = KernelProgram(
+        spec, dtype, vector, packs, sizes, lowered, inputs, outputs, kernels, fusion.lane, scattered
+    )
     _check(program)
     return program
 
@@ -246,6 +255,24 @@ def _output(lowered: Lowered, tensor: Tensor, value: Value, shape, dtype: torch.
             _write(lowered, piece.value, buffer, tensor.name, type, piece.place)
     else:
         _write(lowered, lowered.reshape(value, shape), buffer, tensor.name, type)
+    return buffer
+
+
+def _scattered(
+    lowered: Lowered, tensor: Tensor, scatter: Scatter, inputs: dict[str, Buffer], taken: dict[str, Buffer]
+) -> Buffer:
+    """A tensor that is changed in place at places which others name. Raises NoProgram where it is another one."""
+    given = inputs.get(tensor.name)
+    if given is None or not scatter.base.is_whole or scatter.base.buffer is not given:
+        raise NoProgram(f"{tensor.name} is written at computed places, but it is not the tensor that was given")
+    buffer = Buffer(lowered.name(f"{tensor.name}_out"), given.shape, given.dtype, text=tensor.name)
+    lowered.buffers.append(buffer)
+    type = COMPUTED[given.dtype]
+    definition = Definition(
+        lowered.next_order(), "map", scatter.shape, frozenset(), lambda position: cast(scatter.element(position), type), [buffer],
+        tensor.name, type, place=scatter.place, by=scatter.by,
+    )  # fmt: skip
+    lowered.definitions.append(definition)
     return buffer
 
 

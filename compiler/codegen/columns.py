@@ -29,13 +29,15 @@ def columns_function(
     stores = stores_of(text)
     folds = folds_of(text, stores)
     (loop, length), packs = kernel.inner[0], sympy.expand(kernel.rows / text.width)
-    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [packs, length])
     wide, pack, end, width = text.wide, kernel.pack, index_text(packs), text.width
     top = Scope(1)
-    top.line("const int across = threadIdx.x % Lanes, down = threadIdx.x / Lanes, split = blocks_of_cluster<Split>();")
-    top.line("const int part = blockIdx.x % split;")
-    top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / split) * Lanes + across;")
+    top.line(
+        "const int tile_lane = threadIdx.x % Lanes, tile_row = threadIdx.x / Lanes, tile_blocks = blocks_of_cluster<Split>();"
+    )
+    top.line("const int tile_part = blockIdx.x % tile_blocks;")
+    top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / tile_blocks) * Lanes + tile_lane;")
     wait(top, pdl, "Split")
     hoist(text, [text.value(m) for m in folds], 0, top, {})
     top.lines += indent(accumulators(text, folds, True), 1)
@@ -44,14 +46,16 @@ def columns_function(
     loaded = {window: f"{text.fresh(f'{window.buffer.name}_ahead')}[item]" for window in windows}
     made = run_pass(text, body, folds, [], array=True, loaded=loaded, hold=True)
     batch, every = text.fresh("batch"), "for (int item = 0; item < Unroll; ++item) {"
-    each = [f"const {wide} {loop} = {batch} + item * split * Deep;", f"if ({loop} < {index_text(length)}) {{"]
+    each = [f"const {wide} {loop} = {batch} + item * tile_blocks * Deep;", f"if ({loop} < {index_text(length)}) {{"]
     loads = [
         f"{name} = load_pack<{window.width}>({text.address(window, here, None)});" for window, name in loaded.items()
     ]
     top.line(f"if ({pack} < {end}) {{")
     top.lines += body.lines
-    first = f"static_cast<{wide}>(part) * Deep + down"
-    top.line(f"    for ({wide} {batch} = {first}; {batch} < {index_text(length)}; {batch} += Unroll * split * Deep) {{")
+    first = f"static_cast<{wide}>(tile_part) * Deep + tile_row"
+    top.line(
+        f"    for ({wide} {batch} = {first}; {batch} < {index_text(length)}; {batch} += Unroll * tile_blocks * Deep) {{"
+    )
     # All of a batch's loads are in flight before the first is used; an unrolled loop alone does not bring that about.
     top.lines += indent(
         [f"{text.type_of(window)} {name.replace('[item]', '[Unroll];')}" for window, name in loaded.items()], 3
@@ -64,7 +68,7 @@ def columns_function(
         held, type = text.fold_names[member], text.fold_type(member)
         join = FOLD_OF[member.definition.kind]
         top.line(f"column_reduce<Lanes, Deep, Split, {width}>({held}, []({type} a, {type} b) {{ return {join}; }});")
-    top.line(f"if (part == 0 && down == 0 && {pack} < {end}) {{")
+    top.line(f"if (tile_part == 0 && tile_row == 0 && {pack} < {end}) {{")
     last = Scope(2, top)
     made = run_pass(text, last, [], stores)
     top.lines += last.lines + made.lines(2)

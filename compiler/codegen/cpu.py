@@ -142,7 +142,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     full = [store for store in stores if not store.per_row]
     final = max((store.stage for store in full), default=-1)
     last_fold = max((member.stage for member in folds), default=-1)
-    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [kernel.rows, text.packs])
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     end = index_text(text.packs)
@@ -181,7 +181,7 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
     text = CpuText(program, kernel)
     stores = stores_of(text)
     folds = folds_of(text, stores)
-    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [text.packs, *(end for _, end in kernel.inner)])
     top = Scope(1)
     hoist(text, roots, 0, top, {})
@@ -209,7 +209,7 @@ def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, ti
     stores = stores_of(text)
     folds = folds_of(text, stores)
     (loop, length), end = kernel.inner[0], index_text(text.packs)
-    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [text.packs, length])
     top = Scope(2)
     hoist(text, [text.value(m) for m in folds], 0, top, {})

@@ -167,16 +167,16 @@ class HostFile:
         threads, lanes, split, unroll = map(str, named)
         lanes = str(sketch.lanes) if sketch.lanes else lanes
         lines = [
-            f"const ColumnPlan plan = plan_columns({packs}, {rows}, {threads}, {str(clusters).lower()}, {lanes}, {split if clusters else 1});",
-            f"const unsigned blocks = static_cast<unsigned>(({packs} + plan.lanes - 1) / plan.lanes) * plan.split;",
+            f"const ColumnPlan tile_plan = plan_columns({packs}, {rows}, {threads}, {str(clusters).lower()}, {lanes}, {split if clusters else 1});",
+            f"const unsigned grid_blocks = static_cast<unsigned>(({packs} + tile_plan.lanes - 1) / tile_plan.lanes) * tile_plan.split;",
         ]
         counts = (sketch.lanes,) if sketch.lanes else (4, 8, 16, 32)
         arms = [(across, parts) for across in counts for parts in ((1, 0) if clusters else (1,))]
         for number, (across, parts) in enumerate(arms):
             call = f"{function.name}<{across}, {threads} / {across}, {parts}, {unroll}>"
-            in_parts = "1" if parts else "plan.split"
-            launched = self._launched(call, "blocks", threads, function.arguments, plan.pdl, in_parts)
-            condition = f"plan.lanes == {across} && plan.split {'==' if parts else '>'} 1"
+            in_parts = "1" if parts else "tile_plan.split"
+            launched = self._launched(call, "grid_blocks", threads, function.arguments, plan.pdl, in_parts)
+            condition = f"tile_plan.lanes == {across} && tile_plan.split {'==' if parts else '>'} 1"
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head if len(arms) > 1 else "{", f"    {launched}"]
         return [*lines, "}"]
@@ -194,9 +194,9 @@ class HostFile:
         wanted = ("ITEMS", "SPLIT" if sketch.clusters else "0")
         given = ", ".join(wanted if self.open else ("0", "0"))
         lines = [
-            f"static const int registers[] = {{{asked}}};",
-            f"const RowPlan plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}>({rows}, {packs}, registers, {given});",
-            f"const unsigned blocks = static_cast<unsigned>({rows}) * plan.split;",
+            f"static const int row_registers[] = {{{asked}}};",
+            f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}>({rows}, {packs}, row_registers, {given});",
+            f"const unsigned grid_blocks = static_cast<unsigned>({rows}) * row_plan.split;",
         ]
         arms = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]
         arms += [(1, 0), *([(0, 0)] if sketch.clusters else [])]
@@ -204,13 +204,13 @@ class HostFile:
             call = kept.format(items, split) if items else f"{loops.name}<{sketch.threads}, 0, {split}>"
             launched = self._launched(
                 call,
-                "blocks",
-                "plan.threads",
+                "grid_blocks",
+                "row_plan.threads",
                 function.arguments if items else loops.arguments,
                 pdl,
-                "1" if split else "plan.split",
+                "1" if split else "row_plan.split",
             )
-            condition = f"plan.split {'==' if split else '>'} 1 && plan.items == {items}"
+            condition = f"row_plan.split {'==' if split else '>'} 1 && row_plan.items == {items}"
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head, f"    {launched}"]
         return [*lines, "}"]

@@ -51,7 +51,7 @@ def signature(
     """Parameters and arguments: pointers in the spec's order, sizes, scalars."""
     program = text.program
     indices = [a for e in walk(roots) for a in e.args if isinstance(a, sympy.Expr)]
-    indices += [store.place for store in stores] + counts
+    indices += [store.place for store in stores] + [store.by[1] for store in stores if store.by] + counts
     known = set(program.lowered.hints)
     sizes = sorted({s for index in indices for s in index.free_symbols & known}, key=str)
     read = {e.args[0].text: e.args[0] for e in walk(roots) if e.op in ("load", "load_at")}
@@ -132,29 +132,29 @@ def rows_function(
     final = max((store.stage for store in full), default=-1)
     stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
     packs = sympy.expand(kernel.length / text.width)
-    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [kernel.rows, packs])
     wide, pack, end = text.wide, kernel.pack, index_text(packs)
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     top = Scope(1)
     top.line(
-        "const int split = blocks_of_cluster<Split>(), width = Team > 0 ? Team : blockDim.x, stride = width * split;"
+        "const int row_blocks = blocks_of_cluster<Split>(), team_width = Team > 0 ? Team : blockDim.x, team_step = team_width * row_blocks;"
     )
-    top.line("const int member = blockIdx.x % split * width + threadIdx.x % width;")
+    top.line("const int team_member = blockIdx.x % row_blocks * team_width + threadIdx.x % team_width;")
     top.line(
-        f"const {wide} team = static_cast<{wide}>(blockIdx.x / split) * (Team > 0 ? Threads / (Team > 0 ? Team : 1) : 1) + threadIdx.x / width;"
+        f"const {wide} team_row = static_cast<{wide}>(blockIdx.x / row_blocks) * (Team > 0 ? Threads / (Team > 0 ? Team : 1) : 1) + threadIdx.x / team_width;"
     )
-    top.line(f"const bool live = team < {index_text(kernel.rows)};")
-    top.line(f"const {wide} {row} = live ? team : 0;")
+    top.line(f"const bool is_row = team_row < {index_text(kernel.rows)};")
+    top.line(f"const {wide} {row} = is_row ? team_row : 0;")
     wait(top, pdl, "Split")
     loaded: dict[Window, str] = {}
     if resident:
         loaded = _resident(text, top, roots, pack, end)
     open_loop = (
-        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = member + item * stride;",
-         f"    if (live && {pack} < {end}) {{"]
+        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = team_member + item * team_step;",
+         f"    if (is_row && {pack} < {end}) {{"]
         if resident
-        else ["#pragma unroll 4", f"for ({wide} {pack} = live ? member : {end}; {pack} < {end}; {pack} += stride) {{"]
+        else ["#pragma unroll 4", f"for ({wide} {pack} = is_row ? team_member : {end}; {pack} < {end}; {pack} += team_step) {{"]
     )  # fmt: skip
     close_loop = ["    }", "}"] if resident else ["}"]
     for stage in sorted({*stages, last_fold + 1}):
@@ -170,7 +170,9 @@ def rows_function(
                 held = text.fold_names[member]
                 call = f"team_reduce<Threads, Team, Split>({held}, {_typed(text, member)}, {text.join(member)})"
                 top.line(f"{held} = {call};")
-        row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (live && member == 0) {")
+        row_stores(
+            text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (is_row && team_member == 0) {"
+        )
     if folds:
         top.line("leave_cluster<Split>();")
     head = (
@@ -195,13 +197,14 @@ def row_stores(text: Text, top: Scope, stores: list[StoreStatement], who: str) -
     """What is written once a row, in a block that `who` opens."""
     if not stores:
         return
-    hoist(text, [s.value for s in stores], 0, top, {})
+    roots = [root for store in stores for root in store.roots]
+    hoist(text, roots, 0, top, {})
     top.line(who)
     inner = Scope(top.indent + 1, top)
-    printer = Printer(text, inner, [s.value for s in stores], {})
+    printer = Printer(text, inner, roots, {})
     for store in stores:
         value = text.stored_text(store.buffer, printer.text(store.value, inner))
-        inner.line(f"{text.pointer(store.buffer)}[{text.index(store.place)}] = {value};")
+        inner.line(f"{text.place(store, inner, printer)} = {value};")
     top.lines += inner.lines
     top.line("}")
 
@@ -221,7 +224,7 @@ def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict
     if windows:
         top.lines += [
             "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
-            f"        const {text.wide} {pack} = member + item * stride;", f"        if (live && {pack} < {end}) {{",
+            f"        const {text.wide} {pack} = team_member + item * team_step;", f"        if (is_row && {pack} < {end}) {{",
             *loads.lines, "        }", "    }",
         ]  # fmt: skip
     return found
@@ -230,7 +233,7 @@ def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict
 def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tuple[Buffer, ...]:
     """Buffers that are moved by more than an element at a time."""
     found = [w.buffer for w in text.windows(roots) if w.width > 1]
-    found += [p[0].buffer for s in stores if (p := text.window(s.buffer, s.place)) and p[0].width > 1]
+    found += [p[0].buffer for s in stores if (p := text.window(s.buffer, s.place, s.by)) and p[0].width > 1]
     return tuple(dict.fromkeys(found))
 
 
@@ -260,7 +263,7 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str, n
     stores = stores_of(text)
     folds = folds_of(text, stores)
     packs = sympy.expand(kernel.rows / text.width)
-    roots = [*(text.value(m) for m in folds), *(s.value for s in stores)]
+    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [packs, *(end for _, end in kernel.inner)])
     wide, pack, end = text.wide, kernel.pack, index_text(packs)
     top = Scope(1)

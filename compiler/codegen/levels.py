@@ -63,6 +63,12 @@ class StoreStatement:
     value: Expr
     stage: int
     per_row: bool
+    by: tuple[Expr, Index] | None = None
+    """(a computed index, its stride in elements) that the place is counted from."""
+
+    @property
+    def roots(self) -> list[Expr]:
+        return [self.value] if self.by is None else [self.value, self.by[0]]
 
 
 def _unrounded(value: Expr, buffer: Buffer) -> Expr:
@@ -83,14 +89,15 @@ def stores_of(text: Text) -> list[StoreStatement]:
             value = make("fold", member, type=member.definition.type) if reduced else text.value(member)
             value = _unrounded(value, buffer)
             per_row = reduced or member.per_row
-            found.append(StoreStatement(buffer, place, value, member.stage + per_row, per_row))
+            by = None if member.by is None else (text.resolve(member.by[0]), member.by[1])
+            found.append(StoreStatement(buffer, place, value, member.stage + per_row, per_row, by))
     return found
 
 
 def folds_of(text: Text, stores: list[StoreStatement]) -> list[Member]:
     """The reductions that the stores need, in order."""
     needed: dict[int, Member] = {}
-    stack = [store.value for store in stores]
+    stack = [root for store in stores for root in store.roots]
     while stack:
         for expr in walk([stack.pop()]):
             if expr.op == "fold" and id(expr.args[0]) not in needed:
@@ -118,8 +125,10 @@ def run_pass(
     last = len(text.levels) - 1
     lanes: dict[Window, str] = {}
     pack = Scope(0, outer)
-    windows = text.windows(roots)
+    packs = _store_packs(text, stores)
+    windows = text.windows([*roots, *(store.by[0] for store in stores if store.by)])
     needed = [window.by[0] for window in windows if window.by]
+    needed += [store.by[0] for store in stores if store.by and store in packs]
     hoist(text, needed, last - 1, pack, {})
     for window in windows:
         if loaded and window in loaded:
@@ -143,21 +152,20 @@ def run_pass(
     for member, value in zip(folds, values, strict=False):
         name = text.fold_names[member]
         inner.line(text.step(member, f"{name}[{text.lane_name}]" if array else name, value))
-    packs = _store_packs(text, stores)
     for store, value in zip(stores, values[len(folds) :], strict=True):
         if store in packs:
             window, name, at = packs[store]
             inner.line(f"{text.pack_lane(window, name, text.index(at))} = {text.lane_stored(window, value)};")
         else:
-            element = text.stored_text(store.buffer, value)
-            inner.line(f"{text.pointer(store.buffer)}[{text.index(store.place)}] = {element};")
+            inner.line(f"{text.place(store, inner, body)} = {text.stored_text(store.buffer, value)};")
     made.lanes = inner.lines
     if text.width > 1:
         loop = f"for (int {text.lane} = 0; {text.lane} < {text.width}; ++{text.lane}) {{"
         made.lanes = [text.over_lanes, loop, *inner.lines, "}"]
     for window, name in dict.fromkeys((window, name) for window, name, _ in packs.values()):
         made.loads.append(text.pack_declared(window, name))
-        made.stores.append(f"{text.store_of(window)}({text.address(window, pack, None)}, {name});")
+        address = text.address(window, pack, Printer(text, pack, needed, {}))
+        made.stores.append(f"{text.store_of(window)}({address}, {name});")
     return made
 
 
@@ -165,7 +173,8 @@ def _store_packs(text: Text, stores: list[StoreStatement]) -> dict[StoreStatemen
     """(window, its name, the lane's element) of each store whose window all lanes of all stores fill together."""
     found: dict[Window, list[tuple[StoreStatement, Index]]] = {}
     for store in stores:
-        place = text.window(store.buffer, store.place)
+        lanes_differ = store.by is not None and text.width > 1 and text.level(store.by[0]) == len(text.levels) - 1
+        place = None if lanes_differ else text.window(store.buffer, store.place, store.by)
         if place is not None:
             found.setdefault(place[0], []).append((store, place[1]))
     packs: dict[StoreStatement, tuple[Window, str, Index]] = {}

@@ -195,6 +195,12 @@ class Text:
             base += f" + static_cast<int64_t>({_bare(text)}) * {_factor(self.index(stride))}"
         return f"{self.pointer(window.buffer)}{base}"
 
+    def place(self, store, scope: Scope, printer: Printer) -> str:
+        """The element of memory that a store writes."""
+        if store.by is None:
+            return f"{self.pointer(store.buffer)}[{self.index(store.place)}]"
+        return f"*({self.address(Window(store.buffer, store.place, 1, store.by), scope, printer)})"
+
     def index(self, index: Index) -> str:
         return index_text(index)
 

@@ -47,6 +47,8 @@ class Member:
     """The element of each out that this step of the loops writes."""
     per_row: bool
     """A map over the kept axes only: once a row, after the stage's loop."""
+    by: tuple[Expr, Index] | None = None
+    """See Definition."""
 
 
 @dataclass(eq=False)
@@ -82,7 +84,7 @@ class Kernel:
 
     @property
     def roots(self) -> list[Expr]:
-        return [member.value for member in self.members]
+        return [*(member.value for member in self.members), *(member.by[0] for member in self.members if member.by)]
 
 
 class Partition:
@@ -129,7 +131,8 @@ class Partition:
 
     def _reads(self, definition: Definition) -> set[Buffer]:
         probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
-        return {load.args[0] for load in loads_of([definition.element(probe)])}
+        by = [] if definition.by is None else [definition.by(probe)[0]]
+        return {load.args[0] for load in loads_of([definition.element(probe), *by])}
 
     def _sizes(self, definition: Definition) -> set[sympy.Symbol]:
         """Those of its sizes that depend on values."""
@@ -290,8 +293,9 @@ class Partition:
             place = flatten([axes[k] for k in definition.kept], [definition.ranges[k] for k in definition.kept])
         else:
             place = flatten(axes, definition.ranges) if definition.place is None else definition.place(axes)
+        by = None if definition.by is None else definition.by(axes)
         stage, made = 0, kernel.made
-        for load in loads_of([value]):
+        for load in loads_of([value] if by is None else [value, by[0]]):
             maker = made.get(load.args[0])
             if maker is None:
                 if self._position.get(load.args[0], -1) >= position:
@@ -301,7 +305,7 @@ class Partition:
                 return None
             after_loop = maker.per_row or (bool(maker.definition.reduced) and maker.definition is not kernel.scan)
             stage = max(stage, maker.stage + (after_loop and not per_row))
-        return Member(definition, value, stage, [joined(place)] * len(definition.outs), per_row)
+        return Member(definition, value, stage, [joined(place)] * len(definition.outs), per_row, by)
 
     def _place_of(self, kernel: Kernel, member: Member) -> Index:
         return member.places[0]

@@ -164,6 +164,8 @@ class Definition:
     planes: Planes | None = None
     place: Callable[[Position], Index] | None = None
     """The element of the out that a map's result goes to, where that is not the row-major one."""
+    by: Callable[[Position], tuple[Expr, Index]] | None = None
+    """(a computed index, its stride in elements) that a map's place is counted from: a scatter."""
 
     @property
     def kept(self) -> list[int]:
@@ -217,6 +219,17 @@ class Piece:
     place: Callable[[Position], Index]
 
 
+@dataclass(frozen=True)
+class Scatter:
+    """Elements of `base` that were overwritten: over `shape`, `element(position)` goes to `place(position)` behind `by(position)`."""
+
+    base: Value
+    shape: tuple[Index, ...]
+    element: Callable[[Position], Expr]
+    place: Callable[[Position], Index]
+    by: Callable[[Position], tuple[Expr, Index]]
+
+
 @dataclass(eq=False)
 class Value:
     shape: tuple[Index, ...]
@@ -229,6 +242,8 @@ class Value:
     offset: Index = sympy.S.Zero
     pieces: tuple[Piece, ...] = ()
     """What it is put together of, where it is a concatenation."""
+    scatter: Scatter | None = None
+    """What of it was written at computed places, the rest being another value: the compiler's."""
     _computed: dict[tuple, Expr] = field(default_factory=dict)
 
     def at(self, position: Position) -> Expr:

@@ -161,6 +161,57 @@ def test_numbers_that_a_search_chooses_are_right(seed, numbers, tmp_path):
     assert done.returncode == 0, f"{reference}\n{done.stdout}{done.stderr}"
 
 
+SCATTER_SPEC = """\
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="scattered",
+    summary="scattered",
+    axes=("tokens", "blocks", "width"),
+    dtypes=("float16",),
+    arguments=(
+        Tensor(name="key", role="input", shape=("tokens", "width")),
+        Tensor(name="block", role="input", shape=("tokens",), dtype="int64", values=("distinct:blocks",)),
+        Tensor(name="row", role="input", shape=("tokens",), dtype="int32", values=("index:2",)),
+        Tensor(name="cache", role="inout", shape=("blocks", "2", "width")),
+        Tensor(name="largest", role="output", shape=("tokens",)),
+        Size(name="tokens"),
+        Size(name="blocks"),
+        Size(name="width"),
+    ),
+    workloads=(
+        Workload(axes={"tokens": 3, "blocks": 9, "width": 64}, dtype="float16", devices=("cuda",)),
+        Workload(axes={"tokens": 5, "blocks": 5, "width": 21}, dtype="float16", devices=("cuda",)),
+    ),
+)
+"""
+SCATTER = """\
+def reference(key, block, row, cache):
+    largest = key.abs().amax(-1)
+    cache = cache.clone()
+    cache[block, row] = key / (1 + largest[:, None])
+    return {"cache": cache, "largest": largest}
+"""
+
+
+def test_rows_that_go_to_computed_places_leave_the_others_as_they_are(tmp_path):
+    (tmp_path / "spec.py").write_text(SCATTER_SPEC.replace('"index:2"', '"integers:0:2"'))
+    (tmp_path / "reference.py").write_text(SCATTER)
+    spec = catalog.load(str(tmp_path)).spec
+    text = source(spec, SCATTER)
+    assert "store_rounded(cache + " in text, "elements of a row go in packs"
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for wrong in (
+        "cache[block, row] += key; key",
+        "cache[row] = key[:2]; cache",
+        "cache[block, row] = key; cache[block, row]",
+    ):
+        with pytest.raises(NoProgram):
+            source(spec, SCATTER.replace("return {", f"{wrong}; return {{"))
+
+
 def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):
     spec = SPEC.format(
         dtype="float32", role="inout", outputs="",
