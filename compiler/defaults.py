@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.codegen import columns
+from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
@@ -24,10 +25,11 @@ class ScheduleDefaults(Frozen):
 
     bytes: int = PACK_BYTES
     """Of a pack, of the dtype of the kernel."""
-    items: int = 2
-    """Packs of a row for a thread to keep."""
+    items: int = 0
+    """Packs of a row for a thread to keep; 0: as the length says."""
     threads: int = 128
-    """Of a block of short rows, or of elements."""
+    """Of a block of short rows."""
+    element_threads: int = 256
     lanes: int = 0
     """Packs of columns of a block; 0: as the size says."""
     column_threads: int = 512
@@ -149,7 +151,7 @@ def _plan(
     if kernel.layout != ROW:
         if _is_columns(kernel):
             return KernelPlan(members=members, pdl=pdl, sketch=_columns(kernel, width, choice))
-        sketch = Elements(vector=width, items=choice.each, threads=choice.threads)
+        sketch = Elements(vector=width, items=choice.each, threads=choice.element_threads)
         return KernelPlan(members=members, pdl=pdl, sketch=sketch)
     if longest is None and kernel.length.is_Integer:
         longest = _next_power(int(kernel.length) // kernel.width)
@@ -166,7 +168,7 @@ def _plan(
 def _team(width: int, longest: int, choice: ScheduleDefaults, few: bool) -> Rows:
     """Several rows to a block, as `items_of`, `team_of` and `threads_of` in cuda/prelude.cuh say; no team where rows are longer."""
     unit = 1 if width > 1 else SCALAR_ITEMS
-    items = (1 if few else choice.items) * unit
+    items = (1 if few else choice.items or (4 if 64 * unit < longest <= 128 * unit else 2)) * unit
     wanted = -(-longest // items)
     team = _next_power(wanted) if wanted <= LONGEST_TEAM else 0
     return Rows(vector=width, threads=choice.threads, team=team, items=items, unit=unit, longest=longest, few=few)
@@ -180,7 +182,13 @@ def _columns(kernel: PackedKernel, width: int, choice: ScheduleDefaults) -> Colu
     threads = max(t for t in (128, 256, choice.column_threads) if t * _column_bytes(kernel, width) <= SHARED_BYTES)
     split = 0 if choice.clusters else 1
     lanes = choice.lanes if width > 1 else WARP
-    return Columns(vector=width, lanes=lanes, threads=threads, split=split, unroll=choice.unroll)
+    return Columns(vector=width, lanes=lanes, threads=threads, split=split, unroll=_unroll(kernel, choice.unroll))
+
+
+def _unroll(kernel: PackedKernel, wanted: int) -> int:
+    """Rows whose loads are in flight at once: half as many where a row has several."""
+    places = {(load.args[0], load.args[1]) for load in loads_of(kernel.roots)}
+    return wanted if len(places) == 1 else max(1, wanted // 2)
 
 
 def _column_bytes(kernel: PackedKernel, width: int) -> int:
@@ -203,11 +211,15 @@ def open_numbers(
 ) -> dict[str, tuple[int, ...]]:
     """Name -> choices, the default first, of what the tune gate may search for these sizes. `program`: without packs."""
     numbers: dict[str, tuple[int, ...]] = {
-        "ITEMS": (0, 1, 2, 4, 8), "THREADS": (128, 256, 512), "EACH": (1, 2, 4), "LANES": (0,), "SPLIT": (0,), "UNROLL": (8, 4, 16),
+        "ITEMS": (0, 1, 2, 4, 8), "THREADS": (256, 128, 512), "EACH": (1, 2, 4), "LANES": (0,), "SPLIT": (0,), "UNROLL": (8, 4, 16),
         "TRIGGER_WHEN": (1, 0, 2),
     }  # fmt: skip
+    if _row_kernels(program):
+        numbers["THREADS"] = (128, 256, 512)
     tall = [kernel for kernel in program.kernels if _is_columns(kernel)]
     if tall:
+        unroll = min(_unroll(kernel, 8) for kernel in tall)
+        numbers["UNROLL"] = (unroll, *(rows for rows in (4, 8, 16) if rows != unroll))
         most = SHARED_BYTES // max(_column_bytes(kernel, WIDEST) for kernel in tall)
         numbers["THREADS"] = tuple(threads for threads in (512, 256, 1024, 128) if threads <= most)
     if any(_is_few_and_long(kernel, program, workload) for kernel in _row_kernels(program) for workload in workloads):

@@ -7,6 +7,7 @@ import sympy
 from compiler.codegen.kernels import KernelFunction, _packed, accumulators, indent, open_text, signature, wait
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import FOLD_OF
+from compiler.draft.expressions import loads_of
 from compiler.draft.index import index_is_divided
 from compiler.draft.partition import FLAT
 from compiler.draft.printing import Scope, index_text
@@ -42,9 +43,13 @@ def columns_function(
     hoist(text, [text.value(m) for m in folds], 0, top, {})
     top.lines += indent(accumulators(text, folds, True), 1)
     body, here = Scope(2, top), Scope(0, top)
-    windows = [w for w in text.windows([text.value(m) for m in folds]) if w.by is None and loop in w.base.free_symbols]
+    values = [text.value(m) for m in folds]
+    windows = [w for w in text.windows(values) if w.by is None and loop in w.base.free_symbols]
+    step = sum(window.width * window.buffer.dtype.itemsize for window in windows)
+    # What is loaded beside packs, a row's mean, would be waited for row by row: nvcc brings it all forward in a plain loop alone.
+    ahead = all(load.args[0] in [w.buffer for w in windows] for load in loads_of(values))
     loaded = {window: f"{text.fresh(f'{window.buffer.name}_ahead')}[item]" for window in windows}
-    made = run_pass(text, body, folds, [], array=True, loaded=loaded, hold=True)
+    made = run_pass(text, body, folds, [], array=True, loaded=loaded if ahead else None, hold=ahead)
     batch, every = text.fresh("batch"), "for (int item = 0; item < Unroll; ++item) {"
     each = [f"const {wide} {loop} = {batch} + item * tile_blocks * Deep;", f"if ({loop} < {index_text(length)}) {{"]
     loads = [
@@ -53,15 +58,18 @@ def columns_function(
     top.line(f"if ({pack} < {end}) {{")
     top.lines += body.lines
     first = f"static_cast<{wide}>(tile_part) * Deep + tile_row"
-    top.line(
-        f"    for ({wide} {batch} = {first}; {batch} < {index_text(length)}; {batch} += Unroll * tile_blocks * Deep) {{"
-    )
-    # All of a batch's loads are in flight before the first is used; an unrolled loop alone does not bring that about.
-    top.lines += indent(
-        [f"{text.type_of(window)} {name.replace('[item]', '[Unroll];')}" for window, name in loaded.items()], 3
-    )
-    for inner in ([*each, *indent(loads, 1)], [*each, *made.lines(1)]):
-        top.lines += indent(["#pragma unroll", every, *indent([*inner, "}"], 1), "}"], 3)
+    at, by = (batch, "Unroll * tile_blocks * Deep") if ahead else (loop, "tile_blocks * Deep")
+    top.lines += [] if ahead else ["        #pragma unroll Unroll"]
+    top.line(f"    for ({wide} {at} = {first}; {at} < {index_text(length)}; {at} += {by}) {{")
+    if ahead:
+        # All of a batch's loads are in flight before the first is used; an unrolled loop alone does not bring that about.
+        top.lines += indent(
+            [f"{text.type_of(window)} {name.replace('[item]', '[Unroll];')}" for window, name in loaded.items()], 3
+        )
+        for inner in ([*each, *indent(loads, 1)], [*each, *made.lines(1)]):
+            top.lines += indent(["#pragma unroll", every, *indent([*inner, "}"], 1), "}"], 3)
+    else:
+        top.lines += made.lines(3)
     top.line("    }")
     top.line("}")
     for member in folds:
@@ -80,5 +88,5 @@ def columns_function(
         f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *top.lines, "}", "",
     ]  # fmt: skip
     return KernelFunction(
-        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel
+        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, step
     )

@@ -166,8 +166,11 @@ class HostFile:
         )
         threads, lanes, split, unroll = map(str, named)
         lanes = str(sketch.lanes) if sketch.lanes else lanes
+        asked = f"{function.name}<{sketch.lanes or 8}, {threads} / {sketch.lanes or 8}, 1, {unroll}>"
+        given = f"{packs}, {rows}, {threads}, tile_registers, {function.kept}, {str(clusters).lower()}"
         lines = [
-            f"const ColumnPlan tile_plan = plan_columns({packs}, {rows}, {threads}, {str(clusters).lower()}, {lanes}, {split if clusters else 1});",
+            f"static const int tile_registers = registers_of({asked});",
+            f"const ColumnPlan tile_plan = plan_columns({given}, {lanes}, {split if clusters else 1});",
             f"const unsigned grid_blocks = static_cast<unsigned>(({packs} + tile_plan.lanes - 1) / tile_plan.lanes) * tile_plan.split;",
         ]
         counts = (sketch.lanes,) if sketch.lanes else (4, 8, 16, 32)

@@ -30,7 +30,7 @@ class KernelFunction:
     """What must be aligned."""
     kernel: PackedKernel
     kept: int = 0
-    """Bytes of registers that a pack of a row takes which stays there."""
+    """Bytes of registers that a pack of a row takes which stays there; of columns, what a thread loads of a row."""
 
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool) -> Text:

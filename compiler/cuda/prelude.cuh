@@ -292,10 +292,11 @@ void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, in
 }
 #endif
 
-// Of rows of at most `longest` packs, of which a thread is to keep about `items` (0: two) times `unit`: packs a thread, threads of a
-// row (0: more than several rows could share a block with), threads of a block.
+// Of rows of at most `longest` packs, of which a thread is to keep about `items` times `unit` (0: two, or four where a warp then does
+// for a row): packs a thread, threads of a row (0: more than several rows could share a block with), threads of a block.
 [[maybe_unused]] constexpr int items_of(int longest, int items, int unit) {
-    const int least = (longest + 1023) / 1024, wanted = (items > 0 ? items : 2) * unit;
+    const int few = longest > 64 * unit && longest <= 128 * unit ? 4 : 2;
+    const int least = (longest + 1023) / 1024, wanted = (items > 0 ? items : few) * unit;
     return wanted > least ? wanted : least;
 }
 [[maybe_unused]] constexpr int team_of(int longest, int items) {
@@ -346,9 +347,6 @@ struct Multiprocessors {
     }
 };
 
-#endif
-
-#if !defined(WITHOUT_ROW_PLANS)
 // The registers of a thread, which come in eights.
 template <typename Kernel>
 int registers_of(Kernel kernel) {
@@ -356,21 +354,26 @@ int registers_of(Kernel kernel) {
     cudaFuncGetAttributes(&found, kernel);
     return found.numRegs > 8 ? (found.numRegs + 7) / 8 * 8 : 8;
 }
+#endif
+
+#if !defined(WITHOUT_ROW_PLANS)
 
 inline int row_threads(int64_t packs, int items) { return static_cast<int>((packs + items * 32 - 1) / (items * 32)) * 32; }
 
-// A few long rows are shared by clusters of blocks, as many as give each multiprocessor two, and narrow ones, for which room is found
-// sooner (a thread keeps 2 or 8 packs); so are rows that no block could keep. Otherwise a block takes a row, and a thread keeps as many packs, 1, 2, 4 or 8 times `Unit`, as bring all rows through in
-// the fewest waves of blocks, and no more than that takes, since places that narrower blocks leave free are filled unevenly by the
-// next launch; but where one wave does, as many as make blocks of up to 512 threads, whose barriers are sooner over. `registers`: of a
-// thread, for each of the four. `wanted_items`, `wanted_split`: what a search has chosen instead, 0 for nothing.
+// A few long rows are shared by clusters of blocks, as many as there are multiprocessors for (a thread keeps 2 or 8 packs); so are rows
+// that no block could keep. Otherwise a block takes a row, and a thread keeps as many packs, 1, 2, 4 or 8 times `Unit`, as bring all
+// rows through in the fewest waves of blocks, and no more than that takes, since places that narrower blocks leave free are filled
+// unevenly by the next launch; but where one wave does, as many as make blocks of up to 512 threads, whose barriers are sooner over.
+// Where packs are of one element, more than twice `Unit` cost more than waves do. `registers`: of a thread, for each of the four.
+// `wanted_items`, `wanted_split`: what a search has chosen instead, 0 for nothing.
 template <int Unit, int Bytes, bool Clusters>
 RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wanted_items, int wanted_split) {
     static const Multiprocessors device;
     RowPlan plan = {1, 0, 512};
+    wanted_items = wanted_items == 0 && Unit > 1 ? 2 : wanted_items;
     if (Clusters) {
         constexpr int kLongest = 8 * Unit * row_width(8 * Unit, Bytes);
-        const int64_t most = wanted_split > 0 ? rows * wanted_split : 2 * device.count;
+        const int64_t most = wanted_split > 0 ? rows * wanted_split : device.count;
         while ((wanted_split > 0 || packs >= 2048) && plan.split < 8 && rows * plan.split * 2 <= most) {
             plan.split *= 2;
         }
@@ -386,7 +389,7 @@ RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wa
             continue;
         }
         if (plan.split > 1 || wanted_items > 0) {
-            if (plan.items == 0 || (wanted_items > 0 ? items <= wanted_items * Unit : plan.threads > 256)) {
+            if (plan.items == 0 || (wanted_items > 0 ? items <= wanted_items * Unit : plan.threads > 512)) {
                 plan.items = items;
                 plan.threads = threads;
             }
@@ -409,12 +412,15 @@ struct ColumnPlan {
     int lanes, split;
 };
 
-// The tiles and parts of rows that give multiprocessors as equal and as short shares as can be: of `packs` times `rows`, by blocks
-// of `threads`. A block's reduction takes as long as some steps, four packs make
-// short pieces of memory, clusters begin later. `wanted_lanes`, `wanted_split`: what a
-// search has chosen instead, 0 for nothing.
-inline ColumnPlan plan_columns(int64_t packs, int64_t rows, int threads, bool clusters, int wanted_lanes, int wanted_split) {
+// The tiles and parts of `packs` times `rows` that blocks of `threads` come through soonest. `registers`: of a thread. `bytes`: what it
+// loads of a row. In hundredths of a microsecond, as fitted to timings on an H200: the rows that a thread waits for, one wave of blocks
+// after another; what the busiest multiprocessor loads, of which the device's memory hides some; the memory alone. Tiles of four packs
+// make short pieces of memory, clusters begin later. `wanted_lanes`, `wanted_split`: what a search has chosen instead, 0 for nothing.
+inline ColumnPlan plan_columns(
+    int64_t packs, int64_t rows, int threads, int registers, int bytes, bool clusters, int wanted_lanes, int wanted_split) {
     static const Multiprocessors device;
+    const int64_t places = device.places(threads, registers), loaded = bytes < 6 ? 6 : bytes;
+    const int64_t memory = packs * rows * bytes / (device.count * 280);
     ColumnPlan best = {8, 1};
     int64_t least = INT64_MAX;
     for (int lanes = 32; lanes >= 4; lanes /= 2) {
@@ -423,8 +429,12 @@ inline ColumnPlan plan_columns(int64_t packs, int64_t rows, int threads, bool cl
                 continue;
             }
             const int64_t blocks = (packs + lanes - 1) / lanes * split, deep = threads / lanes;
-            const int64_t steps = (rows + deep * split - 1) / (deep * split), each = (blocks + device.count - 1) / device.count;
-            const int64_t cost = each * (steps + 6) * (lanes == 4 ? 18 : 16) + (split > 1 ? 16 + 4 * split : 0);
+            const int64_t steps = (rows + deep * split - 1) / (deep * split);
+            const int64_t waiting = (blocks + places - 1) / places * steps * 12;
+            const int64_t loading = (blocks + device.count - 1) / device.count * steps * threads * loaded / 440;
+            const int64_t slower = waiting > loading ? waiting : loading;
+            const int64_t busy = (slower > memory ? slower : memory) + slower / 4;
+            const int64_t cost = (lanes == 4 ? busy * 3 / 2 : busy) + (split > 1 ? 40 + 20 * split : 0);
             if (cost < least) {
                 least = cost;
                 best = {lanes, split};
