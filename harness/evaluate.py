@@ -56,11 +56,11 @@ class Evaluator(EvaluationSession):
         if not question.kept_as:
             return self._judge(question)
         kind, key, record = question.kept_as, self.key(*question.key), question.record()
-        everywhere = self.everywhere if question.is_shared(self) else None
+        everywhere = self.everywhere if question.is_kept_by_machine(self) else None
         if (kept := machine.find_record(self.store, everywhere, kind, key, record)) is not None:
             return kept
         answer = self._judge(question)
-        if question.lasts(answer):
+        if question.is_cacheable(answer):
             for store in filter(None, (self.store, everywhere)):
                 store.keep(kind, key, answer)
         return answer

@@ -26,7 +26,7 @@ from harness.evaluate import Evaluator
 from harness.judge.session import BuildPlace, MissingTool, SessionSettings, place_build
 from harness.problems import pytorch
 from harness.problems.pytorch import Problem
-from harness.questions import KINDS, Compile, EvaluationQuestion, OfNoKernel
+from harness.questions import KINDS, Compile, EvaluationQuestion, KernelIndependent
 from harness.records import Build, DeviceFacts
 from harness.store import Store, digest, write_atomically
 from kernels import catalog
@@ -112,7 +112,7 @@ class Job(Frozen):
     @property
     def hashes(self) -> set[str]:
         """Of all contents that it needs."""
-        found = set(self.question.contents)
+        found = set(self.question.attachments)
         if of := self.session:
             files = [*of.kernel.files.values(), of.kernel.problem, *(one.build.candidate for one in of.builds)]
             found.update(*(one.files.values() for one in of.builds), filter(None, files))
@@ -220,12 +220,12 @@ class EvaluationServer:
             if digest(contents[name]) != name:
                 raise ValueError(f"what was sent as {name[:12]} has another hash")
         if job.session is None:
-            assert isinstance(job.question, OfNoKernel)
+            assert isinstance(job.question, KernelIndependent)
             return self._answer_alone(job.question, job, BuildPlace(job.facts, contents), say)
         evaluator = self._evaluator(job, job.session, contents)
         evaluator.say, store = say, evaluator.store
         assert isinstance(store, RecordingStore)
-        store.new, question = [], job.question.at(evaluator)
+        store.new, question = [], job.question.localize(evaluator)
         record = evaluator.ask(question)
         return JobAnswer(
             record=record.model_dump_json(),
@@ -233,7 +233,9 @@ class EvaluationServer:
             layers=evaluator.layers, notices=evaluator.notices, measured=dict(evaluator.measured),
         )  # fmt: skip
 
-    def _answer_alone(self, question: OfNoKernel, job: Job, place: BuildPlace, say: Callable[[str], None]) -> JobAnswer:
+    def _answer_alone(
+        self, question: KernelIndependent, job: Job, place: BuildPlace, say: Callable[[str], None]
+    ) -> JobAnswer:
         if not isinstance(question, Compile):
             return JobAnswer(record=question.answer(place).model_dump_json())
         folder = Store(self.folder / "builders" / job.asker).build_folder(digest(job.model_dump_json()))

@@ -1,4 +1,5 @@
-"""What can be asked of an Evaluator: one frozen record a question, whoever answers it and wherever (harness/evaluate.py, harness/remote.py).
+"""What can be asked of an Evaluator: one frozen record a question, answered in this process (harness/evaluate.py) or by a
+worker of a cluster (harness/remote.py).
 
 A new question is a class here, and nothing else: its fields are what is asked, `answer` is the work, annotated with the record that it
 gives. What more can be said of it, how its answer is kept or what becomes of it where a worker dies, has a default. It is asked by
@@ -36,7 +37,7 @@ class EvaluationQuestion(Frozen, Generic[Answer]):
     """About one kernel, by whose session it is answered."""
 
     timed: ClassVar[bool] = True
-    """It uses the device, and has it for itself."""
+    """It is answered on a device that nothing else uses meanwhile."""
     kept_as: ClassVar[str] = ""
     """Kind of record under which its answer is in the store; "": it is worked out every time."""
 
@@ -60,43 +61,44 @@ class EvaluationQuestion(Frozen, Generic[Answer]):
         return ()
 
     @property
-    def contents(self) -> set[str]:
-        """Hashes of what it needs besides."""
+    def attachments(self) -> set[str]:
+        """Hashes of other contents of the store that whoever answers needs."""
         return set()
 
     def needs_device(self, _session: EvaluationSession) -> bool:
         return True
 
-    def is_shared(self, _session: EvaluationSession) -> bool:
-        """Whether its answer is this machine's to keep, for all runs."""
+    def is_kept_by_machine(self, _session: EvaluationSession) -> bool:
+        """Whether its answer is kept in the store of this machine, for all runs, and not in the run's alone."""
         return False
 
-    def lasts(self, _answer: Answer) -> bool:
-        """Whether that answer is kept."""
+    def is_cacheable(self, _answer: Answer) -> bool:
+        """Whether that answer is kept; not what another time may be otherwise, such as a tool that was missing."""
         return True
 
-    def at(self, _session: EvaluationSession) -> Self:
-        """The question with its build as it lies in that session's store."""
+    def localize(self, _session: EvaluationSession) -> Self:
+        """The question about the same build as that session's store has it."""
         return self
 
     def answer(self, session: EvaluationSession) -> Answer:
         """Raises KernelError, MissingTool, ValueError and RuntimeError, for faults that are not the candidate's."""
         raise NotImplementedError
 
-    def bring(self, answer: Answer, _files: dict[str, bytes]) -> Answer:
-        """The answer of another machine, and what came with it, as it lies here."""
+    def import_answer(self, answer: Answer, _files: dict[str, bytes]) -> Answer:
+        """The answer of another machine with paths of this one; `_files`: contents that came with it."""
         return answer
 
-    def take_down(self, _session: EvaluationSession, fault: str) -> Answer:
-        """The answer where one worker after the other died of the question. Raises RuntimeError where that is our failure: a step that
-        says nothing of the candidate's rightness."""
+    def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> Answer:
+        """The answer where every worker that tried it died. Raises RuntimeError where that says nothing of the candidate."""
         raise RuntimeError(f"{type(self).__name__}: {fault}")
 
 
 # --- of no kernel -------------------------------------------------------------------------------------------------------
 
 
-class OfNoKernel(EvaluationQuestion[Answer], Generic[Answer]):
+class KernelIndependent(EvaluationQuestion[Answer], Generic[Answer]):
+    """About no kernel: it needs a place to build in, and no session."""
+
     timed = False
 
     def answer(self, session: BuildPlace) -> Answer:
@@ -110,7 +112,7 @@ class ToolchainFacts(Frozen):
     """Compiler and flags that build them."""
 
 
-class CheckToolchain(OfNoKernel[ToolchainFacts]):
+class CheckToolchain(KernelIndependent[ToolchainFacts]):
     backend: str
 
     def answer(self, session: BuildPlace) -> ToolchainFacts:
@@ -119,8 +121,8 @@ class CheckToolchain(OfNoKernel[ToolchainFacts]):
         return ToolchainFacts(missing=missing, identity="" if missing else module.identity(session.facts))
 
 
-class Compile(OfNoKernel[Build]):
-    """EvaluationSession.build keeps it: its key is the toolchain's, not the suite's."""
+class Compile(KernelIndependent[Build]):
+    """Has no `kept_as`: EvaluationSession.build keeps builds by toolchain and flags, for all suites."""
 
     candidate: str
     backend: str
@@ -137,7 +139,7 @@ class Compile(OfNoKernel[Build]):
         return (self.candidate,)
 
     @property
-    def contents(self) -> set[str]:
+    def attachments(self) -> set[str]:
         return {self.candidate, *self.headers.values()}
 
     def answer(self, session: BuildPlace) -> Build:
@@ -148,10 +150,10 @@ class Compile(OfNoKernel[Build]):
         text = session.content(self.candidate).decode()
         return compile_build(self.candidate, text, module, Path(self.into), session.facts, brought, **self.entry)
 
-    def bring(self, answer: Build, files: dict[str, bytes]) -> Build:
+    def import_answer(self, answer: Build, files: dict[str, bytes]) -> Build:
         return place_build(answer, Path(self.into), files)
 
-    def take_down(self, _session: EvaluationSession, fault: str) -> Build:
+    def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> Build:
         return Build(candidate=self.candidate, backend=self.backend, ok=False, log=f"error: {fault}")
 
 
@@ -164,7 +166,7 @@ class Admission(Frozen):
 
 
 class Admit(EvaluationQuestion[Admission]):
-    """Whether the operation has those sizes: rows of pairs have no odd one."""
+    """Whether reference and input generators take those sizes: an operation on pairs, say, has no odd row length."""
 
     workloads: tuple[Workload, ...]
     values: dict[str, tuple[str, ...]]
@@ -177,7 +179,7 @@ class Admit(EvaluationQuestion[Admission]):
             return Admission(reason=str(error))
         return Admission()
 
-    def take_down(self, _session: EvaluationSession, fault: str) -> Admission:
+    def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> Admission:
         return Admission(reason=f"{', '.join(workload.label for workload in self.workloads)}: {fault}")
 
 
@@ -204,7 +206,7 @@ class Tune(EvaluationQuestion[Tuned]):
     def answer(self, session: EvaluationSession) -> Tuned:
         return search.search(session, session.store.get(self.candidate), self.seconds)
 
-    def take_down(self, session: EvaluationSession, fault: str) -> Tuned:
+    def answer_after_crashes(self, session: EvaluationSession, fault: str) -> Tuned:
         as_it_came = search.find_open_tunables(session.store.get(self.candidate))
         return Tuned(candidate=self.candidate, values={one.name: one.value for one in as_it_came}, reason=fault)
 
@@ -212,22 +214,24 @@ class Tune(EvaluationQuestion[Tuned]):
 # --- of a build ---------------------------------------------------------------------------------------------------------
 
 
-class OfBuild(EvaluationQuestion[Answer], Generic[Answer]):
+class AboutBuild(EvaluationQuestion[Answer], Generic[Answer]):
     build: Build
 
     @property
     def candidates(self) -> tuple[str, ...]:
         return (self.build.candidate,)
 
-    def at(self, session: EvaluationSession) -> Self:
+    def localize(self, session: EvaluationSession) -> Self:
         return self.model_copy(update={"build": session.build(self.build.candidate)})
 
-    def bring(self, answer: Answer, _files: dict[str, bytes]) -> Answer:
+    def import_answer(self, answer: Answer, _files: dict[str, bytes]) -> Answer:
         has = "build" in type(answer).model_fields
         return answer.model_copy(update={"build": self.build} if has else {})
 
 
-class BesideBaseline(OfBuild[Answer], Generic[Answer]):
+class AgainstBaseline(AboutBuild[Answer], Generic[Answer]):
+    """A build is compared with the baseline's."""
+
     baseline: str
     """Hash of its source."""
 
@@ -244,7 +248,9 @@ class BesideBaseline(OfBuild[Answer], Generic[Answer]):
         return ComparisonRequest(self.build, self.rivals)
 
 
-class BesideRivals(BesideBaseline[Answer], Generic[Answer]):
+class AgainstRivals(AgainstBaseline[Answer], Generic[Answer]):
+    """A build is compared with the baseline's and the incumbent's."""
+
     incumbent: str
     """Hash of its source, or ""."""
 
@@ -253,7 +259,7 @@ class BesideRivals(BesideBaseline[Answer], Generic[Answer]):
         return super().rivals | ({} if self.incumbent in ("", self.baseline) else {"incumbent": self.incumbent})
 
 
-class Verify(OfBuild[Verdict]):
+class Verify(AboutBuild[Verdict]):
     kept_as = "verdict"
     held_out: bool
     only: Workload | None = None
@@ -273,12 +279,12 @@ class Verify(OfBuild[Verdict]):
     def answer(self, session: EvaluationSession) -> Verdict:
         return verification.verify_build(session, self.build, self.workloads(session))
 
-    def take_down(self, session: EvaluationSession, fault: str) -> Verdict:
+    def answer_after_crashes(self, session: EvaluationSession, fault: str) -> Verdict:
         return verification.conclude(session, self.build, Outcome.RUNTIME_ERROR, fault)
 
 
-class MeasureSuite(BesideRivals[Verdict]):
-    """`again`, it is another question than the first time."""
+class MeasureSuite(AgainstRivals[Verdict]):
+    """`contests`: comparisons in fresh processes, put together. `again` has a key of its own, so that it is measured anew."""
 
     kept_as = "verdict"
 
@@ -298,24 +304,24 @@ class MeasureSuite(BesideRivals[Verdict]):
         verdict = self.verdict.model_copy(update={"build": self.build})
         return comparisons.measure_suite(session, self.request, verdict, held_out=self.held_out, contests=self.contests)
 
-    def take_down(self, session: EvaluationSession, fault: str) -> Verdict:
+    def answer_after_crashes(self, session: EvaluationSession, fault: str) -> Verdict:
         if self.build.candidate == self.baseline:
             raise RuntimeError(f"the baseline cannot be timed: {fault}")
         return self.verdict.failed(Outcome.RUNTIME_ERROR, fault, build=self.build)
 
 
-class CompareBriefly(BesideRivals[Quick]):
+class CompareBriefly(AgainstRivals[Quick]):
     cases: tuple[quick.Case, ...]
     seconds: float
 
     def answer(self, session: EvaluationSession) -> Quick:
         return quick.compare_briefly(session, self.request, self.cases, self.seconds)
 
-    def take_down(self, _session: EvaluationSession, fault: str) -> Quick:
+    def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> Quick:
         return Quick(outcome=Outcome.RUNTIME_ERROR, reason=fault)
 
 
-class MeasureContexts(BesideBaseline[OtherContexts]):
+class MeasureContexts(AgainstBaseline[OtherContexts]):
     """The times of the visible suite in other timing contexts (comparisons.ELSEWHERE)."""
 
     kept_as = "elsewhere"
@@ -324,7 +330,7 @@ class MeasureContexts(BesideBaseline[OtherContexts]):
     def key(self) -> tuple[str, ...]:
         return "elsewhere", self.build.candidate, self.baseline
 
-    def lasts(self, answer: OtherContexts) -> bool:
+    def is_cacheable(self, answer: OtherContexts) -> bool:
         return answer.outcome is None
 
     def answer(self, session: EvaluationSession) -> OtherContexts:
@@ -336,7 +342,9 @@ class MeasureContexts(BesideBaseline[OtherContexts]):
             return OtherContexts(outcome=fault.outcome, reason=f"in other company: {fault.reason}")
 
 
-class Draw(BesideBaseline[Drawn]):
+class Draw(AgainstBaseline[Drawn]):
+    """Checks on `count` more random inputs."""
+
     kept_as = "draws"
     count: int
 
@@ -347,7 +355,7 @@ class Draw(BesideBaseline[Drawn]):
     def answer(self, session: EvaluationSession) -> Drawn:
         return verification.draws(session, self.build, session.build(self.baseline), self.count)
 
-    def take_down(self, _session: EvaluationSession, fault: str) -> Drawn:
+    def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> Drawn:
         return Drawn(failure=f"{self.count} draws: {fault}")
 
 
@@ -357,7 +365,7 @@ class Readings(Frozen):
     values: dict[str, str]
 
 
-class ReadProbe(OfBuild[Readings]):
+class ReadProbe(AboutBuild[Readings]):
     kept_as = "probe"
     probe: str
 
@@ -365,10 +373,10 @@ class ReadProbe(OfBuild[Readings]):
     def key(self) -> tuple[str, ...]:
         return "probe", self.probe, self.build.candidate, self.build.backend
 
-    def is_shared(self, session: EvaluationSession) -> bool:
+    def is_kept_by_machine(self, session: EvaluationSession) -> bool:
         return session.is_ours(self.build.candidate)
 
-    def lasts(self, answer: Readings) -> bool:
+    def is_cacheable(self, answer: Readings) -> bool:
         return "unavailable" not in answer.values
 
     def answer(self, session: EvaluationSession) -> Readings:
@@ -376,7 +384,7 @@ class ReadProbe(OfBuild[Readings]):
         ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
         return Readings(values=probes.read(self.probe, self.build, session.facts, session.spec, ends))
 
-    def take_down(self, _session: EvaluationSession, fault: str) -> Readings:
+    def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> Readings:
         return Readings(values={"unavailable": fault})
 
 
@@ -386,14 +394,14 @@ class Sanitized(Frozen):
     reports: tuple[sanitizer.Report, ...]
 
 
-class Sanitize(OfBuild[Sanitized]):
+class Sanitize(AboutBuild[Sanitized]):
     kept_as = "sanitizer"
 
     @property
     def key(self) -> tuple[str, ...]:
         return "sanitizer", self.build.candidate, self.build.backend
 
-    def lasts(self, answer: Sanitized) -> bool:
+    def is_cacheable(self, answer: Sanitized) -> bool:
         return all(report.errors is not None for report in answer.reports)
 
     @staticmethod

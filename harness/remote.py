@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from harness import jobs
 from harness.evaluate import Evaluator
 from harness.jobs import ERRORS, Job, JobAnswer, SessionBundle
-from harness.questions import Answer, EvaluationQuestion, OfNoKernel
+from harness.questions import Answer, EvaluationQuestion, KernelIndependent
 from harness.records import DeviceFacts
 from harness.store import Store, digest, write_atomically
 from kernels.catalog import Kernel
@@ -88,12 +88,12 @@ class RemoteEvaluator(Evaluator):
         try:
             told = self._send(question)
         except TookDown as fault:
-            return question.take_down(self, str(fault))
-        return question.bring(question.record().model_validate_json(told.record), told.files)
+            return question.answer_after_crashes(self, str(fault))
+        return question.import_answer(question.record().model_validate_json(told.record), told.files)
 
     def _send(self, question: EvaluationQuestion) -> JobAnswer:
         packed: dict[str, bytes] = {}
-        session = self._pack_session(question, packed) if not isinstance(question, OfNoKernel) else None
+        session = self._pack_session(question, packed) if not isinstance(question, KernelIndependent) else None
         job = Job(
             question=question, asker=self.asker, facts=self.facts, memory_bytes=self.device_bytes, session=session
         )

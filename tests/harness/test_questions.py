@@ -16,7 +16,7 @@ from harness import backends, device
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.judge.session import EvaluationSession
-from harness.questions import KINDS, EvaluationQuestion, OfBuild, OfNoKernel
+from harness.questions import KINDS, AboutBuild, EvaluationQuestion, KernelIndependent
 from harness.records import Build, Check, Outcome, Verdict
 from harness.remote import RemoteEvaluator, TookDown
 from harness.store import Store
@@ -60,7 +60,7 @@ class Across:
 
     def ask(self, job: Job, contents: dict[str, bytes], say: Callable, began: Callable) -> JobAnswer:
         self.asked.append(job.kind)
-        if self.died and not isinstance(job.question, OfNoKernel):
+        if self.died and not isinstance(job.question, KernelIndependent):
             raise TookDown("its worker died 2 times while it was at this (gpu 0)")
         return self.server.answer(Job.model_validate_json(job.model_dump_json()), contents, say)
 
@@ -83,7 +83,7 @@ def test_every_question_travels_and_has_one_record_for_its_answer(kind: type[Eva
     assert Job.model_validate_json(job.model_dump_json()) == job
     assert issubclass(kind.record(), BaseModel)
     assert bool(question.key) == bool(kind.kept_as)
-    assert all(isinstance(name, str) for name in (*question.key, *question.candidates, *question.contents))
+    assert all(isinstance(name, str) for name in (*question.key, *question.candidates, *question.attachments))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ASKED if kind.kept_as], ids=lambda kind: kind.__name__)
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_of_it_is_an_answer_or_our_failure(kind: type[Evaluat
         question = example(kind)
         question = question.model_copy(update={"candidate": source} if "candidate" in kind.model_fields else {})
         try:
-            answer = question.take_down(session, "its worker died")
+            answer = question.answer_after_crashes(session, "its worker died")
         except RuntimeError as fault:
             assert "its worker died" in str(fault)
         else:
@@ -127,7 +127,7 @@ class Symbols(Frozen):
     artefact: str
 
 
-class ListSymbols(OfBuild[Symbols]):
+class ListSymbols(AboutBuild[Symbols]):
     kept_as = "symbols"
     prefix: str
 
