@@ -334,7 +334,9 @@ class Lit(Evaluator):
         self.times: list[list[float]] = []
         self.asked: list[tuple[Any, ...]] = []
         self.built = built
-        self.everywhere = Store(folder / "machine")  # what other tests kept is not found, whether the machine was idle or not
+        self.everywhere = Store(
+            folder / "machine"
+        )  # what other tests kept is not found, whether the machine was idle or not
         self.pool.ours = lambda name, *_: name  # type: ignore[method-assign, assignment, return-value]
 
     def build(self, candidate: str) -> Build:
