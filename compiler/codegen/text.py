@@ -308,5 +308,5 @@ class Printer(Statements):
         if op in BITS:
             return f"({parts[0]} {BITS[op]} {parts[1]})"
         if op in ("floor_quotient", "floor_remainder"):
-            return f"{op}({_bare(parts[0])}, {_bare(parts[1])})"
+            return f"{op}<{expr.type}>({_bare(parts[0])}, {_bare(parts[1])})"
         return self.of.operation(expr, parts) or super()._operation(expr, parts)

@@ -45,7 +45,9 @@ REDUCED = (
     "({e}) * torch.rsqrt(({e}).square().mean(-1, keepdim=True) + eps)", "torch.log_softmax({e}, -1) * w",
     "({e}) * ({e}).amax(-1, keepdim=True) - ({e}).amin(-1, keepdim=True)",
 )  # fmt: skip
-COLUMNS = ("({e}).sum(0)", "({e}).amax(0) * w", "({e}).mean(0) + ({e}).abs().amax(0)")
+COLUMNS = (
+    "({e}).sum(0)", "({e}).amax(0) * w", "({e}).mean(0) + ({e}).abs().amax(0)", "(({e}) * (places % 3)[:, None]).sum(0)",
+)  # fmt: skip
 BITS = (
     "x * ((codes[:, :, None] >> (4 * torch.arange(4))) & 15).reshape(x.shape)",
     "x * (((codes ^ 5) // 3) % 7 - (codes & 3 | 8)).repeat_interleave(4, dim=1)",
@@ -142,7 +144,7 @@ def test_a_drawn_program_under_a_drawn_schedule_is_right(seed, tmp_path):
 
 SEARCHED = (
     (1, {"ITEMS": 2, "SPLIT": 4}), (5, {"ITEMS": 8, "SPLIT": 2}), (3, {"LANES": 4, "SPLIT": 8, "UNROLL": 4}),
-    (9, {"LANES": 32, "SPLIT": 1, "THREADS": 128}),
+    (9, {"LANES": 32, "SPLIT": 1, "THREADS": 128}), (81, {"SPLIT": 2, "UNROLL": 8}),
 )  # fmt: skip
 """(seed of a program, numbers that a search may choose for it)."""
 
