@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,9 +49,10 @@ class Overheard(ModelPolicy):
         return ()
 
 
-def messages(role: str, request: object) -> list[dict[str, str]]:
+def messages(role: str, request: Any) -> list[dict[str, str]]:
     overheard = Overheard()
-    getattr(overheard, role)(request)
+    assert request.role == role
+    overheard.answer(request)
     return overheard.said[0]
 
 
