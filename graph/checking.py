@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -207,10 +208,19 @@ class _Emulating(Evaluator):
         if candidate in self._harness_sources:
             return Brought()
         settings = self.spec.build
+        return Brought((*emulation.FLAGS, *settings.flags_on("cpu")), settings.include, self._headers)
+
+    @cached_property
+    def _headers(self) -> dict[str, bytes]:
+        """The emulation's and, as it takes them, the kernel's."""
         headers = {path.name: path.read_bytes() for path in emulation.FOLDER.glob("*.h")}
         for name, text in self.kernel.headers.items():
             headers[name] = _translated(text) if Path(name).suffix in HEADER_SUFFIXES else text
-        return Brought((*emulation.FLAGS, *settings.flags_on("cpu")), settings.include, headers)
+        return headers
+
+    @cached_property
+    def contents(self) -> dict[str, bytes]:  # type: ignore[override]
+        return {digest(text): text for text in self._headers.values()}
 
 
 def _translated(text: bytes) -> bytes:
