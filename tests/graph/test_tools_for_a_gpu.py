@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from graph.workflow import signature
 from harness.evaluate import Evaluator
 from harness.judge.quick import Case, Quick
 from harness.judge.search import Tuned
+from harness.questions import Admission, Admit
 from harness.records import Build, Check, DeviceFacts, Outcome, Suite, Timing, Verdict
 from harness.store import digest
 from kernels import catalog
@@ -47,8 +49,9 @@ class PaperGpu(Evaluator):
     def measure_facts(self) -> DeviceFacts:
         return GPU
 
-    def _admit(self, *_: object) -> None:
+    def ask(self, question: Any) -> Any:
         """Nothing can be drawn on that device."""
+        return Admission() if isinstance(question, Admit) else super().ask(question)
 
     def build(self, candidate: str) -> Build:
         if candidate not in self.built:
