@@ -192,8 +192,7 @@ def _audit(way: rungs.Route, console: Console) -> None:
             "--audit looks at rungs whose batches our kernels sample (gpu, gpu-fused, gpu-graph, gpu-layers)"
         )
     with console.status("looking at what is sampled"):
-        said = audit.of_variant(way.trainer)
-        found = [one for one in (ranks.gather(said) if ranks.is_distributed() else [said]) if one]
+        found = [said for said in ranks.gather(audit.of_variant(way.trainer)) if said]
     if found:
         raise GraphError(f"this is no epoch: {found[0]}")
     console.print(

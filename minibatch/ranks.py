@@ -69,6 +69,8 @@ def gather(value: Any) -> list[Any]:
     """Every rank's value, on every rank."""
     from torch import distributed
 
+    if not (is_distributed() and distributed.is_initialized()):
+        return [value]
     held: list[Any] = [None] * ranks()
     distributed.all_gather_object(held, value)
     return held
