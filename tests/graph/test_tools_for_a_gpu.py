@@ -1,7 +1,6 @@
 """A coder with tools on a GPU's kernels, without a GPU: prompts, tools, turns and recordings are real, builds and times are of paper.
 
-The prepared answers of benchmarks/hand_answered/*/tools are played through the real client and recorded, and the recording is played
-back; so are recordings that were made on a GPU, where there are some (`recorded/*.tools.cuda.jsonl`).
+Recordings that were made on a GPU (`recorded/*.tools.cuda.jsonl`) are played back.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hand_answered import ROOT, Player
-from benchmarks.hand_tools import Through
 from graph.opening import answering
 from graph.runs import RunRecord, now
 from graph.session import Ending, RunService, kernel_digest
@@ -34,9 +31,8 @@ from nodes.state import Settings
 from tests.graph.doubles import Silent, comparison, interval, nobody
 from tests.nodes.policies.examples import GPU
 
-INPUTS = ROOT / "tests" / "inputs" / "tools"
+INPUTS = Path(__file__).parents[1] / "inputs" / "tools"
 RECORDED = Path(__file__).parent / "recorded"
-KERNELS = sorted(path.name for path in INPUTS.iterdir())
 
 
 class PaperGpu(Evaluator):
@@ -134,30 +130,9 @@ def ran(folder: Path, name: str, policy: str, transcript: str = "") -> Ending:
     return RunService(folder, open_context).start(record, source, Silent(), nobody)
 
 
-def recorded_now(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The transcript of a run that the prepared answers gave through the real client; every source was tried."""
-    coder = Through(ROOT / "benchmarks" / "hand_answered" / name / "tools")
-    player = Player(coder)
-    player.up()
-    try:
-        monkeypatch.setenv("OPENAI_API_KEY", "written-by-hand")
-        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{player.port}/v1")
-        ending = ran(folder, name, "chat")
-    finally:
-        player.down()
-    assert (ending.state, player.misfit) == ("finished", ""), ending.message
-    (attempt,), sources = ending.result.attempts, len(coder.sources)
-    assert (attempt.outcome, attempt.accepted, attempt.turns) == ("PASSED", True, 2 * sources + 3)
-    assert attempt.tools == {"compile": sources, "check": sources, "time": sources, "profile": 2, "submit": 1}
-    assert attempt.speedup is not None and attempt.speedup.median == 2.0**sources and ending.result.spent.tokens_in > 0
-    return folder / "chat" / "transcript.jsonl"
-
-
-@pytest.mark.parametrize("name", [*KERNELS, *sorted(path.name for path in RECORDED.glob("*.tools.cuda.jsonl"))])
-def test_a_recording_is_played_back(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a kernel's name it is made first."""
-    recording = RECORDED / name if name.endswith(".jsonl") else recorded_now(tmp_path / "now", name, monkeypatch)
-    ending = ran(tmp_path / "again", name.partition(".")[0], "replay", str(recording))
+@pytest.mark.parametrize("recording", sorted(RECORDED.glob("*.tools.cuda.jsonl")), ids=lambda path: path.name)
+def test_a_recording_is_played_back(recording: Path, tmp_path: Path) -> None:
+    ending = ran(tmp_path, recording.name.partition(".")[0], "replay", str(recording))
     assert ending.state == "finished", ending.message
     turns = [e for e in Transcript(recording).exchanges() if "turn" in e.question.facts]
     named = ["", *(e.question.key("") for e in turns)]

@@ -6,15 +6,15 @@ import math
 
 import pytest
 
-from benchmarks.cpu_rewrites import FACTS, Native, apply, kernels, order
 from harness.checks.correctness import distributions
 from harness.judge.tunables import bake, tunables
 from kernels.catalog import Kernel
 from kernels.spec import Workload
+from tests.nodes.rewrites.native import FACTS, Native, apply, kernels, order
 
 NOTHING_APPLIES = {"gather_rows_by_id", "relabel"}
 """Kernels of the catalog that no rewrite for the CPU fits: one copies rows already, one is a hash table."""
-KERNELS = {kernel.spec.name: kernel for kernel in kernels([]) if kernel.spec.name not in NOTHING_APPLIES}
+KERNELS = {kernel.spec.name: kernel for kernel in kernels() if kernel.spec.name not in NOTHING_APPLIES}
 SMALL_CACHE = FACTS.model_copy(update={"last_level_cache_bytes": 1 << 12})
 TOO_LARGE = 1 << 20
 """Elements of a workload from which on the reference would take longer than all the rest of the test."""
@@ -36,7 +36,7 @@ def baseline(kernel: Kernel) -> str:
 
 @pytest.mark.parametrize("name", sorted(NOTHING_APPLIES))
 def test_what_nothing_fits_stays_as_it_is(name):
-    kernel = next(kernel for kernel in kernels([]) if kernel.spec.name == name)
+    kernel = next(kernel for kernel in kernels() if kernel.spec.name == name)
     text = baseline(kernel)
     assert apply(kernel, text, order(), SMALL_CACHE) == (text, [])
 

@@ -12,10 +12,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from benchmarks.cpu_rewrites import FACTS, order
 from harness.backends import cpu
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
+from tests.nodes.rewrites.native import FACTS, order
 from tests.nodes.rewrites.steps import SPEC
 
 SETTLING = ["specialize_functors", "unflatten_loop"]

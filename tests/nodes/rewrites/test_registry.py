@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from benchmarks.rewrite_inputs import Input, inputs
+import kernels.catalog
+from harness.records import DeviceFacts
+from kernels.spec import Spec
 from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts, catalog, ordered, registry
 from nodes.rewrites.syntax.source import Source
+
+FACTS = {
+    ".cu": DeviceFacts(device="cuda", name="H200", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20),
+    ".cpp": DeviceFacts(device="cpu", name="Xeon", architecture="avx512", units=8, last_level_cache_bytes=32 << 20),
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A text of the catalog or of tests/inputs and what it computes."""
+
+    label: str
+    spec: Spec
+    device: DeviceFacts
+    text: str
+
+
+def inputs() -> Iterator[Input]:
+    root = Path(__file__).resolve().parents[3]
+    folders = sorted(path.parent for path in (root / "tests" / "inputs").glob("*/spec.py"))
+    for name in (*kernels.catalog.names(), *map(str, folders)):
+        kernel = kernels.catalog.load(name)
+        for suffix, facts in FACTS.items():
+            for path in kernel.baselines(facts.device).values():
+                if path.suffix == suffix:
+                    yield Input(str(path.relative_to(root)), kernel.spec, facts, path.read_text())
+
 
 INPUTS = list(inputs())
 QUICK = {"scaled_rms_norm", "masked_softmax", "rotary_query_key", "cpu_softmax", "relabel"}

@@ -1,21 +1,10 @@
-"""What the CPU rewrites gain on each kernel's plain C++ baseline and on the test inputs.
-
-    nice python -m benchmarks.cpu_rewrites [kernel or folder ...] [--steps cpu_simd,cpu_parallel]
-
-Builds baseline and rewritten source as the harness does, checks both against the fp64 reference on every workload, and
-times them interleaved on all cores of this process, hot; the shortest of SAMPLES calls, because this
-machine may have other work to do. GB/s counts the bytes of the spec.
-No sandbox: for our own sources only.
-"""
+"""The CPU rewrites on whole kernels of C++: rewritten, compiled as the harness does and called in this process, without a sandbox."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import hashlib
 import subprocess
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +12,7 @@ import torch
 
 from harness import device
 from harness.backends import cpu
-from harness.checks.correctness import distributions, judge, make_case
+from harness.checks.correctness import judge, make_case
 from harness.records import DeviceFacts
 from kernels import catalog
 from kernels.catalog import Kernel
@@ -32,9 +21,7 @@ from nodes.rewrites import Facts, ordered
 from nodes.rewrites import catalog as rewrites
 from nodes.rewrites.syntax.source import Source
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-INPUTS = REPOSITORY / "tests" / "inputs"
-SAMPLES = 15
+INPUTS = Path(__file__).resolve().parents[2] / "inputs"
 FACTS = DeviceFacts(
     device="cpu", name="this machine", architecture=device.facts("cpu").architecture, units=2, last_level_cache_bytes=32 << 20
 )  # fmt: skip
@@ -125,62 +112,8 @@ def fresh(kernel: Kernel, workload: Workload) -> dict[str, torch.Tensor]:
     return made
 
 
-def times_us(calls: list, samples: int = SAMPLES) -> list[float]:
-    """Shortest microseconds of each call, one after another in every round."""
-    found: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call()
-    for _ in range(samples):
-        for call, taken in zip(calls, found, strict=True):
-            start = time.perf_counter()
-            call()
-            taken.append((time.perf_counter() - start) * 1e6)
-    return [min(taken) for taken in found]
-
-
-def kernels(names: list[str]) -> list[Kernel]:
-    """The named kernels, or all of the catalog and of tests/inputs that have a C++ baseline."""
-    if names:
-        return [catalog.load(str(INPUTS / name) if (INPUTS / name).is_dir() else name) for name in names]
+def kernels() -> list[Kernel]:
+    """All of the catalog and of tests/inputs that have a C++ baseline."""
     folders = [str(path.parent) for path in sorted(INPUTS.glob("*/baseline.cpp"))]
     found = [catalog.load(name) for name in [*catalog.names(), *folders]]
     return [kernel for kernel in found if kernel.baselines("cpu")]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--steps", help="rewrites in order, comma-separated; default: all CPU rewrites by their ORDER")
-    parser.add_argument("--samples", type=int, default=SAMPLES)
-    parser.add_argument("--keep", type=Path, help="folder for the rewritten sources")
-    chosen = parser.parse_args()
-    steps = chosen.steps.split(",") if chosen.steps else order()
-    with tempfile.TemporaryDirectory() as scratch:
-        for kernel in kernels(chosen.names):
-            _, path = kernel.baseline("cpu")
-            text, applied = apply(kernel, path.read_text(), steps)
-            if chosen.keep:
-                chosen.keep.mkdir(exist_ok=True, parents=True)
-                (chosen.keep / f"{kernel.spec.name}.cpp").write_text(text)
-            print(f"{kernel.spec.name}: {', '.join(applied) or 'no rewrite applies'}", flush=True)
-            old = Native.build(kernel, path.read_text(), Path(scratch))
-            new = Native.build(kernel, text, Path(scratch))
-            report(kernel, old, new, chosen.samples)
-
-
-def report(kernel: Kernel, old: Native, new: Native, samples: int) -> None:
-    spec = kernel.spec
-    for workload in (*spec.suite("cpu"), *spec.suite("cpu", held_out=True)):
-        wrong = [w for w in (new.check(workload, values) for values in distributions(spec, {})) if w]
-        line = f"  {workload.label:44s}"
-        if workload.timed:
-            case = make_case(kernel, workload, distributions(spec, {})[0], {}, "cpu")
-            inputs = fresh(kernel, workload) | case.inputs
-            before, after = times_us([old.call(workload, inputs), new.call(workload, inputs)], samples)
-            traffic = (spec.read_bytes(workload) + spec.write_bytes(workload)) / 1e3
-            line += f" {before:10.1f} us -> {after:9.1f} us  {before / after:6.2f}x  {traffic / after:6.1f} GB/s"
-        print(line + (f"  WRONG: {wrong[0]}" if wrong else ""), flush=True)
-
-
-if __name__ == "__main__":
-    main()
