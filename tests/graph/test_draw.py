@@ -16,7 +16,6 @@ from graph.draw import (
     GraphNode,
     count_edges,
     draw,
-    order_nodes,
     parts,
     path_of,
     write,
@@ -102,21 +101,6 @@ def test_agents_gates_and_people_look_different(real):
     assert [svg.count(f'class="node {kind}"') for kind in ("agent", "person")] == [8, 3]
 
 
-def test_back_edges_are_drawn_apart(real):
-    nodes, edges = real
-    svg = ET.fromstring(draw(nodes, edges))
-    left = min(
-        float(rect.get("x", 0))
-        for rect in svg.iter(f"{SVG}rect")
-        if "agent" in rect.get("class", "") and rect.get("width") == "168.0"
-    )
-    back = [path.get("d", "") for path in svg.iter(f"{SVG}path") if path.get("class") == "edge back"]
-    # Stub and trunk of each review, of compile -> coder, verify -> coder and comparison -> profiler; the legend.
-    assert len(back) == 2 * 5 + 1
-    starts = [float(re.match(r"M([\d.]+)", d)[1]) for d in back[:-1]]
-    assert all(x <= left for x in starts)
-
-
 def overlaps(svg: str) -> list[tuple[str, str]]:
     boxes = []
     for x, y, anchor, words in texts(svg):
@@ -125,17 +109,6 @@ def overlaps(svg: str) -> list[tuple[str, str]]:
         boxes.append((x0, y - 9, x0 + width, y + 1, words))
     pairs = itertools.combinations(boxes, 2)
     return [(a[4], b[4]) for a, b in pairs if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]]
-
-
-def test_no_text_covers_another(real):
-    nodes, edges = real
-    counts = {node.name: (12, 345.6) for node in nodes}
-    for svg in (draw(nodes, edges), draw(nodes, edges, counts, count_edges(PATH * 3))):
-        assert not overlaps(svg)
-        size = ET.fromstring(svg)
-        assert all(
-            0 < x < float(size.get("width", 0)) and 0 < y < float(size.get("height", 0)) for x, y, *_ in texts(svg)
-        )
 
 
 def uprights(svg: str) -> dict[float, list[tuple[float, float, str]]]:
@@ -148,18 +121,8 @@ def uprights(svg: str) -> dict[float, list[tuple[float, float, str]]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_lines_of_a_lane_never_run_over_each_other(seed):
-    rng = random.Random(seed)
-    names = [f"n{i}" for i in range(10)]
-    edges = [GraphEdge(*pair) for pair in {(rng.choice(names), rng.choice(names)) for _ in range(18)}]
-    for pieces in uprights(draw([GraphNode(name) for name in names], edges)).values():
-        for (low, high, one), (other_low, other_high, other) in itertools.combinations(pieces, 2):
-            assert high <= other_low + 0.2 or other_high <= low + 0.2, (one, other)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_any_graph_draws_with_all_its_labels(seed):
+@pytest.mark.parametrize("seed", range(8))
+def test_any_graph_draws_with_all_its_labels_and_no_line_or_text_over_another(seed):
     rng = random.Random(seed)
     names = [f"n{i}" for i in range(rng.randint(1, 14))]
     pairs = {(rng.choice(names), rng.choice(names)) for _ in range(rng.randint(0, 30))}
@@ -168,15 +131,9 @@ def test_any_graph_draws_with_all_its_labels(seed):
     said = [words for *_, words in texts(svg)]
     assert all(edge.label in said for edge in edges)
     assert not overlaps(svg)
-
-
-def test_the_order_does_not_depend_on_how_nodes_were_added(real):
-    nodes, edges = real
-    expected = [node.name for node in order_nodes(nodes, edges)]
-    for seed in range(5):
-        shuffled = list(nodes)
-        random.Random(seed).shuffle(shuffled)
-        assert [node.name for node in order_nodes(shuffled, edges)][:14] == expected[:14]
+    for pieces in uprights(svg).values():
+        for (low, high, one), (other_low, other_high, other) in itertools.combinations(pieces, 2):
+            assert high <= other_low + 0.2 or other_high <= low + 0.2, (one, other)
 
 
 def test_the_path_of_a_run_is_marked(real):
@@ -185,16 +142,13 @@ def test_the_path_of_a_run_is_marked(real):
     for name in PATH[1:-1]:
         spent = spent.after(name, 0.5, {})
     svg = draw(nodes, edges, {name: (ran.count, ran.seconds) for name, ran in spent.nodes.items()}, count_edges(PATH))
+    assert not overlaps(svg)
     said = [words for *_, words in texts(svg)]
     assert "3× · 1.5 s" in said  # coder and others
     assert "1× · 0.5 s" in said
     assert "repair" in said and "taken" in said
     faded = draw(nodes, edges, {"tester": (1, 0.1)}, count_edges(PATH[:2]))
     assert [words for *_, words in texts(faded)].count("not run") == len(NODES) - 1
-
-
-def test_how_often_an_edge_was_taken():
-    assert count_edges(["a", "b", "a", "b", "c"]) == {("a", "b"): 2, ("b", "a"): 1, ("b", "c"): 1}
 
 
 class Snapshot:
@@ -217,14 +171,7 @@ def test_hostile_names_are_inert():
     assert not dangerous(svg)
 
 
-def test_an_empty_graph_draws():
-    svg = draw([], [])
-    root = ET.fromstring(svg)
-    assert root.tag == f"{SVG}svg" and float(root.get("width")) > 0 and float(root.get("height")) > 0
-    assert "nan" not in svg and not {node.__name__ for node in NODES} & {words for *_, words in texts(svg)}
-
-
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".mmd", ".SVG"])
+@pytest.mark.parametrize("suffix", [".SVG", ".png", ".mmd"])
 def test_files(tmp_path, graph, suffix):
     if suffix == ".png":
         pytest.importorskip("resvg_py")

@@ -1,5 +1,4 @@
 import io
-import json
 import os
 import pty
 import re
@@ -7,7 +6,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TextIO
@@ -15,7 +13,7 @@ from typing import TextIO
 import pytest
 from rich.console import Console
 
-from graph.live import LiveDisplay, PlainDisplay, budget_left, changes, display
+from graph.live import LiveDisplay, PlainDisplay, budget_left, display
 from harness.records import Check, Comparison, DeviceFacts, Interval, Suite, Verdict
 from nodes.roles import Attempt, Finding, Plan, Usage
 from nodes.state import Incumbent, Settings, Spent, State, Stop
@@ -191,15 +189,6 @@ def test_plain_lines_do_not_fall_silent():
     assert out.getvalue() == before
 
 
-def test_silence_is_broken_less_and_less_often():
-    out = io.StringIO()
-    with PlainDisplay(out, quiet_s=0.1) as view:
-        wait_for(lambda: out.getvalue().count("still at work") == 2)
-        assert view.patience_s >= 0.2
-        view.say("budget", "half is spent")
-        assert view.patience_s == 0.1
-
-
 def wait_for(true) -> None:
     for _ in range(500):
         if true():
@@ -224,11 +213,6 @@ def test_a_flood_of_progress_is_one_line():
         live.node_started("measure")
     assert "checking 499" in text and "checking 498" not in text and "80 %" in text
     assert "checking 499" not in shown(live), "what the node before was doing is over"
-
-
-def test_nothing_new_is_no_line():
-    assert changes(state(), state()) == []
-    assert [kind for kind, _ in changes({}, {"settings": settings()})] == ["run"]
 
 
 @pytest.mark.parametrize(
@@ -303,26 +287,6 @@ def test_a_bug_in_the_panel_is_shown_not_raised(monkeypatch):
     assert not view.broken
 
 
-def test_many_threads_at_once():
-    out = io.StringIO()
-    view = PlainDisplay(out)
-    threads = [threading.Thread(target=lambda n=n: [view.say(f"t{n}", "x" * 50) for _ in range(100)]) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(out.getvalue().splitlines()) == 800
-    assert all(line.endswith("x" * 50) for line in out.getvalue().splitlines())
-
-
-def test_ascii_output_does_not_end_the_run(capsys):
-    raw = io.BytesIO()
-    view = PlainDisplay(io.TextIOWrapper(raw, encoding="ascii"))
-    view.state(state())
-    assert b"1.27? (1.25 ? 1.29)" in raw.getvalue()
-    assert not view.broken
-
-
 PROGRAM = """
 import signal, sys, time
 from graph.live import display
@@ -336,14 +300,6 @@ with display(json="--json" in sys.argv, why=("why this",)) as view:
     view.node_finished("tester")
 print('{"a": 1}')
 """
-
-
-def test_with_json_standard_output_holds_the_record_only():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "0", "--json"], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout) == {"a": 1}
-    assert "one workload" in done.stderr and "why this" in done.stderr
 
 
 def in_a_terminal(

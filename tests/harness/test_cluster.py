@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("distributed")
 
 from harness import device, jobs
-from harness.cluster import ROOT, ClusterError, DeviceModel, Status, fitness, places, security
+from harness.cluster import ROOT, ClusterError, Status, fitness, places, security
 from harness.cluster.homes import Homes
 from harness.cluster.local import Local
 from harness.cluster.places import ClusterPlace
@@ -21,7 +21,7 @@ from harness.cluster.scheduler import configure
 from harness.cluster.supervisor import environment
 from harness.cluster.worker import Here, JobElsewhere, Orders
 from harness.engines import EngineChoice, EngineError
-from harness.engines.dask import LOST_S, Cluster
+from harness.engines.dask import Cluster
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.judge.session import place_build
@@ -65,12 +65,6 @@ def test_shares_of_a_cpu_do_not_overlap():
         places.of_cores(9, range(8))
 
 
-def test_lists_of_cores():
-    assert places.numbers("0-2,8\n") == (0, 1, 2, 8)
-    with pytest.raises(ValueError, match="no number"):
-        places.numbers("0-a")
-
-
 def test_a_worker_sees_its_gpu_only_and_no_key(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("ASTROLABE_CHECKPOINTER", "postgresql://me:secret@host/x")
@@ -86,18 +80,6 @@ def test_what_the_scheduler_said_last_is_why_it_did_not_start(monkeypatch: pytes
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ClusterError, match="scheduler did not start: .*distributed is broken here"):
         Local("cpu", 1)
-
-
-def test_the_last_words_of_a_cluster_are_not_who_connected(tmp_path: Path):
-    made = Local.__new__(Local)
-    made.folder = tmp_path
-    (tmp_path / "log.txt").write_text(
-        "RuntimeError: Xid 79\nhost gpu 1: its worker ended (exit code 1); it is started again\n\n"
-        "2026-11-22 22:08:58,952 - distributed.core - INFO - Starting established connection to tls://127.0.0.1:42562\n"
-    )
-    assert made.last_words(2).startswith("RuntimeError: Xid 79; host gpu 1") and made.last_words().startswith(
-        "host gpu"
-    )
 
 
 def test_a_cluster_of_ones_own_without_a_gpu_says_so_at_once(monkeypatch: pytest.MonkeyPatch):
@@ -137,32 +119,12 @@ def joining(*seen: Status, devices: int = 2) -> Cluster:
     return made
 
 
-def test_who_builds_joins_first_and_is_no_reason_to_give_up():
-    assert not Cluster._settled([status("builder", "ready")])
-    assert Cluster._settled([status("builder", "ready"), status("device", "set aside")])
-
-
 def test_a_gpu_that_never_joins_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("harness.engines.dask.JOIN_S", 0.0)
     made = joining(status("device", "ready"), status("builder", "ready"))
     assert len(made._first("auto")) == 1 and "not all devices" in made.said_of_it[0] and "Xid 79" in made.said_of_it[0]
     with pytest.raises(EngineError, match="no device .* is ready .*Xid 79"):
         joining(status("builder", "ready"))._first("auto")
-
-
-def test_a_person_is_told_what_is_waited_for(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness.engines.dask.JOIN_S", 0.5)
-    monkeypatch.setattr("harness.engines.dask.SILENT_S", 0.0)
-    made = joining(status("builder", "ready"), devices=0)
-    made.local = None
-    made._last_words = lambda: ""  # type: ignore[method-assign]
-    with pytest.raises(EngineError, match="no device"):
-        made._first("auto")
-    assert len(made.said_of_it) == 1 and "waiting up to 0 s for the cluster at tls://here" in made.said_of_it[0]
-
-
-def test_the_only_device_set_aside_comes_back_before_its_run_is_given_up():
-    assert Orders.model_fields["parked_s"].default + 120 < LOST_S
 
 
 def test_a_closed_cluster_is_not_opened_again_by_a_question_on_its_way():
@@ -287,16 +249,6 @@ def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert made.unfit == "GPU 7 cannot be used: no NVIDIA GPU was found" and made.resources() == {}
 
 
-def test_a_gpu_that_is_listed_and_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def busy(_on: str) -> None:
-        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
-
-    made = here(tmp_path)
-    monkeypatch.setattr(device, "facts", busy)
-    made.look()
-    assert "busy or unavailable" in made.unfit and made.resources() == {}
-
-
 def test_what_a_gpu_that_fell_off_said_of_a_candidate_is_not_passed_on(tmp_path: Path, monkeypatch):
     made = here(tmp_path)
     made.look()
@@ -357,14 +309,6 @@ def test_a_device_is_one_jobs_at_a_time_also_between_supervisors(tmp_path: Path,
         other.wait(60)
     assert inside.wait(60)
     thread.join(60)
-
-
-def test_a_device_can_be_held_by_every_user_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("ASTROLABE_LOCKS", str(tmp_path))
-    for _ in range(2):
-        with here(tmp_path).exclusive():
-            (held,) = tmp_path.glob("astrolabe-device-*")
-            assert held.stat().st_mode & 0o777 == 0o666
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -492,12 +436,6 @@ def test_waiting_is_what_nobody_worked_on(monkeypatch: pytest.MonkeyPatch):
         now[0] = float(at)
         clock.turn(asking, working)
     assert clock.total == 3.0  # from 0 to 2 and from 7 to 8
-
-
-def test_one_of_two_kinds_is_not_the_other(tmp_path: Path):
-    facts = device.facts("cpu")
-    one, two = (DeviceModel(facts=facts.model_copy(update={"units": units}), memory_bytes=1) for units in (1, 2))
-    assert one.resource != two.resource and one.facts.name == two.facts.name
 
 
 def test_an_evaluator_of_a_device_elsewhere_looks_at_none_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -112,6 +112,7 @@ def test_a_failure_of_the_candidate_is_a_verdict_with_its_reason(
     with engine.evaluator(small, Store(tmp_path)) as evaluator:
         verdict = judged(evaluator, text)
     assert verdict.outcome is outcome and word in verdict.reason, verdict.reason
+    assert bool(verdict.build.artefact) is verdict.build.ok is (outcome is not Outcome.COMPILE_ERROR)
 
 
 def test_what_cannot_be_asked_is_refused_alike(engine, small, source, tmp_path):

@@ -95,14 +95,6 @@ def test_small_workloads_meet_all_values_and_two_calls_in_flight_large_ones_the_
         assert known[0] in values and len(values) == 2 and not in_flight
 
 
-def test_baseline_passes_and_is_timed(evaluator, source):
-    verdict = judged(evaluator, source)
-    assert verdict.passed, verdict.reason
-    measured = evaluator.measure(verdict, baseline=verdict.candidate)
-    assert [t.cache for t in measured.timings] == ["cold", "hot"]
-    assert all(t.light_us and t.time_us > 0 for t in measured.timings)
-
-
 def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source, monkeypatch):
     monkeypatch.setattr("harness.timing.load.LoadWatch.share", lambda _self: 0.6)
     verdict = judged(evaluator, source)
@@ -110,16 +102,6 @@ def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source,
     assert "other processes took 60% of this machine's CPU while it was timed" in measured.warnings
     assert "at most 60% of the CPU" in evaluator.measured["load"]
     assert "-O3" in evaluator.measured["build, cpu"]
-
-
-def test_a_candidate_is_timed_against_baseline_and_incumbent(evaluator, source):
-    baseline = judged(evaluator, source)
-    other = judged(evaluator, source + "\n// another\n")
-    incumbent = judged(evaluator, source + "\n// incumbent\n")
-    measured = evaluator.measure(other, baseline=baseline.candidate, incumbent=incumbent.candidate)
-    assert measured.passed and measured.suite and measured.suite_incumbent
-    assert all(t.against_incumbent for t in measured.timings)
-    assert sum("timed calls" in check.name for check in measured.checks) == len(measured.timings)
 
 
 def test_several_contests_count_as_one_each_in_fresh_processes_and_are_kept_apart_from_one(
@@ -142,13 +124,6 @@ def test_the_incumbent_again_is_the_same(evaluator, source):
     baseline, again = judged(evaluator, source), judged(evaluator, source + "\n// incumbent\n")
     measured = evaluator.measure(again, baseline=baseline.candidate, incumbent=again.candidate)
     assert measured.suite_incumbent.comparison is Comparison.SAME and measured.suite_incumbent.speedup.median == 1
-
-
-def test_held_out_workloads_are_apart(evaluator, source):
-    build = evaluator.build(evaluator.store.put(source))
-    seen = {check.workload for check in evaluator.verify(build).checks}
-    held_out = {check.workload for check in evaluator.verify(build, held_out=True).checks}
-    assert held_out and not seen & held_out
 
 
 def test_a_closed_evaluator_holds_no_inputs(small, source, store):
@@ -185,48 +160,6 @@ def test_rivals_are_of_one_age_at_every_verdict(small, source, store, monkeypatc
             started.clear()
             assert one.measure(verdict, baseline=baseline).timings
             assert {baseline, verdict.candidate} <= set(started), "an older process has memory at hand"
-
-
-def test_answers_are_kept(small, source, store, monkeypatch):
-    with Evaluator(small, "cpu", store) as first:
-        verdict = judged(first, source)
-        measured = first.measure(verdict, baseline=verdict.candidate)
-    with Evaluator(small, "cpu", store) as again:
-        monkeypatch.setattr(
-            again.pool, "start", lambda *_, **__: pytest.fail("a worker was started for a known answer")
-        )
-        assert judged(again, source) == verdict
-        assert again.measure(verdict, baseline=verdict.candidate) == measured
-
-
-@pytest.mark.parametrize(
-    ("change", "outcome", "word"),
-    [
-        (lambda s: s + "\nint broken( {\n", Outcome.COMPILE_ERROR, "error"),
-        (lambda s: s.replace("silu_and_mul_float32", "renamed"), Outcome.MISSING_ENTRY, "silu_and_mul"),
-        (
-            lambda s: s.replace("silu_and_mul_float32(", "silu_and_mul_float32(", 1) + CRASH,
-            Outcome.RUNTIME_ERROR,
-            "SIG",
-        ),
-    ],
-    ids=["syntax", "entry", "crash"],
-)
-def test_failures_are_verdicts_with_reasons(evaluator, source, change, outcome, word):
-    verdict = judged(evaluator, change(source))
-    assert verdict.outcome is outcome and word in verdict.reason
-    assert bool(verdict.build.artefact) is verdict.build.ok is (outcome is not Outcome.COMPILE_ERROR)
-
-
-CRASH = """
-#include <csignal>
-__attribute__((constructor)) static void crash() { std::raise(SIGSEGV); }
-"""
-
-
-def test_the_next_candidate_is_none_the_worse(evaluator, source):
-    assert judged(evaluator, source + CRASH).outcome is Outcome.RUNTIME_ERROR
-    assert judged(evaluator, source).passed
 
 
 TWICE = """
@@ -352,12 +285,6 @@ def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, sou
         (timed,) = comparisons.time_cases(evaluator, request, [case])
         assert timed.timing.light_fraction == pytest.approx(1 / share)
     assert asked == [False, True] if accused else [False]
-
-
-def test_only_passed_candidates_are_timed(evaluator, source):
-    failed = judged(evaluator, source + "\nint broken( {\n")
-    with pytest.raises(ValueError, match="only a PASSED candidate is timed"):
-        evaluator.measure(failed, baseline=failed.candidate)
 
 
 def test_the_tester_can_add_and_not_remove(evaluator):

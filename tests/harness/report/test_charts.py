@@ -48,16 +48,3 @@ def test_a_wild_interval_does_not_break_the_chart():
     svg = charts.rounds_chart(Result.model_validate(RESULT.model_dump() | {"attempts": [row]}), 600, 300)
     for drawn in re.findall(r' (?:d|[cxyr]+[12]?)="([^"]*)"', svg):
         assert "nan" not in drawn and "inf" not in drawn
-
-
-def test_many_rounds_do_not_crowd_the_axis():
-    rows = [RESULT.attempts[0].model_copy(update={"round": n}) for n in range(1, 201)]
-    svg = charts.rounds_chart(Result.model_validate(RESULT.model_dump() | {"attempts": rows, "rounds": 200}), 350, 260)
-    assert svg.count('text-anchor="middle"') < 15
-
-
-def test_parallel_attempts_stand_side_by_side():
-    svg = charts.rounds_chart(RESULT, 960, 300)
-    assert svg.count("<circle") == 4
-    places = [charts._dodge(RESULT.attempts, attempt) for attempt in RESULT.attempts]
-    assert places == [0, 0, 0, -0.5, 0.5, 0]
