@@ -18,7 +18,7 @@ from harness.processes.worker import WorkerFailure
 from harness.records import Build, Cache, Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
 from harness.timing import clocks, comparison, load, roofs, samples, speed_of_light
 from harness.timing.interleaved import ComparisonTimes
-from harness.timing.sampling import Arm, ArmFailure
+from harness.timing.sampling import PROTOCOLS, Arm, ArmFailure
 from kernels.spec import Frozen, Workload, expression
 
 ELSEWHERE: tuple[TimingContext, ...] = ("pdl", "alone")
@@ -282,7 +282,10 @@ def time_cases(
 
     Of as many samples as the first, or the longer of two that disagree would decide.
     """
-    results = [_fairly(session, request, case) for case in cases]
+    # By itself it is 1.0x by definition: what a call takes is all that more samples could say.
+    least = PROTOCOLS[session.device].blocks[0]
+    how = {"blocks": (least, least)} if request.itself else {}
+    results = [_fairly(session, request, case, **how) for case in cases]
     once = [result.samples for result in results]
     for turn, limit in enumerate((*SMALL_GAINS, *[0.0] * (contests - 1 - len(SMALL_GAINS))), start=1):
         again = [

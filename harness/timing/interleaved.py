@@ -7,6 +7,8 @@ timed the others are stopped, as every process is that nobody asks.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import random
 import secrets
 import statistics
@@ -136,7 +138,7 @@ def run(
             if arm.name in check and block in others[arm.name]:
                 _blaming(arm, comparison.sample_of_others)
         late = time.monotonic() - began > protocol.patience_s
-        if block + 1 >= least and (late or _narrow(arms, pair, protocol.width)):
+        if block + 1 >= least and (late or _narrow(arms, pair, protocol.width, protocol.far_apart)):
             break
     for arm in arms[1:]:
         if confirm and _seems_ahead(comparison, arms[0], arm, pair):
@@ -192,12 +194,20 @@ def _paired(above: list[float], below: list[float]) -> list[float]:
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
-def _narrow(arms: list[Arm], pair: Arm | None, width: float) -> bool:
+def _narrow(arms: list[Arm], pair: Arm | None, width: float, far_apart: float = 0.0) -> bool:
+    """Whether more samples would say nothing more: every side beside the first is known to `width`, or every two sides to
+    the share `far_apart` of what lies between them."""
     own = _net(arms[0], pair)
-    intervals = [median_interval(_ratios(arms[0], arm, pair)) for arm in arms[1:]] or [
-        median_interval([seconds / statistics.median(own) for seconds in own])
-    ]
-    return all((interval.high - interval.low) / interval.median < width for interval in intervals)
+    if len(arms) == 1:
+        return _width(median_interval([seconds / statistics.median(own) for seconds in own])) < width
+    if all(_width(median_interval(_ratios(arms[0], arm, pair))) < width for arm in arms[1:]):
+        return True
+    between = [median_interval(_ratios(one, other, pair)) for one, other in itertools.combinations(arms, 2)]
+    return all(_width(found) < max(width, far_apart * abs(math.log(found.median))) for found in between)
+
+
+def _width(interval: Interval) -> float:
+    return (interval.high - interval.low) / interval.median
 
 
 def _confirm(comparison: ABComparison, first: Arm, arm: Arm, pair: Arm | None, *, look: bool = False) -> None:

@@ -653,6 +653,16 @@ def test_an_interval_is_narrow_with_the_neighbours_taken_off() -> None:
     assert not _narrow([other], pair, 0.02)
 
 
+def test_sides_far_apart_are_told_apart_by_a_wide_interval() -> None:
+    """Also two that are both far from the first: what they are beside each other decides, too."""
+    first, fast = side("first", [5.0] * 12, []), side("fast", [1.0, 1.1] * 6, [])
+    near, other = side("near", [4.9, 5.2] * 6, []), side("other", [1.1, 1.0] * 6, [])
+    assert _narrow([first, fast], None, 0.02, 0.1) and not _narrow([first, fast], None, 0.02, 0.0)
+    assert not _narrow([first, near], None, 0.02, 0.1), "as near to 1 as it is, more samples say more"
+    assert not _narrow([first, fast, other], None, 0.02, 0.1), "which of the two is faster is open"
+    assert _narrow([first, fast, side("half", [0.5] * 12, [])], None, 0.02, 0.2)
+
+
 def test_a_contest_takes_its_neighbours_off(stage: Any) -> None:
     one = stage(negation("float32", 100))
     arms = [Arm(name, FarSide(name, one, negate)) for name in ("first", "other", PAIR)]  # type: ignore[arg-type]
