@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from langgraph.runtime import Runtime
 
 from harness.store import digest
+from nodes.compiling import compile_ahead
 from nodes.context import Context
 from nodes.drafting import draft as draft_by_rules
 from nodes.drafts import failure
 from nodes.policies import answers
-from nodes.roles import Agent, DraftAnswer, DraftRequest, Plan, Prompt
+from nodes.roles import Agent, DraftAnswer, DraftRequest, Plan, Prompt, TesterAnswer
 from nodes.state import Draft, Settings, State, is_problem
 
 PLAN = "draft"
+BY_RULES = ("tester", "planner", "coder")
+"""Where these are the rules, it is known from the start what the first plan is."""
 
 
 def _prompt(request: DraftRequest) -> Prompt[DraftAnswer]:
@@ -71,23 +76,40 @@ def drafter(state: State, runtime: Runtime[Context]) -> dict:
 
 
 @contextmanager
-def drafting(state: State, context: Context) -> Iterator[None]:
-    """The rules' draft of a problem is made and built meanwhile: neither needs the device, and nothing may be timed here.
+def drafting(state: State, context: Context, tests: Callable[[], TesterAnswer]) -> Iterator[None]:
+    """What the rules will propose first is made and built meanwhile: a problem's draft, or the compiler's kernel of a reference.
 
-    The drafter finds both where they are kept, and says what went wrong with either.
+    Neither needs the device, and nothing may be timed here. Whoever asks for them finds both where they are kept, and says what
+    went wrong with either. `tests`: what the tester answers, asked where that is the rules.
     """
     settings = state["settings"]
-    if not is_problem(settings) or settings.draft or context.policies["drafter"].name != "rules":
+
+    def draft() -> str:
+        return draft_by_rules(context.store.get(settings.source), settings.device, settings.numerics).source
+
+    def compile() -> str:
+        spec = context.visible_spec({**state, "tests": tests()})
+        return compile_ahead(spec, context.reference(), context.evaluator.facts)[0]
+
+    def build(make: Callable[[], str]) -> None:
+        with contextlib.suppress(Exception):  # whoever asks for it next finds out, and says so
+            if (source := make()).strip():
+                context.evaluator.build(context.store.put(source))
+
+    if is_problem(settings):
+        work = None if settings.draft or context.policies["drafter"].name != "rules" else draft
+    else:
+        wanted = settings.stop.rounds and not settings.exact and context.reference()
+        work = compile if wanted and {context.policies[one].name for one in BY_RULES} == {"rules"} else None
+    if work is None:
         yield
         return
-
-    def work() -> None:
-        answer = draft_by_rules(context.store.get(settings.source), settings.device, settings.numerics)
-        if answer.source.strip():
-            context.evaluator.build(context.store.put(answer.source))
-
+    if settings.device == "cuda" and work is compile:  # whose times do not depend on who uses the cores
+        threading.Thread(target=build, args=(work,), name="draft", daemon=True).start()
+        yield
+        return
     with ThreadPoolExecutor(1, thread_name_prefix="draft") as pool:
-        pool.submit(work)
+        pool.submit(build, work)
         yield
 
 

@@ -11,7 +11,7 @@ from nodes.agents.drafter import drafting
 from nodes.context import Context
 from nodes.policies import answers
 from nodes.roles import Agent, Prompt, TesterAnswer, TesterRequest
-from nodes.state import State
+from nodes.state import Settings, State
 
 
 def _prompt(request: TesterRequest) -> Prompt[TesterAnswer]:
@@ -35,19 +35,21 @@ AGENT = Agent(
 
 def tester(state: State, runtime: Runtime[Context]) -> dict:
     """Keeps the additions that the spec allows, one by one; nothing can be removed or loosened."""
-    with drafting(state, runtime.context):
-        return {"tests": _tests(state, runtime.context), "device": runtime.context.evaluator.facts}
+    context = runtime.context
 
-
-def _tests(state: State, context: Context) -> TesterAnswer:
-    settings = state["settings"]
-    answer = context.policies["tester"].answer(
-        TesterRequest(
+    def ask() -> TesterAnswer:
+        request = TesterRequest(
             spec=context.visible_spec(state),
             device=context.evaluator.facts,
-            baseline_source=context.store.get(settings.source),
+            baseline_source=context.store.get(state["settings"].source),
         )
-    )
+        return context.policies["tester"].answer(request)
+
+    with drafting(state, context, ask):
+        return {"tests": _tests(ask(), state["settings"], context), "device": context.evaluator.facts}
+
+
+def _tests(answer: TesterAnswer, settings: Settings, context: Context) -> TesterAnswer:
     proposed = []
     for workload in answer.workloads:
         added = workload.model_copy(update={"held_out": False})

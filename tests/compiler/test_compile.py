@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +17,8 @@ from compiler.schedule import Schedule
 from harness.judge.search import _spills, find_open_tunables
 from harness.records import DeviceFacts
 from kernels import catalog
-from nodes.compiling import STEP, compile_kernel
+from nodes import compiling
+from nodes.compiling import STEP, compile_ahead, compile_kernel
 from nodes.policies.rules import RulesPolicy
 from nodes.roles import CoderRequest, Finding, PlannerRequest
 
@@ -122,3 +126,24 @@ def test_the_rules_propose_it_first_and_once(silu):
 
 def test_spilled_bytes_are_those_of_the_worst_kernel():
     assert _spills({"a": "registers=40 spills=0 shared=0", "b": "registers=64 spills=96 shared=0"}) == 96
+
+
+@pytest.mark.parametrize("garbled", [False, True], ids=["it answers", "it dies"])
+def test_another_process_compiles_ahead_what_this_one_would(silu, monkeypatch: pytest.MonkeyPatch, garbled: bool):
+    kernel, reference = silu
+    asked: list[str] = []
+
+    def run(command, *, input: str, **_):
+        asked.append(command[-1])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(input))
+        monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+        compiling.answer()
+        monkeypatch.undo()
+        return SimpleNamespace(stdout="Killed" if garbled else out.getvalue())
+
+    monkeypatch.setattr(compiling.subprocess, "run", run)
+    monkeypatch.setattr(compiling.os, "cpu_count", lambda: 64)
+    renamed = kernel.spec.model_copy(update={"summary": f"{kernel.spec.summary}, {garbled}"})
+    found = compile_ahead(renamed, reference, H100)
+    assert found == (source(renamed, reference, "sm_90"), "") and len(asked) == 1
+    assert compile_kernel(renamed, reference, H100) == found, "and nobody compiles it again"
