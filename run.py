@@ -70,7 +70,7 @@ def infer(request: InferRequest) -> int:
 
 
 COMMANDS = (
-    "bring", "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export", "kernels", "mcp",
+    "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export", "kernels", "mcp",
     "memory", "recheck", "model", "scheduler", "worker", "epoch", "infer",
 )  # fmt: skip
 

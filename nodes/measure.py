@@ -29,7 +29,7 @@ def measure(state: State, runtime: Runtime[Context]) -> dict:
         return draft.model_copy(update={"verdict": found, "seconds": draft.seconds + time.monotonic() - began})
 
     def measured(draft: Draft) -> Draft:
-        if draft.verdict is None or not draft.verdict.passed or draft.verdict.timings:
+        if draft.verdict is None or not draft.verdict.passed or draft.verdict.timings or draft.lost:
             return draft
         return timed(draft, draft.verdict)
 

@@ -95,6 +95,8 @@ class Attempt(Frozen):
     accepted: bool = False
     speedup: float | None = None
     """Speedup over the baseline; None, never 0, where it did not pass."""
+    brief_speedup: float | None = None
+    """Over the baseline in the short comparison after which it was not timed in full (nodes/screening.py); no verdict's."""
     speedup_low: float | None = None
     speedup_high: float | None = None
     comparison: str = "UNCLEAR"

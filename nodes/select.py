@@ -54,7 +54,7 @@ def unfit(draft: Draft, incumbent: Incumbent) -> str:
     if not draft.verdict.passed:
         return draft.verdict.reason
     if draft.verdict.suite is None:
-        return "passed, but was not measured"
+        return draft.lost or "passed, but was not measured"
     comparison = gain_of(draft).comparison
     if comparison is not Comparison.FASTER:
         return f"not clearly faster than the incumbent: {comparison}"
@@ -96,6 +96,7 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         turns=draft.turns,
         tools=draft.tools,
         spec_doubt=draft.spec_doubt,
+        brief_speedup=draft.brief_speedup,
     )
     if verdict is None or verdict.suite is None:
         return attempt

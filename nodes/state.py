@@ -83,6 +83,10 @@ class Draft(Frozen):
     tuned: dict[str, int] = Field(default_factory=dict)
     tuning: str = ""
     """What the search of the open integers came to: how many variants it tried, how much faster the best was."""
+    lost: str = ""
+    """Why it is not timed in full, though it PASSED (nodes/screening.py)."""
+    brief_speedup: float | None = None
+    """Over the baseline, by the short comparison in which it lost."""
     repairs: int = 0
     refused: str = ""
     """Why no source, or no further one, comes out of the plan. A draft that already failed keeps its verdict."""

@@ -1,4 +1,5 @@
-"""Gate: picks the integers that a verified draft leaves open, by measuring. No model is asked.
+"""Gate: picks the integers that a verified draft leaves open, by measuring. No model is asked. What a short comparison shows to
+lose by much is left as it is.
 
 Where the search found that bands of workloads want different ones, the host gets to choose, if that source is right too.
 """
@@ -13,6 +14,7 @@ from harness.judge.search import Tuned
 from nodes.context import Context
 from nodes.rewrites.specialize.dispatch import dispatched, values
 from nodes.rewrites.syntax.source import Unsupported
+from nodes.screening import screen
 from nodes.side_by_side import each
 from nodes.state import Draft, State
 
@@ -22,6 +24,12 @@ def tune(state: State, runtime: Runtime[Context]) -> dict:
 
     def tuned(draft: Draft) -> Draft:
         if draft.verdict is None or not draft.verdict.passed or draft.tuned:
+            return draft
+        began = time.monotonic()
+        draft = screen(draft, state, runtime.context)
+        draft = draft.model_copy(update={"seconds": draft.seconds + time.monotonic() - began})
+        if draft.lost:
+            runtime.context.say("screened", f"{draft.plan.title}: {draft.lost}")
             return draft
         seconds = settings.tune_seconds
         if settings.budget.seconds is not None:

@@ -9,12 +9,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, form_of, is_python, run_boxed, together, with_entries
+from harness.backends import Compiled, form_of, is_python, run_boxed, together
 from harness.records import DeviceFacts
 
 SUFFIX = ".cpp"
 DEVICE = "cpu"
-ENTRIES = True
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
 
 
@@ -39,9 +38,8 @@ def identity(facts: DeviceFacts) -> str:
 
 
 def compile(
-    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = (), entries: str = ""
+    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = ()
 ) -> Compiled:
-    source.write_text(with_entries(source.read_text(), entries))
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.
     command = [compiler(), *together(FLAGS, flags), "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
     code, output = run_boxed(command, source.parent, [], timeout_s)

@@ -60,6 +60,8 @@ MOST_MEMORY = 2.0
 """Weight of all remembered measurements of a step together (upper bound): what this run measures decides."""
 FAILURE_GAIN = 0.6
 """What a plan that did not pass counts as, so that plans with the same steps come later."""
+WORTH = 0.75
+"""A plan that promises less of the incumbent's speed is not tried: what was measured of its steps already counts in the promise."""
 STRIKES = 2
 """How often a step may come to nothing by itself, from whatever base."""
 AT_THE_LIMIT = 0.93
@@ -146,7 +148,8 @@ class RulesPolicy:
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         search = _Search(_of_native(request) if request.spec.problem else request)
-        rewritten = (search.plan(proposal) for proposal in search.rank())
+        worth = WORTH * search.speedup_of_incumbent()
+        rewritten = (search.plan(proposal) for proposal in search.rank() if proposal.speedup >= worth)
         return tuple(itertools.islice(itertools.chain(_compile_plans(request), rewritten), request.width))
 
     def reviewer(self, request: ReviewRequest) -> Review:
@@ -474,14 +477,16 @@ class _Search:
 
     def _measure(self, attempt: Attempt) -> float:
         """Logarithm of what the plan gained over its base."""
-        if attempt.speedup is None:
-            return math.log(FAILURE_GAIN)
-        return math.log(attempt.speedup / self._speedup(attempt.plan.base))
+        speedup = attempt.speedup or attempt.brief_speedup
+        return math.log(speedup / self._speedup(attempt.plan.base) if speedup else FAILURE_GAIN)
 
     def _speedup(self, source: str) -> float:
         """Of a source that passed, against the baseline."""
         measured = [a.speedup for a in self.request.attempts if a.candidate == source and a.speedup is not None]
         return max(measured, default=1.0)
+
+    def speedup_of_incumbent(self) -> float:
+        return self._speedup(self.request.incumbent)
 
     def _after(self, base: str, steps: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """The source after those of the steps that apply, and which they are. Lists share what they begin with."""

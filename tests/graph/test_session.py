@@ -344,7 +344,10 @@ def test_a_fork_goes_on_from_a_checkpoint_with_other_limits(tmp_path: Path) -> N
     assert ended.result.speedup.median == pytest.approx(2.0)
     # What the first run had evaluated was not evaluated again, and the first run is what it was.
     fresh = (ended.run.folder / "evaluations.log").read_text()
-    assert Store(tmp_path).put("speed 1.2") not in fresh
+    known = Store(tmp_path).put("speed 1.2")
+    assert not [line for line in fresh.splitlines() if known in line and "contend" not in line], (
+        "short ones are not kept"
+    )
     assert service.snapshot(first.run).values["settings"].run_id == "run"
     assert [run.id for run in every(tmp_path)] == ["run", "second"]
 

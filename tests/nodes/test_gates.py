@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.judge.bands import Band, Measure, Split
+from harness.judge.quick import Quick
 from harness.judge.search import Tuned
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Timing, Verdict
 from harness.store import Store
@@ -24,7 +25,7 @@ from nodes.contest import contest, most_promising
 from nodes.measure import measure
 from nodes.options import ROLES
 from nodes.roles import Attempt, Plan, Usage
-from nodes.select import select, unfit
+from nodes.select import attempt_of, select, unfit
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
 from nodes.tune import tune
@@ -521,7 +522,8 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
         store=store, spec=spec, device="cpu", say=said.append, build=lambda candidate: candidate, verify=judged,
         tune=lambda candidate, seconds: picked, width=1,
     )  # fmt: skip
-    state = State(settings=settings(), spent=Spent(), drafts=[begun])
+    first = Incumbent(candidate=settings().source, verdict=verdict(1.0, "SAME"))
+    state = State(settings=settings(), spent=Spent(), drafts=[begun], incumbent=first)
     (ended,) = tune(state, SimpleNamespace(context=SimpleNamespace(evaluator=evaluator)))["drafts"]  # type: ignore[arg-type]
     assert ended.tuned == tuned
     assert ended.tuning.startswith("2 of 23 variants tried") and ("numbers stay" in ended.tuning) == (not tuned)
@@ -533,6 +535,57 @@ def test_the_host_chooses_by_size_where_that_source_is_right(
     assert 7.0 < ended.seconds < 7.0 + 600
     unwritten = [text for text in said if text.startswith("one choice of numbers for all sizes: ")]
     assert unwritten == said and len(said) == (source != SOURCE)
+
+
+# --- what loses is screened ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gains", "lost"),
+    [
+        ([0.6, 0.5], True),
+        ([0.6, 0.95], False),  # near in one case
+        ([0.6, 1.4], False),  # wins in one case: two forms in a file may be worth it
+        ([0.6], False),  # one case is missing
+        ([], False),  # the candidate failed: its verdict is the gate's to give
+    ],
+)
+def test_only_what_loses_in_every_case_is_neither_searched_over_nor_timed_in_full(
+    gains: list[float], lost: bool
+) -> None:
+    timed: list[str] = []
+
+    def compare_briefly(build: Any, rivals: dict[str, str], cases: Any) -> Quick:
+        assert rivals == {"baseline": settings().source, "incumbent": "1" * 64} and len(cases) == 2
+        (known,) = verdict(2.0).timings
+        return Quick(timings=tuple(known.model_copy(update={"against_incumbent": interval(gain)}) for gain in gains))
+
+    def search(candidate: str, *, seconds: float) -> Tuned:
+        timed.append("tune")
+        return Tuned(candidate=candidate)
+
+    def measured(found: Verdict, **_: Any) -> Verdict:
+        timed.append("measure")
+        return found
+
+    evaluator = SimpleNamespace(
+        width=1, compare_briefly=compare_briefly, tune=search, measure=measured, suite=lambda: (WORKLOAD,),
+        caches=lambda _: ("cold", "hot"),
+    )  # fmt: skip
+    context = SimpleNamespace(context=SimpleNamespace(evaluator=evaluator, say=lambda kind, text: None))
+    passed = verdict(2.0).model_copy(update={"timings": (), "suite": None})
+    begun = draft("a", passed, build=Build(candidate="a" * 64, backend="cpu", ok=True))
+    state = State(
+        settings=settings(), spent=Spent(), drafts=[begun],
+        incumbent=Incumbent(candidate="1" * 64, verdict=verdict(4.0), round=1),
+    )  # fmt: skip
+    state["drafts"] = tune(state, context)["drafts"]  # type: ignore[arg-type]
+    (ended,) = measure(state, context)["drafts"]  # type: ignore[arg-type]
+    assert timed == ([] if lost else ["tune", "measure"])
+    attempt = attempt_of(ended, 2, None, state["incumbent"])
+    assert (attempt.outcome, attempt.speedup) == (Outcome.PASSED, None), "no figure of a verdict's comes of it"
+    assert attempt.brief_speedup == (pytest.approx(2.0) if lost else None)
+    assert ("short comparison" in attempt.reason) == lost
 
 
 # --- state ---------------------------------------------------------------------------------------------------------

@@ -90,6 +90,21 @@ def test_no_plan_is_made_twice_and_no_source_either() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_what_promises_far_less_than_the_incumbent_has_is_not_tried() -> None:
+    """A run whose first candidate gained much ends, rather than time what can only lose."""
+    run, promises = Run(), []
+
+    def measured(plan: Plan) -> float:
+        promises.append((plan.expected_speedup, run.best))
+        return 8.0 if len(promises) == 1 else 1.1
+
+    run.play(12, measured)
+    assert all(promise >= 0.7 * best for promise, best in promises), promises
+    before = len(promises)
+    run.play(12, measured)
+    assert len(promises) == before, "nothing is left that is worth a round"
+
+
 def test_a_failure_sends_it_back_to_what_passed() -> None:
     run = Run()
     plans = run.play(6, lambda plan: None if "fast_math" in plan.steps else 1.3)
