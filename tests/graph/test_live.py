@@ -335,14 +335,6 @@ def in_a_terminal(
     return data.decode(), process.wait(30)
 
 
-def test_a_terminal_gets_the_live_display():
-    text, status = in_a_terminal(["0.8"])
-    assert status == 0
-    assert "\x1b[?25l" in text and text.count("one workload") >= 2
-    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is shown again"
-    assert '{"a": 1}' in text.split("\x1b[?25h")[-1]
-
-
 def test_with_json_what_is_printed_meanwhile_stays_on_standard_output(tmp_path):
     with (tmp_path / "out").open("w") as out:
         text, _ = in_a_terminal(["0.3", "--json", "--print"], stdout=out)

@@ -37,45 +37,11 @@ RUNS = {
     "silu_and_mul": [
         (1, "PASSED", 2, True),  # std::bit_cast in C++17; then exp clamped, where an infinity must give NaN
         (2, "PASSED", 0, False),  # the first edit's search text stood there three times: asked again
-        (3, "PASSED", 0, False),
-        (4, "PASSED", 0, False),
-        (5, "PASSED", 0, False),
-    ],
-    "silu_and_mul.single": [  # one agent; its second answer named a bound that there is not: asked again
-        (1, "PASSED", 0, False),
-        (2, "PASSED", 0, False),
-        (3, "PASSED", 0, True),
-    ],
-    "fused_add_rmsnorm": [
-        (1, "PASSED", 1, False),  # a stack array of 16384, and the tester asked for a row of 20011
-        (2, "PASSED", 0, True),
-        (3, "PASSED", 0, False),
-        (4, "PASSED", 0, False),
-        (5, "PASSED", 0, False),
-    ],
-    "merge_attn_states_lse": [
-        (1, "PASSED", 1, True),  # +infinity in an lse means a part without keys
-        (2, "PASSED", 0, False),
-        (3, "NO_CANDIDATE", 0, False),  # the coder said that the plan cannot be carried out
-        (4, "PASSED", 0, False),
-        (5, "PASSED", 0, False),
     ],
     "silu_and_mul.cuda": [(1, "PASSED", 0, True), (2, "PASSED", 0, True), (3, "PASSED", 0, False),
                           (4, "PASSED", 0, True), (5, "PASSED", 0, False)],
-    "fused_add_rmsnorm.cuda": [(1, "PASSED", 0, True), (2, "PASSED", 0, True), (3, "PASSED", 0, True),
-                               (4, "PASSED", 0, False), (5, "PASSED", 0, False)],
-    "merge_attn_states_lse.cuda": [(1, "PASSED", 0, True), (2, "PASSED", 0, True), (3, "PASSED", 0, True),
-                                   (4, "PASSED", 0, False), (5, "PASSED", 0, False)],
 }  # fmt: skip
-KEPT = {
-    "silu_and_mul": {"faecc051665a"},
-    "silu_and_mul.single": {"0a1381345861"},
-    "fused_add_rmsnorm": {"963a1a7a9b0b"},
-    "merge_attn_states_lse": {"d28a3de9f0b0"},
-    "silu_and_mul.cuda": {"de58daceaa9b", "c85070e51cea", "e6471c528df8"},
-    "fused_add_rmsnorm.cuda": {"d7ac8601c732", "60a51ba897a8", "53ac448161e7"},
-    "merge_attn_states_lse.cuda": {"02ad14c5d71b", "bcea1c2f839d", "a8f0b79a0695"},
-}
+KEPT = {"silu_and_mul": {"faecc051665a"}, "silu_and_mul.cuda": {"de58daceaa9b", "c85070e51cea", "e6471c528df8"}}
 
 
 class PaperClock(Evaluator):
@@ -151,9 +117,7 @@ def path_of(front: Silent, rounds: int) -> list[str]:
     return [line.strip() for line in lines[:-1]]
 
 
-def expected_path(outcome: str, repairs: int, failing_builds: int) -> str:
-    if outcome == "NO_CANDIDATE":
-        return "profiler planner coder compile verify"
+def expected_path(repairs: int, failing_builds: int) -> str:
     failed = ["coder compile"] * failing_builds + ["coder compile verify"] * (repairs - failing_builds)
     return " ".join(["profiler planner", *failed, "coder compile verify tune measure"])
 
@@ -165,8 +129,7 @@ def check(tmp_path: Path, name: str, rounds: int, dtypes: tuple[str, ...] = ()) 
     assert [(a.round, str(a.outcome), a.repairs, a.accepted) for a in attempts] == RUNS[name][:rounds]
     failing_builds = 1 if name == "silu_and_mul" else 0
     assert path_of(front, rounds) == [
-        expected_path(outcome, repairs, failing_builds if repairs else 0)
-        for _, outcome, repairs, _ in RUNS[name][:rounds]
+        expected_path(repairs, failing_builds if repairs else 0) for _, _, repairs, _ in RUNS[name][:rounds]
     ]
     repaired = [text for kind, text in front.events if kind == "repair"]
     assert len(repaired) == sum(repairs for _, _, repairs, _ in RUNS[name][:rounds])
@@ -181,14 +144,7 @@ def test_the_beginning_of_a_recorded_run(tmp_path: Path) -> None:
     check(tmp_path, "silu_and_mul", rounds=2, dtypes=("bfloat16",))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in sorted(RUNS) if not name.endswith(".cuda")])
-def test_a_whole_recorded_run(tmp_path: Path, name: str) -> None:
-    check(tmp_path, name, rounds=len(RUNS[name]))
-
-
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in sorted(RUNS) if name.endswith(".cuda")])
-def test_a_whole_run_recorded_on_a_gpu(tmp_path: Path, name: str) -> None:
-    check(tmp_path, name, rounds=len(RUNS[name]))
+def test_a_whole_run_recorded_on_a_gpu(tmp_path: Path) -> None:
+    check(tmp_path, "silu_and_mul.cuda", rounds=5)

@@ -33,9 +33,10 @@ EXPRESSIONS = problem(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", [PRODUCTS, EXPRESSIONS], ids=["products", "of expressions"])
 @pytest.mark.parametrize(
-    "changes", [[], [MISSING], [MISSING, BELOW]], ids=["by warp groups", "by warps", "by plain multiply-adds"]
+    ("text", "changes"),
+    [(PRODUCTS, []), (EXPRESSIONS, []), (EXPRESSIONS, [MISSING]), (EXPRESSIONS, [MISSING, BELOW])],
+    ids=["products", "by warp groups", "by warps", "by plain multiply-adds"],
 )
 def test_emulated_products_by_halves_agree_with_eager(text, changes, tmp_path):
     native = native_source(source_of(text), "cuda")

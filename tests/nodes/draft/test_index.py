@@ -22,7 +22,7 @@ def value(expression, at: dict) -> int:
 
 
 @given(SIZES, st.integers(1, 40), st.integers(0, 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_quotients_and_remainders_of_an_element_number(shape, divisor, offset):
     ranges = Ranges()
     variables = [ranges.variable(f"a{axis}", size) for axis, size in enumerate(shape)]

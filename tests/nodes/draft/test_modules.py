@@ -128,16 +128,16 @@ def test_a_draft_agrees_with_eager(names, tmp_path):
     check_group(MODULES, names, check)
 
 
-@pytest.mark.parametrize("values", [0.0, float("nan"), float("inf"), -float("inf")])
-def test_odd_values_come_out_as_from_eager(values, tmp_path):
+def test_odd_values_come_out_as_from_eager(tmp_path):
     text = problem(
         "return torch.relu(x), x.amax(dim=1), F.hardtanh(x), x.softmax(dim=1), torch.logsumexp(x, dim=1), x.argmax(dim=1)",
         "[torch.randn(4, 33)]",
     )
     pair = Pair(text, tmp_path)
-    (x,) = pair.inputs(0)
-    x[1, 5], x[2, :] = values, values
-    pair.check(0, [x])
+    for values in (0.0, float("nan"), float("inf"), -float("inf")):
+        (x,) = pair.inputs(0)
+        x[1, 5], x[2, :] = values, values
+        pair.check(0, [x])
 
 
 def test_an_open_number_is_read_from_the_call(tmp_path):

@@ -13,7 +13,17 @@ import torch
 from compiler import draft
 from compiler.draft import kept
 from compiler.draft.drafting import RESERVED
-from tests.nodes.draft.direct import Emulated, _close, _leaves, module, native_source, problem, together
+from tests.nodes.draft.direct import (
+    Emulated,
+    _close,
+    _leaves,
+    check_group,
+    groups,
+    module,
+    native_source,
+    problem,
+    together,
+)
 from tests.nodes.rewrites.emulate import emulation
 
 ROWS = "torch.randn(6, 256) * 3"
@@ -77,13 +87,15 @@ def moved(x: torch.Tensor) -> torch.Tensor:
     return wide[1:].view(x.shape)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_packs_agree_with_eager_aligned_or_not(name: str, tmp_path: Path) -> None:
-    text = MODULES[name]
-    source = draft.draft(text, "cuda")
-    native = native_source(source, "cuda")
-    assert "load_pack<Items>(" in native or "column_fold(" in native
-    check(text, source, emulation.library(native, tmp_path))
+@pytest.mark.parametrize("names", groups(MODULES, ()), ids=" | ".join)
+def test_packs_agree_with_eager_aligned_or_not(names: tuple[str, ...], tmp_path: Path) -> None:
+    def packed(text: str) -> None:
+        source = draft.draft(text, "cuda")
+        native = native_source(source, "cuda")
+        assert "load_pack<Items>(" in native or "column_fold(" in native
+        check(text, source, emulation.library(native, tmp_path))
+
+    check_group(MODULES, names, packed)
 
 
 def check(text: str, source: str, built: ctypes.CDLL) -> None:

@@ -98,14 +98,21 @@ def check(text: str, folder, form: str, rounded: bool) -> None:
         _close(mine, other, right)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", PROBLEMS)
+OTHER_FORMS = [form for form in FORMS if form != "wgmma"]
+"""How pieces are multiplied does not change what they are pieces of: of these forms one problem each is enough."""
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [*((name, "wgmma") for name in PROBLEMS), *(("along one axis", form) for form in OTHER_FORMS)],
+)
 def test_emulated_convolutions_are_eagers_of_operands_with_eleven_bits(name, form, tmp_path):
     check(PROBLEMS[name], tmp_path, form, True)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(
+    ("name", "form"), [*((name, "wgmma") for name in EXACT), *(("groups of eight", form) for form in OTHER_FORMS)]
+)
 def test_emulated_convolutions_of_few_channels_are_float32s(name, form, tmp_path):
     check(EXACT[name], tmp_path, form, False)
 

@@ -113,18 +113,13 @@ def test_the_sign_of_nan_is_zero(tmp_path):
     pair.check(0, [x])
 
 
-@pytest.mark.parametrize("view", ["x[:, ::2]", "x.t()", "x[:, 3]"])
-def test_an_input_may_lie_anywhere_in_memory(view, tmp_path):
+def test_an_input_may_lie_anywhere_in_memory(tmp_path):
     pair = Pair(
         problem("return self.layer(x[1:]).relu(), x.tanh()", "[torch.randn(8, 8)]", "self.layer = nn.Linear(8, 8)"),
         tmp_path,
     )
-    x = {
-        "x[:, ::2]": torch.randn(8, 16)[:, ::2],
-        "x.t()": torch.randn(8, 8).t(),
-        "x[:, 3]": torch.randn(8, 9, 8)[:, 3],
-    }[view]
-    pair.check(0, [x])
+    for x in (torch.randn(8, 16)[:, ::2], torch.randn(8, 8).t(), torch.randn(8, 9, 8)[:, 3]):
+        pair.check(0, [x])
 
 
 def test_where_the_module_goes_another_way_the_draft_does_too(tmp_path):

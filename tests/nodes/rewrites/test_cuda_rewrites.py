@@ -116,19 +116,13 @@ def test_pack_needs_a_barrier_between_two_uses_not_just_any() -> None:
 @pytest.mark.parametrize(
     ("steps", "text", "reads"),
     [
-        ("vectorize", ROWS.replace("__half2float(x[row", "__half2float(y[row"), "y_pack = load_lanes<VEC>(&y[row * n + first]);"),
         # A size of the host's that is named like a variable of ours once made every row come from the wrong place.
         ("vectorize", ROWS.replace("long n,", "long width,").replace("x, factor, y, n)", "x, factor, y, width)"), "width % PACK == 0"),
         # nvcc unrolls a float loop four times, for which each thread divides 64-bit integers first.
         ("grid_stride", ROWS, "#pragma unroll 1\n  for (int i = blockIdx.x * blockDim.x + threadIdx.x;"),
         ("grid_stride", ROWS.replace("  const int row = blockIdx.x;\n", "").replace("row * n", "blockIdx.x * n").replace(
             "[row]", "[blockIdx.x]"), "return;\n#pragma unroll 1\n  for (int i"),  # above the loop, not above the row
-        ("fast_math", ROWS.replace("* f)", "/ (1.0f + expf(-f)) + n / 3)"), "__fdividef(__half2float(x[row * n + i]), 1.0f + __expf(-f)) + n / 3"),
-        ("programmatic_dependent_launch", ROWS, "launch_dependent(scale_rows, rows, 256, 0, stream, x, factor, y, n);"),
         ("programmatic_dependent_launch vectorize grid_stride", ROWS, "launch_dependent(scale_rows<WIDTH>, shape.grid, shape.block"),
-        ("tune_block_size", BY_ELEMENTS, "<<<(n + (BLOCK_THREADS - 1)) / BLOCK_THREADS, BLOCK_THREADS, 0, stream>>>"),
-        ("symbolic_block_size", ROWS.replace("i += blockDim.x", "i += 256"), "i += blockDim.x"),
-        ("restrict_pointers", ROWS, "const __half* __restrict__ x"),
     ],
 )  # fmt: skip
 def test_what_is_written(steps: str, text: str, reads: str) -> None:

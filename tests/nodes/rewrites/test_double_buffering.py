@@ -8,20 +8,11 @@ import pytest
 
 from nodes.policies.rules import apply_step
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, refused
+from tests.nodes.rewrites.steps import FACTS, ROOT, after
 
 FOLDER = ROOT / "tests" / "inputs" / "l2_normalize"
 SOURCE = (FOLDER / "baseline.vector.cu").read_text()
 FIRST = "    const float4 v = row[i];\n    sum"
-
-
-def test_each_step_asks_for_the_next_one() -> None:
-    new = after(SOURCE, "double_buffering")
-    assert "__shared__ float4 v_ahead[2][256];" in new and "#include <cuda_pipeline.h>" in new
-    assert "if (start < columns4) copy_ahead(&v_ahead[0][threadIdx.x], &row[start]);" in new
-    assert "if (next < columns4) copy_ahead(&v_ahead[turn ^ 1][threadIdx.x], &row[next]);" in new
-    assert "const float4 v = v_ahead[turn][threadIdx.x];" in new and "i += blockDim.x, turn ^= 1" in new
-    assert new.count("__pipeline_wait_prior(1);") == 2 and refused(new, "double_buffering")
 
 
 def test_a_load_through_the_read_only_cache_is_one_too() -> None:

@@ -11,7 +11,7 @@ from harness.judge.tunables import tunables
 from kernels import catalog as kernels
 from nodes.rewrites import Facts
 from nodes.rewrites.specialize.dispatch import dispatched
-from tests.nodes.rewrites.steps import H200, after, body, check, refused, slow, stays, where_they_apply
+from tests.nodes.rewrites.steps import H200, after, check, slow, stays, where_they_apply
 from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
@@ -52,16 +52,6 @@ extern "C" void run(const float* x, float* y, int64_t rows, int64_t n, cudaStrea
 """
 
 
-def test_how_it_reads() -> None:
-    new = after(COLUMNS, "grid_stride drop_grid_stride_loop")
-    kernel = body(new, "void blend")
-    assert "template <bool kOneStep, typename T>" in new and refused(new, "drop_grid_stride_loop")
-    assert "using Index = std::conditional_t<kOneStep, unsigned, int64_t>;" in kernel
-    assert "y[row * stride + int64_t(i) * stride]" in kernel, "as wide as before"
-    nothing = COLUMNS.replace('extern "C"', '__global__ void nothing() {}\n\nextern "C"')
-    assert "\n__global__ void nothing() {}" in after(nothing, "grid_stride drop_grid_stride_loop")
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -73,19 +63,6 @@ def test_a_loop_over_rows_may_stay(old: str, new: str) -> None:
     assert old in ROWS
     done = after(ROWS.replace(old, new), "grid_stride", "drop_grid_stride_loop")
     assert "row += (gridDim.z * gridDim.y) * blockDim.y" in done and done.count("if constexpr (kOneStep) break;") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "reads"),
-    [
-        # Narrow loops stay as they count, and a bound that is for more keeps its type.
-        (COLUMNS.replace("(int64_t i", "(int i").replace("int64_t packs", "int packs"), "i += gridDim.x * blockDim.x) {"),
-        (COLUMNS.replace("value + *(from + i)", "value + *(from + i) - packs"), "i < Index(packs)"),
-    ],
-)  # fmt: skip
-def test_what_else_it_reads_like(text: str, reads: str) -> None:
-    new = after(text, "grid_stride", "drop_grid_stride_loop")
-    assert reads in new and ("Index" in new) == ("int64_t i" in text)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.steps import INPUTS, after, flat, refused, stays
+from tests.nodes.rewrites.steps import INPUTS, after, refused, same, stays
 
 STEP = "flatten_blocks"
 PLANAR = """\
@@ -28,7 +28,7 @@ __global__ void center(const float* x, float* y, int n) {
   }
 }
 
-extern "C" void run(const float* x, float* y, int rows, int n, cudaStream_t stream) {
+extern "C" void fuzz_float32(const float* x, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
   int height = 8;
   dim3 block(32, 8);
   center<<<rows, block, 0, stream>>>(x, y, n);
@@ -37,15 +37,12 @@ extern "C" void run(const float* x, float* y, int rows, int n, cudaStream_t stre
 
 
 def test_threads_are_counted_along_x() -> None:
-    new = after(PLANAR, STEP)
-    here = flat(new)
-    assert "if ((threadIdx.x % 32) == 0) sums[(threadIdx.x / 32)] = v;" in here and "w < (blockDim.x / 32)" in here
-    assert "for (int i = threadIdx.x; i < n; i += blockDim.x) v +=" in here
-    assert "for (int i = threadIdx.x; i < n; i += blockDim.x) { y[" in here
-    assert "center<<<rows, 32 * 8, 0, stream>>>" in here
-    assert "block_sum<0>(v)" in after(new, "canonicalize_reductions")
-    later = flat(after(PLANAR.replace("block(32, 8);", "block(32, height);\n  height = 2;"), STEP))
-    assert "center<<<rows, 32 * block.y, 0, stream>>>" in later
+    later = PLANAR.replace("block(32, 8);", "block(32, height);\n  height = 2;")
+    made = {
+        name: (text, after(text, STEP)) for name, text in {"planar": PLANAR, "a height that changes": later}.items()
+    }
+    same(made)
+    assert "block_sum<0>(v)" in after(made["planar"][1], "canonicalize_reductions")
 
 
 @pytest.mark.parametrize(

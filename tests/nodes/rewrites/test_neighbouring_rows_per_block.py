@@ -55,16 +55,6 @@ def kernel(text: str, name: str = "_neighbours") -> str:
 def test_a_thread_an_element_becomes_neighbouring_rows_a_block() -> None:
     new = after(FLAT, "neighbouring_rows_per_block")
     assert [(t.name, t.value, t.choices) for t in tunables(new)] == [("NEIGHBOUR_ROWS", 16, (4, 8, 16))]
-    assert "outer_row = blockIdx.y * NEIGHBOUR_ROWS + threadIdx.y, inner_row = blockIdx.x;" in kernel(new)
-    assert "i = (outer_row * groups + inner_row) * size + threadIdx.x;\n  if (outer_row >= tokens) return;" in kernel(
-        new
-    )
-    host = " ".join(new[new.index("void rescale(") : new.index('extern "C"')].split())
-    assert (
-        "if (neighbours_fit(size, tokens)) { rescale_groups_kernel_neighbours<T><<<dim3(groups, neighbour_groups(tokens)),"
-        " dim3(size, NEIGHBOUR_ROWS), 0, stream>>>(x, scale, out, tokens, groups, size); } else { rescale_groups_kernel<T>"
-        in host
-    )
     assert FLAT[FLAT.index("template") : FLAT.index("template <typename T>\nvoid")] in new, "the old kernel stays"
     assert refused(new, "neighbouring_rows_per_block")
 

@@ -178,12 +178,6 @@ def test_elements_in_memory_are_not_read_twice() -> None:
 # Over the block.
 
 
-def test_a_tree_of_pairs_becomes_one_exchange() -> None:
-    new = after(KERNEL, "online_reduction")
-    assert "__shared__" not in body(new, "void rows") and "__syncthreads" not in body(new, "void rows")
-    assert refused(new, "online_reduction")
-
-
 SHUFFLES = """\
   for (int d = 16; d > 0; d /= 2) {
     const float m2 = __shfl_xor_sync(0xffffffffu, m, d), s2 = __shfl_xor_sync(0xffffffffu, s, d);
@@ -259,8 +253,6 @@ extern "C" void launch(const float* x, float* y, long rows_, long n, float scale
 
 
 def test_a_pair_that_the_first_thread_joins_for_itself() -> None:
-    kernel = body(after(FIRST_JOINS, "online_reduction"), "rows")
-    assert "#pragma" not in kernel and "partials" not in kernel
     assert stays("online_reduction", FIRST_JOINS, "int w = 1", "int w = 2")
     assert stays("online_reduction", FIRST_JOINS, "    y[blockIdx.x] =", "    total.d += 1.0f;\n    y[blockIdx.x] =")
 

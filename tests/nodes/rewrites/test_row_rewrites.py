@@ -72,14 +72,6 @@ extern "C" void both(const float* x, float* t, float* y, long rows, long n, cuda
 # Rows that stay in registers.
 
 
-def test_packs_of_halves_are_held_in_whole_registers() -> None:
-    halves = "#include <cuda_fp16.h>\n" + NORMALISE.replace("const float* x", "const __half* x").replace(
-        "x[blockIdx", "(float)x[blockIdx"
-    )
-    new = after(halves, "canonicalize_reductions vectorize cache_row_in_registers")
-    assert "hold_packed(x_row[item]); const Lanes<__half, VEC>& x_pack = x_row[item];" in body(new, "_in_registers")
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -93,12 +85,6 @@ def test_threads_that_do_more_than_their_share_keep_no_rows(old: str, new: str) 
 
 
 # Several short rows a block.
-
-
-def test_short_rows_share_a_block_and_wait_for_nobody() -> None:
-    new = after(NORMALISE, "canonicalize_reductions", "several_rows_per_block")
-    kernel = body(new, "normalise_rows_short_rows")
-    assert "row_sum(v)" in kernel and "__syncthreads" not in kernel and refused(new, "several_rows_per_block")
 
 
 ROW_TRAPS = [
