@@ -70,7 +70,7 @@ def infer(request: InferRequest) -> int:
 
 
 COMMANDS = (
-    "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export", "kernels", "mcp",
+    "bring", "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export", "kernels", "mcp",
     "memory", "recheck", "model", "scheduler", "worker", "epoch", "infer",
 )  # fmt: skip
 

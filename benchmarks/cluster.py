@@ -2,12 +2,16 @@
 
     python -m benchmarks.cluster judge --engine process --out one.json      # then dask:1, dask:2, dask:4
     python -m benchmarks.cluster compare one.json dask-1.json dask-2.json dask-4.json
+    python -m benchmarks.cluster campaign --engine process --suite DIR --out one.json   # then dask:1, dask:2, dask:4; compare
     python -m benchmarks.cluster width --engine dask:4 --kernel fused_add_rmsnorm [-- --dtype float16 --tune-seconds 4]
+    python -m benchmarks.cluster search --engine dask:4 --source FILE --kernel fused_add_rmsnorm
 
 `judge`: candidates of the catalog's kernels that are as fast as the baseline, slower by a known share, or another baseline,
 each with an Evaluator and a store of its own, as a campaign's runs have them, in which only what a run builds once is built
 already; none is begun after --seconds. `compare`: pace, share of linear, the engine's overhead a question, and how often
-FASTER, SLOWER or SAME agree with the first file, of the candidates that both have. `width`: a round of four plans on as many
+FASTER, SLOWER or SAME agree with the first file, of the candidates that both have. `campaign`: `run.py campaign` with the rules
+over a suite, as one engine carries it out, as a record that `compare` reads. `search`: the open integers of a source, searched on
+one device of a cluster and on all that are idle. `width`: a round of four plans on as many
 devices against a round of one.
 """
 
@@ -27,9 +31,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import run
 from benchmarks.comparison import CLOCK_GHZ, FUNCTIONS, LOSE_TIME
+from graph.campaign import Campaign, CampaignEntry
 from harness import engines
 from harness.engines import Engine
+from harness.questions import Tune
+from harness.report.campaign_page import EAGER
 from harness.store import Store
 from kernels import catalog
 from kernels.catalog import Kernel
@@ -73,7 +81,7 @@ class Overhead:
                 self.seconds.append(time.monotonic() - start - answer.seconds)
             return answer
 
-        engine.ask = timed
+        engine.ask = engine.cluster.ask = timed  # a campaign makes an engine of each kind of device
 
 
 def build_once(engine: Engine, kernels: list[Kernel], dtype: str, folder: Path) -> Store:
@@ -138,6 +146,65 @@ def judge(asked: argparse.Namespace) -> None:
     print(f"{len(found)} candidates in {record['wall_s']:.1f} s on {record['width']}: {asked.out}")
 
 
+def campaign(asked: argparse.Namespace) -> None:
+    """One `run.py campaign`, its engine's overhead noted as it goes."""
+    opened: list[tuple[Engine, Overhead, int, float]] = []
+    open_engine, began = engines.open_engine, time.monotonic()
+
+    def note(*words, **more) -> Engine:
+        engine = open_engine(*words, **more)
+        opened.append((engine, Overhead(engine), engine.width(), time.monotonic()))
+        return engine
+
+    engines.open_engine = note
+    with tempfile.TemporaryDirectory() as folder:
+        code = run.main(
+            ["campaign", "--suite", str(asked.suite), "--device", asked.device, "--engine", asked.engine, "--protocol", "ours", "--policy",
+             "rules", "--name", "c", "--runs-dir", folder, "--no-live", *asked.more]
+        )  # fmt: skip
+        ended = time.monotonic()
+        if code:
+            raise SystemExit(code)
+        entries = Campaign(Path(folder), "c").entries()
+    ((engine, overhead, width, first),) = opened
+    items = [
+        {"item": one.id, "said": _in_words(one), "speedup": one.solved.speedup.get(EAGER), "seconds": one.wall_seconds, "reason": one.reason}
+        for one in entries
+    ]  # fmt: skip
+    record = {
+        "engine": asked.engine, "device": engine.why, "width": width, "opened_s": first - began, "wall_s": ended - first,
+        "overhead_s": overhead.seconds, "items": items,
+    }  # fmt: skip
+    asked.out.write_text(json.dumps(record, indent=1, default=lambda interval: interval.median))
+    print(f"{len(items)} problems in {ended - first:.1f} s on {width}: {asked.out}")
+
+
+def _in_words(entry: CampaignEntry) -> str:
+    """The outcome, or on which side of eager the whole interval lies."""
+    if (gain := entry.solved.speedup.get(EAGER)) is None:
+        return entry.outcome or entry.state
+    return "FASTER" if gain.low > 1 else "SLOWER" if gain.high < 1 else "UNCLEAR"
+
+
+def search(asked: argparse.Namespace) -> None:
+    """The same search on one device and on all, each with a store of its own."""
+    source = asked.source.read_text()
+    with closing(engines.open_engine(engines.choice(asked.engine), asked.device, print)) as engine:
+        kernel = catalog.load(asked.kernel[0])
+        for name, idle in (("warm", lambda: 1), ("one device", lambda: 1), ("all that are idle", engine.idle)):
+            with tempfile.TemporaryDirectory() as folder:
+                store = Store(Path(folder))
+                with engine.evaluator(kernel, store, dtypes=(asked.dtype,)) as evaluator:
+                    candidate = store.put(f"{source}\n// {name}\n")
+                    question = Tune(candidate=candidate, seconds=1.0 if name == "warm" else asked.seconds)
+                    began = time.monotonic()
+                    found = question.answer_in_parts(evaluator, evaluator.ask, idle)
+            print(
+                f"{name}: {time.monotonic() - began:.1f} s, {found.reason}; {found.values}; split {found.split}",
+                flush=True,
+            )
+
+
 def compare(asked: argparse.Namespace) -> None:
     first, *others = [json.loads(path.read_text()) for path in asked.files]
     print(f"{first['engine']}: {len(first['items'])} candidates in {first['wall_s']:.1f} s")
@@ -193,10 +260,18 @@ def main() -> None:
     three.add_argument("--width", type=int, default=4)
     three.add_argument("--rounds", type=int, default=2)
     three.add_argument("more", nargs="*", help="options of run.py, behind --")
-    for made, go in ((one, judge), (two, compare), (three, width)):
+    four = commands.add_parser("campaign")
+    four.add_argument("--suite", type=Path, required=True)
+    four.add_argument("--out", type=Path, required=True)
+    four.add_argument("more", nargs="*", help="options of run.py campaign, behind --")
+    five = commands.add_parser("search")
+    five.add_argument("--source", type=Path, required=True, help="a source with open integers")
+    five.add_argument("--dtype", default="float16")
+    five.add_argument("--seconds", type=float, default=120, help="at most (120)")
+    for made, go in ((one, judge), (two, compare), (three, width), (four, campaign), (five, search)):
         made.set_defaults(go=go)
         if made is not two:
-            made.add_argument("--engine", default="process" if made is one else "dask")
+            made.add_argument("--engine", default="process" if made in (one, four) else "dask")
             made.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
             made.add_argument("--kernel", action="append", default=[])
     asked = parser.parse_args()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.codegen import columns
+from compiler.codegen import columns, ragged
 from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
 from compiler.program import KernelProgram, PackedKernel
@@ -63,13 +63,24 @@ def _versions(
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
     for width in dict.fromkeys((vector,) if lean else (vector, 1)):
         program = programs(dtype, width)
-        for longest, most_rows in _bands(program, workloads, choice):
-            plans = tuple(_plan(kernel, width, longest, most_rows, choice) for kernel in program.kernels)
+        apart = _ragged(program, vector) if width == 1 else frozenset()
+        kernels = [(kernel, vector if at in apart else 0) for at, kernel in enumerate(program.kernels)]
+        for longest, most_rows in _bands(
+            program, workloads, choice, max((by for k, by in kernels if k.layout == ROW), default=0)
+        ):
+            plans = tuple(_plan(kernel, width, longest, most_rows, choice, ragged=by) for kernel, by in kernels)
             yield ScheduleVersion(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
-        loop = tuple(_plan(kernel, width, None, None, choice) for kernel in program.kernels)
+        loop = tuple(_plan(kernel, width, None, None, choice, ragged=by) for kernel, by in kernels)
         yield ScheduleVersion(vector=width, kernels=loop)
     last = tuple(_plan(kernel, 1, None, None, choice, loops=True) for kernel in programs(dtype, 1).kernels)
     yield ScheduleVersion(vector=1, narrow=False, kernels=last)
+
+
+def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
+    """Kernels of a program of packs of one element whose threads take `vector` elements together; of rows all or none."""
+    found = {at for at, kernel in enumerate(program.kernels) if ragged.takes(program, kernel, vector)}
+    rows = {at for at, kernel in enumerate(program.kernels) if kernel.layout == ROW}
+    return frozenset(found if rows <= found else found - rows)
 
 
 CPU_LANES = 16
@@ -110,7 +121,9 @@ def _row_kernels(program: KernelProgram) -> list[PackedKernel]:
     return [kernel for kernel in program.kernels if kernel.layout == ROW]
 
 
-def _bands(program: KernelProgram, workloads: list[Workload], choice: ScheduleDefaults) -> list[tuple[int, int | None]]:
+def _bands(
+    program: KernelProgram, workloads: list[Workload], choice: ScheduleDefaults, ragged: int
+) -> list[tuple[int, int | None]]:
     """(packs of a row at most, rows below) of the sizes that are known, shortest first, few rows first."""
     rows = _row_kernels(program)
     if not rows:
@@ -119,9 +132,13 @@ def _bands(program: KernelProgram, workloads: list[Workload], choice: ScheduleDe
     for workload in workloads:
         if any(workload.axes[axis] % by for axis, by in program.packs.items()):
             continue
-        packs = max(-(-_value(program, kernel.length, workload) // kernel.width) for kernel in rows)
+        lengths = [_value(program, kernel.length, workload) for kernel in rows]
+        packs = max(
+            (length + 2 * ragged - 2) // ragged if ragged else -(-length // kernel.width)
+            for kernel, length in zip(rows, lengths, strict=True)
+        )
         few = max(_value(program, kernel.rows, workload) for kernel in rows) < BUSY_ROWS
-        if _team(rows[0].width, _next_power(packs), choice, few).team:
+        if _team(ragged or rows[0].width, _next_power(packs), choice, few).team:
             found.add((_next_power(packs), BUSY_ROWS if few else None))
     return sorted(found, key=lambda band: (band[0], band[1] is None))
 
@@ -144,24 +161,30 @@ def _plan(
     most_rows: int | None,
     choice: ScheduleDefaults,
     loops: bool = False,
+    ragged: int = 0,
 ) -> KernelPlan:
-    """`loops`: rows are read again in each pass whatever their length, one kernel for all of them."""
+    """`loops`: rows are read again in each pass whatever their length, one kernel for all of them. `ragged`: elements that a thread
+    takes together of packs of one."""
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     pdl = choice.pdl and choice.clusters
     if kernel.layout != ROW:
         if _is_columns(kernel):
             return KernelPlan(members=members, pdl=pdl, sketch=_columns(kernel, width, choice))
-        sketch = Elements(vector=width, items=choice.each, threads=choice.element_threads)
+        sketch = Elements(
+            vector=ragged or width, items=choice.each, threads=choice.element_threads, ragged=bool(ragged)
+        )
         return KernelPlan(members=members, pdl=pdl, sketch=sketch)
     if longest is None and kernel.length.is_Integer:
-        longest = _next_power(int(kernel.length) // kernel.width)
+        length = int(kernel.length)
+        longest = _next_power((length + 2 * ragged - 2) // ragged if ragged else length // kernel.width)
+    by, width = bool(ragged), ragged or width
     team = _team(width, longest, choice, most_rows is not None) if longest is not None else None
     if team is not None and team.team:
-        return KernelPlan(members=members, pdl=pdl, sketch=team)
+        return KernelPlan(members=members, pdl=pdl, sketch=team.model_copy(update={"ragged": by}))
     if loops:
         return KernelPlan(members=members, pdl=pdl, sketch=Rows(vector=width, threads=512))
     unit, clusters = (1, choice.clusters) if width > 1 else (SCALAR_ITEMS, False)
-    by_size = Rows(vector=width, threads=512, items=unit, unit=unit, by_size=True, clusters=clusters)
+    by_size = Rows(vector=width, threads=512, items=unit, unit=unit, by_size=True, clusters=clusters, ragged=by)
     return KernelPlan(members=members, pdl=pdl, sketch=by_size)
 
 

@@ -16,6 +16,8 @@ class Elements(Frozen):
     vector: int = 1
     items: int = 1
     threads: int = 256
+    ragged: bool = False
+    """Whether the version's packs are of one element, and a thread takes `vector` of them together, the last ones in part."""
 
 
 class Rows(Frozen):
@@ -39,6 +41,8 @@ class Rows(Frozen):
     """Whether the host picks packs a thread, 1, 2, 4 or 8 times `unit`, threads and blocks of a row for the size at hand."""
     clusters: bool = True
     """Where it does: whether rows may be shared by blocks."""
+    ragged: bool = False
+    """Whether the version's packs are of one element, and a thread takes `vector` of them together, from where 16 bytes are aligned."""
 
 
 class Columns(Frozen):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -191,9 +190,7 @@ def _facts(on: Device) -> DeviceFacts:
 
 
 def _built(kernel: Kernel, on: Device, text: str, module: ModuleType, facts: DeviceFacts, folder: Path) -> Build:
-    entry = {"entry": kernel.spec.entry_name} if getattr(module, "PYTHON_SIDE", False) else {}
-    if getattr(module, "BINDS", False) and kernel.spec.build.binding:
-        entry["binding"] = json.dumps(kernel.spec.build.binding)
+    entry = backends.entry_of(module, kernel.spec, on)
     settings = kernel.spec.build
     brought = (
         Brought(settings.flags_on(on), settings.include, kernel.headers) if hasattr(module, "FLAGS") else Brought()
@@ -248,7 +245,10 @@ def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, s
                 f"it was not run: no size has {EMULATED_ELEMENTS:,} elements or fewer, which the emulation takes",
             )
         try:
-            text = emulation.host_source(text).replace("cuda_emulation.h", "emulated_more.h")
+            entries = backends.entry_of(module, kernel.spec, on).get("entries", "")
+            text = emulation.host_source(backends.with_entries(text, entries)).replace(
+                "cuda_emulation.h", "emulated_more.h"
+            )
         except Exception as error:  # noqa: BLE001, a text that it was not written for
             return CheckLine("skipped", name, f"it was not run: the emulation does not understand it ({error})")
     small = [workload.model_copy(update={"devices": ("cpu",), "held_out": False, "timed": True}) for workload in small]

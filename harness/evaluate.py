@@ -80,7 +80,7 @@ class Evaluator(EvaluationSession):
         brought = self.brought(candidate, module)
         return self.ask(
             questions.Compile(
-                candidate=candidate, backend=backends.name_of(module), entry=self._entry(module), flags=brought.flags,
+                candidate=candidate, backend=backends.name_of(module), entry=self._entry(candidate, module), flags=brought.flags,
                 include=brought.include, headers={name: digest(text) for name, text in brought.headers.items()},
                 into=str(into),
             )

@@ -8,6 +8,8 @@ gives. What more can be said of it, how its answer is kept or what becomes of it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
@@ -16,9 +18,10 @@ from pydantic import BaseModel, Field
 from harness import backends, probes
 from harness.checks.correctness import distributions
 from harness.judge import comparisons, quick, search, verification
-from harness.judge.comparisons import ComparisonRequest, OtherContexts
+from harness.judge.bands import Ratios
+from harness.judge.comparisons import Case, ComparisonRequest, OtherContexts
 from harness.judge.quick import Quick
-from harness.judge.search import Tuned
+from harness.judge.search import Tuned, VariantRatios
 from harness.judge.session import Brought, BuildPlace, EvaluationSession, MissingTool, compile_build, place_build
 from harness.judge.verification import Drawn
 from harness.records import Build, DeviceFacts, Outcome, Verdict
@@ -83,6 +86,15 @@ class EvaluationQuestion(Frozen, Generic[Answer]):
     def answer(self, session: EvaluationSession) -> Answer:
         """Raises KernelError, MissingTool, ValueError and RuntimeError, for faults that are not the candidate's."""
         raise NotImplementedError
+
+    def answer_in_parts(
+        self, _session: EvaluationSession, _ask: Callable[[EvaluationQuestion], Any], _idle: Callable[[], int]
+    ) -> Answer | None:
+        """The answer, put together here from questions that several devices answer at once; None: one device gives it whole.
+
+        `_ask` sends one such question; `_idle` counts the devices that have nothing to do.
+        """
+        return None
 
     def import_answer(self, answer: Answer, _files: dict[str, bytes]) -> Answer:
         """The answer of another machine with paths of this one; `_files`: contents that came with it."""
@@ -206,9 +218,52 @@ class Tune(EvaluationQuestion[Tuned]):
     def answer(self, session: EvaluationSession) -> Tuned:
         return search.search(session, session.store.get(self.candidate), self.seconds)
 
+    def answer_in_parts(
+        self, session: EvaluationSession, ask: Callable[[EvaluationQuestion], Any], idle: Callable[[], int]
+    ) -> Tuned | None:
+        def measure(
+            _session: EvaluationSession,
+            _source: str,
+            variants: Sequence[dict[str, int]],
+            cases: Sequence[Case],
+            blocks: int,
+        ) -> list[Ratios | None]:
+            count = max(1, min(idle(), len(variants)))
+
+            def part(first: int) -> tuple[Ratios | None, ...]:
+                some = tuple(variants[first::count])
+                one = MeasureVariants(candidate=self.candidate, variants=some, cases=tuple(cases), blocks=blocks)
+                return ask(one).rows
+
+            with ThreadPoolExecutor(count) as pool:
+                parts = list(pool.map(part, range(count)))
+            return [parts[index % count][index // count] for index in range(len(variants))]
+
+        return search.search(session, session.store.get(self.candidate), self.seconds, measure, lambda: max(1, idle()))
+
     def answer_after_crashes(self, session: EvaluationSession, fault: str) -> Tuned:
         as_it_came = search.find_open_tunables(session.store.get(self.candidate))
         return Tuned(candidate=self.candidate, values={one.name: one.value for one in as_it_came}, reason=fault)
+
+
+class MeasureVariants(EvaluationQuestion[VariantRatios]):
+    """A part of a search: some variants of a source against it, on one device."""
+
+    candidate: str
+    variants: tuple[dict[str, int], ...]
+    cases: tuple[Case, ...]
+    blocks: int
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return (self.candidate,)
+
+    def answer(self, session: EvaluationSession) -> VariantRatios:
+        source = session.store.get(self.candidate)
+        return VariantRatios(rows=tuple(search.measure_ratios(session, source, self.variants, self.cases, self.blocks)))
+
+    def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> VariantRatios:
+        return VariantRatios(rows=(None,) * len(self.variants), fault=fault)
 
 
 # --- of a build ---------------------------------------------------------------------------------------------------------

@@ -35,6 +35,10 @@ class Transport(Protocol):
 
     def width(self) -> int: ...
 
+    def idle(self) -> int:
+        """Devices that have nothing of ours to do."""
+        ...
+
     def release(self, names: set[str], asker: str) -> None:
         """That asker has no more questions, and nobody needs those contents for it."""
         ...
@@ -85,6 +89,8 @@ class RemoteEvaluator(Evaluator):
         """Sends it. Raises what an Evaluator raises."""
         if not question.needs_device(self):
             return super()._judge(question)
+        if self.width > 1 and (whole := question.answer_in_parts(self, self.ask, self.transport.idle)) is not None:
+            return whole
         try:
             told = self._send(question)
         except TookDown as fault:

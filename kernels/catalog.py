@@ -157,11 +157,6 @@ class Kernel:
             raise KernelError(f"{self.spec.name} has no {device} baseline {chosen!r}; {_nearest(chosen, found)}")
         return chosen, found[chosen]
 
-    def wrong(self, device: Device) -> dict[str, Path]:
-        """Candidates of `wrong/` that the harness must reject, by file name without its suffix."""
-        paths = (self.folder / "wrong").glob("*")
-        return {path.stem: path for path in sorted(paths) if device in DEVICES_OF_SUFFIX.get(path.suffix, ())}
-
 
 def names() -> list[str]:
     """Every kernel of the catalog: the folders beside this file that have a spec.py."""

@@ -49,7 +49,14 @@ def _no_keyword(text: str) -> str:
     return text
 
 
+def _symbol(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w{0,127}", text):
+        raise ValueError(f"{text[:80]!r} is no name of a function in C")
+    return text
+
+
 Name = Annotated[str, AfterValidator(_name)]
+Symbol = Annotated[str, AfterValidator(_symbol)]
 OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
@@ -212,15 +219,16 @@ class BuildSettings(Frozen):
     flags: tuple[Annotated[str, AfterValidator(check_flag)], ...] = ()
     defines: dict[str, str | int] = Field(default_factory=dict)
     binding: str | dict[Dtype, str] = ""
-    """C++ expression for the entry, for all dtypes or by dtype, where a source's host function is a template or has
-    another name."""
+    """C++ expression for the entry, for all dtypes or by dtype, where a source's host function is a template or has another name:
+    `Norm<128, bf16_t>::run`. Of a source with plain pointers it may be the whole call, in the spec's names and `stream`:
+    `rms_norm<float><<<rows, 256, 0, stream>>>(out, input, weight, eps, columns)`."""
 
     @model_validator(mode="after")
     def _are_names(self) -> BuildSettings:
         for text in self.binding.values() if isinstance(self.binding, dict) else [self.binding]:
-            if not re.fullmatch(r"[\w:<>,&* ()+-]{0,300}", text):
+            if not re.fullmatch(r"[\w:<>,&* ()+/%.?!=|{}\[\]-]{0,1000}", text):
                 raise ValueError(
-                    f"binding: {text[:80]!r} is no name of a function in C++, such as run or Norm<128, bf16_t>::run"
+                    f"binding: {text[:80]!r} is no name of a function in C++, such as run or Norm<128, bf16_t>::run, and no call"
                 )
         for name, value in self.defines.items():
             if not re.fullmatch(r"[A-Za-z_]\w{0,127}", name) or not re.fullmatch(r"[\w.:+-]{0,200}", str(value)):
@@ -313,7 +321,7 @@ class Spec(Frozen):
 
     name: Name
     summary: str = Field(min_length=1)
-    entry: Name | None = None
+    entry: Symbol | None = None
     axes: tuple[OwnName, ...] = Field(min_length=1)
     dtypes: tuple[Dtype, ...] = Field(min_length=1)
     arguments: tuple[Argument, ...] = Field(min_length=1)

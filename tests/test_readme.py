@@ -13,6 +13,7 @@ import pytest
 
 from tests.test_run import BASELINE, FASTER, REFERENCE, SPEC
 
+HURRY = "import tests.machine\ntests.machine.hurry()\n"
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -25,7 +26,7 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
     small = code.replace('"silu_and_mul"', repr(str(tmp_path / "twice")))
     assert small != code
     (tmp_path / "my.cpp").write_text(FASTER)
-    (tmp_path / "example.py").write_text(f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n{small}")
+    (tmp_path / "example.py").write_text(f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n{HURRY}{small}")
     done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("PASSED") and "speedup=" in done.stdout

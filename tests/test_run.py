@@ -425,7 +425,7 @@ def test_a_run_is_killed_resumed_shown_forked_and_drawn(call: Call, kernel: Path
 
     points = json.loads(call("history", "a", "--json").stdout)
     assert points[0]["next"] == ["__start__"] and points[-1]["next"] == []
-    point = next(p for p in points if p["next"] == ["profiler"])
+    point = next(p for p in points if p["next"] == ["select"])
     at = ("--checkpoint", point["checkpoint"])
     branched = call("fork", "a", *at, "--run-id", "b", "--rounds", "1", "--model", "another", "--no-live", "--json")
     assert branched.returncode in (0, 3), branched.stderr
@@ -461,32 +461,7 @@ def test_evaluate_gives_the_verdict_on_one_file(call: Call, kernel: Path, tmp_pa
     bad = call("evaluate", "--kernel", kernel, "--device", "cpu", "wrong.cpp", "--json")
     verdict = json.loads(bad.stdout)
     assert (bad.returncode, verdict["outcome"], verdict["comparison"]) == (3, "INCORRECT", None)
-    against_itself = call("evaluate", "--kernel", kernel, "--device", "cpu", "--baseline", "faster.cpp", "faster.cpp")
-    assert against_itself.returncode == 0 and "PASSED" in against_itself.stdout
     assert not (tmp_path / "runs").exists()
-
-
-@needs_compiler
-@pytest.mark.usefixtures("short_run")
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(
-    call: Call, kernel: Path, tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(runs)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("a small disk cannot be mounted here")
-    try:
-        done = call("--kernel", kernel, *QUICK, "--run-id", "a")
-        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-        assert "full" in done.stderr.splitlines()[-1] and "free some space" in done.stderr.splitlines()[-1]
-        subprocess.run(["mount", "-o", "remount,size=200m", str(runs)], check=True)
-        again = call("resume", "a", "--no-live")
-        assert again.returncode in (0, 3), again.stderr
-    finally:
-        subprocess.run(["umount", "-l", str(runs)], check=False)
 
 
 HUGE = 'Workload(axes={"n": 10**15}, dtype="float32"),'
@@ -505,9 +480,6 @@ def test_a_workload_that_the_machine_cannot_hold_is_named_wherever_a_person_look
     folder = tmp_path / "runs" / "a"
     assert "n=1000000000000000 needs" in "".join(json.loads((folder / "result.json").read_text())["notices"])
     assert "n=1000000000000000 needs" in (folder / "report.html").read_text()
-    (tmp_path / "mine.cpp").write_text(FASTER)
-    judged = call("evaluate", *words, "mine.cpp")
-    assert judged.returncode == 0 and "left out, too large: float32 n=1000000000000000" in judged.stdout
 
 
 def test_a_kernel_too_large_for_the_machine_is_refused_before_a_run_exists(

@@ -12,6 +12,7 @@ from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
 from compiler.codegen.text import element_type
 from compiler.draft.expressions import loads_of
+from compiler.draft.index import Index
 from compiler.draft.partition import ROW
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
@@ -51,7 +52,7 @@ class HostFile:
     def _function(
         self, program: KernelProgram, at: int, plan: KernelPlan, narrow: bool, resident: bool
     ) -> KernelFunction:
-        key = (program.dtype, program.vector, at, plan.sketch.sketch, resident, narrow, plan.pdl)
+        key = (program.dtype, program.vector, at, plan.sketch.sketch, resident, narrow, plan.pdl, _ragged(plan))
         if key not in self.functions:
             made = self._made(program, program.kernels[at], plan, narrow, resident, self._name(key, plan))
             same = next((f for f in self.functions.values() if _body(f) == _body(made)), None)
@@ -64,17 +65,17 @@ class HostFile:
         self, program: KernelProgram, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
     ) -> KernelFunction:
         if isinstance(plan.sketch, Rows):
-            return rows_function(program, kernel, name, narrow, resident, plan.pdl)
+            return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan))
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, narrow, plan.pdl)
-        return elements_function(program, kernel, name, narrow)
+        return elements_function(program, kernel, name, narrow, _ragged(plan))
 
     def _name(self, key: tuple, plan: KernelPlan) -> str:
-        _, vector, at, sketch, resident, narrow, _ = key
+        _, vector, at, sketch, resident, narrow, _, ragged = key
         word = re.sub(r"\W", "_", f"{self.spec.name}_{plan.members[-1]}")[:60]
         number = f"_{at + 1}" if at else ""
         how = f"{sketch}{'_kept' if resident else ''}{'' if narrow else '_wide'}"
-        name = f"{word}{number}_{how}_by_{vector}"
+        name = f"{word}{number}_{how}_by_{ragged or vector}{'_ragged' if ragged else ''}"
         taken = {f.name for f in self.functions.values()}
         return next(n for n in (name, *(f"{name}_{k}" for k in range(2, 99))) if n not in taken)
 
@@ -133,12 +134,13 @@ class HostFile:
             for text in dict.fromkeys(in_axes(program, count) for count in counts):
                 if not text.isdigit() or int(text) >= NARROW:
                     guards.append(f"{text} < INT64_C({NARROW})")
-        rows = next((f.kernel for f in functions if f.kernel.layout == ROW), functions[0].kernel)
-        length = rows.length if rows.layout == ROW else rows.rows
+        plans = [(f.kernel, plan) for f, plan in zip(functions, version.kernels, strict=True)]
+        rows = [(kernel, plan) for kernel, plan in plans if kernel.layout == ROW]
         if version.longest is not None:
-            guards.append(f"{in_axes(program, sympy.expand(length / rows.width))} <= {version.longest}")
+            packs = (_packs(program, kernel.length, kernel.width, _ragged(plan)) for kernel, plan in rows)
+            guards += [f"{count} <= {version.longest}" for count in dict.fromkeys(packs)]
         if version.most_rows is not None:
-            guards.append(f"{in_axes(program, rows.rows)} < {version.most_rows}")
+            guards += dict.fromkeys(f"{in_axes(program, kernel.rows)} < {version.most_rows}" for kernel, _ in rows)
         return [g for g in guards if not _always(g)]
 
     def _launch(self, program: KernelProgram, together, narrow: bool) -> list[str]:
@@ -190,7 +192,7 @@ class HostFile:
         """The host asks `plan_rows` what suits the size at hand; `loops` takes the rows that no register holds."""
         kernel, sketch, pdl = function.kernel, plan.sketch, plan.pdl
         assert isinstance(sketch, Rows)
-        rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
+        rows, packs = in_axes(program, kernel.rows), _packs(program, kernel.length, kernel.width, _ragged(plan))
         kept = f"{function.name}<row_width({{0}}, {function.kept}), 0, {{1}}, {{0}}>"
         counts = [sketch.unit << choice for choice in range(4)]
         asked = ", ".join(f"registers_of({kept.format(items, 1)})" for items in counts)
@@ -221,7 +223,7 @@ class HostFile:
     def _launch_rows(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel, sketch = function.kernel, plan.sketch
         assert isinstance(sketch, Rows)
-        rows, packs = in_axes(program, kernel.rows), in_axes(program, sympy.expand(kernel.length / kernel.width))
+        rows, packs = in_axes(program, kernel.rows), _packs(program, kernel.length, kernel.width, _ragged(plan))
         lines: list[str] = []
         numbers: list[int | str] = [sketch.threads, sketch.team, 1]
         threads, longest = str(sketch.threads), sketch.longest
@@ -253,7 +255,7 @@ class HostFile:
         each = f"({threads} * {items})"
         for number, (function, _) in enumerate(together):
             kernel = function.kernel
-            packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
+            packs = _packs(program, kernel.rows, kernel.width, sketch.vector if sketch.ragged else 0, aligned=True)
             count = f"blocks_{number + 1}"
             counts.append(count)
             lines.append(f"const unsigned {count} = static_cast<unsigned>(({packs} + {each} - 1) / {each});")
@@ -299,6 +301,7 @@ class HostFile:
     def text(self, schedule: Schedule) -> str:
         body = "\n".join([*self.texts, *self.entries])
         without = [] if "__nv_fp8" in body else ["#define WITHOUT_FP8"]
+        without += [] if "_part<" in body else ["#define WITHOUT_RAGGED"]
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with<" in body else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
@@ -323,6 +326,18 @@ class HostFile:
                 *self.entries,
             ]
         )
+
+
+def _ragged(plan: KernelPlan) -> int:
+    """Elements of a pack where the program's packs are of one; 0: they are as the program says."""
+    return plan.sketch.vector if not isinstance(plan.sketch, Columns) and plan.sketch.ragged else 0
+
+
+def _packs(program: KernelProgram, length: Index, width: int, ragged: int, aligned: bool = False) -> str:
+    """Packs of `length` elements at most, in the entry's names. `aligned`: the first one begins with them."""
+    if not ragged:
+        return in_axes(program, sympy.expand(length / width))
+    return f"({in_axes(program, length)} + {ragged - 1 if aligned else 2 * ragged - 2}) / {ragged}"
 
 
 def _body(function: KernelFunction) -> str:

@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from compiler.codegen.levels import StoreStatement, folds_of, hoist, run_pass, stores_of
+from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Printer, Text, Window
 from compiler.draft.expressions import Expr, walk
 from compiler.draft.index import Index, index_is_divided
@@ -33,8 +34,11 @@ class KernelFunction:
     """Bytes of registers that a pack of a row takes which stays there; of columns, what a thread loads of a row."""
 
 
-def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool) -> Text:
+def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0) -> Text:
+    """`ragged`: elements of a pack of rows that packs do not divide; 0: packs are the program's."""
     fast = all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
+    if ragged:
+        return RaggedText(program, kernel, fast, ragged)
     return Text(program, kernel, "int" if narrow else "int64_t", fast)
 
 
@@ -120,21 +124,21 @@ def indent(lines: list[str], by: int) -> list[str]:
 
 
 def rows_function(
-    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, resident: bool, pdl: bool
+    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, resident: bool, pdl: bool, ragged: int = 0
 ) -> KernelFunction:
     """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split`
     blocks, of as many as the launch says where that is 0."""
-    text = open_text(program, kernel, narrow)
+    text = open_text(program, kernel, narrow, ragged)
     stores = stores_of(text)
     folds = folds_of(text, stores)
     full = [store for store in stores if not store.per_row]
     last_fold = max((member.stage for member in folds), default=-1)
     final = max((store.stage for store in full), default=-1)
     stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
-    packs = sympy.expand(kernel.length / text.width)
     roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
-    parameters, arguments = signature(text, stores, roots, [kernel.rows, packs])
-    wide, pack, end = text.wide, kernel.pack, index_text(packs)
+    parameters, arguments = signature(text, stores, roots, [kernel.rows, kernel.length])
+    text.begin(roots)
+    wide, pack, end = text.wide, text.counter, text.packs_text()
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     top = Scope(1)
     top.line(
@@ -146,6 +150,7 @@ def rows_function(
     )
     top.line(f"const bool is_row = team_row < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = is_row ? team_row : 0;")
+    top.lines += indent(text.opening(), 1)
     wait(top, pdl, "Split")
     loaded: dict[Window, str] = {}
     if resident:
@@ -165,7 +170,9 @@ def rows_function(
             hoist(text, values, 0, top, {})
             top.lines += indent(accumulators(text, here, False), 1)
             made = run_pass(text, top, here, written, loaded=loaded, hold=True)
-            top.lines += indent(open_loop, 1) + made.lines(3 if resident else 2) + indent(close_loop, 1)
+            deep = 3 if resident else 2
+            body = indent(text.pack_opening(), deep) + made.lines(deep)
+            top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
             for member in here:
                 held = text.fold_names[member]
                 call = f"team_reduce<Threads, Team, Split>({held}, {_typed(text, member)}, {text.join(member)})"
@@ -183,7 +190,8 @@ def rows_function(
     lines = [
         head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
     ]  # fmt: skip
-    kept = sum(max(4, window.width * window.buffer.dtype.itemsize) for window in loaded)
+    beside = 4 if ragged else 0  # which of a pack's lanes are inside a row
+    kept = sum(max(4, window.width * window.buffer.dtype.itemsize) + beside for window in loaded)
     return KernelFunction(
         name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, kept
     )
@@ -219,21 +227,21 @@ def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict
     for window in windows:
         name = text.fresh(f"{window.buffer.name}_kept")
         top.line(f"{text.type_of(window)} {name}[Items];")
-        loads.line(f"{name}[item] = load_pack<{window.width}>({text.address(window, loads, printer)});")
+        loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, printer))};")
         found[window] = f"{name}[item]"
     if windows:
         top.lines += [
             "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
             f"        const {text.wide} {pack} = team_member + item * team_step;", f"        if (is_row && {pack} < {end}) {{",
-            *loads.lines, "        }", "    }",
+            *indent(text.pack_opening(), 3), *loads.lines, "        }", "    }",
         ]  # fmt: skip
     return found
 
 
 def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tuple[Buffer, ...]:
     """Buffers that are moved by more than an element at a time."""
-    found = [w.buffer for w in text.windows(roots) if w.width > 1]
-    found += [p[0].buffer for s in stores if (p := text.window(s.buffer, s.place, s.by)) and p[0].width > 1]
+    windows = [*text.windows(roots), *(p[0] for s in stores if (p := text.window(s.buffer, s.place, s.by)))]
+    found = [window.buffer for window in windows if window.width > 1 and window.aligned]
     return tuple(dict.fromkeys(found))
 
 
@@ -245,31 +253,35 @@ def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict[Wi
     for window in windows:
         name = text.fresh(f"{window.buffer.name}_ahead")
         top.line(f"{text.type_of(window)} {name}[Items];")
-        loads.line(f"{name}[item] = load_pack<{window.width}>({text.address(window, loads, None)});")
+        loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, None))};")
         found[window] = f"{name}[item]"
     if windows:
         place = f"(static_cast<{text.wide}>(block) * Items + item) * Threads + threadIdx.x"
         top.lines += [
             "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
             f"        const {text.wide} {pack} = {place};", f"        if ({pack} < {end}) {{",
-            *loads.lines, "        }", "    }",
+            *indent(text.pack_opening(), 3), *loads.lines, "        }", "    }",
         ]  # fmt: skip
     return found
 
 
-def elements_function(program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool) -> KernelFunction:
+def elements_function(
+    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, ragged: int = 0
+) -> KernelFunction:
     """`template <int Threads, int Items>`, a device function of a block's number: a thread to each pack."""
-    text = open_text(program, kernel, narrow)
+    text = open_text(program, kernel, narrow, ragged)
     stores = stores_of(text)
     folds = folds_of(text, stores)
-    packs = sympy.expand(kernel.rows / text.width)
     roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
-    parameters, arguments = signature(text, stores, roots, [packs, *(end for _, end in kernel.inner)])
-    wide, pack, end = text.wide, kernel.pack, index_text(packs)
+    parameters, arguments = signature(text, stores, roots, [kernel.rows, *(end for _, end in kernel.inner)])
+    text.begin(roots)
+    wide, pack, end = text.wide, text.counter, text.packs_text()
     top = Scope(1)
+    top.lines += indent(text.opening(), 1)
     hoist(text, roots, 0, top, {})
     loaded = {} if folds else _ahead(text, top, roots, pack, end)
     body = Scope(3, top)
+    body.lines += indent(text.pack_opening(), 3)
     loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]
     for stage in sorted({m.stage for m in folds}):
         here = [m for m in folds if m.stage == stage]

@@ -138,7 +138,7 @@ def run_pass(
             continue
         lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
         printer = Printer(text, pack, needed, {})
-        pack.line(f"{text.bound} {name} = load_pack<{window.width}>({text.address(window, pack, printer)});")
+        pack.line(f"{text.bound} {name} = {text.load(window, text.address(window, pack, printer))};")
     hoist(text, roots, last - 1, pack, lanes)
     made.shared = pack.lines
     inner = Scope(1 if text.width > 1 else 0, pack)
@@ -151,7 +151,7 @@ def run_pass(
         values.append(name)
     for member, value in zip(folds, values, strict=False):
         name = text.fold_names[member]
-        inner.line(text.step(member, f"{name}[{text.lane_name}]" if array else name, value))
+        inner.line(text.step(member, f"{name}[{text.lane_name}]" if array else name, text.within(member, value)))
     for store, value in zip(stores, values[len(folds) :], strict=True):
         if store in packs:
             window, name, at = packs[store]
@@ -160,12 +160,11 @@ def run_pass(
             inner.line(f"{text.place(store, inner, body)} = {text.stored_text(store.buffer, value)};")
     made.lanes = inner.lines
     if text.width > 1:
-        loop = f"for (int {text.lane} = 0; {text.lane} < {text.width}; ++{text.lane}) {{"
-        made.lanes = [text.over_lanes, loop, *inner.lines, "}"]
+        made.lanes = text.over(inner.lines, alone=len(packs) < len(stores))
     for window, name in dict.fromkeys((window, name) for window, name, _ in packs.values()):
         made.loads.append(text.pack_declared(window, name))
         address = text.address(window, pack, Printer(text, pack, needed, {}))
-        made.stores.append(f"{text.store_of(window)}({address}, {name});")
+        made.stores.append(text.store(window, address, name))
     return made
 
 

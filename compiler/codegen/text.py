@@ -38,6 +38,8 @@ class Window:
     width: int
     by: tuple[Expr, Index] | None = None
     """(computed index, its stride in elements)."""
+    aligned: bool = True
+    """Whether it begins where a pack may be moved at once; otherwise see ragged.py."""
 
 
 class Text:
@@ -50,7 +52,7 @@ class Text:
 
     def __init__(self, program: KernelProgram, kernel: PackedKernel, wide: str, fast: bool) -> None:
         self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
-        self.lane = program.lane
+        self.lane, self.counter = program.lane, kernel.pack
         self.width = kernel.width
         self.lane_name = str(self.lane) if self.width > 1 else "0"
         """Of an accumulator among the lanes'."""
@@ -175,6 +177,43 @@ class Text:
         found = [w for e in self.always(roots) if e.op in ("load", "load_at") and (w := self.load_window(e))]
         return list(dict.fromkeys(window for window, _ in found))
 
+    # ------------------------------------------------------------------------------------------ packs and their lanes
+
+    def packs_text(self) -> str:
+        """How many a row, or a kernel of elements, has."""
+        length = self.kernel.length if self.kernel.layout == ROW else self.kernel.rows
+        return index_text(sympy.expand(length / self.width))
+
+    def begin(self, roots: list[Expr]) -> None:
+        """Called before anything of `roots` is printed."""
+
+    def opening(self) -> list[str]:
+        """What is to be known of a row before its packs."""
+        return []
+
+    def pack_opening(self) -> list[str]:
+        """What is to be known of a pack."""
+        return []
+
+    def load(self, window: Window, address: str) -> str:
+        return f"load_pack<{window.width}>({address})"
+
+    def store(self, window: Window, address: str, name: str) -> str:
+        return f"{'store_rounded' if self.rounds(window) else 'store_pack'}({address}, {name});"
+
+    def over(self, lines: list[str], alone: bool) -> list[str]:
+        """The lines for every lane. `alone`: whether they store elements one by one."""
+        return [
+            self.over_lanes,
+            f"for (int {self.lane} = 0; {self.lane} < {self.width}; ++{self.lane}) {{",
+            *lines,
+            "}",
+        ]
+
+    def within(self, member: Member, value: str) -> str:
+        """What a lane adds to a reduction."""
+        return value
+
     # ------------------------------------------------------------------------------------------ text
 
     def element(self, dtype: torch.dtype) -> str:
@@ -240,10 +279,6 @@ class Text:
 
     def pack_lane(self, window: Window, name: str, lane: str) -> str:
         return f"{name}[{lane}]" if self.rounds(window) else f"{name}.at[{lane}]"
-
-    def store_of(self, window: Window) -> str:
-        """What stores a pack."""
-        return "store_rounded" if self.rounds(window) else "store_pack"
 
     def lane_stored(self, window: Window, text: str) -> str:
         """A computed value as an element of a pack."""

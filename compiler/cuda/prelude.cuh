@@ -95,6 +95,48 @@ __device__ __forceinline__ void store_rounded(T* to_memory, const float (&values
     store_pack(to_memory, pack);
 }
 
+#if !defined(WITHOUT_RAGGED)
+// Of the pack that begins at a row's element `first`, before the row if that is negative: what lies in the row, of `length` elements.
+// `Aligned`: whether it begins where a pack may be moved at once.
+template <int Items, bool Aligned, typename T>
+__device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, int length) {
+    if (Aligned && first >= 0 && first + Items <= length) {
+        return load_pack<Items>(from);
+    }
+    Pack<T, Items> pack = {};
+#pragma unroll
+    for (int lane = 0; lane < Items; ++lane) {
+        if (static_cast<unsigned>(first + lane) < static_cast<unsigned>(length)) {
+            pack.at[lane] = from[lane];
+        }
+    }
+    return pack;
+}
+
+template <bool Aligned, typename T, int Items>
+__device__ __forceinline__ void store_part(T* to_memory, const Pack<T, Items>& pack, int first, int length) {
+    if (Aligned && first >= 0 && first + Items <= length) {
+        return store_pack(to_memory, pack);
+    }
+#pragma unroll
+    for (int lane = 0; lane < Items; ++lane) {
+        if (static_cast<unsigned>(first + lane) < static_cast<unsigned>(length)) {
+            to_memory[lane] = pack.at[lane];
+        }
+    }
+}
+
+template <bool Aligned, typename T, int Items>
+__device__ __forceinline__ void store_rounded_part(T* to_memory, const float (&values)[Items], int first, int length) {
+    Pack<T, Items> pack;
+#pragma unroll
+    for (int one = 0; one < Items; one += 2) {
+        store_two(&pack.at[one], values[one], values[one + 1]);
+    }
+    store_part<Aligned>(to_memory, pack, first, length);
+}
+#endif
+
 [[maybe_unused]] __device__ __forceinline__ float round_to_float16(float value) { return to_float(to<__half>(value)); }
 [[maybe_unused]] __device__ __forceinline__ float round_to_bfloat16(float value) { return to_float(to<__nv_bfloat16>(value)); }
 template <typename T>

@@ -15,7 +15,8 @@ One whose candidates are called with torch tensors also has
 - `ARTEFACT`: the name of what it makes, which may be a folder.
 
 One that binds a source's host function to a name itself has `BINDS = True`, and its `compile` takes `binding`: what of C++ to bind it to,
-by dtype or for all, as JSON of `BuildSettings.binding`.
+by dtype or for all, as JSON of `BuildSettings.binding`. One of plain pointers has `ENTRIES = True`, and its `compile` takes `entries`, C++
+that defines the entries by what the source has; it is added to a source without them (`with_entries`).
 
 One whose candidates are those of problems (a PyTorch module to be made faster) has `PROBLEMS = True`.
 """
@@ -25,6 +26,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -37,6 +39,7 @@ from typing import Literal
 
 from harness.farside import sandbox
 from harness.processes.watchdog import Watchdog
+from kernels.spec import Size, Spec, Tensor
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,57 @@ def form_of(text: str) -> Form:
 def uses_torch(text: str) -> bool:
     """Whether a C++ or CUDA source takes torch's tensors by whichever of its interfaces, and so no plain pointers."""
     return form_of(text) in ("torch", "stable")
+
+
+C_TYPES = {
+    "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "float8_e4m3fn": "__nv_fp8_e4m3",
+    "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
+}  # fmt: skip
+"""dtype -> its type in CUDA's C++."""
+HOST_TYPES = {**C_TYPES, "float16": "_Float16", "bfloat16": "uint16_t", "float8_e4m3fn": "uint8_t"}
+_CUDA_HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_fp8.h>\n"
+
+
+def entry_of(module: ModuleType, spec: Spec, device: str) -> dict[str, str]:
+    """What a backend's `compile` is told of the entry: its name, and what it is bound to where the spec says so."""
+    binding = spec.build.binding
+    if getattr(module, "ENTRIES", False):
+        return {"entries": _entries(spec, device)} if binding else {}
+    if not getattr(module, "PYTHON_SIDE", False):
+        return {}
+    bound = {"binding": json.dumps(binding)} if getattr(module, "BINDS", False) and binding else {}
+    return {"entry": spec.entry_name, **bound}
+
+
+def _entries(spec: Spec, device: str) -> str:
+    """The spec's entries in C++, each a call of what `build.binding` says."""
+    types, made = C_TYPES if device == "cuda" else HOST_TYPES, []
+    for dtype in spec.dtypes:
+        binding = spec.build.binding
+        call = binding if isinstance(binding, str) else binding.get(dtype, "")
+        parameters = []
+        for argument in spec.arguments:
+            if isinstance(argument, Tensor):
+                kind = types[dtype if argument.dtype == "T" else argument.dtype]
+                parameters.append(f"{'const ' if argument.role == 'input' else ''}{kind}* {argument.name}")
+            else:
+                parameters.append(f"{'int64_t' if isinstance(argument, Size) else argument.ctype} {argument.name}")
+        names = [argument.name for argument in spec.arguments]
+        if device == "cuda":
+            parameters.append("cudaStream_t stream")
+            names.append("stream")
+        if not call.endswith(")"):
+            call = f"{call}({', '.join(names)})"
+        made.append(f'extern "C" void {spec.entry_names(dtype)[0]}({", ".join(parameters)}) {{ {call}; }}\n')
+    return f"\n#include <stdint.h>\n{_CUDA_HEADERS if device == 'cuda' else ''}{''.join(made)}"
+
+
+def with_entries(text: str, entries: str) -> str:
+    """The source, with the entries that it lacks defined by what it has."""
+    names = re.findall(r'^extern "C" void (\w+)\(', entries, re.MULTILINE)
+    plain = {re.sub(rf"_({'|'.join(C_TYPES)})$", "", name) for name in names} if len(names) == 1 else set()
+    own = [rf"\b{name}\s*\(" for name in names] + [rf'extern\s+"C"\s[^;{{}}()]*\b{name}\s*\(' for name in plain]
+    return text if any(re.search(pattern, text) for pattern in own) else text + entries
 
 
 ENTROPY = "/dev/urandom"

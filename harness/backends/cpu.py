@@ -9,11 +9,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, form_of, is_python, run_boxed, together
+from harness.backends import Compiled, form_of, is_python, run_boxed, together, with_entries
 from harness.records import DeviceFacts
 
 SUFFIX = ".cpp"
 DEVICE = "cpu"
+ENTRIES = True
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
 
 
@@ -38,8 +39,9 @@ def identity(facts: DeviceFacts) -> str:
 
 
 def compile(
-    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = ()
+    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = (), entries: str = ""
 ) -> Compiled:
+    source.write_text(with_entries(source.read_text(), entries))
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.
     command = [compiler(), *together(FLAGS, flags), "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
     code, output = run_boxed(command, source.parent, [], timeout_s)

@@ -7,12 +7,13 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, form_of, is_python, run_boxed, together
+from harness.backends import Compiled, form_of, is_python, run_boxed, together, with_entries
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
 SUFFIX = ".cu"
 DEVICE = "cuda"
+ENTRIES = True
 # The shared runtime is the worker's own, so that an error of the candidate's launch is seen by the worker.
 FLAGS = ("-std=c++17", "-O3", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-lineinfo", "-Xptxas", "-v")
 
@@ -45,8 +46,9 @@ def identity(facts: DeviceFacts) -> str:
 
 
 def compile(
-    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = ()
+    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = (), entries: str = ""
 ) -> Compiled:
+    source.write_text(with_entries(source.read_text(), entries))
     chip = architecture_flag(facts.architecture)
     command = [_nvcc(), *together(FLAGS, flags), chip, "-o", str(artefact), str(source)]
     return run(command, source, artefact, [str(cuda_home())], timeout_s)

@@ -136,7 +136,7 @@ class Recorder:
             kind = self.kinds[key] = Kind(forms, numbers)
             for name in forms:
                 tensor = arguments[name].detach()
-                kind.values[name] = self.values.get(name) or _values(tensor)
+                kind.values[name] = self.values.get(name) or distribution_of(tensor)
                 if kind.values[name] == STORED:
                     kind.kept[name] = tensor.to("cpu", copy=True).contiguous()
         kind.count += 1
@@ -252,7 +252,7 @@ def _unfit(name: str, tensor: torch.Tensor) -> str:
     return f"argument {name} is empty" if tensor.numel() == 0 else ""
 
 
-def _values(tensor: torch.Tensor) -> str:
+def distribution_of(tensor: torch.Tensor) -> str:
     """How such an input may be drawn later; `stored` where its own values are needed."""
     if not tensor.dtype.is_floating_point:
         return STORED

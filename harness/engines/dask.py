@@ -268,6 +268,13 @@ class Cluster:
         ready = [status.model for status in self.seen if status.state == "ready"]
         return sum(one is not None and one.resource == model.resource for one in ready)
 
+    def count_idle(self, model: DeviceModel) -> int:
+        """Of those the ones that no question of this process is at."""
+        ready = [
+            one for one in self.seen if one.state == "ready" and one.model and one.model.resource == model.resource
+        ]
+        return sum(not self.homes.busy[one.place] for one in ready)
+
     def close(self) -> None:
         """Safe to call twice."""
         self.closed.set()
@@ -454,6 +461,9 @@ class Devices:
 
     def width(self) -> int:
         return max(1, self.cluster.count(self.model))
+
+    def idle(self) -> int:
+        return self.cluster.count_idle(self.model)
 
     def lines(self) -> list[tuple[str, str]]:
         said = lambda one: f"set aside: {one.reason}" if one.state == "set aside" else one.doing or "idle"  # noqa: E731

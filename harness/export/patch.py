@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import tempfile
 from dataclasses import dataclass
@@ -81,6 +80,16 @@ def patch_files(spec: Spec, own: str, baseline: str, winner: str, name: str, dev
             f"{name} is not the text that the winner was measured against: evaluate it anew, or name the file that was"
         )
     mine, theirs = ("python" if is_python(text) else form_of(text) for text in (own, winner))
+    entries = (
+        backends.entry_of(backends.for_source(winner, device), spec, device).get("entries", "")
+        if mine == theirs
+        else ""
+    )
+    if entries and backends.with_entries(winner, entries) == winner:
+        raise ExportError(
+            f"{name} is bound by the spec's build.binding, and the winner has entries of its own in place of what others call: "
+            "take it as a package (--to), or call it where the kernel is launched"
+        )
     if mine == theirs:
         return {name: winner}
     if mine not in FORMS or theirs != "plain":
@@ -250,9 +259,7 @@ def compile_patched(kernel: Kernel, after: dict[str, str], name: str, device: De
         return "it was not compiled here: no GPU is here to build for"
     settings, headers = kernel.spec.build, dict(kernel.headers)
     headers |= {PurePosixPath(other).name: text.encode() for other, text in after.items() if other != name}
-    entry = {"entry": kernel.spec.entry_name} if getattr(module, "PYTHON_SIDE", False) else {}
-    if getattr(module, "BINDS", False) and settings.binding:
-        entry["binding"] = json.dumps(settings.binding)
+    entry = backends.entry_of(module, kernel.spec, device)
     brought = Brought(settings.flags_on(device), settings.include, headers) if hasattr(module, "FLAGS") else Brought()
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         build = compile_build("", after[name], module, Path(folder), facts, brought, **entry)

@@ -54,6 +54,14 @@ Measurement = Callable[[EvaluationSession, str, Sequence[dict[str, int]], Sequen
 """Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
 
 
+class VariantRatios(Frozen):
+    """What a `Measurement` came to, a row a variant."""
+
+    rows: tuple[Ratios | None, ...]
+    fault: str = ""
+    """What took those who measured down, where none of them is known."""
+
+
 class Tuned(Frozen):
     """The variant that the search of a candidate's tunables picked."""
 
@@ -71,8 +79,17 @@ def find_open_tunables(source: str) -> list[Tunable]:
     return [tunable for tunable in tunables(source) if len(tunable.choices) > 1]
 
 
-def search(session: EvaluationSession, source: str, seconds: float, measure: Measurement | None = None) -> Tuned:
-    """Values for the tunables of `source`, found in about `seconds`; `measure` (the real one) times the variants."""
+def search(
+    session: EvaluationSession,
+    source: str,
+    seconds: float,
+    measure: Measurement | None = None,
+    devices: Callable[[], int] = lambda: 1,
+) -> Tuned:
+    """Values for the tunables of `source`, found in about `seconds`; `measure` (the real one) times the variants.
+
+    `devices`: how many of them `measure` can use now; the more there are, the more variants are proposed at once.
+    """
     measure, open_ = measure or measure_ratios, find_open_tunables(source)
     deadline = time.monotonic() + seconds
     size = math.prod(len(t.choices) for t in open_)
@@ -84,7 +101,7 @@ def search(session: EvaluationSession, source: str, seconds: float, measure: Mea
     known: dict[Key, Ratios] = {}
     failed = 0
     while time.monotonic() < deadline and len(known) + failed < MOST_VARIANTS:
-        keys = proposals.ask(batch)
+        keys = proposals.ask(min(batch * devices(), MOST_VARIANTS - len(known) - failed))
         if not keys:
             break
         for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +37,7 @@ from harness.checks.fitting import explain_left_out, explain_one_signed, require
 from harness.device import ArgumentBuffers, generator
 from harness.farside import sandbox
 from harness.judge import triton_kernels
-from harness.judge.pool import Pool, is_python_side
+from harness.judge.pool import Pool
 from harness.once import Locks
 from harness.problems.pytorch import Problem
 from harness.processes.scratch import remove_tree
@@ -339,7 +338,9 @@ class EvaluationSession(BuildPlace, abc.ABC):
         """Of the build of that source by that backend, in the store."""
         brought = self.brought(candidate, module).digest()
         more = [brought] if brought else []
-        return digest(candidate, module.__name__, self.toolchain(module)[1], *self._entry(module).values(), *more)
+        return digest(
+            candidate, module.__name__, self.toolchain(module)[1], *self._entry(candidate, module).values(), *more
+        )
 
     def brought(self, candidate: str, module: ModuleType) -> Brought:
         """The kernel's headers and flags, for its own sources: not for ours, nor for what is no text for a compiler of C++."""
@@ -348,13 +349,9 @@ class EvaluationSession(BuildPlace, abc.ABC):
         settings = self.spec.build
         return Brought(settings.flags_on(self.device), settings.include, self.kernel.headers)
 
-    def _entry(self, module: ModuleType) -> dict[str, str]:
+    def _entry(self, candidate: str, module: ModuleType) -> dict[str, str]:
         """A toolchain that binds the entry itself must know its name; the others build the same for every kernel."""
-        if not is_python_side(module):
-            return {}
-        binding = self.spec.build.binding
-        bound = {"binding": json.dumps(binding)} if getattr(module, "BINDS", False) and binding else {}
-        return {"entry": self.spec.entry_name, **bound}
+        return {} if candidate in self._harness_sources else backends.entry_of(module, self.spec, self.device)
 
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
         folder, make = self.store.build_folder(key), partial(self.compile_into, candidate, module)

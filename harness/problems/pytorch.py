@@ -185,9 +185,6 @@ class Problem(Kernel):
             raise KernelError(f"{self.spec.name} is a problem: its only baseline is {EAGER}, not {name!r}")
         return EAGER, self.folder
 
-    def wrong(self, device: Device) -> dict[str, Path]:
-        return {}
-
     def compiled_source(self, mode: str) -> str:
         """The source by which the evaluator knows torch.compile of Model in that mode."""
         return f"# torch.compile({COMPILE_MODES[mode]})\n{self.text}"

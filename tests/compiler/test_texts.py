@@ -72,7 +72,8 @@ def drawn(seed: int, device: str = "cuda") -> tuple[str, str, ScheduleDefaults, 
     shape = '("cols",)' if form == "columns" else '("rows", "cols")'
     outputs = "" if in_place else f'Tensor(name="out", role="output", shape={shape}),'
     sizes = [(draw.choice((1, 3, 37)), draw.choice((8, 16, 64, 136, 520))) for _ in range(3)]
-    sizes.append((draw.choice((2, 5)), draw.choice((12, 20, 92, 260))))
+    fourths = form in ("halves", "bits")
+    sizes.append((draw.choice((2, 5)), draw.choice((12, 20, 92, 260) if fourths else (5, 13, 37, 129, 263))))
     workloads = "\n        ".join(
         f'Workload(axes={{"rows": {rows}, "cols": {cols}}}, dtype={dtype!r}, devices=({device!r},)),'
         for rows, cols in dict.fromkeys(sizes)

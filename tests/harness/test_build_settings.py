@@ -13,6 +13,8 @@ from harness import jobs
 from harness.backends import cpu
 from harness.evaluate import Evaluator
 from harness.export import dropin
+from harness.export.dropin import ExportError
+from harness.export.patch import patch_files
 from harness.questions import Compile
 from harness.records import Outcome
 from harness.store import Store
@@ -192,3 +194,27 @@ def test_an_exported_package_builds_with_what_the_kernel_brought(folder: Path, t
     call = "import torch, astrolabe_twice as a; print(a.twice(torch.ones(3)).tolist())"
     command = [sys.executable, "-c", call]
     assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip() == "[2.0, 2.0, 2.0]"
+
+
+LAUNCHER = """
+#include "near.h"
+namespace far_away {
+template <typename T> void twice_of(T* out, const T* x, int n) { for (int i = 0; i < n; ++i) out[i] = near_value(x[i]); }
+}
+"""
+
+
+def test_a_launcher_of_another_name_and_types_is_bound_by_a_call(folder: Path, store: Store) -> None:
+    (folder / "baseline.cpp").write_text(LAUNCHER)
+    spec = (folder / "spec.py").read_text()
+    (folder / "spec.py").write_text(
+        spec.partition("build=")[0] + 'build={"binding": "far_away::twice_of<float>(out, x, n)"})\n'
+    )
+    kernel = catalog.load(str(folder))
+    with Evaluator(kernel, "cpu", store) as evaluator:
+        build = evaluator.build(store.put(LAUNCHER))
+        assert build.ok, build.log
+        own = evaluator.build(store.put('extern "C" void twice(const float*, float*, float*, long) {}'))
+        assert own.ok, own.log  # a candidate with an entry of its own is left alone
+    with pytest.raises(ExportError, match="is bound by the spec's build.binding"):
+        patch_files(kernel.spec, LAUNCHER, LAUNCHER, 'extern "C" void twice(float*) {}', "my.cpp", "cpu")

@@ -175,6 +175,20 @@ def test_several_are_judged_side_by_side(cluster, small, source, tmp_path):
         assert len(evaluator.places) == 2
 
 
+def test_a_search_is_spread_over_the_idle_devices(cluster, small, source, tmp_path):
+    """Every number but one loses a millisecond at each call, many times what the kernel takes."""
+    if cluster.width() < 2:
+        pytest.skip("one core")
+    slow = source.replace(
+        "#include <cstdint>", "#include <cstdint>\n#include <unistd.h>\n#define WAIT 1  // tune: 1 3 0 2\n", 1
+    )
+    slow = slow.replace("const T* gate", "if (token == 0 && WAIT) usleep(1000); const T* gate", 1)
+    with cluster.evaluator(small, Store(tmp_path)) as evaluator:
+        tuned = evaluator.tune(evaluator.store.put(slow), seconds=60)
+        assert tuned.values == {"WAIT": 0} and tuned.tried == 3, tuned.reason
+        assert len(evaluator.places) == 2
+
+
 @pytest.mark.parametrize("text", ["threads", "process:1", "dask8"])
 def test_an_unknown_engine_is_named(text: str):
     with pytest.raises(EngineError, match="there is no engine"):

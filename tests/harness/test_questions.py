@@ -16,7 +16,7 @@ from harness import backends, device
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.judge.session import EvaluationSession
-from harness.questions import KINDS, AboutBuild, EvaluationQuestion, KernelIndependent
+from harness.questions import KINDS, AboutBuild, EvaluationQuestion, KernelIndependent, MeasureVariants
 from harness.records import Build, Check, Outcome, Verdict
 from harness.remote import RemoteEvaluator, TookDown
 from harness.store import Store
@@ -31,7 +31,7 @@ PASSED = Verdict(
 FILLED: dict[Any, Any] = {
     Build: BUILD, Verdict: PASSED, str: "text", int: 2, float: 1.5, bool: True, dict[str, str]: {"a": "b"},
     tuple[Workload, ...]: (SMALL,), dict[str, tuple[str, ...]]: {"input": ("uniform",)},
-    tuple[tuple[Workload, Any], ...]: ((SMALL, "hot"),),
+    tuple[dict[str, int], ...]: ({"SIZE": 2},),
 }  # fmt: skip
 ALL = [kind for kind in KINDS.values() if kind.__module__ == "harness.questions" and "[" not in kind.__name__]
 ASKED = [kind for kind in ALL if not inspect.getsource(kind.answer).strip().endswith("raise NotImplementedError")]
@@ -41,7 +41,8 @@ needs_compiler = pytest.mark.skipif(bool(backends.get("cpu").why_unavailable()),
 def example(kind: type[EvaluationQuestion]) -> EvaluationQuestion:
     hints = get_type_hints(kind)
     required = {name for name, field in kind.model_fields.items() if field.is_required()}
-    cases = {"cases": ((SMALL, "hot"),)} if "cases" in required else {}
+    case = (SMALL, "hot", "plain") if kind is MeasureVariants else (SMALL, "hot")
+    cases = {"cases": (case,)} if "cases" in required else {}
     return kind(**cases, **{name: FILLED[hints[name]] for name in required - {"cases"}})
 
 

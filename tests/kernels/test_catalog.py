@@ -232,11 +232,3 @@ def test_ambiguous_or_missing_baselines_are_refused(tmp_path):
     kernel = catalog.load(str(folder(tmp_path / "none")))
     with pytest.raises(KernelError, match="has no baseline for cpu: put it into baseline.cpp"):
         kernel.baseline("cpu")
-
-
-def test_wrong_candidates_are_listed_by_device(tmp_path):
-    at = folder(tmp_path / "scale")
-    folder(at / "wrong", None, None, late__cpp="", late__cu="", narrow__cu="", notes__md="")
-    kernel = catalog.load(str(at))
-    assert sorted(kernel.wrong("cuda")) == ["late", "narrow"]
-    assert sorted(kernel.wrong("cpu")) == ["late"]

@@ -7,6 +7,7 @@ import pytest
 
 from kernels import catalog
 from tests.kernels import test_kernel_contract as contract
+from tests.kernels import wrong as the_wrong
 from tests.nodes.rewrites.emulate import emulation
 
 NAMES = ("sample_neighbors", "relabel", "gather_rows_by_id", "gather_mean", "scatter_mean_backward")
@@ -19,7 +20,7 @@ def sources(*, wrong: bool) -> list:
     return [
         pytest.param(kernel, path, id=f"{kernel.spec.name}-{name}")
         for kernel in KERNELS
-        for name, path in (kernel.wrong("cuda") if wrong else kernel.baselines("cuda")).items()
+        for name, path in (the_wrong.wrong(kernel, "cuda") if wrong else kernel.baselines("cuda")).items()
     ]
 
 

@@ -9,6 +9,7 @@ from minibatch.batches import BatchLoader
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
 from minibatch.resident import Trainer
+from tests.kernels import wrong as the_wrong
 
 FANOUTS, BATCH = [5, 4, 3], 128
 WAYS = {
@@ -71,7 +72,7 @@ def test_ranks_that_do_the_same_work_are_noticed(graph, monkeypatch, given_to_al
     ],
 )
 def test_a_sampler_that_does_less_is_noticed(graph, way, wrong, says):
-    source = catalog.load("sample_neighbors").wrong("cpu")[wrong].read_text()
+    source = the_wrong.wrong(catalog.load("sample_neighbors"), "cpu")[wrong].read_text()
     assert says in audit.of_variant(trainer(graph, Kernels("cpu", sources={"sample_neighbors": source}), **WAYS[way]))
 
 
@@ -120,7 +121,7 @@ def swapped(graph: Graph, name: str, source: str):
 
 
 def test_a_kernel_that_does_so_is_not_timed(graph):
-    source = catalog.load("sample_neighbors").wrong("cpu")["frozen_seed"].read_text()
+    source = the_wrong.wrong(catalog.load("sample_neighbors"), "cpu")["frozen_seed"].read_text()
     with pytest.raises(
         GraphError, match="epochs with this sample_neighbors are not timed: epochs 0 and 1 have the same"
     ):

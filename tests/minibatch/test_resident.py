@@ -10,6 +10,7 @@ from minibatch import models, synthetic, training, trial
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
 from minibatch.resident import WARM_STEPS, Trainer
+from tests.kernels import wrong as the_wrong
 
 FANOUTS, BATCH = [5, 4, 3], 128
 
@@ -171,7 +172,7 @@ def test_all_neighbours_that_there_are_come_where_the_fanout_allows(graph, kerne
 
 
 def test_a_source_of_a_run_takes_the_place_of_a_kernel(graph):
-    wrong = catalog.load("gather_mean").wrong("cpu")["divides_by_the_fanout"].read_text()
+    wrong = the_wrong.wrong(catalog.load("gather_mean"), "cpu")["divides_by_the_fanout"].read_text()
     swapped = Kernels("cpu", sources={"gather_mean": wrong})
     ids = torch.tensor([[0, -1]], dtype=torch.int32)
     table = torch.ones(1, 4)

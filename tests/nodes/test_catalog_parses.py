@@ -8,7 +8,7 @@ from nodes.rewrites.syntax.source import Source
 SOURCES = [
     path
     for name in catalog.names()
-    for pattern in ("baseline*.cu", "baseline*.cpp", "wrong/*.cu", "wrong/*.cpp")
+    for pattern in ("baseline*.cu", "baseline*.cpp")
     for path in sorted((catalog.FOLDER / name).glob(pattern))
 ]
 

@@ -183,8 +183,6 @@ def test_a_winner_that_loses_at_uneven_rows_takes_the_sources_own_launch_there(e
     assert "static void scale_uneven(const float* x" in text and "twice" in text
     assert {workload.axes["columns"] for workload, _ in cases} == {1025, 1026}
     assert evaluator.verify(evaluator.build(candidate)).passed
-    again = evaluator.compare_briefly(evaluator.build(candidate), {"baseline": winner}, cases)
-    assert all(timing.speedup.median > 2 for timing in again.timings), "the winner waits there, and nothing waits now"
 
 
 # --- on paper -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,747 @@
+"""A kernel's folder from an engine's own test, or from a function and example arguments: `run.py bring`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import io
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.backends import form_of, is_python
+from harness.capture import distribution_of
+from harness.capture.extents import Extents, axis_name
+from harness.capture.signature import CFunction, CParameter, find_headers, read_function
+from harness.capture.source import CaptureError, write_standalone
+from harness.capture.watch import KernelCall, Watcher
+from harness.capture.written import WIDE, WIDE_SOURCE, DtypeOf, Number, Token, Writer
+from kernels.catalog import KernelError
+from kernels.spec import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_CALLS = 48
+"""Of a test's cases, evenly taken."""
+MOST_SECONDS = 120.0
+EACH = 8
+"""Workloads that are timed, that are checked only, that are held out."""
+ALIKE = {
+    "x": "input", "inp": "input", "in": "input", "src": "input", "hidden_states": "input", "y": "out", "output": "out", "dst": "out",
+    "res": "residual", "w": "weight", "gamma": "weight", "bias": "beta", "pos": "positions", "position_ids": "positions",
+    "epsilon": "eps", "variance_epsilon": "eps", "out_": "out", "output_q": "out_q", "scale": "scales", "result": "out",
+}  # fmt: skip
+"""Other names that engines give the same thing."""
+C_NAMES = {"float32": "float", "float16": "half", "bfloat16": "__nv_bfloat16", "float64": "double"}
+
+
+@dataclass
+class SeenTensor:
+    """A tensor over all calls."""
+
+    forms: list[tuple[tuple[int, ...], str, tuple[int, ...]]]
+    """(shape, dtype, strides) of each call."""
+    values: list[str]
+    samples: list[torch.Tensor]
+
+
+@dataclass
+class SeenCall:
+    """What one call of the kernel comes to."""
+
+    tensors: dict[str, torch.Tensor]
+    """As they were before the call, and the outputs as they are expected."""
+    numbers: dict[str, Any]
+    outputs: list[str]
+    both: list[str]
+    """Outputs that are inputs, too."""
+    sizes: dict[str, int]
+    lines: list[list[Token]] = field(default_factory=list)
+    results: dict[str, str] = field(default_factory=dict)
+    """Output -> the name that holds it after the lines."""
+    fault: str = ""
+    """Why the lines could not be written."""
+
+    def form(self) -> Any:
+        """What has to be alike in all calls of one kernel."""
+        texts = [tuple("#" if not isinstance(token, str) else token for token in line) for line in self.lines]
+        ranks = [(name, tensor.dim()) for name, tensor in self.tensors.items()]
+        return ranks, tuple(self.numbers), tuple(texts), tuple(self.outputs), tuple(self.both)
+
+
+def bring(
+    target: str, source: Path, symbol: str, to: Path, *, arguments: str = "", function: str = "", include: tuple[Path, ...] = (),
+) -> Iterator[str]:  # fmt: skip
+    """Write the folder; sentences on what was not found out. Raises KernelError where nothing can be written."""
+    if to.exists() and any(to.iterdir()):
+        raise KernelError(f"{to} is not empty; name another folder")
+    text = source.read_text(encoding="utf-8", errors="replace")
+    try:
+        taken = None if is_python(text) else read_function(text, symbol)
+        if "::test" in target or re.search(r"\.py::", target):
+            calls, reference, more = _of_test(target, function or _bare(symbol))
+        else:
+            calls, reference, more = _of_function(target, arguments)
+    except CaptureError as error:
+        raise KernelError(f"{source if 'function' in str(error) else target}: {error}") from None
+    yield from more
+    common = Counter(map(repr, (call.form() for call in calls))).most_common(1)[0][0]
+    kept = [call for call in calls if repr(call.form()) == common]
+    if len(kept) < len(calls):
+        yield f"{len(calls) - len(kept)} of {len(calls)} calls are left out: their arguments, or the steps of what is expected, differ from the others'"
+    yield from Folder(source, text, symbol, taken, kept, reference, to, include).write()
+
+
+def _bare(symbol: str) -> str:
+    """A function's own name; of a class that has it, the class's, which is what Python calls it by."""
+    parts = re.sub(r"<.*?>", "", re.sub(r"<[^<>]*<[^<>]*>[^<>]*>", "<>", symbol)).split("::")
+    return parts[-2] if parts[-1] in ("run", "launch", "forward", "apply") and len(parts) > 1 else parts[-1]
+
+
+def _of_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]]:
+    """Run the test, and say what its calls of the kernel were. Raises CaptureError."""
+    try:
+        import pytest
+    except ModuleNotFoundError:
+        raise CaptureError("pytest is not installed, and it is to be run") from None
+    path = Path(target.partition("::")[0]).resolve()
+    if not path.is_file():
+        raise CaptureError(f"{path} is not there")
+    watcher, calls, faults = Watcher(wanted), list[SeenCall](), Counter[str]()
+
+    class Plugin:
+        started = time.monotonic()
+        cases = 0
+
+        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+            self.cases = len(items)
+            sized = {_sizes_of(item): item for item in reversed(items)}
+            if len(items) > MOST_CALLS:
+                items[:] = sorted(sized.values(), key=items.index)
+            if len(items) > MOST_CALLS:
+                items[:] = [items[at * len(items) // MOST_CALLS] for at in range(MOST_CALLS)]
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_setup(self, item: Any) -> None:
+            item.own_markers = [mark for mark in item.own_markers if mark.name not in ("skip", "skipif")]
+            if time.monotonic() - self.started > MOST_SECONDS:
+                pytest.skip("enough was seen")
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_runtest_call(self, item: Any) -> Generator[None, Any, None]:
+            watcher.forget()
+            outcome: Any = yield
+            parameters = getattr(getattr(item, "callspec", None), "params", {})
+            for call in watcher.calls:
+                call.sizes |= {name: value for name, value in parameters.items() if type(value) is int and value > 0}
+                if call.expected:
+                    calls.append(_understood(watcher, call))
+            if outcome.excinfo is not None:
+                kind, value, _ = outcome.excinfo
+                faults[f"{kind.__name__}: {str(value).splitlines()[0][:200] if str(value) else ''}"] += 1
+            watcher.forget()
+
+    plugin = Plugin()
+    with watcher.standing_in(path), watcher.watching(), redirect_stdout(io.StringIO()) as said:
+        alone = ["-n0"] if importlib.util.find_spec("xdist") is not None else []
+        pytest.main([target, "-q", "-p", "no:cacheprovider", *alone, "--rootdir", str(path.parent)], [plugin])
+    for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]:
+        del sys.modules[name]  # another file may have its name
+    seen = watcher
+    if not calls:
+        others = f"; it calls {', '.join(sorted(seen.others))}: name one by --function" if seen.others else ""
+        why = f"; {faults.most_common(1)[0][0]}" if faults else ""
+        if not plugin.cases:
+            why = f"; pytest says: {' '.join(said.getvalue().split())[-300:]}"
+        raise CaptureError(f"no call of {wanted} was seen whose outputs the test compares{others}{why}")
+    more = []
+    if seen.stood_in:
+        more.append(
+            f"{', '.join(seen.stood_in)} cannot be imported here: what the test calls of it was seen and not run"
+        )
+    if seen.pretends:
+        more.append("no GPU is here: the test ran on CPU tensors")
+    if plugin.cases > MOST_CALLS:
+        more.append(f"{MOST_CALLS} of the test's {plugin.cases} cases were looked at")
+    more += [f"{count} cases ended early: {fault}" for fault, count in faults.most_common(2)]
+    return calls, "", more
+
+
+def _sizes_of(item: Any) -> Any:
+    """What of a test's parameters changes shapes and dtypes, as far as their types show."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return item.originalname, tuple(
+        (name, str(value)) for name, value in parameters.items() if type(value) not in (bool, float)
+    )
+
+
+def _understood(watcher: Watcher, call: KernelCall) -> SeenCall:
+    """A call of a test as tensors, numbers, outputs and the lines that make these."""
+    import torch
+
+    tensors = dict(call.before)
+    numbers = {name: value for name, value in call.arguments.items() if not isinstance(value, torch.Tensor)}
+    writer, results, fault, outputs = Writer(watcher, call), dict[str, str](), "", list[str]()
+    for place, expected in sorted(call.expected, key=lambda one: str(one[0])):
+        name = place if isinstance(place, str) else "out" if not place else f"out_{place}"
+        if isinstance(place, str) and expected.numel() == call.before[place].numel():
+            expected_form = call.before[place]
+        else:
+            expected_form = expected.detach()
+        if not isinstance(place, str):
+            tensors[name] = expected_form
+        outputs.append(name)
+        try:
+            results[name] = writer.write(expected)
+        except CaptureError as error:
+            fault = fault or f"what {name} is compared with was not written down: {error}"
+    both = [name for name in outputs if name in writer.used or (name in call.before and name not in call.empty)]
+    for name in call.empty - set(outputs):
+        if name in tensors:
+            outputs.append(name)
+            fault = fault or f"{name} is not compared with anything in the test"
+    return SeenCall(tensors, numbers, outputs, both, call.sizes, [] if fault else writer.lines, results, fault)
+
+
+def _of_function(target: str, arguments: str) -> tuple[list[SeenCall], str, list[str]]:
+    """Call `module:function` (what is right) with the arguments that `file.py:name` makes. Raises CaptureError."""
+    import torch
+
+    if not arguments:
+        raise CaptureError("say by --args FILE.py:FUNCTION what it is called with")
+    function, make = _named(target), _named(arguments)
+    made = make()
+    made = [made] if isinstance(made, tuple | dict) else list(made)
+    calls: list[SeenCall] = []
+    signature = inspect.signature(function)
+    for one in made[:MOST_CALLS]:
+        given, named = (one, {}) if isinstance(one, tuple) else ((), one)
+        if len(given) == 2 and isinstance(given[0], tuple | list) and isinstance(given[1], dict):
+            given, named = tuple(given[0]), given[1]
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        tensors = {name: value for name, value in bound.arguments.items() if isinstance(value, torch.Tensor)}
+        before = {name: value.detach().clone() for name, value in tensors.items()}
+        versions = {name: value._version for name, value in tensors.items()}
+        returned = function(*given, **named)
+        changed = [name for name, value in tensors.items() if value._version != versions[name]]
+        outputs = [
+            value
+            for value in (returned if isinstance(returned, tuple | list) else [returned])
+            if isinstance(value, torch.Tensor)
+        ]
+        outputs = [value for value in outputs if all(value is not tensors[name] for name in changed)]
+        names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
+        numbers = {name: value for name, value in bound.arguments.items() if name not in tensors}
+        calls.append(
+            SeenCall({**before, **dict(zip(names, outputs, strict=True))}, numbers, [*changed, *names], changed, {})
+        )
+    if not calls or not calls[0].outputs:
+        raise CaptureError(f"{target} returned no tensor and changed none")
+    own = inspect.unwrap(function)
+    text = write_standalone(own)
+    first = calls[0]
+    returns = [name for name in first.outputs if name not in first.both]
+    passed = ", ".join(
+        f"{name}={name}" if parameter.kind is parameter.KEYWORD_ONLY else name
+        for name, parameter in signature.parameters.items()
+    )
+    lines = [f"    {name} = {name}.clone()" for name in first.both]
+    lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{own.__name__}({passed})")
+    return calls, text + "\n\n" + "\n".join(lines), []
+
+
+def _named(text: str) -> Callable[..., Any]:
+    """`module:function` or `path.py:function`. Raises CaptureError."""
+    place, _, name = text.rpartition(":")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        found = module
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # noqa: BLE001, the user's own module may raise anything
+        raise CaptureError(f"{text} cannot be had: {type(error).__name__}: {error}") from None
+    if not callable(found):
+        raise CaptureError(f"{text} is no function")
+    return found
+
+
+@dataclass
+class Folder:
+    """What becomes of calls of a kernel: its folder."""
+
+    source: Path
+    text: str
+    symbol: str
+    taken: CFunction | None
+    calls: list[SeenCall]
+    reference: str
+    to: Path
+    include: tuple[Path, ...]
+
+    def __post_init__(self) -> None:
+        self.first = self.calls[0]
+        self.doubts: list[str] = []
+        self.guessed: dict[float, str] = {}
+        """Numbers of the reference that are a parameter, by their value."""
+        named: dict[str, tuple[int, ...]] = {}
+        for name in self.first.sizes:
+            sizes = tuple(call.sizes.get(name, 0) for call in self.calls)
+            if all(sizes) and max(sizes) > 1 and len(name) > 1:
+                named[name] = sizes
+        for name, value in self.first.numbers.items():
+            if type(value) is int and value > 1:
+                named[name] = tuple(call.numbers[name] for call in self.calls)
+        self.extents = Extents(named, len(self.calls))
+        self.order = self._order()
+
+    # --- arguments ---------------------------------------------------------------------------------------------------
+
+    def _order(self) -> list[tuple[str, CParameter | None]]:
+        """(what the calls name it, the function's parameter) in the function's order; what it does not take is left out."""
+        tensors, numbers = list(self.first.tensors), list(self.first.numbers)
+        if self.taken is None:
+            return [(name, None) for name in (*tensors, *numbers)]
+        parameters = [one for one in self.taken.parameters if not one.is_stream]
+        found: dict[int, str] = {}
+        for fits in (_same, _alike):
+            for at, parameter in enumerate(parameters):
+                pool = tensors if parameter.is_tensor else numbers
+                name = next((one for one in pool if one not in found.values() and fits(one, parameter.name)), None)
+                if at not in found and name is not None:
+                    found[at] = name
+        for tensor_like, pool in ((True, tensors), (False, numbers)):
+            rest = [name for name in pool if name not in found.values()]
+            free = [at for at, one in enumerate(parameters) if one.is_tensor == tensor_like and at not in found]
+            written = [at for at in free if not parameters[at].is_read_only]
+            if tensor_like and len(rest) != len(free):
+                outs = [name for name in rest if name in self.first.outputs]
+                for at, name in zip(written, outs, strict=False):
+                    found[at] = name
+                rest = [name for name in rest if name not in outs]
+                free = [at for at in free if at not in found]
+            if len(rest) == len(free):
+                for at, name in zip(free, rest, strict=True):
+                    found[at] = name
+                    if rest and not _same(name, parameters[at].name):
+                        self.doubts.append(f"{parameters[at].name} is taken for the test's {name}, by its place")
+        return [(found.get(at, ""), one) for at, one in enumerate(parameters)]
+
+    def _name(self, seen: str, parameter: CParameter | None) -> str:
+        return axis_name(parameter.name if parameter is not None and parameter.name else seen)
+
+    # --- the files ---------------------------------------------------------------------------------------------------
+
+    def write(self) -> Iterator[str]:
+        """All of the folder. Sentences on what was not found out."""
+        self.to.mkdir(parents=True, exist_ok=True)
+        suffix = ".py" if self.taken is None else ".cpp" if self.source.suffix in (".cpp", ".cc", ".c") else ".cu"
+        shutil.copyfile(self.source, self.to / f"baseline{suffix}")
+        build = self._build(suffix)
+        arguments, names = self._arguments()
+        self._reference(names)
+        axes = self.extents.axes or {"one": (1,) * len(self.calls)}
+        name = axis_name(_bare(self.symbol))
+        entry = name if self.taken is None or self.binding else self.taken.name
+        lines = [
+            "from kernels.spec import Scalar, Size, Spec, Tensor, Workload", "", "SPEC = Spec(", f"    name={name!r},",
+            f"    summary={f'{self.symbol} of {self.source.name}'!r},", *([f"    entry={entry!r},"] if entry != name else []),
+            f"    axes={tuple(axes)!r},", f"    dtypes={self.dtypes!r},", "    arguments=(",
+            *(f"        {one}," for one in arguments), "    ),", *([f"    build={build!r},"] if build else []), "    workloads=(",
+            *(f"        {one}," for one in self._workloads(axes, suffix)), "    ),", ")", "",
+        ]  # fmt: skip
+        (self.to / "spec.py").write_text("\n".join(lines))
+        yield from dict.fromkeys(self.doubts)
+
+    def _build(self, suffix: str) -> dict[str, Any]:
+        self.binding: Any = ""
+        if self.taken is None:
+            return {}
+        build: dict[str, Any] = {}
+        headers = find_headers(self.source, self.include)
+        for name, path in headers.files.items():
+            place = self.to / "include" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+        folders = [f"include/{name}" if name != "." else "include" for name in headers.folders]
+        for folder in folders:
+            (self.to / folder).mkdir(parents=True, exist_ok=True)
+            if headers.files and not any((self.to / folder).iterdir()):
+                (self.to / folder / "here.h").write_text("")  # a folder without files does not travel
+        if headers.files:
+            build["include"] = tuple(folders)
+        form = form_of(self.text)
+        dtypes = self._dtypes()
+        if form == "plain" and self.taken.is_kernel:
+            self.doubts.append(
+                f"{self.taken.name} is a kernel without a host function: how it is launched stands in build.binding as "
+                "<<<1, 256, 0, stream>>>, which is to be replaced by the engine's grid and block"
+            )
+        launch = "<<<1, 256, 0, stream>>>" if self.taken.is_kernel else ""
+        names = ", ".join([self._name(*one) for one in self.order])
+        takes_stream = any(one.is_stream for one in self.taken.parameters)
+        call = f"({names}{', stream' if takes_stream and suffix == '.cu' else ''})" if form == "plain" else ""
+        bare = self.symbol.rpartition("::")[2]
+        if "<" in self.symbol or not self.taken.template:
+            numbers = [] if "<" in self.symbol else self.taken.numbers
+            plain = form == "plain" and (self.taken.is_kernel or not self.taken.has_c_linkage)
+            if plain or "<" in self.symbol or "::" in self.symbol:
+                self.binding = f"{self.symbol}{launch}{call}"
+            elif bare != self.taken.name:
+                self.binding = self.symbol
+            if numbers:
+                self.doubts.append(
+                    f"{self.symbol} has template parameters ({', '.join(numbers)}): name an instance by --symbol '{self.symbol}<...>'"
+                )
+        else:
+            if self.taken.numbers:
+                self.doubts.append(
+                    f"{self.symbol} is a template with {', '.join(self.taken.numbers)} beside its types: name an instance by --symbol '{self.symbol}<...>'"
+                )
+            kinds = len(self.taken.template)
+            self.binding = {
+                dtype: f"{self.symbol}<{', '.join([C_NAMES.get(dtype, dtype)] * kinds)}>{launch}{call}"
+                for dtype in dtypes
+            }
+        if self.binding:
+            build["binding"] = self.binding
+        return build
+
+    def _dtypes(self) -> tuple[str, ...]:
+        """The workloads' dtypes: of the first floating tensor whose dtype changes, or else of the first."""
+        floats = [name for name in self.first.tensors if self.first.tensors[name].is_floating_point()]
+        series = {name: [_dtype(call.tensors[name]) for call in self.calls] for name in floats or self.first.tensors}
+        self.leader = next((name for name, kinds in series.items() if len(set(kinds)) > 1), next(iter(series)))
+        self.series = series[self.leader]
+        self.dtypes = tuple(dict.fromkeys(self.series))
+        return self.dtypes
+
+    def _arguments(self) -> tuple[list[str], dict[str, str]]:
+        """The spec's arguments as Python, and the calls' names -> the spec's."""
+        self._dtypes()
+        lines, names = [], dict[str, str]()
+        for seen, parameter in self.order:
+            name = self._name(seen, parameter)
+            names[seen] = name
+            if seen in self.first.tensors:
+                lines.append(self._tensor(seen, name))
+            elif seen:
+                lines.append(self._number(seen, name, parameter))
+            else:
+                assert parameter is not None
+                lines.append(self._unseen(name, parameter))
+        left = [name for name in (*self.first.tensors, *self.first.numbers) if name and name not in names]
+        for name in left:
+            value = self.first.numbers.get(name)
+            if name in self.first.tensors or (value is not None and type(value) in (int, float)):
+                self.doubts.append(
+                    f"{name}, which the calls give, is no parameter of {self.symbol} as far as names and places show"
+                )
+        return [line for line in lines if line], names
+
+    def _tensor(self, seen: str, name: str) -> str:
+        tensors = [call.tensors[seen] for call in self.calls]
+        shape = tuple(
+            self.extents.take(f"{name}_{dim}", tuple(tensor.shape[dim] for tensor in tensors))
+            for dim in range(tensors[0].dim())
+        ) or ("1",)
+        role = (
+            "inout"
+            if seen in self.first.both and seen in self.first.outputs
+            else "output"
+            if seen in self.first.outputs
+            else "input"
+        )
+        parts = [f"name={name!r}", f"role={role!r}", f"shape={shape!r}"]
+        kinds = [_dtype(tensor) for tensor in tensors]
+        if kinds != self.series:
+            if len(set(kinds)) > 1:
+                self.doubts.append(
+                    f"{name} is of several dtypes ({', '.join(dict.fromkeys(kinds))}) that do not go with {self.leader}'s: the first is taken"
+                )
+            parts.append(f"dtype={kinds[0]!r}")
+        if kinds[0] not in DTYPE_BYTES:
+            self.doubts.append(f"{name} is of {kinds[0]}, which a spec cannot say")
+        if any(not tensor.is_contiguous() for tensor in tensors):
+            self.doubts.append(
+                f"{name} has strides {list(tensors[0].stride())} in the calls and is contiguous in the folder"
+            )
+        if role != "output":
+            values = self._values(name, tensors)
+            if values:
+                parts.append(f"values=({values!r},)")
+        return f"Tensor({', '.join(parts)})"
+
+    def _values(self, name: str, tensors: list[torch.Tensor]) -> str:
+        found = [distribution_of(tensor) for tensor in tensors]
+        if tensors[0].is_floating_point():
+            if all(one == "ordinary" for one in found):
+                return ""
+            usable = [one for one in found if one != "stored"]
+            if len(usable) < len(found) and max(tensor.numel() for tensor in tensors) >= 64:
+                self.doubts.append(
+                    f"how {name} is distributed was not found out: it is drawn as normal numbers (values, or a function of inputs.py)"
+                )
+            if usable and len({one.partition(":")[0] for one in usable}) == 1:
+                return usable[0]
+            return ""
+        if tensors[0].dtype.is_complex or str(tensors[0].dtype) == "torch.bool":
+            return "integers:0:2"
+        low, high = (int(getattr(_stacked(tensors), end)()) for end in ("min", "max"))
+        return self._integers(name, tensors, low, high)
+
+    def _integers(self, name: str, tensors: list[torch.Tensor], low: int, high: int) -> str:
+        """The distribution by what integers have in common over the calls, and a doubt where they are a guess."""
+        flat = [tensor.flatten().long() for tensor in tensors]
+        tops = tuple(int(one.max()) for one in flat)
+        ends = tuple(int(one[-1]) for one in flat)
+        rising = all(bool((one[1:] >= one[:-1]).all()) and int(one[0]) == 0 for one in flat) and all(
+            len(one) > 1 for one in flat
+        )
+        axes = self.extents.axes
+        if rising and (axis := next((axis for axis, sizes in axes.items() if sizes == ends), None)):
+            return f"offsets:{axis}"
+        fitting = [
+            axis for axis, sizes in axes.items() if all(top < size for top, size in zip(tops, sizes, strict=True))
+        ]
+        fitting.sort(key=lambda axis: max(size - top for top, size in zip(tops, axes[axis], strict=True)))
+        distinct = all(len(one.unique()) == len(one) for one in flat) and max(map(len, flat)) > 1
+        if low >= -1 and fitting and high > 1:
+            room = all(len(one) <= size for one, size in zip(flat, axes[fitting[0]], strict=True))
+            kind = "distinct" if distinct and room else "padded" if low < 0 else "index"
+            self.doubts.append(
+                f"{name} holds integers from {low} to {high}{', no two the same' if distinct else ''}: {kind}:{fitting[0]} is a guess"
+            )
+            return f"{kind}:{fitting[0]}"
+        self.doubts.append(f"{name} holds integers from {low} to {high}: what bounds them was not found out")
+        return f"integers:{low}:{high + 1}"
+
+    def _number(self, seen: str, name: str, parameter: CParameter | None) -> str:
+        values = [call.numbers[seen] for call in self.calls]
+        first = values[0]
+        if type(first) is int and name in self.extents.axes:
+            return f"Size(name={name!r})"
+        if len(set(map(repr, values))) > 1:
+            if all(type(value) is int and value > 0 for value in values):
+                self.extents.axes[name] = tuple(values)
+                return f"Size(name={name!r})"
+            first = False if type(first) is bool else first
+            self.doubts.append(
+                f"{name} changes from call to call ({', '.join(map(str, dict.fromkeys(values)))}): {first} is taken"
+            )
+        if type(first) in (int, bool, float):
+            whole = type(first) is not float
+            first = 0 if "pdl" in name else first  # the caller's choice: kernels.md
+            kind = "int64_t" if whole else "double" if parameter is not None and "double" in parameter.type else "float"
+            return f"Scalar(name={name!r}, ctype={kind!r}, value={first if type(first) is float else int(first)})"
+        if first is None:
+            self.doubts.append(
+                f"{name} is None in the calls: what the function then gets was not found out; bind a call without it (build.binding)"
+            )
+        else:
+            self.doubts.append(f"{name} is {first!r}, which a spec cannot hold: bind a call with it (build.binding)")
+        return ""
+
+    def _unseen(self, name: str, parameter: CParameter) -> str:
+        if parameter.is_tensor:
+            if parameter.is_optional:
+                self.doubts.append(f"{name} is optional, and the calls do not give it: it is left out")
+                return ""
+            self.doubts.append(f"{name} is a tensor that no call gives: add it to the spec")
+            return ""
+        if name in self.extents.axes:
+            return f"Size(name={name!r})"
+        if parameter.is_whole and (axis := next((one for one in self.extents.axes if _alike(one, name)), None)):
+            self.doubts.append(f"{name} is taken for the axis {axis}")
+            return f"Size(name={axis!r})"
+        default = re.fullmatch(r"(-?\d+(\.\d*)?(e-?\d+)?)f?|true|false", parameter.default)
+        value = {"true": 1, "false": 0}.get(parameter.default, default[1] if default and default[1] else 0)
+        kind = "int64_t" if parameter.is_whole else "double" if "double" in parameter.type else "float"
+        small = {
+            token.value
+            for line in self.first.lines
+            for token in line
+            if isinstance(token, Number) and type(token.value) is float and 0 < token.value < 1e-2
+        }
+        if not default and _alike(name, "eps") and len(small) == 1:
+            (value,) = small
+            self.doubts.append(f"{name} is {value:g}, as in the steps of what is expected")
+            self.guessed[value] = name
+        elif not default:
+            self.doubts.append(
+                f"what {name} ({parameter.type}) is was not found out: it is the number {value} in the spec; it may be a size, Size(name=...)"
+            )
+        return f"Scalar(name={name!r}, ctype={kind!r}, value={value})"
+
+    def _workloads(self, axes: dict[str, tuple[int, ...]], suffix: str) -> list[str]:
+        found: dict[str, int] = {}
+        device = "" if suffix == ".py" else f", devices=({'cpu' if suffix == '.cpp' else 'cuda'!r},)"
+        rows = []
+        for at, call in enumerate(self.calls):
+            sizes = {name: values[at] for name, values in axes.items()}
+            key = f"axes={sizes!r}, dtype={self.series[at]!r}"
+            elements = sum(tensor.numel() for tensor in call.tensors.values())
+            if key not in found:
+                found[key] = elements
+                rows.append((elements, key))
+        rows.sort(key=lambda one: one[0])
+        if len(rows) > 3 * EACH:
+            rows = [rows[at * len(rows) // (3 * EACH)] for at in range(3 * EACH)]
+        lines = []
+        for at, (_elements, key) in enumerate(rows):
+            held_out = at % 3 == 1 and len(rows) > 2
+            timed = held_out or at % 3 == 2 or len(rows) < 3 or at == 0
+            lines.append(
+                f"Workload({key}{device}{', held_out=True' if held_out else '' if timed else ', timed=False'})"
+            )
+        if max(row[0] for row in rows) < 1 << 22:
+            self.doubts.append(
+                "the largest call is small (under 4 million elements): add the sizes that you really run to workloads"
+            )
+        return lines
+
+    # --- reference.py ------------------------------------------------------------------------------------------------
+
+    def _reference(self, names: dict[str, str]) -> None:
+        call = self.first
+        inputs = [
+            names[seen]
+            for seen, _ in self.order
+            if seen in call.tensors and (seen not in call.outputs or seen in call.both)
+        ]
+        scalars = [names[seen] for seen, _ in self.order if seen in call.numbers and self._is_scalar(seen)]
+        unseen = [
+            self._name(*one)
+            for one in self.order
+            if not one[0] and one[1] is not None and not one[1].is_tensor and self._name(*one) not in self.extents.axes
+        ]
+        renamed = {seen: name for seen, name in names.items() if seen and seen != name}
+        if self.reference:
+            body = self.reference.rpartition("\n\n")
+            own, lines = body[0], body[2].splitlines()
+            lines = [
+                f"    {old} = {new}" for old, new in renamed.items() if old in call.tensors and new in inputs
+            ] + lines
+            results = {names.get(name, name): name for name in call.outputs}
+        else:
+            own, lines, results = (
+                "import torch",
+                [],
+                {names.get(name, name): value for name, value in call.results.items()},
+            )
+        more: set[str] = set()
+        if call.fault:
+            self.doubts.append(f"{call.fault}: reference.py is to be written")
+            lines = [f"    raise NotImplementedError({call.fault!r})"]
+        elif not self.reference:
+            lines = ["    " + self._line(at, names, more) for at in range(len(call.lines))]
+            results = {name: names.get(value, value) for name, value in results.items()}
+        same = [name for name, value in results.items() if value in inputs]
+        axes = sorted(more - set(inputs) - set(scalars))
+        head = [*inputs, *scalars, *(one for one in unseen if one not in scalars), *axes]
+        text = f"{own}\n"
+        if any(WIDE + "(" in line for line in lines):
+            text += WIDE_SOURCE
+        text += f"\n\ndef reference({', '.join(dict.fromkeys(head))}):\n" + "\n".join(lines)
+        text += (
+            "\n    return {"
+            + ", ".join(f"{name!r}: {value}{'.clone()' if name in same else ''}" for name, value in results.items())
+            + "}\n"
+        )
+        (self.to / "reference.py").write_text(text)
+
+    def _is_scalar(self, seen: str) -> bool:
+        value = self.first.numbers[seen]
+        return type(value) in (int, float, bool) and axis_name(seen) not in self.extents.axes
+
+    def _line(self, at: int, names: dict[str, str], more: set[str]) -> str:
+        """One line of the steps, its numbers as sizes and its dtypes as the workload's where they change with these."""
+        pieces = []
+        lines = [call.lines[at] for call in self.calls]
+        for place, token in enumerate(lines[0]):
+            others = [line[place] for line in lines]
+            if isinstance(token, Number):
+                pieces.append(self._expressed([one.value for one in others if isinstance(one, Number)], more))
+            elif isinstance(token, DtypeOf):
+                kinds = [one.name for one in others if isinstance(one, DtypeOf)]
+                leader = names.get(self.leader, self.leader)
+                usable = self.leader in self.first.tensors and (
+                    self.leader not in self.first.outputs or self.leader in self.first.both
+                )
+                pieces.append(f"{leader}.dtype" if kinds == self.series and usable else f"torch.{kinds[0]}")
+            else:
+                pieces.append(
+                    re.sub(
+                        r"^\w+$|(?<![\w.'])\w+",
+                        lambda word: names.get(word[0], word[0]) if word[0] in self.first.tensors else word[0],
+                        token,
+                    )
+                )
+        return "".join(pieces)
+
+    def _expressed(self, values: list[Any], more: set[str]) -> str:
+        first = values[0]
+        if first in self.guessed:
+            return self.guessed[first]
+        for name, known in self.first.numbers.items():
+            if type(known) is float and type(first) is float and known == first:
+                return axis_name(next((self._name(seen, one) for seen, one in self.order if seen == name), name))
+        if (
+            type(first) is int
+            and first > 1
+            and len({type(one) for one in values}) == 1
+            and (
+                len(set(values)) > 1
+                or (first >= 16 and len(self.calls) == 1)
+                or tuple(values) in self.extents.axes.values()
+            )
+        ):
+            found = self.extents.express(tuple(values))
+            if found is not None:
+                more |= set(re.findall(r"[a-z_]\w*", found))
+                return found
+        if len(set(values)) > 1:
+            self.doubts.append(
+                f"a number of the reference changes from call to call ({', '.join(map(str, dict.fromkeys(values)))}): {first} stands in it"
+            )
+        return repr(first)
+
+
+def _same(one: str, other: str) -> bool:
+    return axis_name(one) == axis_name(other)
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether engines use both names for one thing."""
+
+    def plain(name: str) -> str:
+        name = re.sub(r"^(d_|p_|ptr_)|(_ptr|_tensor|_data|_)$", "", axis_name(name))
+        return ALIKE.get(name, name)
+
+    return plain(one) == plain(other)
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    return torch.cat([tensor.flatten().long() for tensor in tensors if tensor.numel()])

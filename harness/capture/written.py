@@ -1,0 +1,181 @@
+"""The steps of torch from a kernel's inputs to what a test expects, written down as lines of Python with sizes as axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.capture.source import CaptureError
+from harness.capture.watch import MOST_STEPS, KernelCall, Step, Watcher
+
+if TYPE_CHECKING:
+    import torch
+
+INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "pow": "**", "matmul": "@", "and": "&", "or": "|", "xor": "^",
+    "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+WIDE = "wide"
+"""What casts to float32 become, so that they narrow no float64."""
+WIDE_SOURCE = """
+
+def wide(tensor):
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+"""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a call, which may be a size or one of the kernel's own numbers."""
+
+    value: int | float
+
+
+@dataclass(frozen=True)
+class DtypeOf:
+    """A dtype of a call, which may be the workload's."""
+
+    name: str
+
+
+Token = str | Number | DtypeOf
+"""A piece of a line of Python."""
+
+
+class Writer:
+    """Writes what one call of the kernel is compared with. `lines` are in order, each a list of pieces."""
+
+    def __init__(self, watcher: Watcher, call: KernelCall) -> None:
+        self.watcher, self.call = watcher, call
+        self.lines: list[list[Token]] = []
+        self.known: dict[tuple[int, int], str] = {}
+        self.used: set[str] = set()
+        """Arguments that were needed."""
+
+    def write(self, expected: torch.Tensor) -> str:
+        """The name that holds it after the lines. Raises CaptureError where it does not come from the inputs alone."""
+        return self._tensor(expected, self.watcher.versions.get(id(expected), 0))
+
+    def _tensor(self, tensor: torch.Tensor, version: int) -> str:
+        key = (id(tensor), version)
+        if (known := self.known.get(key)) is not None:
+            return known
+        if (argument := self._argument(tensor, version)) is not None:
+            self.used.add(argument)
+            return argument
+        step = self.watcher.steps.get(key)
+        if id(tensor) in self.watcher.spoiled:
+            raise CaptureError("it was changed through a view of it")
+        if step is None:
+            raise CaptureError("it depends on a tensor that neither the kernel is given nor torch has made in the test")
+        if "rand" in step.function.__name__:
+            raise CaptureError(f"it depends on random numbers that the kernel is not given ({step.function.__name__})")
+        if len(self.lines) >= MOST_STEPS:
+            raise CaptureError(f"it takes more than {MOST_STEPS} operators")
+        line = self._change(tensor, version, step) if step.changes else self._made(step)
+        name = f"t{len(self.lines)}"
+        self.known[key] = name
+        self.lines.append([f"{name} = ", *line])
+        if step.changes:
+            self.lines.append(self._changing(name, step))
+        return name
+
+    def _argument(self, tensor: torch.Tensor, version: int) -> str | None:
+        call = self.call
+        for name, given in call.arguments.items():
+            if given is tensor and version == 0 and name not in call.empty:
+                return name
+        if version or self.watcher.versions.get(id(tensor), 0):
+            return None
+        for name, before in call.before.items():  # a copy that the test has made
+            if (
+                name not in call.empty
+                and before.shape == tensor.shape
+                and before.dtype == tensor.dtype
+                and bool(before.eq(tensor).all())
+            ):
+                return name
+        return None
+
+    def _change(self, tensor: torch.Tensor, version: int, step: Step) -> list[Token]:
+        return [f"{self._tensor(tensor, version - 1)}.clone()"]
+
+    def _changing(self, name: str, step: Step) -> list[Token]:
+        function = step.function.__name__
+        rest = [self._value(one, step) for one in step.given[1:]]
+        if function == "__setitem__":
+            return [f"{name}[", *_flat(rest[0]), "] = ", *rest[1]]
+        return [f"{name}.{function}(", *self._listed(rest, step), ")"]
+
+    def _made(self, step: Step) -> list[Token]:
+        import torch
+
+        function, name = step.function, step.function.__name__
+        given = [self._value(one, step) for one in step.given]
+        end: list[Token] = [] if step.at is None else [f"[{step.at}]"]
+        bare = name.strip("_")
+        if name == "__get__":
+            attribute = getattr(getattr(function, "__self__", None), "__name__", "")
+            return [*given[0], f".{attribute}"]
+        if name in ("float", "to", "type") and self._casts_to_float32(step):
+            return [f"{WIDE}(", *given[0], ")"]
+        if name == "__getitem__":
+            return [*given[0], "[", *_flat(given[1]), "]", *end]
+        if name.startswith("__") and len(given) == 2 and (sign := INFIX.get(bare) or INFIX.get(bare[1:])):
+            first, second = given if bare in INFIX else (given[1], given[0])
+            return ["(", *first, f" {sign} ", *second, ")"]
+        if getattr(torch.Tensor, name, None) is function:
+            return [*given[0], f".{name}(", *self._listed(given[1:], step), ")", *end]
+        for place in ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft"):
+            module: Any = torch
+            for part in place.split(".")[1:]:
+                module = getattr(module, part)
+            if getattr(module, name, None) is function:
+                return [f"{place}.{name}(", *self._listed(given, step), ")", *end]
+        raise CaptureError(f"it is made by {getattr(function, '__module__', '')}.{name}, which cannot be written down")
+
+    def _casts_to_float32(self, step: Step) -> bool:
+        import torch
+
+        asked = [*step.given[1:], *step.named.values()]
+        return step.function.__name__ == "float" or any(one is torch.float32 for one in asked)
+
+    def _listed(self, given: list[list[Token]], step: Step) -> list[Token]:
+        named = [[f"{name}=", *self._value(value, step)] for name, value in step.named.items() if value is not None]
+        found: list[Token] = []
+        for one in (*given, *named):
+            found += [", ", *one] if found else one
+        return found
+
+    def _value(self, value: Any, step: Step) -> list[Token]:
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return [self._tensor(value, step.versions.get(id(value), 0))]
+        if isinstance(value, torch.dtype):
+            return [DtypeOf(str(value).removeprefix("torch."))]
+        if isinstance(value, torch.device):
+            return [f"{value.type!r}"]
+        if type(value) in (int, float):
+            return [Number(value)]
+        if value is Ellipsis:
+            return ["..."]
+        if isinstance(value, slice):
+            ends = [value.start, value.stop, value.step]
+            found: list[Token] = ["slice("]
+            for at, end in enumerate(ends):
+                found += [*([", "] if at else []), *self._value(end, step)]
+            return [*found, ")"]
+        if isinstance(value, tuple | list):
+            found = ["("]
+            for one in value:
+                found += [*self._value(one, step), ", "]
+            return [*found, ")"]
+        if value is None or type(value) in (bool, str):
+            return [repr(value)]
+        raise CaptureError(f"it is made with a {type(value).__name__}, which cannot be written down")
+
+
+def _flat(tokens: list[Token]) -> list[Token]:
+    """An index without the parentheses of its tuple."""
+    return tokens[1:-1] if tokens and tokens[0] == "(" and tokens[-1] == ")" else tokens

@@ -1,0 +1,184 @@
+"""`run.py bring`: a folder from an engine's test that runs without the engine and without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graph.bringing import bring
+from graph.checking import check
+from harness.capture.extents import Extents
+from harness.capture.signature import find_headers, read_function
+from harness.capture.source import CaptureError
+from kernels import catalog
+from kernels.catalog import KernelError
+from kernels.spec import Scalar, Size
+
+KERNEL = """
+#include "engine/number.h"
+namespace engine {
+template <typename T>
+static void add_norm(T* __restrict__ out, T* residual, const T* x, const T* w, float epsilon, int rows, int columns) {
+  for (int row = 0; row < rows; ++row) {
+    double total = 0;
+    for (int i = 0; i < columns; ++i) {
+      const T sum = x[row * columns + i] + residual[row * columns + i];
+      residual[row * columns + i] = sum;
+      total += square(sum);
+    }
+    const T scale = 1 / std::sqrt(T(total / columns) + epsilon);
+    for (int i = 0; i < columns; ++i) out[row * columns + i] = residual[row * columns + i] * scale * w[i];
+  }
+}
+}
+"""
+TEST = """
+import pytest
+import torch
+import some_engine_that_is_not_here.ops as ops
+from some_engine_that_is_not_here.platform import on_gpu
+
+
+class Norm(torch.nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.w = w
+
+    def forward(self, x, residual):
+        x = x + residual
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.w, x
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("hidden", [32, 80])
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_add_norm(tokens, hidden):
+    x = torch.randn(tokens, hidden, device="cuda")
+    residual = torch.randn_like(x)
+    w = torch.ones(hidden, device="cuda") * 0.5 + torch.rand(hidden).cuda()
+    expected, expected_residual = Norm(w)(x, residual)
+    ours = residual.clone()
+    out = torch.empty_like(x)
+    ops.add_norm(out, ours, x, w, 1e-5)
+    torch.testing.assert_close(out, expected, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(ours, expected_residual)
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "engine" / "number.h").write_text(
+        "#include <cmath>\ntemplate <typename T> T square(T x) { return x * x; }\n"
+    )
+    (tmp_path / "norm.cpp").write_text(KERNEL)
+    (tmp_path / "test_norm_of_an_engine.py").write_text(TEST)
+    return tmp_path
+
+
+def test_a_test_of_an_engine_becomes_a_folder_that_checks(engine: Path) -> None:
+    to = engine / "made"
+    said = list(
+        bring(f"{engine}/test_norm_of_an_engine.py::test_add_norm", engine / "norm.cpp", "engine::add_norm", to)
+    )
+    assert any("some_engine_that_is_not_here cannot be imported" in one for one in said), said
+    kernel = catalog.load(str(to))
+    roles = {tensor.name: tensor.role for tensor in kernel.spec.tensors}
+    assert roles == {"out": "output", "residual": "inout", "x": "input", "w": "input"}
+    assert [tensor.shape for tensor in kernel.spec.tensors] == [("tokens", "hidden")] * 3 + [("hidden",)]
+    assert [a.name for a in kernel.spec.arguments if isinstance(a, Scalar)] == ["epsilon", "rows", "columns"]
+    assert (to / "baseline.cpp").read_text() == KERNEL
+    # What it could not know it says, and the one who reads it puts it right.
+    assert any("what rows (int) is was not found out" in one for one in said), said
+    spec = (to / "spec.py").read_text()
+    for name in ("rows", "columns"):
+        spec = spec.replace(f'Scalar(name="{name}", ctype="int64_t", value=0)', "").replace(
+            f"Scalar(name='{name}', ctype='int64_t', value=0)", ""
+        )
+    spec = spec.replace("epsilon, rows, columns)", "epsilon, tokens, hidden)").replace("        ,\n", "")
+    (to / "spec.py").write_text(
+        spec.replace("    ),\n    build", '        Size(name="tokens"), Size(name="hidden"),\n    ),\n    build')
+    )
+    (to / "reference.py").write_text((to / "reference.py").read_text().replace(", rows, columns)", ")"))
+    lines = list(check(str(to), None, lambda _said: None))
+    assert not [line for line in lines if line.kind == "fault"], lines
+    assert any("computes what the reference says" in line.said for line in lines), lines
+
+
+def test_a_test_that_calls_something_else_says_what(engine: Path) -> None:
+    with pytest.raises(
+        KernelError, match="no call of other was seen .* it calls some_engine_that_is_not_here.ops.add_norm"
+    ):
+        list(
+            bring(
+                f"{engine}/test_norm_of_an_engine.py::test_add_norm",
+                engine / "norm.cpp",
+                "add_norm",
+                engine / "made",
+                function="other",
+            )
+        )
+
+
+def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "right.py").write_text(
+        "import torch\n\n\ndef scaled(x, scale):\n    x.mul_(scale)\n\n\ndef arguments():\n"
+        "    return [(torch.randn(n, 8), 0.5) for n in (3, 200)]\n"
+    )
+    (tmp_path / "scale.cpp").write_text(
+        'extern "C" void scale(float* x, float scale, long n);\nextern "C" void scale(float* x, float scale, long n) {\n  for (long i = 0; i < 8 * n; ++i) x[i] *= scale;\n}\n'
+    )
+    to = tmp_path / "made"
+    said = list(
+        bring(
+            f"{tmp_path}/right.py:scaled",
+            tmp_path / "scale.cpp",
+            "scale",
+            to,
+            arguments=f"{tmp_path}/right.py:arguments",
+        )
+    )
+    spec = catalog.load(str(to)).spec
+    assert [(a.name, type(a).__name__) for a in spec.arguments] == [
+        ("x", "Tensor"),
+        ("scale", "Scalar"),
+        ("n", "Scalar"),
+    ] and said
+    assert spec.tensors[0].role == "inout" and spec.tensors[0].shape == ("x_0", "8")
+
+
+@pytest.mark.parametrize(
+    ("text", "symbol", "names"),
+    [
+        ("void f(int a);\nvoid f(const float* a, int b = 3) {}", "f", ["a", "b"]),
+        ("struct A { static void run(int no) {} };\ntemplate <int N, typename T>\nstruct B {\n  static void run(tvm::ffi::TensorView x) {}\n};", "B<3, half>::run", ["x"]),
+        ("template <typename T>\n__global__ void __launch_bounds__(256) k(T *__restrict__ y, const T x[], dim3 g) {\n}", "k", ["y", "x", "g"]),
+        ('void g() { f(1); }\nextern "C" {\nvoid f(std::pair<int, int> p, float* q = nullptr) { }\n}', "f", ["p", "q"]),
+    ],
+)  # fmt: skip
+def test_parameters_of_functions(text: str, symbol: str, names: list[str]) -> None:
+    assert [one.name for one in read_function(text, symbol).parameters] == names
+
+
+def test_a_symbol_without_a_body_is_refused() -> None:
+    with pytest.raises(CaptureError, match="no function f with a body"):
+        read_function("void f(int a);", "f")
+
+
+def test_headers_are_followed_through_the_checkout(tmp_path: Path) -> None:
+    for name, text in {"csrc/k/a.cu": '#include "b.h"\n#include "../c.h"\n#include <lib/d.cuh>\n#include <vector>\n', "csrc/k/b.h": "", "csrc/c.h": "", "include/lib/d.cuh": '#include "e.cuh"\n', "include/lib/e.cuh": "", "setup.py": ""}.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = find_headers(tmp_path / "csrc/k/a.cu")
+    assert set(found.files) == {"csrc/k/b.h", "csrc/c.h", "include/lib/d.cuh", "include/lib/e.cuh"}
+    assert set(found.folders) == {"csrc/k", "include"} and found.missing == ("vector",)
+
+
+def test_sizes_are_expressed_by_few_axes() -> None:
+    extents = Extents({"tokens": (1, 7), "q": (8, 4), "k": (2, 4), "d": (64, 128)}, 2)
+    assert extents.take("x_0", (1, 7)) == "tokens"
+    assert extents.take("x_1", (12 * 64, 12 * 128)) == "(q + 2*k)*d"
+    assert extents.take("y_1", (512, 512)) == "512" and extents.take("z_0", (2, 8)) == "tokens + 1"
+    assert not any(isinstance(one, Size) for one in extents.axes)
