@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from graph.choices import baseline_source, choose_compile_modes, faults_first, read_source
 from graph.request import RunRequest
@@ -77,9 +78,7 @@ def of_run(service: RunService, run_id: str, file: str, request: RunRequest, pro
 
 
 def _check_protocol(protocol: str | None, kernel: Kernel) -> None:
-    if protocol not in (None, "ours") and not (
-        isinstance(kernel, Problem) and kernel.source and kernel.source.kernelbench
-    ):
+    if protocol not in (None, "ours") and not kernel.kernelbench:
         kernel.close()
         raise RunError(
             f"--protocol {protocol} is for a PyTorch module in KernelBench's form, and {kernel.spec.name} is none"
@@ -143,11 +142,11 @@ def evaluate(
                     raise RunError(baseline_failed(name, first))
                 verdict = evaluator.measure(verdict, baseline=base)
             for mode in compare:
-                verdict = measure_against(evaluator, kernel, verdict, mode)
+                verdict = measure_against(evaluator, verdict, mode)
             theirs = None
-            if protocol and isinstance(kernel, Problem):
+            if protocol:
                 say("KernelBench's protocol: five trials, a hundred timed calls")
-                theirs = by_their_protocol(evaluator, kernel, source)
+                theirs = by_their_protocol(evaluator, cast(Problem, kernel), source)
             return Evaluation(verdict, theirs, evaluator.notices, held_out)
 
 

@@ -7,12 +7,15 @@ nothing, and a resumed run re-evaluates nothing that was finished.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
 from harness import backends, machine, probes, questions
 from harness.judge import quick, search
 from harness.judge.comparisons import EXACTLY_ONE
+from harness.judge.of_problems import ProblemRules
+from harness.judge.rules import KernelRules
 from harness.judge.search import Tuned
 from harness.judge.session import EvaluationSession
 from harness.judge.tunables import bake
@@ -21,7 +24,6 @@ from harness.questions import Answer, EvaluationQuestion
 from harness.records import Build, Comparison, DeviceFacts, Outcome, Suite, Verdict
 from harness.store import digest
 from harness.tools import sanitizer
-from kernels.catalog import Kernel
 from kernels.spec import Workload
 
 DRAWS = 200
@@ -67,6 +69,11 @@ class Evaluator(EvaluationSession):
 
     def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
         return question.answer(self)
+
+    @cached_property
+    def rules(self) -> KernelRules:
+        """The one place that asks what kind of kernel is judged."""
+        return ProblemRules(self, self.kernel) if isinstance(self.kernel, Problem) else KernelRules(self)
 
     # --- what a session wants to know ----------------------------------------------------------------------------
 
@@ -229,15 +236,14 @@ class Evaluator(EvaluationSession):
         return tuned
 
 
-def measure_against(evaluator: Evaluator, problem: Kernel, verdict: Verdict, mode: str) -> Verdict:
+def measure_against(evaluator: Evaluator, verdict: Verdict, mode: str) -> Verdict:
     """The verdict with its times against torch.compile's in `against`, or with a note of why there are none.
 
-    `mode`: a key of problems.COMPILE_MODES.
+    `mode`: a key of problems.COMPILE_MODES. Raises KernelError where no PyTorch module is judged.
     """
     if not verdict.passed:
         return verdict
-    assert isinstance(problem, Problem)  # nothing else has modes
-    compiled = evaluator.store.put(problem.compiled_source(mode))
+    compiled = evaluator.store.put(evaluator.rules.compiled_source(mode))
     evaluator.say(f"timing against torch.compile ({mode})")
     built = evaluator.build(compiled)
     # A baseline need not be right at other sizes, and each is a compilation of half a minute.

@@ -25,7 +25,6 @@ from pydantic import BaseModel, BeforeValidator, PlainSerializer
 from harness.evaluate import Evaluator
 from harness.judge.session import BuildPlace, MissingTool, SessionSettings, place_build
 from harness.problems import pytorch
-from harness.problems.pytorch import Problem
 from harness.questions import KINDS, Compile, EvaluationQuestion, KernelIndependent
 from harness.records import Build, DeviceFacts
 from harness.store import Store, digest, write_atomically
@@ -34,10 +33,6 @@ from kernels.catalog import Kernel, KernelError
 from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Frozen, Spec, Workload
 
-LEFT_OUT = ("wrong", "README.md", "__pycache__")
-"""Of a kernel's folder: no answer depends on them."""
-MOST_BYTES = 16 << 20
-"""Of a kernel's folder."""
 STORES = 16
 """Kept on the far side."""
 NO_SPACE = os.strerror(errno.ENOSPC)
@@ -143,25 +138,13 @@ ERRORS: dict[str, type[Exception]] = {
 
 def bundle_kernel(kernel: Kernel) -> tuple[KernelBundle, dict[str, bytes]]:
     """The kernel and its contents by hash. Raises KernelError for a folder that is too large to be sent about."""
-    if isinstance(kernel, Problem):
-        text, read = kernel.text.encode(), pickle.dumps(kernel.source)
-        made = KernelBundle(
-            name=kernel.spec.name, files={kernel.folder.name: digest(text)}, spec=kernel.spec, problem=digest(read),
-            description=kernel.description,
-        )  # fmt: skip
-        return made, {digest(text): text, digest(read): read}
-    found: dict[str, bytes] = {}
-    for path in sorted(kernel.folder.rglob("*")):
-        inside = path.relative_to(kernel.folder)
-        if path.is_file() and not any(part in LEFT_OUT or part.startswith(".") for part in inside.parts):
-            found[str(inside)] = path.read_bytes()
-            if str(inside) not in kernel.headers and sum(map(len, found.values())) > MOST_BYTES:
-                raise KernelError(
-                    f"{kernel.folder} holds more than {MOST_BYTES >> 20} MiB: keep only the kernel's files"
-                )
-    found |= kernel.headers  # those behind links, too
+    found, (read, description) = kernel.files(), kernel.described()
     files = {name: digest(data) for name, data in found.items()}
-    return KernelBundle(name=kernel.spec.name, files=files, spec=kernel.spec), {digest(d): d for d in found.values()}
+    problem = digest(read) if read else ""
+    bundle = KernelBundle(
+        name=kernel.spec.name, files=files, spec=kernel.spec, problem=problem, description=description
+    )
+    return bundle, {digest(data): data for data in (*found.values(), *([read] if read else ()))}
 
 
 def bundle_build(key: str, build: Build) -> tuple[BuildBundle, dict[str, bytes]]:

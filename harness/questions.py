@@ -329,7 +329,7 @@ class Verify(AboutBuild[Verdict]):
         return tuple(w for w in session.suite(held_out=self.held_out) if self.only in (None, w))
 
     def needs_device(self, session: EvaluationSession) -> bool:
-        return self.build.ok or session.problem is not None  # nothing is run for a failed build
+        return self.build.ok or session.rules.judges_failed_builds  # nothing is run for a failed build
 
     def answer(self, session: EvaluationSession) -> Verdict:
         return verification.verify_build(session, self.build, self.workloads(session))

@@ -123,8 +123,7 @@ class RemoteEvaluator(Evaluator):
 
     def _pack_session(self, question: EvaluationQuestion, contents: dict[str, bytes]) -> SessionBundle:
         """With the builds of what it is about, made elsewhere if they are not there; what they consist of goes into `contents`."""
-        eager = self.store.put(self.problem.text) if self.problem is not None else ""
-        wanted = filter(None, [*question.candidates, *self.beside(), eager, self.settings.exact_to])
+        wanted = filter(None, [*question.candidates, *self.beside(), *self.rules.eager(), self.settings.exact_to])
         bundles, chains = [], {}
         for name in dict.fromkeys(wanted):
             build, module = self.build(name), self.backend(name)

@@ -37,6 +37,10 @@ DEVICES_OF_SUFFIX: dict[str, tuple[Device, ...]] = {".cu": ("cuda",), ".cpp": ("
 _SUFFIX_OF_DEVICE: dict[Device, str] = {"cuda": ".cu", "cpu": ".cpp"}
 
 
+LEFT_OUT = ("wrong", "README.md", "__pycache__")
+"""Names in a kernel's folder that no answer depends on."""
+FILES_BYTES = 16 << 20
+"""Bytes of a kernel's folder without its headers (upper bound)."""
 HEADERS_BYTES, HEADERS_MOST = 32 << 20, 8000
 """Bytes and number of the headers that a kernel brings (upper bounds): CUTLASS whole is 1,400 files and 25 MiB."""
 
@@ -132,6 +136,31 @@ class Kernel:
     def reference_in(self, dtype: str, /, **arguments: Any) -> dict[str, Tensor]:
         """`reference`, told in which dtype ("float64" or "float32") it is to compute, as the float inputs say, too."""
         return self.reference(**arguments)
+
+    def files(self) -> dict[str, bytes]:
+        """All that an answer may depend on, by path below the folder, headers behind links too. Raises KernelError for too much."""
+        found: dict[str, bytes] = {}
+        for path in sorted(self.folder.rglob("*")):
+            inside = path.relative_to(self.folder)
+            if path.is_file() and not any(part in LEFT_OUT or part.startswith(".") for part in inside.parts):
+                found[str(inside)] = path.read_bytes()
+                if str(inside) not in self.headers and sum(map(len, found.values())) > FILES_BYTES:
+                    raise KernelError(
+                        f"{self.folder} holds more than {FILES_BYTES >> 20} MiB: keep only the kernel's files"
+                    )
+        return found | self.headers
+
+    def described(self) -> tuple[bytes, Any]:
+        """What is known of a PyTorch module from executing it (pickled import, Description); nothing of a folder."""
+        return b"", None
+
+    @property
+    def text(self) -> str:
+        """The PyTorch module that is made faster, as it is executed; "" where a folder describes the kernel."""
+        return ""
+
+    kernelbench = False
+    """Whether it is a module in KernelBench's form, which KernelBench's own protocol can judge."""
 
     def gpu_bytes(self) -> int:
         """Of a GPU's memory that the kernel itself holds."""

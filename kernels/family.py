@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from typing import Literal
 
 from kernels.spec import Spec
 
@@ -17,7 +17,6 @@ Family = Literal[
     "sort and select",
     "convolution",
 ]
-FAMILIES: tuple[Family, ...] = get_args(Family)
 _NAMED: dict[Family, str] = {
     "convolution": r"conv\w*|depthwise|pool\w*",
     "attention": r"attn|attention|sdpa|mha|mqa|gqa|mla",

@@ -78,7 +78,7 @@ def _answer(state: State, verdict: Verdict) -> dict:
 def _compared(verdict: Verdict, state: State, context: Context) -> Verdict:
     """With its times against torch.compile, where they were asked for."""
     for mode in state["settings"].compare:
-        verdict = measure_against(context.evaluator, context.kernel, verdict, mode)
+        verdict = measure_against(context.evaluator, verdict, mode)
     return verdict
 
 

@@ -24,7 +24,7 @@ Ratios = Sequence[Sequence[float]]
 """case -> (time of the source as it came / time of the variant), one for each block of samples."""
 MOST_BANDS = 3
 LARGEST_THRESHOLD = 10**9 - 1
-"""What a tunable can say."""
+"""The largest number that a tunable line can name."""
 
 
 class Measure(Frozen):
@@ -32,7 +32,7 @@ class Measure(Frozen):
 
     sizes: tuple[str, ...] = Field(min_length=1)
     tensor: str | None = None
-    """Whose elements are counted in bytes."""
+    """Name of the tensor whose elements the threshold counts in bytes."""
 
     def of(self, spec: Spec, workload: Workload) -> int:
         count = math.prod(workload.axes[name] for name in self.sizes)

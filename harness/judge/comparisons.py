@@ -10,10 +10,9 @@ from typing import Any
 from pydantic import Field
 
 from harness import backends, device
-from harness.judge import of_problems, verification, whose_code
+from harness.judge import verification, whose_code
 from harness.judge.pool import is_python_side
 from harness.judge.session import CACHES, EvaluationSession
-from harness.problems.pytorch import is_model
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Cache, Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
 from harness.timing import clocks, comparison, load, roofs, samples, speed_of_light
@@ -22,21 +21,24 @@ from harness.timing.sampling import PROTOCOLS, Arm, ArmFailure
 from kernels.spec import Frozen, Workload, expression
 
 ELSEWHERE: tuple[TimingContext, ...] = ("pdl", "alone")
-"""Companies beside the plain one, which decides."""
+"""Timing contexts that are measured beside `plain`, the one that decides."""
 SMALL_GAINS = (0.15, 0.05)
-"""What is FASTER or SLOWER by less is timed once more in fresh processes, the same for all cases, and all count alike: of 567
-comparisons of a binary with itself on an H200 ten were SLOWER as long as their two processes lived, by 3 to 11 %, nine of them cold;
-of 216 cases that were timed twice one still was, by 3.5 %."""
+"""Shares of the ratio below which FASTER or SLOWER is timed once more in fresh processes, the same for all cases, and
+all count alike: of 567 comparisons of a binary with itself on an H200 ten were SLOWER as long as their two processes
+lived, by 3 to 11 %, nine of them cold; of 216 cases that were timed twice one still was, by 3.5 %."""
 RIVAL_TRIES = 3
-"""A busy machine has accused an incumbent, and with that ended a run; a baseline that fails thrice has a fault."""
+"""Comparisons in fresh processes before a rival that fails ends the run: a busy machine has accused an incumbent
+once; a baseline that fails thrice has a fault."""
 ALONE_TRIES = 3
 ALONE_BLOCKS = 5
-"""Whether it is slowed by a tenth shows in as few."""
+"""Blocks of samples of a baseline that is timed alone: that it is slowed by a tenth shows in so few."""
 SLOWED = 1.1
-"""A baseline that is so much slower while the candidate's process lives is being slowed by it."""
+"""Time of the baseline beside the candidate's process over its time alone, from which on the candidate is slowing
+it."""
 SLOWED_TRIES, ACCUSED = 2, 1.2
-"""So often it is looked at, and who slows it by more is accused. Eager torch's losses of two 2 GB inputs took 11 % longer beside an
-honest draft than alone, each time (H200); nobody gains by that, since the baseline counts as it is alone."""
+"""Times that a slowed baseline is measured again, and the ratio from which on the candidate is accused of it. Eager
+torch's losses of two 2 GB inputs took 11 % longer beside an honest draft than alone, each time (H200); nobody gains
+by that, since the baseline counts as it is alone."""
 EXACTLY_ONE = Interval(median=1, low=1, high=1)
 Case = tuple[Workload, Cache, TimingContext]
 
@@ -46,9 +48,9 @@ class ComparisonRequest:
     """Who is timed beside whom."""
 
     build: Build
-    """The candidate's."""
+    """The candidate's build."""
     rivals: dict[str, str]
-    """`baseline` and perhaps `incumbent`, by the hashes of their sources."""
+    """Hashes of the sources it is compared with, by name: `baseline` and perhaps `incumbent`."""
 
     @property
     def itself(self) -> bool:
@@ -69,7 +71,7 @@ class TimedCase:
     checks: list[Check]
     speedups: list[float]
     against: list[float]
-    """The incumbent's time / the candidate's; [] without one."""
+    """Ratios of the incumbent's time to the candidate's; empty without an incumbent."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class SlowedBaseline:
     """The baseline beside a candidate."""
 
     by: float
-    """Its time there over that alone."""
+    """Ratio of the baseline's time beside the candidate to its time alone."""
     says: str
 
 
@@ -151,14 +153,13 @@ def withhold_doubtful(session: EvaluationSession, request: ComparisonRequest, ve
 
 def _doubts(session: EvaluationSession, request: ComparisonRequest) -> str:
     """Raises WorkerFailure."""
-    problem = session.problem
-    if problem is not None and (why := of_problems.by_content(session, problem)):
+    if why := session.rules.why_unclear():
         return why
-    ours = problem is not None and request.build.candidate in problem.sources()
+    ours = session.rules.is_model(request.build.candidate)
     if session.device == "cuda" or ours or not is_python_side(backends.get(request.build.backend)):
         return ""
     seen = whose_code.watch(session, request.build, next(one for one in session.suite() if one.timed))
-    return whose_code.doubt(seen, libraries=problem is not None and session.settings.own_kernels == "some")
+    return whose_code.doubt(seen, libraries=session.rules.libraries)
 
 
 def _not_slowed(
@@ -197,7 +198,7 @@ def _checked_again(
     session: EvaluationSession, request: ComparisonRequest, workloads: tuple[Workload, ...]
 ) -> list[Check]:
     """The process that was timed has made thousands of calls since it was checked. Raises SideFailure where it is wrong now."""
-    if request.itself or not workloads or is_model(session.kernel, request.build.candidate):
+    if request.itself or not workloads or session.rules.is_model(request.build.candidate):
         return []
     found, fault = verification.collect_checks(verification.checks_of_an_old_process(session, request.build, workloads))
     if fault is not None:

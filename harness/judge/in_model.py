@@ -63,13 +63,13 @@ class StepGain(Frozen):
     """Baseline step / winner step."""
     comparison: Comparison
     pdl: Interval | None = None
-    """The same with programmatic launch, where a winner has it."""
+    """The same speedup with programmatic launch, where a winner launches so."""
     share: float
-    """Of the baseline step's time that the kernels had: what is gone where they are left out."""
+    """Share of the baseline step's time that the kernels take: what is saved where they are left out."""
     saved_us: float
-    """By the winners, in one step."""
+    """Microseconds of one step that the winners save."""
     calls: int
-    """Of the kernels, in one step."""
+    """Number of calls of the kernels in one step."""
 
 
 class ModelGain(Frozen):

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import ModuleType
 
+from harness import backends
 from harness.checks.correctness import compute_expected, distributions, draw_inputs
 from harness.judge import shares
-from harness.judge.session import VERSION, map_buffers
+from harness.judge.rules import KernelRules, kernels_of_calls
+from harness.judge.session import VERSION, EvaluationSession
+from harness.judge.verification import check_second_module
 from harness.problems import degenerate as degeneracy
 from harness.problems.pytorch import Problem
-from harness.processes.worker import WorkerFailure
-from harness.records import Build, Outcome
+from harness.processes.worker import Worker, WorkerFailure
+from harness.records import Build, Check, Outcome
 from harness.store import digest
 from harness.timing.neighbours import is_persistent, two_calls
 from kernels.spec import Frozen, Workload
 
-if TYPE_CHECKING:
-    from harness.judge.session import EvaluationSession
-
-WARM_CALLS = 16
-"""Before one is profiled, as many for the eager module as for a candidate, whose times are set against each other."""
+MOST_WEIGHTS = 64 << 20
+"""Bytes of a problem's weights up to which a second module is made."""
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
 
 
 DIFFERS = 0.5
-"""Of an output's elements that another draw changes, in two calls of one draw: below that it is known from the draw."""
+"""Share of the elements that another draw changes which two calls of one draw must differ in; below it the output is
+known from the draw."""
 
 
 class Sentence(Frozen):
@@ -39,64 +40,101 @@ class CallProfile(Frozen):
     kernels: dict[str, float]
 
 
-def degenerate(session: EvaluationSession, problem: Problem) -> tuple[str, ...]:
-    """What passes KernelBench's check on this problem without computing; found once, at the largest size that is timed.
+class ProblemRules(KernelRules):
+    """The rules for a PyTorch module."""
 
-    Not asked anew where a tester adds workloads: the question is about the problem as it is shipped.
-    """
-    workload = [one for one in session.suite() if one.timed][-1]
-    key = digest("degenerate", VERSION, problem.defines_right(), workload.label, session.facts.model_dump_json())
+    judges_failed_builds = True
+    draws_s = 4.0  # a network takes a tenth of a second for one
 
-    def look() -> degeneracy.Degenerate:
-        session.say("looking whether the problem can be solved without computing")
-        return degeneracy.look(problem, workload, session.device)
+    def __init__(self, session: EvaluationSession, problem: Problem) -> None:
+        super().__init__(session)
+        assert problem.description is not None
+        self.problem, self.description = problem, problem.description
+        self.has_state = bool(problem.description.state)
+        self.libraries = session.settings.own_kernels == "some"
 
-    return session.store.once("degenerate", key, degeneracy.Degenerate, look).passes
+    def backend(self, text: str) -> ModuleType:
+        return backends.for_source(text, self.session.device, problem=backends.is_python(text))
 
+    def is_model(self, candidate: str) -> bool:
+        return candidate in self.problem.sources()
 
-def look_at_kernels(session: EvaluationSession, problem: Problem, build: Build, workload: Workload) -> tuple[str, ...]:
-    """Notes for the verdict. Raises WorkerFailure where a GPU's profile shows that the candidate's own kernels do nothing.
+    def eager(self) -> tuple[str, ...]:
+        return (self.session.store.put(self.problem.text),)
 
-    On a GPU the candidate's process, and eager torch's, ends with it.
-    """
-    notes = (problem.says(),)
-    if session.settings.own_kernels == "all":
-        return notes
-    eager = session.store.put(problem.text)
-    if build.candidate == eager and session.device == "cuda":
-        # Its process is warm now; what fails here fails where a candidate is compared with it.
-        with suppress(WorkerFailure):
-            profile(session, build, workload, eager=True)
-    if build.candidate in problem.sources():
-        return notes
-    if session.device == "cpu":
-        return (*notes, UNSEEN)
-    now = profile(session, build, workload)
-    before = profile(session, session.build(eager), workload, eager=True)
-    if not before or not now:
-        return (*notes, "whose kernels did the work is not known: no profile could be had (CUPTI)")
-    found = shares.divide(now, before)
-    if found.fault:
-        raise WorkerFailure(Outcome.CHEATED, f"{found.fault} ({found.says})")
-    return (*notes, found.says)
+    def compiled_source(self, mode: str) -> str:
+        return self.problem.compiled_source(mode)
 
+    def start(self, build: Build, *, company: Path, compilers: bool) -> Worker | None:
+        if build.backend != "model_new":
+            return None
+        artefact, libraries = Path(build.artefact), self.libraries
+        return self.problem.start(build.candidate, artefact, libraries=libraries, company=company, compilers=compilers)
 
-def by_content(session: EvaluationSession, problem: Problem) -> str:
-    """Why results that are kept by an input's content would be right while a candidate is timed, or "".
+    def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+        if self.description.weight_bytes > MOST_WEIGHTS or self.is_model(build.candidate):
+            return []
+        return check_second_module(self.session, self.problem, build, workloads)
 
-    Inputs that only get_inputs() can draw come from few draws, by themselves or with other low bits. Two calls of one draw, with
-    all else as new as it is in timed calls: where they have the same outputs, whoever has seen the draw need not compute.
-    """
-    assert problem.description is not None
-    spec = problem.spec
-    own = spec.inputs[: len(problem.description.inputs)]
-    drawn_there = [one.name for one in own if one.values[0].startswith(("given:", "near:"))]
-    if not drawn_there:
-        return ""
-    workload = next(one for one in session.suite() if one.timed)
-    key = digest("by content", VERSION, problem.defines_right(), workload.label, session.facts.model_dump_json())
-    look = lambda: Sentence(text=_by_content(session, problem, workload, drawn_there))  # noqa: E731
-    return session.store.once("by content", key, Sentence, look).text
+    def name_fault(self, reason: str) -> str:
+        return self.problem.name_fault(reason)
+
+    def degenerate(self) -> tuple[str, ...]:
+        """What passes KernelBench's check on this problem without computing; found once, at the largest size that is timed.
+
+        Not asked anew where a tester adds workloads: the question is about the problem as it is shipped.
+        """
+        session, problem = self.session, self.problem
+        workload = [one for one in session.suite() if one.timed][-1]
+        key = digest("degenerate", VERSION, problem.defines_right(), workload.label, session.facts.model_dump_json())
+
+        def look() -> degeneracy.Degenerate:
+            session.say("looking whether the problem can be solved without computing")
+            return degeneracy.look(problem, workload, session.device)
+
+        return session.store.once("degenerate", key, degeneracy.Degenerate, look).passes
+
+    def look_at_kernels(self, build: Build, workload: Workload) -> tuple[str, ...]:
+        """Notes for the verdict. Raises WorkerFailure where a GPU's profile shows that the candidate's own kernels do nothing.
+
+        On a GPU the candidate's process, and eager torch's, ends with it.
+        """
+        session, notes = self.session, (self.problem.says(),)
+        if session.settings.own_kernels == "all":
+            return notes
+        (eager,) = self.eager()
+        if build.candidate == eager and session.device == "cuda":
+            # Its process is warm now; what fails here fails where a candidate is compared with it.
+            with suppress(WorkerFailure):
+                profile(session, build, workload, eager=True)
+        if self.is_model(build.candidate):
+            return notes
+        if session.device == "cpu":
+            return (*notes, UNSEEN)
+        now = profile(session, build, workload)
+        before = profile(session, session.build(eager), workload, eager=True)
+        if not before or not now:
+            return (*notes, "whose kernels did the work is not known: no profile could be had (CUPTI)")
+        found = shares.divide(now, before)
+        if found.fault:
+            raise WorkerFailure(Outcome.CHEATED, f"{found.fault} ({found.says})")
+        return (*notes, found.says)
+
+    def why_unclear(self) -> str:
+        """Why results that are kept by an input's content would be right while a candidate is timed, or "".
+
+        Inputs that only get_inputs() can draw come from few draws, by themselves or with other low bits. Two calls of one draw, with
+        all else as new as it is in timed calls: where they have the same outputs, whoever has seen the draw need not compute.
+        """
+        session, problem = self.session, self.problem
+        own = problem.spec.inputs[: len(self.description.inputs)]
+        drawn_there = [one.name for one in own if one.values[0].startswith(("given:", "near:"))]
+        if not drawn_there:
+            return ""
+        workload = next(one for one in session.suite() if one.timed)
+        key = digest("by content", VERSION, problem.defines_right(), workload.label, session.facts.model_dump_json())
+        look = lambda: Sentence(text=_by_content(session, problem, workload, drawn_there))  # noqa: E731
+        return session.store.once("by content", key, Sentence, look).text
 
 
 def _by_content(session: EvaluationSession, problem: Problem, workload: Workload, drawn_there: list[str]) -> str:
@@ -138,30 +176,3 @@ def profile(session: EvaluationSession, build: Build, workload: Workload, *, eag
     for name, kernels in zip(missing, found, strict=True):
         session.store.keep("profile", name, CallProfile(kernels=kernels))
     return found[0]
-
-
-def kernels_of_calls(
-    session: EvaluationSession, build: Build, workloads: Sequence[Workload], *, warm: bool = False
-) -> list[dict[str, float]]:
-    """Of one call of each: microseconds by kernel name, {} without CUPTI; `warm`: of a call behind WARM_CALLS others.
-
-    Raises WorkerFailure. The candidate's process ends with it, since CUPTI slows the process that it has watched.
-    """
-    try:
-        return [_kernels_of_a_call(session, build, workload, warm) for workload in workloads]
-    finally:
-        session.pool.drop(build.candidate)
-
-
-def _kernels_of_a_call(session: EvaluationSession, build: Build, workload: Workload, warm: bool) -> dict[str, float]:
-    worker = session.pool.get(build)
-    bench = map_buffers(session, worker, workload, 1)
-    case = session.cases.get(workload, distributions(session.spec, {})[0], {})
-    bench.write(0, case.inputs)
-    for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
-        worker.request(bench.message())
-    answer = worker.request(bench.message(kernels=True))
-    try:
-        return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
-    except (TypeError, ValueError):
-        raise WorkerFailure(Outcome.CHEATED, "the worker answered outside the protocol: no list of kernels") from None

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from harness import backends
 from harness.device import ArgumentBuffers, DeviceError
-from harness.problems.pytorch import COMPILING, Problem, is_model
+from harness.problems.pytorch import COMPILING
 from harness.processes.fork_server import ForkServer, PythonWorker
 from harness.processes.fork_server import settle as settle_waiting
 from harness.processes.worker import LIMITS, Worker, WorkerFailure
@@ -19,10 +20,13 @@ from harness.timing.sampling import PAIR, ArmFailure
 from kernels.catalog import Kernel
 from kernels.spec import Device
 
+if TYPE_CHECKING:
+    from harness.judge.rules import KernelRules
+
 OURS = (PAIR, "light")
-"""Workers that load libraries of ours."""
+"""Names of the workers that load libraries of ours."""
 MEMORY_SHARE = 0.5
-"""Of the GPU memory that was free before its process started a candidate may take so much."""
+"""Share of the GPU memory free before its process started that a candidate may take."""
 
 
 def is_python_side(module: ModuleType) -> bool:
@@ -39,32 +43,33 @@ class Pool:
         on: Device,
         *,
         dtypes: tuple[str, ...],
-        libraries: bool,
+        rules: KernelRules,
         company: Callable[[], Path],
         least: Callable[[], int],
         look: Callable[[Worker], None],
         ahead: Callable[[Build], None],
     ) -> None:
-        """`libraries`: whether candidates of a problem may call them. `company`: the library of what stands around a
+        """`rules`: how candidates of this kind of kernel start. `company`: the library of what stands around a
         timed call. `least`: bytes of the first arena. `look` sees every worker that was started, and may refuse it.
         `ahead`: what has to be done with a build before a process of it may be judged.
         """
         self.kernel, self.spec, self.device, self.dtypes = kernel, kernel.spec, on, dtypes
-        self._libraries, self._neighbours, self._least, self._look = libraries, company, least, look
+        self._rules, self._neighbours, self._least, self._look = rules, company, least, look
         self._ahead = ahead
         self.pinned: set[str] = set()
-        """Candidates whose processes stay."""
+        """Candidates whose processes are kept alive."""
         self._arena: ArgumentBuffers | None = None
         self._workers: dict[str, Worker] = {}
         self._available: dict[str, int] = {}
-        """Candidate -> what `_memory_available` said before its process started."""
+        """Bytes that `_memory_available` gave before the candidate's process started, by candidate."""
         self._fork_server: ForkServer | None = None
         self._started: list[Worker] = []
-        """Every process of `start` that may be alive: those that nobody keeps here have the arena mapped, too."""
+        """Every process of `start` that may be alive: those that are not kept here have the argument buffers mapped,
+        too."""
         self._starting = threading.RLock()
-        """Native workers are started several at once."""
+        """Held while a process starts: native workers are started by several threads at once."""
         self._dying: list[Worker] = []
-        """Killed, and not waited for yet."""
+        """Workers that were killed and have not been waited for yet."""
 
     def get(self, build: Build) -> Worker:
         """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
@@ -133,7 +138,7 @@ class Pool:
     def _memory_taken(self, candidate: str) -> str:
         """What is wrong with the memory that the candidate's process has taken, or ""."""
         worker = self._workers.get(candidate)
-        if is_model(self.kernel, candidate):
+        if self._rules.is_model(candidate):
             return ""
         if self.device != "cuda" or worker is None or not worker.alive:
             return ""
@@ -161,11 +166,9 @@ class Pool:
             return self._seen(self._started_in_python(build, artefact, compilers=compilers))
 
     def _started_in_python(self, build: Build, artefact: Path, *, compilers: bool) -> Worker:
-        company, libraries = self._neighbours(), self._libraries
-        if isinstance(self.kernel, Problem) and build.backend == "model_new":
-            return self.kernel.start(
-                build.candidate, artefact, libraries=libraries, company=company, compilers=compilers
-            )
+        company = self._neighbours()
+        if (own := self._rules.start(build, company=company, compilers=compilers)) is not None:
+            return own
         if self._fork_server is not None and not self._fork_server.alive:
             self._fork_server.close()
             self._fork_server = None

@@ -18,12 +18,12 @@ from harness.timing.sampling import ArmFailure
 from kernels.spec import Frozen, Workload
 
 BLOCKS = (5, 7)
-"""Samples of each arm in a pass, of the 8 to 24 that the gate takes."""
+"""Samples of each arm in one pass, least and most; the gate takes 8 to 24."""
 MOST_CASES = 2
-"""Where none are named."""
+"""Cases that are timed where the caller names none."""
 TRIES = 3
-"""In fresh processes, before a clock is disbelieved: an honest OpenMP source was accused twice in 21 comparisons on a machine
-of which others took half."""
+"""Tries in fresh processes before a clock is disbelieved: an honest OpenMP source was accused twice in 21 comparisons
+on a machine of which others took half."""
 Case = tuple[Workload, Cache]
 
 
@@ -33,7 +33,7 @@ class Quick(Frozen):
 
     timings: tuple[Timing, ...] = ()
     pairs: tuple[dict[str, tuple[float, ...]], ...] = ()
-    """For each timing: rival's name -> its time / the candidate's, one for each block."""
+    """For each timing, by the rival's name, its time over the candidate's, one ratio for each block."""
     outcome: Outcome | None = None
     reason: str = ""
     seconds: float = 0.0

@@ -35,23 +35,24 @@ from kernels.spec import Frozen
 
 FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
 CASES = {"cuda": 8, "cpu": 3}
-"""Timed workloads and cache states that a variant is tried on; the measure gate looks at all."""
+"""Timed workloads and cache states that a variant is tried on, by device; the measure gate times all of them."""
 PROGRAMMATIC = "enable_pdl"
 """The variable by which a source lets its caller choose programmatic launch (docs/kernels.md)."""
 MOST_VARIANTS = 64
 MOST_SPILLED = 64
-"""Bytes stored and loaded from which on a variant is not run; the source as it came always is."""
+"""Bytes of spill stores and loads from which on a variant is not run; the source as it came always is."""
 TRIES = 2
-"""A busy machine accuses who is honest now and then: a variant that failed while it was timed is started afresh once."""
+"""Times that a variant is started: a busy machine accuses an honest one now and then, so one that failed while it was
+timed is started afresh once."""
 
 STARTED_AT_ONCE = 4
-"""Processes of variants: on a GPU each waits 0.3 s for its context."""
+"""Processes of variants that start at once: on a GPU each waits 0.3 s for its context."""
 PROGRAMMATIC_CASES = 2
-"""Beside them, hot among kernels with programmatic launch, where the source has a choice of it: when to let the next kernel
-begin is nothing to search among plain ones."""
+"""Hot cases among kernels with programmatic launch that are timed, too, where the source has a choice of it: among
+plain neighbours there is no next kernel to let begin early."""
 One = TypeVar("One")
 Measurement = Callable[[EvaluationSession, str, Sequence[dict[str, int]], Sequence[Case], int], list[Ratios | None]]
-"""Of some variants of a source, on some cases, by so many blocks of samples; None for a variant that failed."""
+"""Measures variants of a source on cases by a number of blocks of samples; gives None for a variant that failed."""
 
 
 class VariantRatios(Frozen):
@@ -67,9 +68,9 @@ class Tuned(Frozen):
 
     candidate: str
     values: dict[str, int] = Field(default_factory=dict)
-    """For every workload; those that the source came with where none is clearly better."""
+    """Values for every workload: those that the source came with where none is clearly better."""
     split: Split | None = None
-    """Values by bands of workloads, where those measured clearly faster than one choice for all."""
+    """Values by bands of workloads, where these measured clearly faster than one choice for all."""
     tried: int = 0
     reason: str = ""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
@@ -39,7 +39,6 @@ from harness.farside import sandbox
 from harness.judge import triton_kernels
 from harness.judge.pool import Pool
 from harness.once import Locks
-from harness.problems.pytorch import Problem
 from harness.processes.scratch import remove_tree
 from harness.processes.watchdog import folder_bytes
 from harness.processes.worker import Worker, WorkerFailure
@@ -51,14 +50,18 @@ from harness.timing.sampling import PAIR, ABComparison, Arm, ArmFailure
 from kernels.catalog import Kernel
 from kernels.spec import Device, Frozen, Spec, Workload
 
+if TYPE_CHECKING:
+    from harness.judge.rules import KernelRules
+
 VERSION = "26"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
 SMALL_BYTES = 1 << 20
-"""Workloads below this meet every value distribution, larger ones two of them: the time goes where the risk is."""
+"""Bytes moved by a call, below which a workload meets every value distribution; larger ones meet two: the time goes
+where the risk is."""
 CALL_S = 20.0
-"""A request to call a candidate takes so long at most."""
+"""Seconds that a request to call a candidate may take."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
@@ -73,7 +76,7 @@ class Brought:
     flags: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     headers: dict[str, bytes] = field(default_factory=dict)
-    """By path below the kernel's folder."""
+    """Contents by path below the kernel's folder."""
 
     def digest(self) -> str:
         """ "" where there is nothing."""
@@ -93,7 +96,7 @@ class Brought:
 
 
 HEADERS = "kernel"
-"""Of a build's folder: where the kernel's headers lie while it is compiled."""
+"""Folder of a build in which the kernel's headers lie while it is compiled."""
 
 
 def compile_build(
@@ -147,10 +150,10 @@ class SessionSettings(Frozen):
     """By which rules a session judges; they go wherever it does."""
 
     dtypes: tuple[str, ...] = ()
-    """() are all of the kernel's."""
+    """Data types that are judged; none named means all of the kernel's."""
     sandbox_mode: str = "auto"
     own_kernels: str = "some"
-    """Of a problem's candidates: "all" work is theirs, or "some", where libraries may do the rest."""
+    """How much of a problem's work its candidates must do: "all", or "some", where libraries may do the rest."""
     exact_to: str = ""
     """Hash of the source whose outputs a candidate must have in every bit, or ""."""
 
@@ -189,7 +192,6 @@ class EvaluationSession(BuildPlace, abc.ABC):
         if on == "cpu":
             machine.keep_freed_memory()
         self.kernel, self.device, self.store, self.say = kernel, on, store, say
-        self.problem = kernel if isinstance(kernel, Problem) else None
         self.settings = SessionSettings(**settings)
         self.spec = kernel.spec
         unknown = [dtype for dtype in self.settings.dtypes if dtype not in self.spec.dtypes]
@@ -202,25 +204,29 @@ class EvaluationSession(BuildPlace, abc.ABC):
         self.device_bytes = memory_bytes or device.memory_bytes(on)
         self.call_s = CALL_S
         self.asks = set(SPECIAL)
-        """Which values that are no finite numbers candidates must hand on; not those that the kernel's own baseline loses."""
+        """Values that are no finite numbers and that candidates must hand on; those that the kernel's own baseline
+        loses are left out."""
         self.notices = self._left_out() + explain_one_signed(self.spec)
-        """What a person should know: workloads that are left out, layers of the sandbox that are missing."""
+        """Sentences for the user: workloads that are left out, layers of the sandbox that are missing."""
         self.layers: tuple[str, ...] = ()
         self.measured: dict[str, str] = {"timing": interleaved.describe(on), "tolerance": TOLERANCE}
-        """How, in words, for the report."""
+        """How things were measured, in words, for the report."""
         self.others = 0.0
         self.clocks: list[dict[str, str]] = []
-        """What others took of the CPU at most, and this device's clocks, while something was timed."""
+        """This device's clocks while something was timed; `others` is the largest share of the CPU that other
+        programs took then."""
         self.toolchains: dict[str, tuple[str, str]] = {}
-        """Backend -> what `toolchain` says of it, where another Evaluator is worked for: builds are named after its compilers."""
+        """What `toolchain` says of a backend, by its module's name, where this session works for an Evaluator
+        elsewhere: builds are named after that one's compilers."""
         self._measured_facts: DeviceFacts | None = None
         self.cases = Cases(kernel, on, KEPT_CASE_BYTES[on], self._slicing)
         self.paces_us: dict[str, float] = {}
-        """Workload's label -> what a call of a problem's Model took at least: of a slow one a sample has fewer calls."""
+        """Least microseconds of a call of a problem's Model, by workload label: a sample of a slow one has fewer
+        calls."""
         self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
-            kernel, on, dtypes=self.dtypes, libraries=self.settings.own_kernels == "some", company=self._neighbours, least=self._least_memory,
+            kernel, on, dtypes=self.dtypes, rules=self.rules, company=self._neighbours, least=self._least_memory,
             look=self._look_at_box, ahead=lambda build: self.compile_ahead(build, self.suite()),
         )  # fmt: skip
 
@@ -246,6 +252,11 @@ class EvaluationSession(BuildPlace, abc.ABC):
 
         if triton_kernels.fill(Path(build.artefact), by_label, lambda: self.pool.start(build, compilers=True), call):
             self.pool.drop(build.candidate)  # a process that lives has the folder as it was
+
+    @cached_property
+    @abc.abstractmethod
+    def rules(self) -> KernelRules:
+        """What judging asks of this kind of kernel."""
 
     # --- the suite -----------------------------------------------------------------------------------------------
 
@@ -295,9 +306,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
     # --- build ---------------------------------------------------------------------------------------------------
 
     def backend(self, candidate: str) -> ModuleType:
-        text = self.store.get(candidate)
-        problem = self.problem is not None and backends.is_python(text)
-        module = backends.for_source(text, self.device, problem=problem)
+        module = self.rules.backend(self.store.get(candidate))
         if missing := self.toolchain(module)[0]:
             raise MissingTool(missing)
         return module

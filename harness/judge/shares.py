@@ -16,12 +16,14 @@ LIBRARY = re.compile(
     r"flashinfer|sgl_kernel|triton_(poi|red|per|tem|for)_|implicit_convolve|wgrad|dgrad|fft|Memcpy|Memset|^void gemv|splitK"
 )
 COPY = "Memcpy DtoD"
-"""By which the harness takes what a call returns, the eager module's too: as far as both have it, it is nobody's work."""
+"""Name of the copy by which the harness takes what a call returns, the eager module's too: what both have of it is
+nobody's work."""
 STILL = 0.9
-"""A kernel that runs for so much of the time that it takes in the eager module runs still: a few microseconds are never the
-same twice, and a decoy would have replaced what its neighbours happened to be faster by."""
+"""Share of its time in the eager module from which on a kernel counts as still running: a few microseconds are never
+the same twice, and a decoy would have replaced what its neighbours happened to be faster by."""
 LEAST_REPLACED = 0.01
-"""Of the eager module's time: a kernel of one's own beside a library that still does all of it is a decoy."""
+"""Share of the eager module's time that a candidate must replace: a kernel of one's own beside a library that still
+does all of it is a decoy."""
 
 
 class Shares(Frozen):
@@ -30,7 +32,7 @@ class Shares(Frozen):
     own_us: float
     library_us: float
     replaced: float
-    """Share of the eager module's device time in kernels that no longer run, or for less time."""
+    """Share of the eager module's device time in kernels that no longer run, or run for less time."""
 
     @property
     def own(self) -> float:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 FARSIDE = Path(__file__).parent.parent / "farside"
 STANDALONE, SAMPLED = FARSIDE / "standalone.py", FARSIDE / "sampled.py"
 WRITTEN_BYTES = 64 << 20
-"""Of an input at most; a larger one is that, over and over. Counters and addresses care for sizes, not for values."""
+"""Bytes of an input that are written; a larger input repeats them. Counters and addresses depend on sizes, not on
+values."""
 
 
 def why_not(build: Build) -> str:

@@ -18,11 +18,12 @@ from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Build, Outcome
 
 COMPILE_S = 300.0
-"""A first call, with all that it compiles; a search over configurations (triton.autotune) compiles dozens."""
+"""Seconds that a first call may take with all that it compiles; a search over configurations (triton.autotune)
+compiles dozens."""
 CALLED = "triton_calls.json"
-"""Beside what was built, where no candidate sees it: the calls whose kernels are there."""
+"""File beside the build, where no candidate sees it, that lists the calls whose kernels are compiled."""
 MOST_BYTES, MOST_FILES = 1 << 30, 20_000
-"""Of one candidate's compiled kernels."""
+"""Bytes and files of one candidate's compiled kernels (upper bounds)."""
 
 
 def is_needed(build: Build) -> bool:

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import backends
 from harness.checks import properties
 from harness.checks.correctness import (
     NANS,
@@ -32,11 +31,9 @@ from harness.checks.correctness import (
     make_case,
 )
 from harness.checks.crossings import crossings
-from harness.judge import of_problems
-from harness.judge.pool import is_python_side
 from harness.judge.session import SMALL_BYTES, EvaluationSession, MissingTool, map_buffers
 from harness.problems.degenerate import holes
-from harness.problems.pytorch import Problem, is_model
+from harness.problems.pytorch import Problem
 from harness.processes.fork_server import PythonWorker
 from harness.processes.worker import Worker, WorkerFailure, time_request
 from harness.records import Build, Check, Draws, Launch, Outcome, Verdict
@@ -45,27 +42,29 @@ from kernels.catalog import Kernel, KernelError
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 STRESSED = 2
-"""Of the smallest timed workloads of each dtype so many are run behind a producer that triggers at once and stores late."""
+"""Smallest timed workloads of each dtype that are run behind a producer that triggers at once and stores late."""
 STRESS_LOOKS = 4
 IN_A_ROW = 3
 EXACT_DRAWS = 16
 DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
-"""Workloads that move more are left to the checks; where all do, the smallest is drawn."""
-FEWEST_DRAWS, DRAWS_S = 50, 4.0
-"""Of a problem: after so many draws, and so many seconds, there are no more. A network takes a tenth of a second for one."""
+"""Bytes moved by a call, by device, above which a workload is left to the checks; where all are larger, the smallest
+is drawn."""
+FEWEST_DRAWS = 50
+"""Fresh inputs that a slow problem is given in any case."""
 SLOW_CALL_S = 0.01
-"""From here on what a call of a Model took by our clock says what it takes: of shorter ones too much is the pipe's."""
+"""Seconds of a Model's call by our clock from which on they count as what it takes: of shorter ones the pipe takes
+too much."""
 OF_AN_OLD_PROCESS = 2
 
 
-MOST_WEIGHTS = 64 << 20
-"""Bytes of a problem's weights up to which a second module is made."""
 GPU_SHIFT = 16
-"""Bytes behind an alignment: vector loads of so many are taken for granted on a GPU. On a CPU it is one element."""
+"""Bytes that a tensor is moved behind an alignment on a GPU, where vector loads of so many are taken for granted. On
+a CPU it is moved by one element."""
 MANY, QUICK_S, MANY_S, PACED = 5000, 50e-6, 0.25, 20
-"""Calls in a row, all of them of a kernel as quick as that, and the seconds that they may take of a slower one; so many at first."""
+"""Calls in a row, seconds of a call up to which a kernel makes all of them, seconds that the calls of a slower one
+may take, and calls that are timed first."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
-"""Bytes that a process may take while it makes them."""
+"""Bytes that a process may take in all, and for each call, while it makes many calls."""
 
 
 class Drawn(Frozen):
@@ -93,7 +92,7 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
         with session.pool.guarding_memory(build.candidate):
             for workload in workloads:
                 session.say(f"checking {workload.label}")
-                for check in checks(session, worker, workload, model=is_model(session.kernel, build.candidate)):
+                for check in checks(session, worker, workload, model=session.rules.is_model(build.candidate)):
                     if not check.passed and not _hands_on(session, build, workload, check.name):
                         break  # what follows lay in memory that has been laid out anew
                     made.append(check)
@@ -110,17 +109,12 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
             if session.device == "cuda":
                 made += _stress(session, build, workloads)
         warnings = (*worker.warnings, *session.cases.once(holes))
-        if session.problem is not None:
-            made += _beside_another(session, session.problem, build, workloads)
-            notes = of_problems.look_at_kernels(session, session.problem, build, workloads[0])
-        elif session.device == "cuda" and is_python_side(backends.get(build.backend)):
-            _refuse_library_kernels(session, build, workloads[0])
+        made += session.rules.check_further(build, workloads)
+        notes = session.rules.look_at_kernels(build, workloads[0])
     except WorkerFailure as fault:
-        outcome, reason = fault.outcome, fault.reason
-        if session.problem is not None:
-            reason = session.problem.name_fault(reason)
+        outcome, reason = fault.outcome, session.rules.name_fault(fault.reason)
         session.pool.drop(build.candidate)
-    degenerate = of_problems.degenerate(session, session.problem) if session.problem is not None else ()
+    degenerate = session.rules.degenerate()
     return conclude(
         session, build, outcome, reason, checks=tuple(made), warnings=warnings, notes=notes, degenerate=degenerate,
         seconds=time.perf_counter() - start,
@@ -145,7 +139,7 @@ def _stress(session: EvaluationSession, build: Build, workloads: tuple[Workload,
             comparison = session.open_comparison(workload, "hot", "early")
             arm = session.make_arm("candidate", build)
             comparison.prepare(arm)
-            if is_model(session.kernel, build.candidate):
+            if session.rules.is_model(build.candidate):
                 _took(session, workload, arm.pace_s)
             comparison.sample(arm)
             for slot in random.sample(comparison.called, min(STRESS_LOOKS, len(comparison.called))):
@@ -161,18 +155,6 @@ def _stress(session: EvaluationSession, build: Build, workloads: tuple[Workload,
 def _took(session: EvaluationSession, workload: Workload, seconds: float) -> None:
     """What a call of a problem's Model took."""
     session.paces_us[workload.label] = min(seconds * 1e6, session.paces_us.get(workload.label, math.inf))
-
-
-def _refuse_library_kernels(session: EvaluationSession, build: Build, workload: Workload) -> None:
-    """Raises WorkerFailure where kernels of a library ran, by their names; it may have been called from C.
-
-    Only a name found decides: where CUPTI is not there, nothing is known.
-    """
-    try:
-        of_problems.kernels_of_calls(session, build, [workload])
-    except WorkerFailure as fault:
-        if fault.outcome is Outcome.CHEATED:
-            raise
 
 
 def _entries(session: EvaluationSession, worker: Worker, workloads: tuple[Workload, ...]) -> None:
@@ -204,7 +186,7 @@ def checks(
         yield from _call(session, worker, bench, cases[:2])
     if everything and small:
         yield from _several(session, worker, bench, cases[0])
-    if session.problem is not None and session.problem.description is not None and session.problem.description.state:
+    if session.rules.has_state:
         yield from _in_a_row(session, worker, workload, chosen[0])
         bench = map_buffers(session, worker, workload, session.slots(workload), wide=True)
     if everything and small and not model:
@@ -315,14 +297,11 @@ def _with_other_scalars(session: EvaluationSession, kernel: Kernel, case: Case, 
     yield from _call(session, worker, bench, [case])
 
 
-def _beside_another(
+def check_second_module(
     session: EvaluationSession, problem: Problem, build: Build, workloads: tuple[Workload, ...]
 ) -> list[Check]:
     """A second module of the same class with weights of its own in the same process, and then the first one again: a network has
     many. Raises WorkerFailure for what one has of the other."""
-    assert problem.description is not None
-    if problem.description.weight_bytes > MOST_WEIGHTS or is_model(problem, build.candidate):
-        return []
     workload = min(workloads, key=session.moved_bytes)
     case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
     worker, made, seed = session.pool.get(build), [], 1 + secrets.randbits(30)
@@ -506,7 +485,7 @@ def draws(session: EvaluationSession, build: Build, baseline: Build, count: int)
     session.pool.pinned.add(baseline.candidate)
     session.pool.only(build.candidate)
     for number in range(count):
-        if session.problem is not None and number >= FEWEST_DRAWS and time.monotonic() - began > DRAWS_S:
+        if number >= FEWEST_DRAWS and time.monotonic() - began > session.rules.draws_s:
             count = number
             break
         workload = small[number % len(small)]

@@ -33,11 +33,12 @@ LIBRARY = re.compile(
 NEITHER = re.compile(
     r"libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
 )
-"""Bindings and thread pools: they stand between the interpreter and whoever works."""
+"""Names of bindings and thread pools, which stand between the interpreter and the code that works."""
 MOST_LIBRARY = 0.25
 LEAST_OWN = 0.02
 DISPATCH_US = 30.0
-"""What torch's dispatcher takes of a call at most (empty_like, views, the copy of what is returned): that is nobody's work."""
+"""Microseconds of a call that torch's dispatcher takes at most (empty_like, views, the copy of what is returned):
+they are nobody's work."""
 FEWEST = 20
 
 
@@ -48,7 +49,7 @@ class CodeShares(Frozen):
     library: int = 0
     neither: int = 0
     names: tuple[str, ...] = ()
-    """Of the libraries."""
+    """Names of the libraries."""
     call_us: float = 0.0
 
     @property

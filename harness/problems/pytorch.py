@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import pickle
 import re
 import secrets
 import time
@@ -172,10 +173,19 @@ class Problem(Kernel):
     def defines_right(self) -> str:
         return f"{self.text}\n{self.description}"
 
+    def files(self) -> dict[str, bytes]:
+        return {self.folder.name: self.text.encode()}
+
+    def described(self) -> tuple[bytes, Description | None]:
+        return pickle.dumps(self.source), self.description
+
     @property
     def text(self) -> str:
-        """The module that is executed."""
         return self.source.module if self.source is not None else ""
+
+    @property
+    def kernelbench(self) -> bool:  # type: ignore[override]
+        return self.source is not None and self.source.kernelbench
 
     def baselines(self, device: Device) -> dict[str, Path]:
         return {EAGER: self.folder}
@@ -282,11 +292,6 @@ class Problem(Kernel):
     def close(self) -> None:
         if self.box is not None:
             self.box.close()
-
-
-def is_model(kernel: Kernel, candidate: str) -> bool:
-    """Whether that source is a problem's own Model, eager or compiled."""
-    return isinstance(kernel, Problem) and candidate in kernel.sources()
 
 
 class Box:

@@ -337,7 +337,7 @@ def test_a_kernel_travels_without_its_wrong_candidates():
 
 
 def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jobs, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(catalog, "FILES_BYTES", 1 << 20)
     spec = catalog.load("silu_and_mul").spec
     (tmp_path / "weights.bin").write_bytes(bytes((1 << 20) + 1))
     with pytest.raises(KernelError, match="more than 1 MiB"):

@@ -18,7 +18,7 @@ from harness.farside.problem import (
     table_of,
     take_sample,
 )
-from harness.judge import of_problems, whose_code
+from harness.judge import whose_code
 from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
 from harness.judge.whose_code import CodeShares, doubt
 from harness.problems.pytorch import Problem, open_problem
@@ -233,7 +233,7 @@ class ModelNew(nn.Module):
 def test_where_a_draw_tells_the_answer_it_is_said(forward: str, inputs: str, known: bool, tmp_path: Path):
     problem = opened(tmp_path, MODEL.format("x", forward, inputs))
     with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
-        said = of_problems.by_content(evaluator, problem)
+        said = evaluator.rules.why_unclear()
         assert bool(said) == known, said
         if known:  # and then nothing is FASTER
             build = evaluator.build(evaluator.store.put(problem.text.replace("class Model", "class ModelNew")))

@@ -10,6 +10,7 @@ import pytest
 from harness.device import DeviceError
 from harness.judge import pool
 from harness.judge.pool import OURS, Pool
+from harness.judge.rules import KernelRules
 from harness.problems.pytorch import COMPILING
 from harness.processes.worker import LIMITS, WorkerFailure
 from harness.records import Build, Outcome
@@ -44,7 +45,7 @@ class Paper(Pool):
     def __init__(self, on: str = "cpu", **more: Any) -> None:
         how = {
             "dtypes": ("float32",),
-            "libraries": True,
+            "rules": KernelRules(None),  # type: ignore[arg-type]
             "company": lambda: None,
             "least": lambda: 0,
             "ahead": lambda _build: None,
@@ -158,7 +159,7 @@ def real(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Pool:
     monkeypatch.setattr(pool, "ForkServer", Fork)
     how = {
         "dtypes": ("float32",),
-        "libraries": False,
+        "rules": KernelRules(None),  # type: ignore[arg-type]
         "company": lambda: "company.so",
         "least": lambda: 0,
         "ahead": lambda _build: None,
@@ -214,18 +215,14 @@ def test_what_has_to_be_done_first_is_done_before_a_process_that_is_judged(monke
     assert told == ["a", "begun", "begun"]
 
 
-@pytest.mark.parametrize("libraries", [False, True])
-def test_a_candidate_of_a_problem_is_started_by_the_problem(monkeypatch: pytest.MonkeyPatch, libraries: bool) -> None:
-    class Asked:
-        def start(self, *given: Any, **how: Any) -> Process:
-            return Process(given=given, **how)
+def test_a_candidate_of_a_problem_is_started_by_its_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(KernelRules):
+        def start(self, build: Build, **how: Any) -> Any:
+            return Process(given=build.candidate, **how) if build.backend == "model_new" else None
 
-    one = real(monkeypatch, libraries=libraries)
-    monkeypatch.setattr(pool, "Problem", Asked)
-    one.kernel = Asked()  # type: ignore[assignment]
+    one = real(monkeypatch, rules=Own(None))  # type: ignore[arg-type]
     worker = one.start(build("a").model_copy(update={"backend": "model_new"}))
-    how = {"libraries": libraries, "company": "company.so", "compilers": False}
-    assert worker.started == {"given": ("a", Path("a.so")), **how}
+    assert worker.started == {"given": "a", "company": "company.so", "compilers": False}
     assert one.start(build("a")).started["name"] == "Worker", "its native candidates are as others are"
 
 

@@ -429,7 +429,7 @@ def test_torch_compile_is_a_baseline(checked: bool, opened, tmp_path: Path, monk
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(HONEST)))
         if not checked:
             monkeypatch.setattr(evaluator, "verify", lambda _build, **_: verdict)
-        found = measure_against(evaluator, problem, verdict, "compile")
+        found = measure_against(evaluator, verdict, "compile")
         assert "compile" in found.against, found.notes
         if checked:  # at other sizes, after those above
             compiled = evaluator.build(evaluator.store.put(problem.compiled_source("compile")))
@@ -450,7 +450,7 @@ def test_torch_compile_is_checked_where_it_is_timed_and_nowhere_else(opened, tmp
         monkeypatch.setattr(evaluator, "suite", lambda: (shipped, other))
         monkeypatch.setattr(evaluator, "build", lambda source: source)
         monkeypatch.setattr(evaluator, "verify", lambda _build, only: (asked.append(only), wrong)[1])
-        found = evaluate.measure_against(evaluator, problem, passed, "compile")
+        found = evaluate.measure_against(evaluator, passed, "compile")
     assert asked == [shipped] and not found.against and "no baseline here: INCORRECT: off by one" in found.notes[-1]
 
 

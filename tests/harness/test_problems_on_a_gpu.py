@@ -94,7 +94,7 @@ def test_it_is_timed_against_eager_and_compiled(evaluator: Evaluator):
     verdict = evaluator.verify(evaluator.build(evaluator.store.put(HONEST)))
     measured = evaluator.measure(verdict, baseline=base)
     assert measured.passed and measured.suite is not None, measured.reason
-    found = evaluate.measure_against(evaluator, evaluator.kernel, measured, "compile")  # type: ignore[arg-type]
+    found = evaluate.measure_against(evaluator, measured, "compile")  # type: ignore[arg-type]
     assert "compile" in found.against, "\n".join(found.notes)
 
 

@@ -1,0 +1,119 @@
+"""What judging asks of a kernel by the way it is defined, and whose kernels ran in a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from harness import backends
+from harness.checks.correctness import distributions
+from harness.judge.pool import is_python_side
+from harness.judge.session import map_buffers
+from harness.processes.worker import Worker, WorkerFailure
+from harness.records import Build, Check, Outcome
+from kernels.catalog import KernelError
+from kernels.spec import Workload
+
+if TYPE_CHECKING:
+    from harness.judge.session import EvaluationSession
+
+WARM_CALLS = 16
+"""Calls before the one that is profiled: as many for the eager module as for a candidate, since their times are compared."""
+
+
+class KernelRules:
+    """The rules for a folder with a reference; ProblemRules (of_problems.py) are those for a PyTorch module.
+
+    A session has one object of them (Evaluator.rules), so that nothing else asks what kind of kernel is judged.
+    """
+
+    judges_failed_builds = False
+    """Whether the verdict on a source that did not compile needs the device: it is asked whether the problem is sound."""
+    has_state = False
+    """Whether a call leaves values that the next call reads, so that several calls in a row are checked."""
+    draws_s = math.inf
+    """Seconds after which no more fresh inputs are drawn for one candidate."""
+    libraries = False
+    """Whether a candidate may call the kernels of libraries."""
+
+    def __init__(self, session: EvaluationSession) -> None:
+        self.session = session
+
+    def backend(self, text: str) -> ModuleType:
+        """The toolchain for this source. Raises ValueError where none takes it."""
+        return backends.for_source(text, self.session.device)
+
+    def is_model(self, candidate: str) -> bool:
+        """Whether the source of that hash is the module itself, eager or compiled."""
+        return False
+
+    def eager(self) -> tuple[str, ...]:
+        """Hashes of the sources that are judged beside every candidate."""
+        return ()
+
+    def compiled_source(self, mode: str) -> str:
+        """The source that stands for torch.compile of the module in that mode. Raises KernelError where there is no module."""
+        raise KernelError(f"{self.session.spec.name} is no PyTorch module: there is nothing to compile")
+
+    def start(self, build: Build, *, company: Path, compilers: bool) -> Worker | None:
+        """The candidate's process, where it is not started as others are. Raises WorkerFailure."""
+        return None
+
+    def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+        """Checks behind those of every workload. Raises WorkerFailure."""
+        return []
+
+    def look_at_kernels(self, build: Build, workload: Workload) -> tuple[str, ...]:
+        """Notes for the verdict about whose kernels worked. Raises WorkerFailure where kernels of a library did, by their names.
+
+        Only a name that was found decides: where CUPTI is not there, nothing is known.
+        """
+        if self.session.device == "cuda" and is_python_side(backends.get(build.backend)):
+            try:
+                kernels_of_calls(self.session, build, [workload])  # the candidate may have called them from C
+            except WorkerFailure as fault:
+                if fault.outcome is Outcome.CHEATED:
+                    raise
+        return ()
+
+    def name_fault(self, reason: str) -> str:
+        """The reason with the user's names for what is wrong."""
+        return reason
+
+    def degenerate(self) -> tuple[str, ...]:
+        """Sources that pass without computing, as notes."""
+        return ()
+
+    def why_unclear(self) -> str:
+        """Why no gain may be called FASTER, or ""."""
+        return ""
+
+
+def kernels_of_calls(
+    session: EvaluationSession, build: Build, workloads: Sequence[Workload], *, warm: bool = False
+) -> list[dict[str, float]]:
+    """Of one call of each workload: microseconds by kernel name, {} without CUPTI; `warm`: of a call behind WARM_CALLS others.
+
+    Raises WorkerFailure. The candidate's process ends with it, since CUPTI slows the process that it has watched.
+    """
+    try:
+        return [_kernels_of_a_call(session, build, workload, warm) for workload in workloads]
+    finally:
+        session.pool.drop(build.candidate)
+
+
+def _kernels_of_a_call(session: EvaluationSession, build: Build, workload: Workload, warm: bool) -> dict[str, float]:
+    worker = session.pool.get(build)
+    bench = map_buffers(session, worker, workload, 1)
+    case = session.cases.get(workload, distributions(session.spec, {})[0], {})
+    bench.write(0, case.inputs)
+    for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
+        worker.request(bench.message())
+    answer = worker.request(bench.message(kernels=True))
+    try:
+        return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
+    except (TypeError, ValueError):
+        raise WorkerFailure(Outcome.CHEATED, "the worker answered outside the protocol: no list of kernels") from None
