@@ -110,7 +110,7 @@ def _tools() -> Iterator[Diagnosis]:
     why = cpu.why_unavailable()
     yield Diagnosis("g++", "missing" if why else "ok", why or _told(cpu.compiler(), "--version").split("\n")[0])
     why = cuda.why_unavailable()
-    nvcc = "" if why else _told(cuda._nvcc(), "--version").strip().split("\n")[-1]
+    nvcc = "" if why else _told(cuda.nvcc(), "--version").strip().split("\n")[-1]
     yield Diagnosis("nvcc", "note" if why else "ok", f"{why}: CUDA sources cannot be built" if why else nvcc)
     profiler = ncu.find()
     yield Diagnosis(

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, form_of, is_python, run_boxed, together, with_entries
+from harness.backends import Compiled, cpu, form_of, is_python, run_boxed, together, with_entries
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -26,10 +26,16 @@ def why_unavailable() -> str:
     return "" if cuda_home() else "nvcc was not found; install the CUDA toolkit or set CUDA_HOME"
 
 
-def _nvcc() -> str:
+def nvcc() -> str:
     home = cuda_home()
     assert home is not None, why_unavailable()
     return str(home / "bin" / "nvcc")
+
+
+def version(device: str) -> list[str]:
+    """Lines in which the compiler for that device says its version."""
+    compiler = nvcc() if device == "cuda" else cpu.compiler()
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def architecture_flag(architecture: str) -> str:
@@ -41,8 +47,7 @@ def architecture_flag(architecture: str) -> str:
 
 @functools.cache
 def identity(facts: DeviceFacts) -> str:
-    version = subprocess.run([_nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
-    return f"{version.splitlines()[-1]} {' '.join(FLAGS)} {architecture_flag(facts.architecture)}"
+    return f"{version('cuda')[-1]} {' '.join(FLAGS)} {architecture_flag(facts.architecture)}"
 
 
 def compile(
@@ -50,7 +55,7 @@ def compile(
 ) -> Compiled:
     source.write_text(with_entries(source.read_text(), entries))
     chip = architecture_flag(facts.architecture)
-    command = [_nvcc(), *together(FLAGS, flags), chip, "-o", str(artefact), str(source)]
+    command = [nvcc(), *together(FLAGS, flags), chip, "-o", str(artefact), str(source)]
     return run(command, source, artefact, [str(cuda_home())], timeout_s)
 
 

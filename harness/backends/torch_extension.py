@@ -10,13 +10,11 @@ import functools
 import importlib.util
 import os
 import re
-import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
-from harness.backends import Compiled, cuda, form_of, is_python, run_boxed, together
+from harness.backends import Compiled, cpu, cuda, form_of, is_python, together
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -43,9 +41,7 @@ def why_no_torch() -> str:
 
 
 def why_unavailable() -> str:
-    if shutil.which("g++") is None:
-        return "g++ was not found; install it (Debian, Ubuntu: apt-get install g++)"
-    return why_no_torch()
+    return cpu.why_unavailable() or why_no_torch()
 
 
 def identity(facts: DeviceFacts) -> str:
@@ -57,9 +53,8 @@ def toolchain(facts: DeviceFacts, flags: str) -> str:
     """Compiler, flags, PyTorch and chip: what a build with torch's headers depends on beside its source."""
     import torch
 
-    compiler = str(cuda_home() / "bin" / "nvcc") if facts.device == "cuda" else "g++"  # type: ignore[operator]
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    return f"{version.splitlines()[0]} {version.splitlines()[-1]} {flags} {torch.__version__} {facts.architecture}"
+    said = cuda.version(facts.device)
+    return f"{said[0]} {said[-1]} {flags} {torch.__version__} {facts.architecture}"
 
 
 def environment(facts: DeviceFacts) -> list[str]:
@@ -86,13 +81,11 @@ def command_for(
     common = [*options, *(f"-I{folder}" for folder in [*folders, python]), "-o", str(artefact), f"-L{library}"]
     readable = [*folders, python, library]
     if facts.device == "cuda":
-        home = cuda_home()
-        assert home is not None
-        readable.append(str(home))
-        command = [str(home / "bin" / "nvcc"), *common, *cuda.FLAGS[2:], *for_nvcc]
+        readable.append(str(cuda_home()))
+        command = [cuda.nvcc(), *common, *cuda.FLAGS[2:], *for_nvcc]
         command += [cuda.architecture_flag(facts.architecture), str(source), *links]
         return [*command, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"], readable
-    command = [os.environ.get("CXX") or "g++", *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
+    command = [cpu.compiler(), *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]
     return [*command, str(source), *links, f"-Wl,-rpath,{library}"], readable
 
 
@@ -111,7 +104,4 @@ def compile(
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
     options, links = [*together(FLAGS, flags), abi], [*LINKS, "-ltorch_python"]
     command, readable = command_for(source, artefact, facts, options, links, cpp_extension.COMMON_NVCC_FLAGS)
-    code, output = run_boxed(command, source.parent, readable, timeout_s)
-    log = output.replace(f"{source.parent}/", "")
-    kept = "\n".join(line for line in log.splitlines() if not line.startswith(("ptxas info", "    ")) or code)
-    return Compiled(code == 0 and artefact.exists(), kept, cuda.resources(log) if code == 0 and on_gpu else {})
+    return cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)

@@ -12,8 +12,6 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 from harness.backends import Compiled, cpu, cuda, form_of, is_python, together
@@ -42,15 +40,14 @@ def _package() -> Path | None:
 def why_unavailable() -> str:
     if _package() is None:
         return "apache-tvm-ffi was not found; install it (pip install apache-tvm-ffi)"
-    return "" if shutil.which("g++") else "g++ was not found; install it (Debian, Ubuntu: apt-get install g++)"
+    return cpu.why_unavailable()
 
 
 @functools.cache
 def identity(facts: DeviceFacts) -> str:
-    compiler = str(cuda_home() / "bin" / "nvcc") if facts.device == "cuda" else cpu.compiler()  # type: ignore[operator]
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    said = cuda.version(facts.device)
     ffi = importlib.metadata.version("apache-tvm-ffi")
-    return f"{version.splitlines()[0]} {version.splitlines()[-1]} {' '.join(FLAGS)} tvm-ffi {ffi} {facts.name} {facts.architecture}"
+    return f"{said[0]} {said[-1]} {' '.join(FLAGS)} tvm-ffi {ffi} {facts.name} {facts.architecture}"
 
 
 def with_export(text: str, entry: str, binding: str) -> str:
@@ -82,22 +79,13 @@ def compile(
     source = source.with_suffix(".cu" if on_gpu else ".cpp")
     source.write_text(text)
     library = package / "lib"
-    common = [
-        *together(FLAGS, flags),
-        f"-I{package / 'include'}",
-        "-o",
-        str(artefact),
-        str(source),
-        f"-L{library}",
-        "-ltvm_ffi",
-    ]
+    found = [f"-I{package / 'include'}", f"-L{library}"]
+    common = [*together(FLAGS, flags), *found, "-o", str(artefact), str(source), "-ltvm_ffi"]
     readable = [str(package)]
     if on_gpu:
-        home = cuda_home()
-        assert home is not None
-        readable.append(str(home))
+        readable.append(str(cuda_home()))
         chip = cuda.architecture_flag(facts.architecture)
-        command = [str(home / "bin" / "nvcc"), *common, *cuda.FLAGS[2:], chip, f"-Xlinker=-rpath,{library}"]
+        command = [cuda.nvcc(), *common, *cuda.FLAGS[2:], chip, f"-Xlinker=-rpath,{library}"]
     else:
         command = [cpu.compiler(), *common, *cpu.FLAGS[2:], f"-Wl,-rpath,{library}"]
     return cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)
