@@ -35,14 +35,14 @@ class EngineChoice(Frozen):
 
     name: Literal["process", "dask"] = "process"
     address: str = ""
-    """Of a scheduler that runs already; "" is a cluster of its own on this machine."""
+    """Address of a scheduler that runs already; "" starts a cluster on this machine."""
     model: str = ""
-    """A part of the name of the kind of device to take, where a cluster has several."""
+    """Part of the name of the kind of device to take, where a cluster has several."""
     tls: str = ""
     """Folder with a certificate and a key."""
     insecure: bool = False
     workers: int | None = None
-    """Of a cluster of its own: devices, all GPUs or two shares of the cores without."""
+    """Devices of a cluster on this machine: without it all GPUs, or two shares of the cores."""
 
 
 def choice(text: str, *, model: str = "", tls: str = "", insecure: bool = False) -> EngineChoice:
@@ -61,9 +61,9 @@ class Cores(Frozen):
     """Of this machine, while an engine is open."""
 
     own: tuple[int, ...]
-    """For the asking process and what it starts, which may be what is timed."""
+    """Cores of the asking process and of what it starts, which may be what is timed."""
     spare: tuple[int, ...]
-    """On these nothing is timed and nothing else of ours runs, or it does what does not mind: builds."""
+    """Cores on which nothing is timed and nothing of ours runs but what does not mind company: builds."""
 
 
 class Engine(Protocol):
@@ -71,14 +71,14 @@ class Engine(Protocol):
 
     device: Device
     why: str
-    """Why this device, for the user."""
+    """Reason for this device, for the user."""
     memory_bytes: int | None
-    """Of a device elsewhere; None is this machine's."""
+    """Memory of a device elsewhere in bytes; None stands for this machine's."""
     here: bool
     """Whether what it times runs on this machine beside the caller."""
 
     say: Say
-    """What a person should know of it goes there."""
+    """Receives what a person should know of the engine."""
 
     def kinds(self) -> dict[str, Engine]:
         """Every kind of device that was asked for, by its name, as an engine that need not be closed; one where one was."""

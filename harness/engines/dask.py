@@ -42,15 +42,16 @@ from harness.store import Store, digest
 from kernels.catalog import Kernel
 
 JOIN_S = 300.0
-"""Until the first worker has joined a cluster: it imports torch and times a binary against itself."""
+"""Seconds until the first worker must have joined a cluster: it imports torch and times a binary against itself."""
 SILENT_S = 3.0
-"""Seconds of that before a person is told what is waited for."""
+"""Seconds of waiting before a person is told what is waited for."""
 LOST_S = 900.0
-"""Without the scheduler, or without a device that can do a job: then the run is given up for now, to be resumed. Longer than a
-place that was set aside is away (`parked_s` of its Orders, and the minute that it needs to join)."""
+"""Seconds without the scheduler, or without a device that can do a job, after which the run is given up for now, to
+be resumed. Longer than a place that was set aside is away (`parked_s` of its Orders, and the minute that it needs to
+join)."""
 LOOK_S = 1.0
 LOST = (CancelledError, CommClosedError, OSError, Cancelled)
-"""What a future raises whose scheduler or whose connection is gone."""
+"""Exceptions that a future raises whose scheduler or whose connection is gone."""
 
 
 class Moved(Exception):
@@ -97,10 +98,10 @@ class Cluster:
         self.said: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.seen: list[Status] = []
         self.addresses: dict[str, str] = {}
-        """Place -> its worker's, of all that were seen last."""
+        """Address of the worker at each place, as last seen."""
         self.homes = Homes()
         self.others = 0
-        """Workers of another version, or that are none of ours."""
+        """Number of workers of another version, or that are none of ours."""
         self.closed = threading.Event()
         self.local: Local | None = None
         self.client: Client | None = None

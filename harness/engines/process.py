@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernels.catalog import Kernel
 
 CORES_OF_A_GPU = 6
-"""Whoever judges on one, the candidate's and its rival's threads."""
+"""CPU cores for judging on one GPU: those of the session, of the candidate's and of its rival's threads."""
 
 
 class ThisMachine:
