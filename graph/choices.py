@@ -23,6 +23,7 @@ from harness.problems import pytorch
 from harness.store import digest
 from kernels import catalog
 from kernels.catalog import Kernel
+from nodes import agents
 from nodes.options import ROLES, Role, RunOptions
 from nodes.state import Settings
 
@@ -129,7 +130,7 @@ def baseline_source(
     if file is not None:
         return file, read_source(file, on, missing)
     chosen, path = kernel.baseline(on, name)  # type: ignore[arg-type]
-    if isinstance(kernel, pytorch.Problem):
+    if kernel.text:
         return chosen, kernel.text
     return chosen, read_source(str(path), on, missing)
 
@@ -185,9 +186,10 @@ def policies(request: RunRequest) -> tuple[dict[Role, str], str]:
     if "chat" in used and not key:
         raise RunError("--policy chat needs a key in OPENAI_API_KEY (any text for a server that asks for none)")
     for role in ROLES:
-        if role == "reviewer" and not request.review:
+        agent = agents.load(role)
+        if agent.option and not getattr(request, agent.option):
             continue
-        if "," in models.get(role, "") and role != "coder":
+        if "," in models.get(role, "") and not agent.several_models:
             raise RunError(f"several models take turns as --model-coder only: the {role} has one")
         if policy[role] == "chat" and not models.get(role):
             raise RunError(f"--policy chat needs a model: give --model NAME, or --model-{role} NAME")

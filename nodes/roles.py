@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from harness.records import Bound, DeviceFacts, Interval, Outcome, Timing
 from kernels.spec import Frozen, Spec, Workload
 from nodes.ledger import LedgerEntry
-from nodes.lesson import Lesson
+from nodes.lesson import Lesson, fitting
 from nodes.options import Role
 from nodes.rewrites.specialize.version import Version
 
@@ -247,6 +247,8 @@ class PlannerRequest(AgentRequest[tuple[Plan, ...]]):
     standing: Standing | None = None
     tools: bool = False
     """Whether the coder may work with tools."""
+    rewrites: dict[str, str] | None = None
+    """Rewrite -> what it does, where rules carry the plans out: a plan's steps must be these names. The policy that is asked adds it."""
     objections: tuple[Objection, ...] = ()
     """Plans of this round that the reviewer did not agree to: others are wanted in their place."""
 
@@ -287,6 +289,18 @@ class CoderRequest(AgentRequest[CoderAnswer]):
     standing: Standing | None = None
     stale_rounds: int = 0
     """Rounds since the incumbent last changed."""
+
+
+FORGOTTEN = 12
+"""Attempts are left out so many at a time: a list that loses its first line each round is a new one to a server's cache."""
+
+
+def remembered(request: PlannerRequest | CoderRequest) -> dict[str, Any]:
+    """A prompt's variables for what is known: the last attempts, how many earlier ones are left out, lessons of other runs that fit."""
+    over = max(0, len(request.attempts) - MOST_ATTEMPTS)
+    earlier = -(-over // FORGOTTEN) * FORGOTTEN
+    lessons = fitting(request.memory, request.spec.name, request.device.architecture, request.finding.bound)
+    return {"attempts": request.attempts[earlier:], "earlier": earlier, "memory": lessons}
 
 
 class ToolCall(Frozen):
@@ -401,6 +415,8 @@ class Prompt(Generic[Answer]):
     """Part of single.md that asks the single agent, where it has no template of the role's own."""
     otherwise: str = ""
     """What becomes of the run without the answer."""
+    nothing: str = ""
+    """What is said where the answer holds nothing."""
 
 
 @dataclass(frozen=True)
@@ -411,10 +427,13 @@ class Agent(Generic[Asked, Answer]):
     """Node of the graph -> what the display says while it works."""
     without: Callable[[Asked, str], Answer]
     """The answer where nobody can be asked, or no answer can be used; with the reason."""
-    prompt: Callable[[Asked], Prompt[Answer]] | None = None
-    """Makes the prompt; None where ModelPolicy has a method of the role's name."""
+    prompt: Callable[[Asked], Prompt[Answer]]
     answer_tokens: int = 6_000
     """Most tokens of one answer of a model, reasoning included; several models allow 16,384. Reserved before each call."""
+    option: str = ""
+    """The option of a run that asks for this agent; "" where every run has it."""
+    several_models: bool = False
+    """Whether several models may take turns in the role (`--model-<role> A,B`)."""
 
 
 @runtime_checkable

@@ -103,6 +103,7 @@ def begin(command: McpCommand, start: StartArguments) -> Begun:
     from graph.serving import Begun
     from graph.session import new_record
     from kernels import catalog
+    from nodes.policies.client import ClientPolicy
 
     request = command.request
     kernel = request.kernel or start.kernel
@@ -116,7 +117,7 @@ def begin(command: McpCommand, start: StartArguments) -> Begun:
         ),
         command=command_line(command, "mcp", UNSAID),
     )
-    roles = dict.fromkeys(choice.settings.policy, "rules") | {"planner": "client", "coder": "client"}
+    roles = {role: "client" if hasattr(ClientPolicy, role) else "rules" for role in choice.settings.policy}
     settings = choice.settings.with_changes(
         policy=roles,
         patience=choice.settings.stop.rounds,

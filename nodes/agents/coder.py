@@ -6,15 +6,45 @@ import time
 
 from langgraph.runtime import Runtime
 
+from harness.store import digest
 from nodes.coding import code_in_turns
 from nodes.context import Context
 from nodes.drafts import announce, apply_answer, make_request
-from nodes.roles import Agent, CoderAnswer, CoderRequest, ToolUser
+from nodes.policies import answers
+from nodes.roles import Agent, CoderAnswer, CoderRequest, Prompt, ToolUser, remembered
 from nodes.side_by_side import each
 from nodes.state import Draft, State
 
-AGENT: Agent[CoderRequest, CoderAnswer] = Agent(
-    nodes={"coder": "writing the candidate"}, without=lambda _, why: CoderAnswer(reason=why), answer_tokens=16_000
+
+def _prompt(request: CoderRequest) -> Prompt[CoderAnswer]:
+    def read(text: str) -> CoderAnswer:
+        source, notes = answers.code(text, request.source)
+        return CoderAnswer(source=source, reason=notes, spec_doubt=answers.doubt(text))
+
+    same = (
+        "finding", "plan", "source", "incumbent_source", "other", "timings", "ledger", "standing", "round", "failure", "outcome", "repair",
+    )  # fmt: skip
+    return Prompt(
+        step=f"repair {request.repair}" if request.repair else "code",
+        facts={
+            "plan": request.plan.id,
+            "title": request.plan.title,
+            "source": digest(request.source),
+            "round": str(request.round or ""),
+        },
+        variables={**{name: getattr(request, name) for name in same}, **remembered(request)},
+        read=read,
+        base=request.source,
+        stage="code",
+    )
+
+
+AGENT = Agent(
+    nodes={"coder": "writing the candidate"},
+    without=lambda _, why: CoderAnswer(reason=why),
+    prompt=_prompt,
+    answer_tokens=16_000,
+    several_models=True,
 )
 
 

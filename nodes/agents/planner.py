@@ -4,17 +4,65 @@ from __future__ import annotations
 
 from langgraph.runtime import Runtime
 
+from harness.records import Outcome
+from harness.store import digest
 from nodes import ledger
 from nodes.agents.reviewer import refuse_draft
 from nodes.context import Context
 from nodes.memory import recall_lessons
-from nodes.roles import Agent, Objection, Plan, PlannerRequest
+from nodes.policies import answers
+from nodes.roles import Agent, Objection, Plan, PlannerRequest, Prompt, remembered
 from nodes.state import Draft, State, Stop
 from nodes.stops import standing
 
-AGENT: Agent[PlannerRequest, tuple[Plan, ...]] = Agent(
-    nodes={"planner": "planning"}, without=lambda *_: (), answer_tokens=10_000
-)
+MOST_OTHERS = 2
+"""Sources beside the incumbent's that a prompt shows."""
+
+
+def _prompt(request: PlannerRequest) -> Prompt[tuple[Plan, ...]]:
+    tried = [part for a in request.attempts for part in (str(a.round), a.plan.id, str(a.outcome), str(a.accepted))]
+    by_speed = sorted(
+        {a.candidate: a for a in request.attempts if a.outcome == Outcome.PASSED and a.speedup}.values(),
+        key=lambda attempt: -(attempt.speedup or 0.0),
+    )
+    others = [
+        {"name": a.candidate, "title": a.plan.title, "speedup": a.speedup, "source": request.sources[a.candidate]}
+        for a in by_speed
+        if a.candidate != request.incumbent and a.candidate in request.sources
+    ]
+    same = ("finding", "timings", "round", "objections", "ledger", "standing", "width")
+    return Prompt(
+        step="plans",
+        facts={
+            "round": str(request.round),
+            "source": request.incumbent,
+            "attempts": digest(*tried) if tried else "",
+            "width": str(request.width),
+        },
+        variables={
+            **{name: getattr(request, name) for name in same},
+            **remembered(request),
+            "incumbent_source": request.source,
+            "others": others[:MOST_OTHERS],
+        },
+        read=lambda text: answers.plans(text, request, request.rewrites),
+        form=answers.PlansDraft,
+        otherwise="the coder chooses what to change" if request.rewrites is None else "there is no plan for this round",
+        nothing="the model sees nothing left to try",
+    )
+
+
+def _unplanned(request: PlannerRequest, why: str) -> tuple[Plan, ...]:
+    """The round is not lost: the coder is asked for what it thinks best. Rules cannot carry that out."""
+    if request.rewrites is not None:
+        return ()
+    step = "Make the one change that the finding and the earlier attempts make most promising."
+    identity = digest("unplanned", str(request.round), request.incumbent)[:16]
+    title = "the coder's own choice"
+    return (Plan(id=identity, title=title, steps=(step,), rationale=why, base=request.incumbent),)
+
+
+AGENT = Agent(nodes={"planner": "planning"}, without=_unplanned, prompt=_prompt, answer_tokens=10_000)
 
 
 def planner(state: State, runtime: Runtime[Context]) -> dict:

@@ -44,6 +44,7 @@ AGENT = Agent(
     nodes={"review_plans": "reviewing the plans", "review_candidates": "reviewing the candidates"},
     without=lambda *_: Review(agrees=True),
     prompt=_prompt,
+    option="review",
 )
 
 

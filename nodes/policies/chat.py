@@ -84,10 +84,10 @@ class ChatPolicy(ModelPolicy):
                 raise PolicyPaused(f"{ended}; resume with a larger one, or with --policy rules") from None
             raise TurnsEnded(str(ended), oneshot=True) from None
 
-    def _writer(self, request: CoderRequest) -> dict[str, str]:
+    def _writer(self, request: AgentRequest) -> dict[str, str]:
         """`--model-coder A,B`: every PLATEAU rounds without gain the next one; after a gain the first again."""
-        models = [name.strip() for name in self.asked.models.get("coder", "").split(",")]
-        if len(models) == 1:
+        models = [name.strip() for name in self.asked.models.get(request.role, "").split(",")]
+        if len(models) == 1 or not isinstance(request, CoderRequest):
             return {}
         model = models[request.stale_rounds // PLATEAU % len(models)]
         if request.stale_rounds >= PLATEAU:

@@ -11,10 +11,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from harness.records import Outcome
 from harness.store import digest
 from nodes import agents
-from nodes.lesson import Lesson, fitting
 from nodes.options import Role
 from nodes.policies import answers, turns
 from nodes.policies.connection import NoTools, Tools, in_words
@@ -22,16 +20,15 @@ from nodes.policies.render import render
 from nodes.policies.replies import UnfitReply, without_thinking
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.roles import (
-    MOST_ATTEMPTS,
     AgentRequest,
     Asking,
-    Attempt,
     CoderAnswer,
     CoderRequest,
     Finding,
     Plan,
     PlannerRequest,
     ProfilerRequest,
+    Prompt,
     Turn,
     TurnRequest,
     TurnsEnded,
@@ -140,35 +137,45 @@ class ModelPolicy(ABC):
 
     def _ask(self, request: AgentRequest[Given]) -> Given:
         agent = agents.load(request.role)
-        assert agent.prompt is not None, f"{request.role} has neither a prompt nor a method here"
         asked = agent.prompt(request)
-        variables = asked.variables | ({"stage": asked.stage} if asked.stage else {})
-        prompt = self._render(request.role, request, own=not asked.stage, **variables)
         try:
-            facts = _facts(asked.step, request) | asked.facts
-            return self._converse(request.role, prompt, facts, asked.read, asked.form, asked.base)
+            facts = _facts(asked.step, request) | self._writer(request) | asked.facts
+            prompt = self._prompt(request, asked)
+            answer = self._converse(request.role, prompt, facts, asked.read, asked.form, asked.base)
         except Unusable as unusable:
-            self._say("no answer", "; ".join(filter(None, (str(unusable), asked.otherwise))))
-            return agent.without(request, str(unusable))
+            return self._unanswered(request, asked, unusable)
+        if not answer and asked.nothing:
+            self._say(request.role, asked.nothing)
+        return answer
+
+    def _unanswered(self, request: AgentRequest[Given], asked: Prompt[Given], unusable: Unusable) -> Given:
+        self._say("no answer", "; ".join(filter(None, (str(unusable), asked.otherwise))))
+        return agents.load(request.role).without(request, str(unusable))
+
+    def _prompt(self, request: AgentRequest[Given], asked: Prompt[Given]) -> tuple[Message, ...]:
+        """The role's template; of a repair, the conversation in which the file was written, and what became of it."""
+        if isinstance(request, CoderRequest) and request.repair and (written := self._written_in(request)) is not None:
+            edited = bool(written.reply.made)
+            _, again = self._render(
+                "repair", request, own=True, source=request.source, edited=edited, most_turns=0, **_failed(request)
+            )
+            return (
+                *written.question.messages,
+                Message(role="assistant", content=_quoted(written.reply.text)),
+                again,
+            )
+        stage = {"stage": asked.stage} if asked.stage else {}
+        return self._render(request.role, request, own=not asked.stage, **asked.variables, **stage)
 
     def profiler(self, request: ProfilerRequest) -> Finding:
         """The single agent judges the figures in the same answer as it codes."""
         return answers.compute_finding(request) if self.agents == "single" else self._ask(request)
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
+        request = request.model_copy(update={"rewrites": self.rewrites})
         if self.agents == "single":
             return (self._open(request),) if self._lasts(request) else self._single(request)
-        facts = _planner_facts("plans", request)
-        prompt = self._render("planner", request, **_planning(request), width=request.width)
-        try:
-            found = self._converse(
-                "planner", prompt, facts, lambda text: answers.plans(text, request, self.rewrites), answers.PlansDraft
-            )  # fmt: skip
-        except Unusable as unusable:
-            return self._unplanned(request, unusable)
-        if not found:
-            self._say("planner", "the model sees nothing left to try")
-        return found
+        return self._ask(request)
 
     def _lasts(self, request: PlannerRequest) -> bool:
         """Whether the single agent works in one conversation with tools: then it plans there."""
@@ -180,38 +187,21 @@ class ModelPolicy(ABC):
         identity = digest("open", str(request.round), request.incumbent)[:16]
         return Plan(id=identity, title=f"round {request.round}, as it measures", steps=(step,), base=request.incumbent)
 
-    def _unplanned(self, request: PlannerRequest, unusable: Unusable) -> tuple[Plan, ...]:
-        """The round is not lost: the coder is asked for what it thinks best. Rules cannot carry that out."""
-        if self.rewrites is not None:
-            self._say("no answer", f"{unusable}; there is no plan for this round")
-            return ()
-        self._say("no answer", f"{unusable}; the coder chooses what to change")
-        step = "Make the one change that the finding and the earlier attempts make most promising."
-        identity = digest("unplanned", str(request.round), request.incumbent)[:16]
-        return (
-            Plan(
-                id=identity,
-                title="the coder's own choice",
-                steps=(step,),
-                rationale=str(unusable),
-                base=request.incumbent,
-            ),
-        )
-
     def _single(self, request: PlannerRequest) -> tuple[Plan, ...]:
         """One answer a plan, with its code; each later one is told of those before it."""
         found: dict[str, Plan] = {}
+        asked: Prompt[tuple[Plan, ...]] = agents.load(request.role).prompt(request)
         for turn in range(request.width):
-            facts = _planner_facts("single", request) | {"turn": str(turn)}
+            facts = _facts("single", request) | asked.facts | {"turn": str(turn)}
             siblings = [plan.title for plan in found.values()]
-            prompt = self._render("single", request, stage="round", siblings=siblings, **_planning(request))
+            prompt = self._render("single", request, stage="round", siblings=siblings, **asked.variables)
             try:
                 plan, source = self._converse(
                     "planner", prompt, facts, lambda text: answers.single(text, request), base=request.source
                 )
             except Unusable as unusable:
                 if not found:
-                    return self._unplanned(request, unusable)
+                    return self._unanswered(request, asked, unusable)
                 self._say("no answer", f"{unusable}; the round has {len(found)} plans")
                 break
             found[plan.id] = plan
@@ -224,41 +214,7 @@ class ModelPolicy(ABC):
             written = self._already_written(request)
             if written:
                 return CoderAnswer(source=written)
-        step = f"repair {request.repair}" if request.repair else "code"
-        facts = _facts(step, request) | self._writer(request)
-        facts |= {
-            "plan": request.plan.id,
-            "title": request.plan.title,
-            "source": digest(request.source),
-            "round": str(request.round or ""),
-        }
-
-        def read(text: str) -> CoderAnswer:
-            source, notes = answers.code(text, request.source)
-            return CoderAnswer(source=source, reason=notes, spec_doubt=answers.doubt(text))
-
-        try:
-            return self._converse("coder", self._coder_prompt(request), facts, read, base=request.source)
-        except Unusable as unusable:
-            self._say("no answer", str(unusable))
-            return CoderAnswer(reason=str(unusable))
-
-    def _coder_prompt(self, request: CoderRequest) -> tuple[Message, ...]:
-        """What a plan is coded from; of a repair, the conversation in which the file was written, and what became of it."""
-        if request.repair and (written := self._written_in(request)) is not None:
-            edited = bool(written.reply.made)
-            _, again = self._render(
-                "repair", request, own=True, source=request.source, edited=edited, most_turns=0, **_failed(request)
-            )
-            return (
-                *written.question.messages,
-                Message(role="assistant", content=_quoted(written.reply.text)),
-                again,
-            )
-        return self._render(
-            "coder", request, stage="code", finding=request.finding, plan=request.plan, source=request.source,
-            incumbent_source=request.incumbent_source, other=request.other, timings=request.timings, memory=_fitting(request), ledger=request.ledger, standing=request.standing, round=request.round, **_history(request.attempts), **_failed(request),
-        )  # fmt: skip
+        return self._ask(request)
 
     def _written_in(self, request: CoderRequest) -> Exchange | None:
         """The exchange of this round whose answer the failed source is; None where it came from somebody else."""
@@ -279,11 +235,8 @@ class ModelPolicy(ABC):
         if self._no_tools:
             return None
         coded = next(iter(request.earlier.askings), request).request
-        prompt = self._render(
-            "coder_tools", coded, finding=coded.finding, plan=coded.plan, source=coded.source, other=coded.other,
-            stage="tools", incumbent_source=coded.incumbent_source, timings=coded.timings,
-            memory=_fitting(coded), ledger=coded.ledger, standing=coded.standing, round=coded.round, **_history(coded.attempts), **_failed(coded), **turns.limits(request),
-        )  # fmt: skip
+        variables = agents.load(coded.role).prompt(coded).variables
+        prompt = self._render("coder_tools", coded, stage="tools", **variables, **turns.limits(request))
         told = self._told(request)
         alone = {"agents": "single"} if self.agents == "single" else {}
         before, new = turns.split_messages(prompt, tuple(told))
@@ -322,8 +275,8 @@ class ModelPolicy(ABC):
         if not said:
             self._say("coder", f"{why}; it is asked for whole answers instead (--coder oneshot asks so at once)")
 
-    def _writer(self, _request: CoderRequest) -> dict[str, str]:
-        """Who of several takes the coder's place, as a fact of the question."""
+    def _writer(self, _request: AgentRequest) -> dict[str, str]:
+        """Which of several models answers, as a fact of the question."""
         return {}
 
     def _already_written(self, request: CoderRequest) -> str:
@@ -375,46 +328,6 @@ def _facts(step: str, request: Any) -> dict[str, str]:
     }
 
 
-def _planner_facts(step: str, request: PlannerRequest) -> dict[str, str]:
-    tried = [part for a in request.attempts for part in (str(a.round), a.plan.id, str(a.outcome), str(a.accepted))]
-    return _facts(step, request) | {
-        "round": str(request.round),
-        "source": request.incumbent,
-        "attempts": digest(*tried) if tried else "",
-        "width": str(request.width),
-    }
-
-
-FORGOTTEN = 12
-"""Attempts are left out so many at a time: a list that loses its first line each round is a new one to a server's cache."""
-MOST_OTHERS = 2
-
-
-def _planning(request: PlannerRequest) -> dict[str, Any]:
-    """What a planner reads: the last attempts, and the fastest other sources that it may start from instead."""
-    by_speed = sorted(
-        {a.candidate: a for a in request.attempts if a.outcome == Outcome.PASSED and a.speedup}.values(),
-        key=lambda attempt: -(attempt.speedup or 0.0),
-    )
-    others = [
-        {"name": a.candidate, "title": a.plan.title, "speedup": a.speedup, "source": request.sources[a.candidate]}
-        for a in by_speed
-        if a.candidate != request.incumbent and a.candidate in request.sources
-    ]
-    return {
-        "finding": request.finding,
-        "timings": request.timings,
-        "incumbent_source": request.source,
-        "others": others[:MOST_OTHERS],
-        "round": request.round,
-        **_history(request.attempts),
-        "memory": _fitting(request),
-        "objections": request.objections,
-        "ledger": request.ledger,
-        "standing": request.standing,
-    }
-
-
 def _next(request: CoderRequest) -> dict[str, Any]:
     """What a lasting conversation is told when another round begins in it."""
     if request.repair:
@@ -425,16 +338,5 @@ def _next(request: CoderRequest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fitting(request: PlannerRequest | CoderRequest) -> tuple[Lesson, ...]:
-    return fitting(request.memory, request.spec.name, request.device.architecture, request.finding.bound)
-
-
 def _failed(request: CoderRequest) -> dict[str, Any]:
     return {"failure": request.failure, "outcome": request.outcome, "repair": request.repair}
-
-
-def _history(attempts: tuple[Attempt, ...]) -> dict[str, Any]:
-    """The last attempts, and how many are left out."""
-    over = max(0, len(attempts) - MOST_ATTEMPTS)
-    earlier = -(-over // FORGOTTEN) * FORGOTTEN
-    return {"attempts": attempts[earlier:], "earlier": earlier}

@@ -14,7 +14,6 @@ from graph.workflow import NODES, build
 from harness.options import add_options
 from nodes import agents
 from nodes.policies.client import ClientPolicy
-from nodes.policies.model import ModelPolicy
 from nodes.policies.render import PROMPTS
 from nodes.policies.rules import RulesPolicy
 from nodes.policies.transcript import Question, Transcript
@@ -33,7 +32,7 @@ def test_an_agent_is_known_wherever_agents_are(role: str, tmp_path: Path) -> Non
     assert len(asked) == 1, "one record says what it is asked"
     assert f"You are the {role}. " in (PROMPTS / f"{role}.md").read_text()
     assert callable(getattr(RulesPolicy, role, None))
-    assert agent.prompt or callable(getattr(ModelPolicy, role, None))
+    assert callable(agent.prompt)
 
     parser = argparse.ArgumentParser()
     add_options(parser, RunRequest)
