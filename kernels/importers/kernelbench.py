@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from kernels.catalog import KernelError, one_sentence
 from kernels.spec import (
@@ -110,8 +117,16 @@ class StateEntry(Frozen):
     def label(self) -> str:
         return ".".join(filter(None, (self.path, self.name)))[:80]
 
+    @model_serializer(mode="wrap")
+    def _leave_out_what_is_not_given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Nothing before the first call is null, the same kind is no `initial` at all: a record that was stored or sent says which."""
+        found = dump(self)
+        if "initial" not in self.model_fields_set:
+            found.pop("initial", None)
+        return found
+
     def describe_for_box(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude_unset=True)
+        return self.model_dump(mode="json")
 
 
 class Description(Frozen):

@@ -141,3 +141,14 @@ def test_a_shuffled_suite_has_every_problem_once_and_a_part_of_it_is_a_sample_of
         by_level = [sum(path.parent.name == f"level{level}" for path in found[:part]) for level in (1, 2, 3)]
         assert by_level == [part * 2 // 5, part * 2 // 5, part // 5]
     assert [path.name for path in found if path.parent.name == "level1"] != [path.name for path in files[:20]]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"initial": None}, {"initial": {"v": 3}}], ids=["of the same kind", "nothing", "a number"]
+)
+def test_what_a_state_is_before_the_first_call_survives_a_record(more: dict):
+    """Nothing before it and not given are two things to the box (module_state.place_entries)."""
+    entry = kernelbench.StateEntry(path="bn", name="calls", form={"t": 0}, leaves=(((), "int64"),), **more)
+    again = kernelbench.StateEntry.model_validate_json(entry.model_dump_json())
+    assert again.describe_for_box() == entry.describe_for_box()
+    assert ("initial" in again.describe_for_box()) == bool(more)
