@@ -64,8 +64,10 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def short_run(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole run too, whose topic is not its comparisons: what they leave unclear is not contested again."""
+    """A whole run too, whose topic is not its comparisons: `tests.machine.hurry` for this process."""
     monkeypatch.setattr("nodes.contest.MOST", 0)
+    for name in ("nodes.compiling.compile_kernel", "nodes.agents.drafter.compile_ahead"):
+        monkeypatch.setattr(name, tests.machine.compile_nothing)
 
 
 @pytest.hookimpl(wrapper=True)
