@@ -12,7 +12,8 @@ import keyword
 import math
 import operator
 import re
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -310,6 +311,16 @@ class Workload(Frozen):
     @property
     def label(self) -> str:
         return f"{self.dtype} " + " ".join(f"{name}={size}" for name, size in self.axes.items())
+
+
+def sizes(*axes: str, dtype: Dtype | None = None) -> Callable[..., Workload]:
+    """`at(device, dtype, *extents, timed=True, held_out=False)`: workloads over these axes; without its dtype where one is given here."""
+
+    def at(device: Device, *given: Any, **more: bool) -> Workload:
+        kind, extents = (dtype, given) if dtype else (given[0], given[1:])
+        return Workload(axes=dict(zip(axes, extents, strict=True)), dtype=kind, devices=(device,), **more)
+
+    return at
 
 
 class Spec(Frozen):

@@ -1,14 +1,8 @@
 """The residual addition and the RMS norm that stand before every block of a Llama-like model, as SGLang fuses them."""
 
-from kernels.spec import Device, Dtype, Scalar, Size, Spec, Tensor, Workload
+from kernels.spec import Scalar, Size, Spec, Tensor, sizes
 
-
-def at(
-    device: Device, dtype: Dtype, tokens: int, hidden: int, *, timed: bool = True, held_out: bool = False
-) -> Workload:
-    axes = {"tokens": tokens, "hidden": hidden}
-    return Workload(axes=axes, dtype=dtype, devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("tokens", "hidden")
 
 SPEC = Spec(
     name="fused_add_rmsnorm",

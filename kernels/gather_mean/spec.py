@@ -1,15 +1,8 @@
 """A feature gather fused with the mean over the sampled neighbours: the first half of a GraphSAGE layer."""
 
-from kernels.spec import Device, Dtype, Size, Spec, Tensor, Workload
+from kernels.spec import Size, Spec, Tensor, sizes
 
-
-def at(
-    device: Device, dtype: Dtype, nodes: int, rows: int, fanout: int, width: int, *, timed: bool = True,
-    held_out: bool = False,
-) -> Workload:  # fmt: skip
-    axes = {"nodes": nodes, "rows": rows, "fanout": fanout, "width": width}
-    return Workload(axes=axes, dtype=dtype, devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("nodes", "rows", "fanout", "width")
 
 SPEC = Spec(
     name="gather_mean",

@@ -1,14 +1,8 @@
 """Rows of a feature table by node id: what SALIENT calls slicing."""
 
-from kernels.spec import Device, Dtype, Size, Spec, Tensor, Workload
+from kernels.spec import Size, Spec, Tensor, sizes
 
-
-def at(
-    device: Device, dtype: Dtype, nodes: int, rows: int, width: int, *, timed: bool = True, held_out: bool = False
-) -> Workload:
-    axes = {"nodes": nodes, "rows": rows, "width": width}
-    return Workload(axes=axes, dtype=dtype, devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("nodes", "rows", "width")
 
 SPEC = Spec(
     name="gather_rows_by_id",

@@ -1,18 +1,13 @@
 """Two partial attention results over disjoint keys become one, as SGLang's chunked prefill and cascade attention do."""
 
-from kernels.spec import Device, Dtype, Size, Spec, Tensor, Workload
+from kernels.spec import Size, Spec, Tensor, sizes
 
 # Log-sum-exps of real scores lie within some tens; `large` reaches +-120, where the exp of an unshifted lse overflows,
 # and `infinities` mixes in the +inf and -inf that attention kernels write for rows without a key.
 LSE = ("range:-10:10", "large", "zeros", "infinities")
 
 
-def at(
-    device: Device, dtype: Dtype, tokens: int, heads: int, head_dim: int, *, timed: bool = True, held_out: bool = False
-) -> Workload:
-    axes = {"tokens": tokens, "heads": heads, "head_dim": head_dim}
-    return Workload(axes=axes, dtype=dtype, devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("tokens", "heads", "head_dim")
 
 SPEC = Spec(
     name="merge_attn_states_lse",

@@ -1,15 +1,8 @@
 """Deduplicate and renumber: what makes of sampled ids the nodes of a batch."""
 
-from kernels.spec import Device, Size, Spec, Tensor, Workload
+from kernels.spec import Size, Spec, Tensor, sizes
 
-
-def at(
-    device: Device, nodes: int, seeds: int, count: int, slots: int, capacity: int, *, timed: bool = True,
-    held_out: bool = False,
-) -> Workload:  # fmt: skip
-    axes = {"nodes": nodes, "seeds": seeds, "count": count, "slots": slots, "capacity": capacity}
-    return Workload(axes=axes, dtype="int32", devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("nodes", "seeds", "count", "slots", "capacity", dtype="int32")
 
 SPEC = Spec(
     name="relabel",

@@ -1,14 +1,8 @@
 """One hop of neighbourhood sampling without replacement, as SALIENT, PyTorch Geometric and GraphBolt do it."""
 
-from kernels.spec import Device, Size, Spec, Tensor, Workload
+from kernels.spec import Size, Spec, Tensor, sizes
 
-
-def at(
-    device: Device, nodes: int, edges: int, rows: int, fanout: int, *, timed: bool = True, held_out: bool = False
-) -> Workload:
-    axes = {"nodes": nodes, "edges": edges, "rows": rows, "fanout": fanout}
-    return Workload(axes=axes, dtype="int32", devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("nodes", "edges", "rows", "fanout", dtype="int32")
 
 SPEC = Spec(
     name="sample_neighbors",

@@ -1,15 +1,8 @@
 """The backward pass of a mean over sampled neighbours: each row's gradient goes to the rows that it was made of."""
 
-from kernels.spec import Device, Dtype, Size, Spec, Tensor, Workload
+from kernels.spec import Size, Spec, Tensor, sizes
 
-
-def at(
-    device: Device, dtype: Dtype, sources: int, rows: int, fanout: int, width: int, *, timed: bool = True,
-    held_out: bool = False,
-) -> Workload:  # fmt: skip
-    axes = {"sources": sources, "rows": rows, "fanout": fanout, "width": width}
-    return Workload(axes=axes, dtype=dtype, devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("sources", "rows", "fanout", "width")
 
 SPEC = Spec(
     name="scatter_mean_backward",

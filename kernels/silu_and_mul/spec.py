@@ -1,14 +1,8 @@
 """SwiGLU's activation as SGLang calls it between the two projections of an MLP."""
 
-from kernels.spec import Device, Dtype, Size, Spec, Tensor, Workload
+from kernels.spec import Size, Spec, Tensor, sizes
 
-
-def at(
-    device: Device, dtype: Dtype, tokens: int, hidden: int, *, timed: bool = True, held_out: bool = False
-) -> Workload:
-    axes = {"tokens": tokens, "hidden": hidden}
-    return Workload(axes=axes, dtype=dtype, devices=(device,), timed=timed, held_out=held_out)
-
+at = sizes("tokens", "hidden")
 
 SPEC = Spec(
     name="silu_and_mul",
