@@ -34,7 +34,7 @@ from kernels.importers.kernelbench import Description
 from kernels.spec import Device, Frozen, Spec, Workload
 
 STORES = 16
-"""Kept on the far side."""
+"""Number of stores kept on the far side."""
 NO_SPACE = os.strerror(errno.ENOSPC)
 
 
@@ -43,12 +43,13 @@ class KernelBundle(Frozen):
 
     name: str
     files: dict[str, str]
-    """Path in the folder -> sha256."""
+    """Contents of a build's files, by path in its folder."""
     spec: Spec
     problem: str = ""
-    """Of a problem: sha256 of what its importer read, pickled. (Whoever may send a job may run code there anyway.)"""
+    """sha256 of the problem's import, pickled; "" for a kernel's folder. (Whoever may send a job may run code there
+    anyway.)"""
     description: Description | None = None
-    """Of a problem: as it was described where it was opened, so that nobody has to execute it for that again."""
+    """The problem's description from where it was opened, so that nobody has to execute it for that again."""
 
 
 class BuildBundle(Frozen):
@@ -89,11 +90,11 @@ def _write(question: EvaluationQuestion) -> dict[str, Any]:
 class Job(Frozen):
     question: Annotated[EvaluationQuestion, BeforeValidator(_read), PlainSerializer(_write)]
     asker: str
-    """Of whose store this is a question; what is kept for one is not shown to another."""
+    """Identity of the store that asks; an answer kept for one asker is not shown to another."""
     facts: DeviceFacts
     memory_bytes: int
     session: SessionBundle | None
-    """None for questions that are of no kernel."""
+    """The kernel and what is judged beside it; None for questions about no kernel."""
 
     @property
     def kind(self) -> str:
@@ -133,7 +134,8 @@ class JobAnswer:
 ERRORS: dict[str, type[Exception]] = {
     "KernelError": KernelError, "MissingTool": MissingTool, "ValueError": ValueError, "RuntimeError": RuntimeError,
 }  # fmt: skip
-"""What an Evaluator raises by its contract, raised again where the question came from. Anything else is a RuntimeError."""
+"""Exceptions that an Evaluator raises by its contract, raised again where the question came from. Anything else is a
+RuntimeError."""
 
 
 def bundle_kernel(kernel: Kernel) -> tuple[KernelBundle, dict[str, bytes]]:

@@ -53,7 +53,7 @@ class Option:
     shown: tuple[str, ...] = ()
     """Fields of a nested record whose options are in the help, where not all are."""
     usual: str = ""
-    """What the help says of the default, where it is not the field's value."""
+    """Default as the help says it, where it is not the field's value."""
 
 
 def _whole(text: str) -> str:

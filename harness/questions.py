@@ -40,7 +40,7 @@ class EvaluationQuestion(Frozen, Generic[Answer]):
     """About one kernel, by whose session it is answered."""
 
     timed: ClassVar[bool] = True
-    """It is answered on a device that nothing else uses meanwhile."""
+    """Whether it is answered on a device that nothing else uses meanwhile."""
     kept_as: ClassVar[str] = ""
     """Kind of record under which its answer is in the store; "": it is worked out every time."""
 
@@ -288,7 +288,7 @@ class AgainstBaseline(AboutBuild[Answer], Generic[Answer]):
     """A build is compared with the baseline's."""
 
     baseline: str
-    """Hash of its source."""
+    """Hash of the baseline's source."""
 
     @property
     def rivals(self) -> dict[str, str]:
@@ -307,7 +307,7 @@ class AgainstRivals(AgainstBaseline[Answer], Generic[Answer]):
     """A build is compared with the baseline's and the incumbent's."""
 
     incumbent: str
-    """Hash of its source, or ""."""
+    """Hash of the incumbent's source, or ""."""
 
     @property
     def rivals(self) -> dict[str, str]:

@@ -295,7 +295,7 @@ FORGOTTEN = 12
 """Attempts are left out so many at a time: a list that loses its first line each round is a new one to a server's cache."""
 
 
-def remembered(request: PlannerRequest | CoderRequest) -> dict[str, Any]:
+def recall(request: PlannerRequest | CoderRequest) -> dict[str, Any]:
     """A prompt's variables for what is known: the last attempts, how many earlier ones are left out, lessons of other runs that fit."""
     over = max(0, len(request.attempts) - MOST_ATTEMPTS)
     earlier = -(-over // FORGOTTEN) * FORGOTTEN

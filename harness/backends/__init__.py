@@ -104,8 +104,8 @@ _FORMS: dict[Form, str] = {
     r"|\b(torch|at)::Tensor\b|\bPYBIND11_MODULE\b|^[ \t]*TORCH_LIBRARY",
     "stable": r"<torch/(csrc/stable|headeronly)/|\btorch::stable::|\bSTABLE_TORCH_LIBRARY",
 }
-"""How a source's host function takes tensors -> the pattern that says so outside comments; the first that fits counts.
-Engines' own headers may bring torch's, so a type counts as an include does."""
+"""Pattern, by form, that says outside comments how a source's host function takes tensors; the first that fits
+counts. Engines' own headers may bring torch's, so a type counts as an include does."""
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -172,7 +172,7 @@ def with_entries(text: str, entries: str) -> str:
 
 
 ENTROPY = "/dev/urandom"
-"""What torch opens as it is imported. Compilers do not see it: they would read it to its end."""
+"""Device that torch opens as it is imported. Compilers do not see it: they would read it to its end."""
 COMPILER_BYTES = 4 << 30
 """Resident memory of a compiler and its children. torch's headers take g++ 1.3 GB."""
 FILE_BYTES, SCRATCH_BYTES = 128 << 20, 512 << 20

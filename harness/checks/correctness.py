@@ -43,7 +43,7 @@ SMALLEST = {
 }
 """Spacing of subnormals for the types that GPUs never flush, the smallest normal for those that they may."""
 NOISE_FACTOR = 8.0
-"""How many times the rounding noise of the reference in fp32 a kernel that sums in another order may show."""
+"""Multiple of the reference's rounding noise in fp32 that a kernel may show which sums in another order."""
 TERMS_PER_NOISE = 8
 """Divisor of an output's number of terms: the noise is also allowed so many times. The reference sums pairwise, which
 is off by a few units; one accumulator that takes n terms in turn drifts by n/2 units at worst. Layer norm's plain loop
@@ -76,8 +76,8 @@ DRIFT_AT_MOST = {
     "bfloat16": 2.0**-11,
     "float8_e4m3fn": 2.0**-7,
 }
-"""Most that long sums may earn, as a share of the row's largest value, by dtype: well below the rounding to the next
-narrower type, and for types of 16 bits and fewer an eighth of the output's own rounding."""
+"""Upper bound of what long sums may earn, as a share of the row's largest value, by dtype: well below the rounding to
+the next narrower type, and for types of 16 bits and fewer an eighth of the output's own rounding."""
 DEPENDENCE_BYTES = 64 << 20
 """Sums are looked for on a workload of at most this size: each tensor extent costs three references in fp64."""
 

@@ -11,8 +11,8 @@ JUDGING_FACTOR = 24
 """A workload is left out where the device has not so many times the bytes that its tensors hold or that a call moves: its
 reference in fp64, that one's intermediate results and the tolerance are up to twenty times as large."""
 SLICED_FACTOR = 4
-"""As JUDGING_FACTOR, where the reference runs in slices (harness/checks/slices.py): an argument set, inputs of two
-distributions, and one slice."""
+"""Multiple of the tensors' bytes that judging takes where the reference runs in slices (harness/checks/slices.py): an
+argument set, inputs of two distributions, and one slice."""
 
 
 def estimate_bytes(spec: Spec, workload: Workload) -> int:

@@ -18,7 +18,7 @@ from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
 
 ALIGNED_BYTES = 16
-"""Where every judged tensor began."""
+"""Alignment in bytes at which every judged tensor began."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Tensors:
     """How a form's host function asks its tensors."""
 
     type: str
-    """What a parameter's type says."""
+    """Type of a parameter, as the source writes it."""
     dtype: str
     size: str
     dims: str

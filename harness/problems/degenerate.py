@@ -54,7 +54,7 @@ def holes(spec: Spec, cases: Iterable[Case]) -> tuple[str, ...]:
 
 class Degenerate(Frozen):
     passes: tuple[str, ...] = ()
-    """What passes without computing; empty where the problem is sound."""
+    """Sources that pass without computing; empty where the problem is sound."""
 
 
 def look(problem: Problem, workload: Workload, device: str) -> Degenerate:

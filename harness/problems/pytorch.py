@@ -301,7 +301,7 @@ class Box:
         self.device = device
         self.workers: dict[str, ProblemWorker] = {}
         self.rounding: dict[str, Any] | None = None
-        """How references in fp64 round (rounding.Rounding); None as they do."""
+        """Arguments by which references in fp64 round (rounding.Rounding); None for no other rounding."""
         self.instance = 0
         """The seed of the module that is asked, 0 for the first one."""
         self.arenas: dict[str, ArgumentBuffers] = {}
@@ -312,11 +312,11 @@ class Box:
         self.turns: dict[int, int] = {}
         """Draw -> how often its like had been used when it was made."""
         self.quick_s, self.spent_s = math.inf, 0.0
-        """What a draw takes at least, and what all have taken."""
+        """Least seconds of a draw, and the seconds of all draws."""
         self.drawing = ""
         """The module that the drawing worker has executed."""
         self.given: dict[str, Callable[[torch.Tensor, Workload], None]] = {}
-        """What of GIVEN is its own."""
+        """Functions of GIVEN that belong to this problem."""
 
     def describe(self, text: str, path: Path) -> Any:
         """What harness/farside/problem.py finds. Raises KernelError where the problem ends its process or hangs."""

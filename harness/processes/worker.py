@@ -42,7 +42,7 @@ class WorkerFailure(Exception):
 REQUEST_S = 60.0
 STOP_S = 5.0
 REFUSALS = ("INCORRECT", "WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
-"""What a far side may call its own candidate; each is a failure, so there is nothing to gain by saying it."""
+"""Outcomes that a far side may give its own candidate; each is a failure, so a lie gains nothing."""
 LIMITS = sandbox.ProcessLimits(memory_bytes=8 << 30, threads=512)
 
 # The kernel ends a worker with the *thread* that started it, and a graph's nodes run on threads that come and go.
@@ -118,7 +118,8 @@ class Worker:
         """The process, in its box, with nothing of a candidate yet."""
         self.scratch = scratch.folder("worker")
         self.code = scratch.folder("code")
-        """What it loads lies here, where it cannot write: a file by a name that is expected is the one that we put there."""
+        """Folder of the files that the worker loads, which it cannot write: a file under an expected name is the one
+        that we put there."""
         self.mapped: set[int] = set()
         self.warnings: list[str] = []
         ours, theirs = socket.socketpair()

@@ -48,7 +48,7 @@ class EscapedStream:
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
-        """Where a Console writes (harness/report/console.py), by rich's own name for it."""
+        """Stream that a Console writes to (harness/report/console.py), by rich's own name for it."""
 
     def write(self, text: str) -> int:
         return self.rich_proxied_file.write(escape(text))

@@ -13,7 +13,7 @@ from harness.device import DeviceError
 GUARD = Path(__file__).with_name("clock_guard.py")
 RELEASE_S = 30.0
 _held: list[str] = []
-"""How this process holds the clocks, for the evidence."""
+"""Sentences on how this process holds the clocks, for the evidence."""
 
 
 def describe_lock() -> str:

@@ -13,8 +13,8 @@ from harness.records import Comparison, Interval
 
 CONFIDENCE = 0.99
 MARGIN = {"cuda": 0.01, "cpu": 0.03}
-"""What systematic differences between two workers of the same binary may amount to; measured by A/A runs
-(benchmarks/comparison.py), and never called FASTER."""
+"""Share of the ratio, by device, that systematic differences between two workers of the same binary may amount to;
+measured by A/A runs (benchmarks/comparison.py), and never called FASTER."""
 
 
 @functools.cache

@@ -38,7 +38,8 @@ _WARNING = re.compile(r"^warning:", re.IGNORECASE)
 _AT_A_PLACE = re.compile(
     r"\bby thread \(| access at |^(?:error|warning): (?:race reported|potential \w+ hazard)", re.IGNORECASE
 )
-"""What a record about the candidate's device code has, and one about a CUDA call or the tool itself does not."""
+"""Matches a record about the candidate's device code; one about a CUDA call or about the tool itself does not
+match."""
 
 
 class Report(Frozen):

@@ -11,7 +11,7 @@ from nodes.coding import code_in_turns
 from nodes.context import Context
 from nodes.drafts import announce, apply_answer, make_request
 from nodes.policies import answers
-from nodes.roles import Agent, CoderAnswer, CoderRequest, Prompt, ToolUser, remembered
+from nodes.roles import Agent, CoderAnswer, CoderRequest, Prompt, ToolUser, recall
 from nodes.side_by_side import each
 from nodes.state import Draft, State
 
@@ -32,7 +32,7 @@ def _prompt(request: CoderRequest) -> Prompt[CoderAnswer]:
             "source": digest(request.source),
             "round": str(request.round or ""),
         },
-        variables={**{name: getattr(request, name) for name in same}, **remembered(request)},
+        variables={**{name: getattr(request, name) for name in same}, **recall(request)},
         read=read,
         base=request.source,
         stage="code",

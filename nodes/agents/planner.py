@@ -11,7 +11,7 @@ from nodes.agents.reviewer import refuse_draft
 from nodes.context import Context
 from nodes.memory import recall_lessons
 from nodes.policies import answers
-from nodes.roles import Agent, Objection, Plan, PlannerRequest, Prompt, remembered
+from nodes.roles import Agent, Objection, Plan, PlannerRequest, Prompt, recall
 from nodes.state import Draft, State, Stop
 from nodes.stops import standing
 
@@ -41,7 +41,7 @@ def _prompt(request: PlannerRequest) -> Prompt[tuple[Plan, ...]]:
         },
         variables={
             **{name: getattr(request, name) for name in same},
-            **remembered(request),
+            **recall(request),
             "incumbent_source": request.source,
             "others": others[:MOST_OTHERS],
         },
