@@ -41,6 +41,10 @@ ALIKE = {
     "epsilon": "eps", "variance_epsilon": "eps", "out_": "out", "output_q": "out_q", "scale": "scales", "result": "out",
 }  # fmt: skip
 """Other names that engines give the same thing."""
+COLUMNS = frozenset(("cols", "columns", "col", "hidden", "hidden_units", "width", "d", "dim", "hidden_dimension"))
+ROWS = frozenset(("rows", "row", "m", "tokens", "batch", "token"))
+ELEMENTS = frozenset(("n", "k", "size", "numel", "total", "elements", "count", "nelements", "length", "len", "elem"))
+"""Names of whole numbers: the last extent of the largest input, the first, all of its elements."""
 C_NAMES = {"float32": "float", "float16": "half", "bfloat16": "__nv_bfloat16", "float64": "double"}
 
 
@@ -80,6 +84,7 @@ class SeenCall:
 
 def bring(
     target: str, source: Path, symbol: str, to: Path, *, arguments: str = "", function: str = "", include: tuple[Path, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> Iterator[str]:  # fmt: skip
     """Write the folder; sentences on what was not found out. Raises KernelError where nothing can be written."""
     if to.exists() and any(to.iterdir()):
@@ -98,7 +103,7 @@ def bring(
     kept = [call for call in calls if repr(call.form()) == common]
     if len(kept) < len(calls):
         yield f"{len(calls) - len(kept)} of {len(calls)} calls are left out: their arguments, or the steps of what is expected, differ from the others'"
-    yield from Folder(source, text, symbol, taken, kept, reference, to, include).write()
+    yield from Folder(source, text, symbol, taken, kept, reference, to, include, flags).write()
 
 
 def _bare(symbol: str) -> str:
@@ -294,6 +299,7 @@ class Folder:
     reference: str
     to: Path
     include: tuple[Path, ...]
+    flags: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.first = self.calls[0]
@@ -309,6 +315,10 @@ class Folder:
             if type(value) is int and value > 1:
                 named[name] = tuple(call.numbers[name] for call in self.calls)
         self.extents = Extents(named, len(self.calls))
+        self.unseen: list[str] = []
+        """Numbers of the spec that no call has given."""
+        self.extent_of: dict[str, str] = {}
+        """Parameters that are written into the call as an expression of sizes."""
         self.order = self._order()
 
     # --- arguments ---------------------------------------------------------------------------------------------------
@@ -341,7 +351,13 @@ class Folder:
                     found[at] = name
                     if rest and not _same(name, parameters[at].name):
                         self.doubts.append(f"{parameters[at].name} is taken for the test's {name}, by its place")
-        return [(found.get(at, ""), one) for at, one in enumerate(parameters)]
+        last = max((at for at, one in enumerate(parameters) if at in found or not one.default), default=-1)
+        order: list[tuple[str, CParameter | None]] = [
+            (found.get(at, ""), one) for at, one in enumerate(parameters[: last + 1])
+        ]
+        if self.taken.returns != "void":
+            order += [(name, None) for name in self.first.outputs if name not in found.values()]
+        return order
 
     def _name(self, seen: str, parameter: CParameter | None) -> str:
         return axis_name(parameter.name if parameter is not None and parameter.name else seen)
@@ -353,12 +369,12 @@ class Folder:
         self.to.mkdir(parents=True, exist_ok=True)
         suffix = ".py" if self.taken is None else ".cpp" if self.source.suffix in (".cpp", ".cc", ".c") else ".cu"
         shutil.copyfile(self.source, self.to / f"baseline{suffix}")
-        build = self._build(suffix)
         arguments, names = self._arguments()
+        build = self._build(suffix)
         self._reference(names)
         axes = self.extents.axes or {"one": (1,) * len(self.calls)}
         name = axis_name(_bare(self.symbol))
-        entry = name if self.taken is None or self.binding else self.taken.name
+        entry = _bare(self.symbol) if self.taken is None else name if self.binding else self.taken.name
         lines = [
             "from kernels.spec import Scalar, Size, Spec, Tensor, Workload", "", "SPEC = Spec(", f"    name={name!r},",
             f"    summary={f'{self.symbol} of {self.source.name}'!r},", *([f"    entry={entry!r},"] if entry != name else []),
@@ -373,7 +389,7 @@ class Folder:
         self.binding: Any = ""
         if self.taken is None:
             return {}
-        build: dict[str, Any] = {}
+        build: dict[str, Any] = {"flags": self.flags} if self.flags else {}
         headers = find_headers(self.source, self.include)
         for name, path in headers.files.items():
             place = self.to / "include" / name
@@ -394,11 +410,15 @@ class Folder:
                 "<<<1, 256, 0, stream>>>, which is to be replaced by the engine's grid and block"
             )
         launch = "<<<1, 256, 0, stream>>>" if self.taken.is_kernel else ""
-        names = ", ".join([self._name(*one) for one in self.order])
+        names = ", ".join(self.extent_of.get(self._name(*one), self._name(*one)) for one in self.order)
         takes_stream = any(one.is_stream for one in self.taken.parameters)
         call = f"({names}{', stream' if takes_stream and suffix == '.cu' else ''})" if form == "plain" else ""
         bare = self.symbol.rpartition("::")[2]
-        if "<" in self.symbol or not self.taken.template:
+        if "{T}" in self.symbol:
+            self.binding = {
+                dtype: self.symbol.replace("{T}", C_NAMES.get(dtype, dtype)) + launch + call for dtype in dtypes
+            }
+        elif "<" in self.symbol or not self.taken.template:
             numbers = [] if "<" in self.symbol else self.taken.numbers
             plain = form == "plain" and (self.taken.is_kernel or not self.taken.has_c_linkage)
             if plain or "<" in self.symbol or "::" in self.symbol:
@@ -422,6 +442,36 @@ class Folder:
         if self.binding:
             build["binding"] = self.binding
         return build
+
+    def _is_bound(self) -> bool:
+        """Whether the entry is a call of the function, written into build.binding: of plain pointers, and no entry as it stands."""
+        taken = self.taken
+        if taken is None or form_of(self.text) != "plain":
+            return False
+        return taken.is_kernel or not taken.has_c_linkage or bool(taken.template) or "::" in self.symbol
+
+    def _extent(self, name: str) -> str:
+        """What a whole number of that name is, by the way engines call extents; "" where its name says nothing."""
+        inputs = [
+            tensor
+            for seen, tensor in self.first.tensors.items()
+            if seen not in self.first.outputs or seen in self.first.both
+        ]
+        if not inputs:
+            return ""
+        first = max(inputs, key=lambda tensor: (tensor.dim(), tensor.numel()))
+        seen = next(seen for seen, tensor in self.first.tensors.items() if tensor is first)
+        shape = [
+            self.extents.take(f"{seen}_{dim}", tuple(call.tensors[seen].shape[dim] for call in self.calls))
+            for dim in range(first.dim())
+        ]
+        bare = re.sub(r"^(num_|n_|n(?=rows|cols|tokens))|(_size|_dim|_len)$", "", name)
+        rest = "*".join(f"({one})" if re.search(r"[ +-]", one) else one for one in shape)
+        if bare in COLUMNS:
+            return shape[-1]
+        if bare in ROWS:
+            return "*".join(shape[:-1]) if len(shape) == 2 else ""
+        return rest if bare in ELEMENTS else ""
 
     def _dtypes(self) -> tuple[str, ...]:
         """The workloads' dtypes: of the first floating tensor whose dtype changes, or else of the first."""
@@ -453,7 +503,12 @@ class Folder:
                 self.doubts.append(
                     f"{name}, which the calls give, is no parameter of {self.symbol} as far as names and places show"
                 )
-        return [line for line in lines if line], names
+        lines = [line for line in lines if line]
+        if self.taken is not None and (self._is_bound() or form_of(self.text) != "plain"):
+            # A candidate of plain C is called with sizes; the engine's own function is called without these.
+            sizes = [f"Size(name={axis!r})" for axis in self.extents.axes]
+            lines += [line for line in sizes if line not in lines]
+        return lines, names
 
     def _tensor(self, seen: str, name: str) -> str:
         tensors = [call.tensors[seen] for call in self.calls]
@@ -522,6 +577,9 @@ class Folder:
         ]
         fitting.sort(key=lambda axis: max(size - top for top, size in zip(tops, axes[axis], strict=True)))
         distinct = all(len(one.unique()) == len(one) for one in flat) and max(map(len, flat)) > 1
+        if tensors[0].itemsize == 1:
+            whole = low == (0 if _dtype(tensors[0]) == "uint8" else -128) and high - low == 255
+            return "bits" if whole else f"integers:{low}:{high + 1}"
         if low >= -1 and fitting and high > 1:
             room = all(len(one) <= size for one, size in zip(flat, axes[fitting[0]], strict=True))
             kind = "distinct" if distinct and room else "padded" if low < 0 else "index"
@@ -570,8 +628,16 @@ class Folder:
         if parameter.is_whole and (axis := next((one for one in self.extents.axes if _alike(one, name)), None)):
             self.doubts.append(f"{name} is taken for the axis {axis}")
             return f"Size(name={axis!r})"
+        if parameter.is_whole and (extent := self._extent(name)) and not parameter.default:
+            self.doubts.append(f"{name} is taken for {extent}, by its name")
+            if self._is_bound():
+                self.extent_of[name] = extent.replace("//", "/")
+                return ""
+            if extent in self.extents.axes:
+                return f"Size(name={extent!r})"
         default = re.fullmatch(r"(-?\d+(\.\d*)?(e-?\d+)?)f?|true|false", parameter.default)
         value = {"true": 1, "false": 0}.get(parameter.default, default[1] if default and default[1] else 0)
+        self.unseen.append(name)
         kind = "int64_t" if parameter.is_whole else "double" if "double" in parameter.type else "float"
         small = {
             token.value
@@ -591,7 +657,8 @@ class Folder:
 
     def _workloads(self, axes: dict[str, tuple[int, ...]], suffix: str) -> list[str]:
         found: dict[str, int] = {}
-        device = "" if suffix == ".py" else f", devices=({'cpu' if suffix == '.cpp' else 'cuda'!r},)"
+        anywhere = suffix == ".py" and "triton" not in self.text
+        device = "" if anywhere else f", devices=({'cpu' if suffix == '.cpp' else 'cuda'!r},)"
         rows = []
         for at, call in enumerate(self.calls):
             sizes = {name: values[at] for name, values in axes.items()}
@@ -605,8 +672,9 @@ class Folder:
             rows = [rows[at * len(rows) // (3 * EACH)] for at in range(3 * EACH)]
         lines = []
         for at, (_elements, key) in enumerate(rows):
-            held_out = at % 3 == 1 and len(rows) > 2
-            timed = held_out or at % 3 == 2 or len(rows) < 3 or at == 0
+            last = at == len(rows) - 1
+            held_out = at % 3 == 1 and len(rows) > 2 and not last
+            timed = held_out or at % 3 == 2 or len(rows) < 3 or at == 0 or last
             lines.append(
                 f"Workload({key}{device}{', held_out=True' if held_out else '' if timed else ', timed=False'})"
             )
@@ -626,11 +694,6 @@ class Folder:
             if seen in call.tensors and (seen not in call.outputs or seen in call.both)
         ]
         scalars = [names[seen] for seen, _ in self.order if seen in call.numbers and self._is_scalar(seen)]
-        unseen = [
-            self._name(*one)
-            for one in self.order
-            if not one[0] and one[1] is not None and not one[1].is_tensor and self._name(*one) not in self.extents.axes
-        ]
         renamed = {seen: name for seen, name in names.items() if seen and seen != name}
         if self.reference:
             body = self.reference.rpartition("\n\n")
@@ -654,7 +717,7 @@ class Folder:
             results = {name: names.get(value, value) for name, value in results.items()}
         same = [name for name, value in results.items() if value in inputs]
         axes = sorted(more - set(inputs) - set(scalars))
-        head = [*inputs, *scalars, *(one for one in unseen if one not in scalars), *axes]
+        head = [*inputs, *scalars, *(one for one in self.unseen if one not in scalars), *axes]
         text = f"{own}\n"
         if any(WIDE + "(" in line for line in lines):
             text += WIDE_SOURCE

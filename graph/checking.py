@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -78,12 +79,18 @@ def check(name: str, only: Device | None, say: Callable[[str], None]) -> Iterato
             f"inputs drawn from {len(distributions(spec, {}))} distributions, and right for them, at {labels}",
         )
     devices: tuple[Device, ...] = ("cuda", "cpu")
-    baselines = [(on, *one) for on in devices if only in (on, None) for one in kernel.baselines(on).items()]
+    baselines = [
+        (on, *one) for on in devices if only in (on, None) and _has(spec, on) for one in kernel.baselines(on).items()
+    ]
     if not baselines:
         yield CheckLine("fault", "baseline", f"{kernel.folder} has no baseline for {only or 'cuda, and none for cpu'}")
     for on, _name, path in baselines:
         say(f"building {path.name}")
         yield from _baseline(kernel, on, path, [] if faults else [w for few in small.values() for w in few], say)
+
+
+def _has(spec: Spec, on: Device) -> bool:
+    return any(on in workload.devices for workload in spec.workloads)
 
 
 def _elements(spec: Spec, workload: Workload) -> int:
@@ -163,6 +170,9 @@ def _baseline(
     else:
         with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
             build = _built(kernel, on, text, module, facts, Path(folder))
+            if not build.ok and (missing := re.search(r"error: (\w+ is not installed .*)", build.log)):
+                yield CheckLine("skipped", path.name, f"it was not compiled: {missing[1]}")
+                return
             if not build.ok:
                 yield CheckLine("fault", path.name, f"it does not compile: {first_error(build.log)}")
                 return

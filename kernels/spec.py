@@ -511,6 +511,11 @@ class Spec(Frozen):
             shape = [_named(f"arguments: {tensor.name}.shape", extent, workload.axes) for extent in tensor.shape]
             for value in tensor.values:
                 kind, _, axis = value.partition(":")
+                held = LIMITS[self.dtype(tensor, workload)][1]
+                if kind in AXIS_VALUES and workload.axes[axis] - (kind != "offsets") > held:
+                    raise ValueError(
+                        f"arguments: {tensor.name} draws {value} at {workload.label}, and its dtype holds {held:g} at most"
+                    )
                 if kind == "distinct" and math.prod(shape) > workload.axes[axis]:
                     raise ValueError(
                         f"arguments: {tensor.name} draws more than {axis} distinct values at {workload.label}"

@@ -20,7 +20,8 @@ class BringCommand(Command):
     kernel_file: Annotated[Path, Option("FILE")]
     """The source that holds the kernel, taken unchanged."""
     symbol: Annotated[str, Option("NAME")]
-    """Its host function (or kernel) there, as C++ names it: rms_norm, ns::run, 'Norm<128, true, bf16_t>::run'."""
+    """Its host function (or kernel) there, as C++ names it: rms_norm, ns::run, 'Norm<128, {T}>::run', where {T} stands for the type of
+    the workload's dtype."""
     to: Annotated[Path | None, Option("FOLDER")] = None
     """The folder to write, by default named as the symbol."""
     args: Annotated[str, Option("FILE.py:FUNCTION")] = ""
@@ -29,6 +30,9 @@ class BringCommand(Command):
     """What the test calls the kernel by, where that is not the symbol."""
     include: Annotated[tuple[Path, ...], Option("FOLDER")] = ()
     """Where else headers are looked for; the kernel's folder and those above it are."""
+
+    flag: Annotated[tuple[str, ...], Option("FLAG")] = ()
+    """A compiler's flag that the engine's build gives, as --flag=-DSM=90; several by several --flag."""
 
     def go(self) -> int:
         from graph.bringing import bring
@@ -48,6 +52,7 @@ class BringCommand(Command):
             arguments=self.args,
             function=self.function,
             include=self.include,
+            flags=self.flag,
         ):
             print(f"{'unsure':8}{sentence}", flush=True)
         faults = 0

@@ -159,13 +159,20 @@ def _entries(spec: Spec, device: str) -> str:
             names.append("stream")
         if not call.endswith(")"):
             call = f"{call}({', '.join(names)})"
-        made.append(f'extern "C" void {spec.entry_names(dtype)[0]}({", ".join(parameters)}) {{ {call}; }}\n')
+        made.append(
+            f'extern "C" __attribute__((visibility("default"))) void {spec.entry_names(dtype)[0]}({", ".join(parameters)}) {{ {call}; }}\n'
+        )
     return f"\n#include <stdint.h>\n{_CUDA_HEADERS if device == 'cuda' else ''}{''.join(made)}"
+
+
+ALONE = ("-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
+"""For a source whose entries were added: with the linker's --gc-sections it needs only what these reach, not all that the engine's other files
+define for the rest of it."""
 
 
 def with_entries(text: str, entries: str) -> str:
     """The source, with the entries that it lacks defined by what it has."""
-    names = re.findall(r'^extern "C" void (\w+)\(', entries, re.MULTILINE)
+    names = re.findall(r'^extern "C" .*? void (\w+)\(', entries, re.MULTILINE)
     plain = {re.sub(rf"_({'|'.join(C_TYPES)})$", "", name) for name in names} if len(names) == 1 else set()
     own = [rf"\b{name}\s*\(" for name in names] + [rf'extern\s+"C"\s[^;{{}}()]*\b{name}\s*\(' for name in plain]
     return text if any(re.search(pattern, text) for pattern in own) else text + entries

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, form_of, is_python, run_boxed, together, with_entries
+from harness.backends import ALONE, Compiled, form_of, is_python, run_boxed, together, with_entries
 from harness.records import DeviceFacts
 
 SUFFIX = ".cpp"
@@ -41,9 +41,19 @@ def identity(facts: DeviceFacts) -> str:
 def compile(
     source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = (), entries: str = ""
 ) -> Compiled:
-    source.write_text(with_entries(source.read_text(), entries))
+    text = source.read_text()
+    source.write_text(with_entries(text, entries))
+    alone = [*ALONE, "-Wl,--gc-sections"] if source.read_text() != text else []
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.
-    command = [compiler(), *together(FLAGS, flags), "-fopt-info-vec-optimized", "-o", str(artefact), str(source)]
+    command = [
+        compiler(),
+        *together(FLAGS, flags),
+        *alone,
+        "-fopt-info-vec-optimized",
+        "-o",
+        str(artefact),
+        str(source),
+    ]
     code, output = run_boxed(command, source.parent, [], timeout_s)
     loops = re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+) byte vectors", output)
     log = "\n".join(line for line in output.splitlines() if ": optimized: " not in line)

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness.backends import Compiled, cpu, form_of, is_python, run_boxed, together, with_entries
+from harness.backends import ALONE, Compiled, cpu, form_of, is_python, run_boxed, together, with_entries
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -53,9 +53,11 @@ def identity(facts: DeviceFacts) -> str:
 def compile(
     source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, flags: tuple[str, ...] = (), entries: str = ""
 ) -> Compiled:
-    source.write_text(with_entries(source.read_text(), entries))
+    text = source.read_text()
+    source.write_text(with_entries(text, entries))
+    alone = [f"-Xcompiler={flag}" for flag in ALONE] + ["-Xlinker=--gc-sections"] if source.read_text() != text else []
     chip = architecture_flag(facts.architecture)
-    command = [nvcc(), *together(FLAGS, flags), chip, "-o", str(artefact), str(source)]
+    command = [nvcc(), *together(FLAGS, flags), *alone, chip, "-o", str(artefact), str(source)]
     return run(command, source, artefact, [str(cuda_home())], timeout_s)
 
 

@@ -1,13 +1,15 @@
 """C++ or CUDA that includes torch's headers, SGLang's own style: 25 s with g++, a minute with nvcc.
 
 The source binds itself (PYBIND11_MODULE, TORCH_LIBRARY), or it defines a plain C++ function named as the entry that
-takes at::Tensor, int64_t and double arguments in the spec's order, for which a binding is added here.
+takes at::Tensor, int64_t and double arguments in the spec's order, for which a binding is added here; `build.binding` names one of another
+name or in a namespace.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -22,13 +24,14 @@ SUFFIX = ".cu"
 """Suffix of sources; on a CPU compile() renames them."""
 DEVICE = "any"
 PYTHON_SIDE = True
+BINDS = True
 ARTEFACT = "candidate.so"
 FLAGS = ("-std=c++20", "-O3", "-DTORCH_EXTENSION_NAME=candidate", "-DTORCH_API_INCLUDE_EXTENSION_H")
 LINKS = ["-lc10", "-ltorch_cpu", "-ltorch"]
 _BINDS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY(_FRAGMENT)?|PyInit_)\b")
 _BINDING = """
 #include <torch/extension.h>
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{ module.def("{entry}", &{entry}); }}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{ module.def("{entry}", &{bound}); }}
 """
 
 
@@ -90,15 +93,24 @@ def command_for(
 
 
 def compile(
-    source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str, flags: tuple[str, ...] = ()
+    source: Path,
+    artefact: Path,
+    facts: DeviceFacts,
+    timeout_s: float,
+    entry: str,
+    binding: str = "",
+    flags: tuple[str, ...] = (),
 ) -> Compiled:
     import torch
     from torch.utils import cpp_extension
 
     on_gpu = facts.device == "cuda"
     text = source.read_text()
+    bound = json.loads(binding) if binding else entry
+    if not isinstance(bound, str):
+        raise ValueError("build.binding by dtype is for templates of TVM-FFI; an operator here takes every dtype")
     if not _BINDS.search(text):
-        text += _BINDING.format(entry=entry)
+        text += _BINDING.format(entry=entry, bound=bound)
     source = source.with_suffix(".cu" if on_gpu else ".cpp")
     source.write_text(text)
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"

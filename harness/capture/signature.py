@@ -30,7 +30,9 @@ class CParameter:
 
     @property
     def is_tensor(self) -> bool:
-        return bool(_TENSOR.search(self.type)) or ("*" in self.type and "char" not in self.type)
+        return bool(_TENSOR.search(self.type)) or (
+            "*" in self.type and not re.search(r"(?<!unsigned )(?<!signed )\bchar\b", self.type)
+        )
 
     @property
     def is_optional(self) -> bool:
@@ -152,6 +154,7 @@ class Headers:
 
 def find_headers(source: Path, more: Iterable[Path] = ()) -> Headers:
     """Follow the includes of a file through its own folder, those above it up to a checkout's, their usual include folders, and `more`."""
+    more = list(more)
     places = [source.parent, *more]
     for above in list(source.parents)[:7]:
         places += [above / name for name in FOLDERS if (above / name).is_dir()]
@@ -177,13 +180,24 @@ def find_headers(source: Path, more: Iterable[Path] = ()) -> Headers:
                 waiting.append(found)
     if not seen:
         return Headers({}, (), tuple(missing))
-    root = Path(*_common([path.parts for path in (*(one.parent for one in seen), *used)]))
-    files = {
-        str(path.relative_to(root)): path
-        for path in seen
-        if path.suffix in (*HEADER_SUFFIXES, ".cu", ".cpp", ".cc", "")
-    }
-    return Headers(files, tuple(str(place.relative_to(root)) for place in used), tuple(missing))
+    outer = [place.resolve() for place in more]
+
+    def is_outer(path: Path) -> bool:
+        return any(path.is_relative_to(place) for place in outer)
+
+    own = [path for path in (*(one.parent for one in seen), *used) if not is_outer(path)]
+    root = Path(*_common([path.parts for path in own]))
+
+    def below(path: Path) -> str:
+        for at, place in enumerate(outer):
+            if path.is_relative_to(place) and not path.is_relative_to(root):
+                return str(Path(f"more_{at}") / path.relative_to(place))
+        return str(path.relative_to(root))
+
+    kinds = (*HEADER_SUFFIXES, ".cu", ".cpp", ".cc", "")
+    return Headers(
+        {below(path): path for path in seen if path.suffix in kinds}, tuple(map(below, used)), tuple(missing)
+    )
 
 
 def _common(parts: list[tuple[str, ...]]) -> tuple[str, ...]:

@@ -222,6 +222,11 @@ def extension_form(path: str, signature: Signature) -> CallAdapter:
         public = [name for name in dir(bound) if not name.startswith("_")] if bound else []
         have = ", ".join([*public, *registered]) or "nothing"
         raise CandidateRefused("MISSING_ENTRY", f"the extension binds no {signature.entry} (it binds {have})")
+    said = (getattr(function, "__doc__", None) or "").partition("->")[0]  # pybind11 writes the parameters' types there
+    inputs = signature.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
+    tensors = signature.at(lambda kind, _role: kind == "tensor")
+    if said.count("Tensor") == len(inputs) < len(tensors):
+        return signature.returning(function, positional(function))
     return signature.fitting(function, None, positional(function))
 
 
