@@ -7,6 +7,7 @@ from compiler.codegen.host import HostFile
 from compiler.defaults import ScheduleDefaults, cpu_schedule, open_numbers, schedule
 from compiler.evaluate import check
 from compiler.frontend import NoProgram, Traced, trace
+from compiler.legal import check_schedule
 from compiler.program import KernelProgram, lower_program
 from compiler.schedule import Schedule
 from kernels.spec import Device, Spec, Workload
@@ -20,23 +21,31 @@ def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Devi
     On CUDA `architecture` says what the device can; C++ leaves that to its compiler.
     """
     meaning = Meaning(spec, reference)
-    workloads = [w for w in spec.workloads if device in w.devices]
-    dtypes = tuple(dtype for dtype in spec.dtypes if any(w.dtype == dtype for w in workloads))
-    if not dtypes:
-        raise NoProgram(f"the kernel has no workload for {device}")
-    sized: dict[str, list[Workload]] = {
-        dtype: [w for w in workloads if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes
-    }
+    dtypes, sized = sizes_of(spec, device)
+    first = meaning.first_schedule(architecture, device)
     if device == "cpu":
-        text = meaning.text(cpu_schedule(meaning.program, dtypes, sized), CPU_NUMBERS)
+        text = meaning.text(first, CPU_NUMBERS)
     else:
-        clusters = int("".join(filter(str.isdigit, architecture)) or 0) >= FIRST_WITH_CLUSTERS
-        program = meaning.program(dtypes[0], 1)
-        first = schedule(meaning.program, dtypes, sized, ScheduleDefaults(clusters=clusters))
+        program, clusters = meaning.program(dtypes[0], 1), has_clusters(architecture)
         text = meaning.text(first, open_numbers(program, [w for found in sized.values() for w in found], clusters))
     for found in meaning.programs():
         check(found, reference)
     return text
+
+
+def has_clusters(architecture: str) -> bool:
+    return int("".join(filter(str.isdigit, architecture)) or 0) >= FIRST_WITH_CLUSTERS
+
+
+def sizes_of(spec: Spec, device: Device) -> tuple[tuple[str, ...], dict[str, list[Workload]]]:
+    """(dtypes, the timed workloads of each that agents may see) on a device. Raises NoProgram."""
+    workloads = [w for w in spec.workloads if device in w.devices]
+    dtypes = tuple(dtype for dtype in spec.dtypes if any(w.dtype == dtype for w in workloads))
+    if not dtypes:
+        raise NoProgram(f"the kernel has no workload for {device}")
+    return dtypes, {
+        dtype: [w for w in workloads if w.dtype == dtype and w.timed and not w.held_out] for dtype in dtypes
+    }
 
 
 class Meaning:
@@ -58,6 +67,24 @@ class Meaning:
     def programs(self) -> list[KernelProgram]:
         """Those that were asked for."""
         return list(self._programs.values())
+
+    def first_schedule(self, architecture: str, device: Device) -> Schedule:
+        """The compiler's own. Raises NoProgram."""
+        dtypes, sized = sizes_of(self.spec, device)
+        if device == "cpu":
+            return cpu_schedule(self.program, dtypes, sized)
+        return schedule(self.program, dtypes, sized, ScheduleDefaults(clusters=has_clusters(architecture)))
+
+    def scheduled(self, wanted: Schedule, architecture: str) -> str:
+        """The source under a schedule that somebody wrote, nothing of it left open, checked as `source` checks its own.
+
+        Raises IllegalSchedule, NoProgram.
+        """
+        check_schedule(wanted, self.first_schedule(architecture, wanted.device), self.program)
+        text = self.text(wanted)
+        for found in self.programs():
+            check(found, self.reference)
+        return text
 
     def text(self, schedule: Schedule, open: dict[str, tuple[int, ...]] | None = None) -> str:
         """The candidate's source under a schedule; numbers named in `open` are left to the tune gate. Raises NoProgram."""

@@ -8,7 +8,7 @@ from compiler.codegen import columns, ragged
 from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
+from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion, Sketch
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 PACK_BYTES = 16
@@ -202,7 +202,8 @@ def _is_columns(kernel: PackedKernel) -> bool:
 
 
 def _columns(kernel: PackedKernel, width: int, choice: ScheduleDefaults) -> Columns:
-    threads = max(t for t in (128, 256, choice.column_threads) if t * _column_bytes(kernel, width) <= SHARED_BYTES)
+    most = min(choice.column_threads, SHARED_BYTES // _column_bytes(kernel, width))
+    threads = max(t for t in (64, 128, 256, 512, 1024) if t <= max(most, 64))
     split = 0 if choice.clusters else 1
     lanes = choice.lanes if width > 1 else WARP
     return Columns(vector=width, lanes=lanes, threads=threads, split=split, unroll=_unroll(kernel, choice.unroll))
@@ -227,6 +228,44 @@ SHARED_BYTES = 48 << 10
 """Of a block, without asking for more."""
 SPLIT_FROM = 512
 """Packs of a row from which on it may be worth sharing by blocks."""
+
+
+def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
+    """The schedule in which the numbers that a search has chosen stand: of one that `schedule` made, left open."""
+
+    def changed(sketch: Sketch, longest: int | None) -> Sketch:
+        threads = numbers.get("THREADS", 0)
+        if isinstance(sketch, Elements):
+            return sketch.model_copy(
+                update={"threads": threads or sketch.threads, "items": numbers.get("EACH", sketch.items)}
+            )
+        if isinstance(sketch, Columns):
+            lanes = numbers.get("LANES", 0) or sketch.lanes
+            found = {"lanes": lanes, "split": sketch.split}
+            if sketch.split == 0:
+                found["split"] = numbers.get("SPLIT", 0)
+            return sketch.model_copy(
+                update=found | {"threads": threads or sketch.threads, "unroll": numbers.get("UNROLL", sketch.unroll)}
+            )
+        if sketch.by_size:
+            return sketch.model_copy(update={"wanted": numbers.get("ITEMS", 0), "split": numbers.get("SPLIT", 0)})
+        if sketch.team and not sketch.few and longest:
+            choice = ScheduleDefaults(items=numbers.get("ITEMS", 0), threads=threads or sketch.threads)
+            team = _team(sketch.vector, longest, choice, False)
+            return team.model_copy(update={"ragged": sketch.ragged}) if team.team else sketch
+        return sketch
+
+    def version(one: ScheduleVersion) -> ScheduleVersion:
+        kernels = (k.model_copy(update={"sketch": changed(k.sketch, one.longest)}) for k in one.kernels)
+        return one.model_copy(update={"kernels": tuple(kernels)})
+
+    versions = {dtype: tuple(map(version, found)) for dtype, found in first.versions.items()}
+    apart = {name: value for name, value in numbers.items() if name in APART}
+    return first.model_copy(update={"versions": versions, "numbers": first.numbers | apart})
+
+
+APART = ("TRIGGER_WHEN", "PARALLEL_FROM", "STREAM")
+"""Numbers that concern no kernel by itself."""
 
 
 def open_numbers(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from kernels.spec import Device, Frozen
+
+HEAD = "// schedule: "
 
 
 class Elements(Frozen):
@@ -43,6 +45,10 @@ class Rows(Frozen):
     """Where it does: whether rows may be shared by blocks."""
     ragged: bool = False
     """Whether the version's packs are of one element, and a thread takes `vector` of them together, from where 16 bytes are aligned."""
+    wanted: int = 0
+    """Where the host picks by size: packs a thread that it must take, in `unit`s; 0: any."""
+    split: int = 0
+    """Likewise: blocks of a row; 0: any."""
 
 
 class Columns(Frozen):
@@ -87,7 +93,18 @@ class Schedule(Frozen):
 
     versions: dict[str, tuple[ScheduleVersion, ...]]
     device: Device = "cuda"
+    numbers: dict[str, int] = Field(default_factory=dict)
+    """What concerns no kernel by itself: TRIGGER_WHEN on CUDA; PARALLEL_FROM and STREAM of C++."""
 
     def head(self) -> str:
         """The comment at the head of an emitted text."""
-        return f"// schedule: {self.model_dump_json(exclude_defaults=False)}\n"
+        return f"{HEAD}{self.model_dump_json(exclude_defaults=False)}\n"
+
+
+def read_head(text: str) -> Schedule | None:
+    """The schedule that stands at the head of an emitted text."""
+    first = text.split("\n", 1)[0]
+    try:
+        return Schedule.model_validate_json(first.removeprefix(HEAD)) if first.startswith(HEAD) else None
+    except ValidationError:
+        return None

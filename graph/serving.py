@@ -33,8 +33,8 @@ from nodes.policies.client import ClientPolicy
 from nodes.policies.render import data, describe_kernel, timing_table
 from nodes.state import State
 from nodes.stops import standing
+from nodes.workbench.arguments import MAKERS, Arguments, CompileArguments, SubmitArguments
 from nodes.workbench.arguments import TOOLS as BENCH
-from nodes.workbench.arguments import Arguments, CompileArguments, SubmitArguments
 from nodes.workbench.bench import ToolResult, Workbench
 
 FREE = ("read", "submit")
@@ -257,11 +257,12 @@ class Service:
             raise Wrong(
                 f"{name}: this round's {settings.turns} calls or {settings.tool_seconds:g} s of tools are used up: submit"
             )
-        compiled = [e.question.facts for e in past if e.question.facts["tool"] == "compile"]
+        compiled = [e.question.facts for e in past if e.question.facts["tool"] in MAKERS]
         last = next((facts["candidate"] for facts in reversed(compiled) if facts["candidate"]), "")
         bench = Workbench(
             context.evaluator, context.store, context.visible_spec(self._state), baseline=settings.source,
             incumbent=self._state["incumbent"].candidate, attempts=self._state.get("attempts", ()),
+            reference=context.reference(),
         )  # fmt: skip
         if isinstance(arguments, SubmitArguments) and self._over():
             raise Wrong(f"the run is {self._over()}: nothing can be submitted any more")

@@ -34,7 +34,7 @@ from nodes.policies.connection import MOST_CALLS
 from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnRequest, TurnsEnded
 from nodes.roles import ToolCall as Call
 from nodes.state import Draft, State
-from nodes.workbench.arguments import TOOLS, Arguments
+from nodes.workbench.arguments import MAKERS, TOOLS, Arguments
 from nodes.workbench.bench import ToolResult, Workbench
 
 FREE = ("read", "submit")
@@ -93,6 +93,7 @@ def code_in_turns(state: State, context: Context) -> list[Draft]:
         baseline=settings.source,
         incumbent=state["incumbent"].candidate,
         attempts=state.get("attempts", ()),
+        reference=context.reference(),
     )
     finished = DESKS.invoke(
         {"drafts": waiting},
@@ -233,7 +234,7 @@ def _tool(name: str, arguments: type[Arguments]) -> StructuredTool:
     def run(runtime: ToolRuntime[CoderContext, Any], **given: Any) -> tuple[str, dict[str, Any]]:
         coder_context: CoderContext = runtime.context
         draft, facts = runtime.state["draft"], collect_facts(runtime.state["messages"])
-        compiled = [fact["candidate"] for fact in facts if fact["tool"] == "compile" and fact["candidate"]]
+        compiled = [fact["candidate"] for fact in facts if fact["tool"] in MAKERS and fact["candidate"]]
         last = compiled[-1] if compiled else draft.candidate or draft.plan.base
         result = coder_context.bench.do(arguments.model_validate(given), last)
         return result.text, result.model_dump(mode="json", exclude={"text"})
@@ -352,7 +353,7 @@ def end_draft(state: CoderState, began: float, coder_context: CoderContext) -> D
 
 def describe_tries(facts: Iterable[dict[str, Any]]) -> list[str]:
     """Hashes of the sources that were made, in order."""
-    return list(dict.fromkeys(fact["candidate"] for fact in facts if fact["candidate"] and fact["tool"] == "compile"))
+    return list(dict.fromkeys(fact["candidate"] for fact in facts if fact["candidate"] and fact["tool"] in MAKERS))
 
 
 def desks() -> CompiledStateGraph[CodersState, CoderContext, CodersState, CodersState]:

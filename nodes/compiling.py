@@ -8,11 +8,18 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from harness.judge.tunables import tunables
 from harness.once import Once
 from harness.records import DeviceFacts
 from harness.store import digest
 from kernels.spec import Spec
+
+if TYPE_CHECKING:
+    from compiler.compile import Meaning
 
 STEP = "compile the reference"
 """The step of a plan that asks for it."""
@@ -23,6 +30,7 @@ MOST_S = 300.0
 """A process of its own may take so long, and then this one does it."""
 
 _found: Once[tuple[str, str]] = Once()
+_meanings: Once[Meaning] = Once()
 
 
 def compile_kernel(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
@@ -63,6 +71,77 @@ def answer() -> None:
     spec, reference, device = json.load(sys.stdin)
     out, sys.stdout = sys.stdout, sys.stderr  # a reference may print
     json.dump(_compiled(Spec.model_validate_json(spec), reference, DeviceFacts.model_validate_json(device)), out)
+
+
+def schedule_of(text: str) -> dict[str, Any] | None:
+    """The schedule that `text` was compiled under, with the numbers that a search has chosen in it; None where nothing says."""
+    from compiler.defaults import with_numbers
+    from compiler.schedule import read_head
+
+    found = read_head(text)
+    return None if found is None else with_numbers(found, {t.name: t.value for t in tunables(text)}).model_dump()
+
+
+def first_schedule(spec: Spec, reference: str, device: DeviceFacts) -> dict[str, Any]:
+    """The compiler's own. Raises ValueError with one sentence where the reference has none."""
+    source, why = compile_kernel(spec, reference, device)
+    found = schedule_of(source) if source else None
+    if found is None:
+        raise ValueError(why or "the compiler gives no schedule for this kernel")
+    return found
+
+
+def edit_schedule(record: dict[str, Any], where: str, value: int | bool | None) -> None:
+    """Sets the field that `where` leads to: `float16.0.longest` of a version, `float16.0.1.items` of its second kernel, `numbers.STREAM`;
+    a version itself that gets null goes. Raises ValueError with one sentence."""
+    first, *steps = where.strip().split(".")
+    if first == "numbers" and len(steps) == 1:
+        record["numbers"] = record["numbers"] | {steps[0]: value}
+        return
+    versions = record["versions"].get(first)
+    if versions is None:
+        raise ValueError(f"{where}: there is no {first}; there are {', '.join([*record['versions'], 'numbers'])}")
+    versions = record["versions"][first] = list(versions)
+    number = int(steps[0]) if steps and steps[0].isdigit() else -1
+    if not 0 <= number < len(versions):
+        raise ValueError(f"{where}: {first} has versions 0 to {len(versions) - 1}")
+    if len(steps) == 1 and value is None:
+        del versions[number]
+        return
+    version = versions[number]
+    kernels = version["kernels"] = list(version["kernels"])
+    holder, name = version, steps[-1]
+    if len(steps) == 3:
+        kernel = int(steps[1]) if steps[1].isdigit() else -1
+        if not 0 <= kernel < len(kernels):
+            raise ValueError(f"{where}: version {number} has kernels 0 to {len(kernels) - 1}")
+        holder = kernels[kernel] if name == "pdl" else kernels[kernel]["sketch"]
+    if len(steps) not in (2, 3) or name not in holder or name in ("kernels", "sketch"):
+        names = ", ".join(sorted(set(holder) - {"kernels", "sketch"}))
+        raise ValueError(f"{where}: there is no such field; there are {names}")
+    holder[name] = value
+
+
+def compile_scheduled(spec: Spec, reference: str, device: DeviceFacts, record: dict[str, Any] | str) -> str:
+    """The source under a schedule, a record or its JSON. Raises ValueError with one sentence: what is no schedule or not legal."""
+    from compiler.frontend import NoProgram
+    from compiler.schedule import Schedule
+
+    try:
+        read = Schedule.model_validate_json(record) if isinstance(record, str) else Schedule.model_validate(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the record'}: {first['msg']}") from None
+    try:
+        return _meaning(spec, reference).scheduled(read, device.architecture)
+    except NoProgram as none:
+        raise ValueError(str(none)) from None
+
+
+def _meaning(spec: Spec, reference: str) -> Meaning:
+    from compiler.compile import Meaning
+
+    return _meanings.get(digest(spec.model_dump_json(), reference), lambda: Meaning(spec, reference))
 
 
 def _compiled(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:

@@ -277,7 +277,8 @@ class CpuFile(HostFile):
 
     def text(self, schedule: Schedule) -> str:
         defined = [
-            f"#define {name} {numbers[0]}" + (f"  // tune: {' '.join(map(str, sorted(numbers)))}" if self.open else "")
+            f"#define {name} {schedule.numbers.get(name, numbers[0])}"
+            + (f"  // tune: {' '.join(map(str, sorted(numbers)))}" if self.open else "")
             for name, numbers in (self.open or CPU_NUMBERS).items()
         ]
         return "\n".join([

@@ -196,8 +196,8 @@ class HostFile:
         kept = f"{function.name}<row_width({{0}}, {function.kept}), 0, {{1}}, {{0}}>"
         counts = [sketch.unit << choice for choice in range(4)]
         asked = ", ".join(f"registers_of({kept.format(items, 1)})" for items in counts)
-        wanted = ("ITEMS", "SPLIT" if sketch.clusters else "0")
-        given = ", ".join(wanted if self.open else ("0", "0"))
+        wanted = ("ITEMS", "SPLIT") if self.open else (str(sketch.wanted), str(sketch.split))
+        given = f"{wanted[0]}, {wanted[1] if sketch.clusters else 0}"
         lines = [
             f"static const int row_registers[] = {{{asked}}};",
             f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}>({rows}, {packs}, row_registers, {given});",
@@ -307,7 +307,11 @@ class HostFile:
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
         without += [] if "plan_rows<" in body else ["#define WITHOUT_ROW_PLANS"]
         without += [] if "plan_columns(" in body else ["#define WITHOUT_COLUMN_PLANS"]
-        without += ["#define TRIGGER_WHEN 1"] if "wait_for_predecessor" in body and not self.open else []
+        without += (
+            [f"#define TRIGGER_WHEN {schedule.numbers.get('TRIGGER_WHEN', 1)}"]
+            if "wait_for_predecessor" in body and not self.open
+            else []
+        )
         for name, numbers in self.open.items():
             if len(numbers) == 1 and name != "TRIGGER_WHEN":
                 without += [f"#define {name} {numbers[0]}"] if re.search(rf"\b{name}\b", body) else []

@@ -95,7 +95,45 @@ class SubmitArguments(Frozen):
     none: str = Field(default="", max_length=2000, description="why no source comes of this plan; then nothing is sent")
 
 
-Arguments = CompileArguments | CheckArguments | TimeArguments | ProfileArguments | ReadArguments | SubmitArguments
+class ScheduleArguments(Frozen):
+    """How the compiler's source of this operation is computed, as a record of numbers; what each field may be. For try_schedule."""
+
+    candidate: str = Field(
+        default="",
+        max_length=64,
+        description="a source that the compiler wrote; empty: the best so far where it did, else the compiler's own",
+    )
+
+
+class ScheduleEdit(Frozen):
+    """One field of the record."""
+
+    where: str = Field(
+        min_length=1, max_length=120,
+        description="`float16.0.longest` of that dtype's version 0, `float16.0.1.items` of its kernel 1, `numbers.STREAM`; "
+        "a version itself with null: it goes",
+    )  # fmt: skip
+    value: int | bool | None = None
+
+
+class TryScheduleArguments(Frozen):
+    """The compiler's source under another schedule: refused with the reason where it is not legal, else built as by compile."""
+
+    candidate: str = Field(default="", max_length=64, description="whose schedule is edited, as in schedule")
+    edits: tuple[ScheduleEdit, ...] = Field(default=(), max_length=64, description="in order")
+    record: str = Field(
+        default="", max_length=SOURCE_CHARS, description="or the whole record as JSON, in place of edits"
+    )
+    note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
+    then: tuple[Literal["check", "time"], ...] = Field(
+        default=("check", "time"), max_length=2, description="what to do with it at once where it builds, in this order"
+    )
+
+
+Arguments = (
+    CompileArguments | CheckArguments | TimeArguments | ProfileArguments | ReadArguments | SubmitArguments | ScheduleArguments
+    | TryScheduleArguments
+)  # fmt: skip
 TOOLS: dict[str, type[Arguments]] = {
     "compile": CompileArguments,
     "check": CheckArguments,
@@ -103,4 +141,8 @@ TOOLS: dict[str, type[Arguments]] = {
     "profile": ProfileArguments,
     "read": ReadArguments,
     "submit": SubmitArguments,
+    "schedule": ScheduleArguments,
+    "try_schedule": TryScheduleArguments,
 }
+MAKERS = ("compile", "try_schedule")
+"""Tools that make a source: the last one's is meant where no name is given."""

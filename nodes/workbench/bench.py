@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from pydantic import Field
 
@@ -18,7 +19,7 @@ from harness.records import Cache, Outcome, Verdict
 from harness.store import Store
 from harness.tools.listing import functions
 from kernels.spec import Frozen, Spec, expression
-from nodes import ledger
+from nodes import compiling, ledger
 from nodes.knowledge import every, page
 from nodes.policies.render import SHORT, data, difference, knowledge
 from nodes.policies.replies import UnfitReply, apply_edits
@@ -30,8 +31,10 @@ from nodes.workbench.arguments import (
     CompileArguments,
     ProfileArguments,
     ReadArguments,
+    ScheduleArguments,
     SubmitArguments,
     TimeArguments,
+    TryScheduleArguments,
 )
 
 
@@ -78,9 +81,12 @@ class Workbench:
         baseline: str,
         incumbent: str,
         attempts: Sequence[Attempt] = (),
+        reference: str = "",
     ) -> None:
         self.evaluator, self.store, self.spec = evaluator, store, spec
         self.baseline, self.incumbent, self.attempts = baseline, incumbent, tuple(attempts)
+        self.reference = reference
+        """Text of the kernel's reference.py, which the compiler starts from; "" where there is none."""
         self._lock, self._waited = threading.Lock(), threading.local()
 
     @property
@@ -300,6 +306,41 @@ class Workbench:
         text = f"[{candidate[:SHORT]}] is built, checked and timed officially now"
         return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True)
 
+    def schedule(self, asked: ScheduleArguments, last: str) -> ToolResult:
+        record = self._schedule(asked.candidate, last)
+        return ToolResult(text=shown.schedule(record))
+
+    def _schedule(self, name: str, last: str) -> dict[str, Any]:
+        """Raises ToolRefused."""
+        if not self.reference:
+            raise ToolRefused("this operation has no reference.py that the compiler could start from")
+        candidate = self.source(name or "incumbent", last)
+        record = compiling.schedule_of(self.store.get(candidate))
+        if record is not None:
+            return record
+        if name.strip():
+            raise ToolRefused("the compiler did not write that source: it has no schedule at its head")
+        try:
+            return compiling.first_schedule(self.spec, self.reference, self.evaluator.facts)
+        except ValueError as why:
+            raise ToolRefused(str(why)) from None
+
+    def try_schedule(self, asked: TryScheduleArguments, last: str) -> ToolResult:
+        if bool(asked.record.strip()) == bool(asked.edits):
+            raise ToolRefused("give edits of a schedule, or a whole record")
+        try:
+            record: dict[str, Any] | str = asked.record
+            if asked.edits:
+                record = self._schedule(asked.candidate, last)
+                for edit in asked.edits:
+                    compiling.edit_schedule(record, edit.where, edit.value)
+            elif not self.reference:
+                raise ValueError("this operation has no reference.py that the compiler could start from")
+            text = compiling.compile_scheduled(self.spec, self.reference, self.evaluator.facts, record)
+        except ValueError as illegal:
+            raise ToolRefused(str(illegal)) from None
+        return self.compile(CompileArguments(source=text, note=asked.note, then=asked.then), last)
+
 
 _TOOLS: dict[type[Arguments], tuple[str, Callable[[Workbench, Arguments, str], ToolResult]]] = {
     CompileArguments: ("compile", Workbench.compile),  # type: ignore[dict-item]
@@ -308,4 +349,6 @@ _TOOLS: dict[type[Arguments], tuple[str, Callable[[Workbench, Arguments, str], T
     ProfileArguments: ("profile", Workbench.profile),  # type: ignore[dict-item]
     ReadArguments: ("read", Workbench.read),  # type: ignore[dict-item]
     SubmitArguments: ("submit", Workbench.submit),  # type: ignore[dict-item]
+    ScheduleArguments: ("schedule", Workbench.schedule),  # type: ignore[dict-item]
+    TryScheduleArguments: ("try_schedule", Workbench.try_schedule),  # type: ignore[dict-item]
 }

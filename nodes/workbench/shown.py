@@ -6,8 +6,10 @@ say what they like and remain data.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from harness.judge.quick import Quick
 from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
@@ -157,3 +159,25 @@ def intensity(timings: Iterable[tuple[str, int, int]]) -> list[str]:
 
 def _rows(rows: Iterable[str]) -> str:
     return "\n".join(" ".join(printable(row).split())[:LINE_CHARS] for row in rows)
+
+
+SCHEDULE = """\
+Versions are tried in their order, each for the calls that its guards let through (`vector` elements to a pack divide the sizes,
+at most `longest` packs a row, fewer than `most_rows` rows); the last one takes all. Fields of try_schedule's edits, as
+`DTYPE.VERSION.FIELD` or `DTYPE.VERSION.KERNEL.FIELD`:
+- elements: threads of a block; items, packs a thread.
+- rows: a row of reductions by `team` threads (0: a block of `threads`), each of which keeps `items` packs in registers (0: read again in
+  each pass). With by_size the host picks for the size at hand; wanted (packs a thread) and split (blocks of a row) tell it what, 0: any.
+- columns: lanes (packs of columns of a block, 0: by size), split (blocks that share the rows, 0: by size), threads, unroll (rows whose
+  loads are in flight). In C++ lanes are the packs of a tile, and nothing else counts but vector.
+- pdl of a kernel; numbers.TRIGGER_WHEN on CUDA (0 before, 1 after its wait, 2 in the last blocks); numbers.PARALLEL_FROM and STREAM in C++.
+A source that try_schedule made leaves no number to the search."""
+
+
+def schedule(record: dict[str, Any]) -> str:
+    """The record as JSON, a version a line, and what its fields mean."""
+    rows = [
+        f'"{dtype}.{n}": {json.dumps(v)}' for dtype, found in record["versions"].items() for n, v in enumerate(found)
+    ]
+    rest = {key: value for key, value in record.items() if key != "versions"}
+    return f"{SCHEDULE}\n{data(chr(10).join([*rows, json.dumps(rest)]), 'schedule')}"

@@ -1,0 +1,92 @@
+"""Schedules as tools: read as a record, changed by fields, refused in a sentence or built, checked and timed as any source is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compiler.schedule import Schedule, read_head
+from harness.evaluate import Evaluator
+from harness.records import Outcome
+from harness.store import Store
+from kernels import catalog
+from nodes import ledger
+from nodes.workbench.arguments import CompileArguments, ScheduleArguments, ScheduleEdit, TryScheduleArguments
+from nodes.workbench.bench import Workbench
+
+KERNEL = Path(__file__).resolve().parents[1] / "inputs" / "cpu_quantise"
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    store = Store(tmp_path_factory.mktemp("store"))
+    kernel = catalog.load(str(KERNEL))
+    source = store.put((KERNEL / "baseline.cpp").read_text())
+    with Evaluator(kernel, "cpu", store) as evaluator:
+        visible = kernel.spec.model_copy(update={"workloads": evaluator.suite()})
+        reference = (KERNEL / "reference.py").read_text()
+        yield Workbench(evaluator, store, visible, baseline=source, incumbent=source, reference=reference)
+
+
+def tried(bench: Workbench, where: str, value: int | bool | None, last: str = "", **more):
+    return bench.do(TryScheduleArguments(edits=(ScheduleEdit(where=where, value=value),), **more), last)
+
+
+def test_a_changed_schedule_is_built_checked_and_timed_and_can_be_changed_again(bench: Workbench) -> None:
+    read = bench.do(ScheduleArguments(), "").text
+    assert '"float32.0"' in read and "PARALLEL_FROM" in read
+    made = tried(bench, "numbers.PARALLEL_FROM", 1024, note="threads sooner")
+    assert made.outcome is Outcome.PASSED and made.checked and made.gain is not None, made.text
+    text = bench.store.get(made.candidate)
+    assert "#define PARALLEL_FROM 1024\n" in text and "// tune" not in text
+    again = tried(bench, "float32.0", None, candidate=made.candidate, then=("check",))
+    assert again.outcome is Outcome.PASSED, again.text
+    before, after = (read_head(bench.store.get(name)) for name in (made.candidate, again.candidate))
+    assert before is not None and after is not None and after.numbers == before.numbers
+    assert after.versions["float32"] == before.versions["float32"][1:]
+    assert any("threads sooner" in row for row in ledger.rows(ledger.every(bench.store), ()))
+
+
+def test_a_whole_record_is_taken_as_json(bench: Workbench) -> None:
+    first = read_head(bench.store.get(tried(bench, "numbers.STREAM", 1, then=()).candidate))
+    assert isinstance(first, Schedule)
+    made = bench.do(TryScheduleArguments(record=first.model_dump_json(), then=()), "")
+    assert made.outcome is Outcome.PASSED and read_head(bench.store.get(made.candidate)) == first
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "why"),
+    [
+        ("float32.0.vector", 3, "float32.0.vector must be one of 1, 2, 4, 8, 16"),
+        ("float32.9.vector", 8, "float32 has versions 0 to"),
+        ("float32.0.0.wings", 8, "there is no such field; there are"),
+        ("float64.0.vector", 8, "there is no float64"),
+        ("numbers.STREAM", 7, "numbers.STREAM must be one of"),
+        ("numbers.SPEED", 7, "numbers.SPEED is none of"),
+    ],
+)
+def test_what_is_not_legal_is_said_in_one_sentence(bench: Workbench, where: str, value: int, why: str) -> None:
+    refused = tried(bench, where, value)
+    assert refused.outcome is None and not refused.candidate
+    assert refused.text.startswith("try_schedule: ") and why in refused.text and "\n" not in refused.text
+
+
+def test_a_version_that_takes_all_sizes_must_stay(bench: Workbench) -> None:
+    record = read_head(bench.store.get(tried(bench, "numbers.STREAM", 0, then=()).candidate))
+    assert record is not None
+    last = len(record.versions["float32"]) - 1
+    assert "total" in tried(bench, f"float32.{last}", None).text
+    broken = json.loads(record.model_dump_json())
+    broken["versions"]["float32"][0]["kernels"][0]["members"] = ["x"]
+    assert "members must be" in bench.do(TryScheduleArguments(record=json.dumps(broken)), "").text
+    assert "try_schedule: versions: " in bench.do(TryScheduleArguments(record="{}"), "").text
+
+
+def test_a_source_that_the_compiler_did_not_write_has_no_schedule(bench: Workbench) -> None:
+    mine = bench.do(CompileArguments(source=bench.store.get(bench.baseline) + "\n// mine\n"), "").candidate
+    assert "did not write" in bench.do(ScheduleArguments(candidate=mine), "").text
