@@ -124,9 +124,11 @@ def _rewrites(settings: Settings) -> dict[str, str] | None:
     """What rules can carry out, where a model plans for them."""
     if settings.policy["coder"] != "rules":
         return None
+    from nodes import compiling
     from nodes.rewrites import catalog as rewrites
 
-    return {name: rewrite.expected for name, rewrite in rewrites().items() if settings.device in rewrite.languages}
+    found = {name: rewrite.expected for name, rewrite in rewrites().items() if settings.device in rewrite.languages}
+    return {compiling.STEP: compiling.EXPECTED, **found}
 
 
 def _chat(settings: Settings, transcript, spent: dict[Role, Usage], say: Say) -> Policy:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
     from compiler.compile import Meaning
 
 STEP = "compile the reference"
-"""The step of a plan that asks for it."""
+"""The step of a plan that asks for it; further steps may be settings of its schedule."""
+SETTING = re.compile(r"(?P<where>[a-z0-9_.]+\.[a-zA-Z0-9_.]+) = (?P<value>-?[0-9]{1,9}|true|false|null)")
+"""Such a step: `float16.0.0.items = 4`."""
+EXPECTED = (
+    "the source anew, from what reference.py computes; steps after it may set fields of the schedule that stands at the head of such a "
+    "source, by dtype, version and kernel: `float16.0.0.items = 4`"
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY_CORES = 8
@@ -120,6 +127,22 @@ def edit_schedule(record: dict[str, Any], where: str, value: int | bool | None) 
         names = ", ".join(sorted(set(holder) - {"kernels", "sketch"}))
         raise ValueError(f"{where}: there is no such field; there are {names}")
     holder[name] = value
+
+
+def compile_planned(spec: Spec, reference: str, device: DeviceFacts, steps: tuple[str, ...]) -> tuple[str, str]:
+    """(source, "") of a plan with STEP, or ("", one sentence); its settings in their order."""
+    settings = [SETTING.fullmatch(step.strip()) for step in steps if step != STEP]
+    if not settings:
+        return compile_kernel(spec, reference, device)
+    try:
+        record = first_schedule(spec, reference, device)
+        for setting in settings:
+            if setting is None:
+                raise ValueError(f"{STEP} goes with settings of its schedule alone, such as `float16.0.0.items = 4`")
+            edit_schedule(record, setting["where"], json.loads(setting["value"]))
+        return compile_scheduled(spec, reference, device, record), ""
+    except ValueError as why:
+        return "", str(why)
 
 
 def compile_scheduled(spec: Spec, reference: str, device: DeviceFacts, record: dict[str, Any] | str) -> str:

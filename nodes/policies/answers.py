@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from harness.records import Bound, sol_by_cache
 from harness.store import digest
 from kernels.spec import Workload
+from nodes import compiling
 from nodes.policies.replies import (
     REPLY_CHARS,
     CodeHeader,
@@ -279,7 +280,12 @@ def plans(reply: str, request: PlannerRequest, allowed_steps: Iterable[str] | No
     unique: dict[str, Plan] = {}
     for proposed in draft.plans:
         plan = plan_of(proposed, request)
-        if allowed_steps is not None and (unknown := [step for step in plan.steps if step not in allowed_steps]):
+        settings = compiling.STEP in plan.steps
+        if allowed_steps is not None and (
+            unknown := [
+                s for s in plan.steps if s not in allowed_steps and not (settings and compiling.SETTING.fullmatch(s))
+            ]
+        ):
             raise UnfitReply(f"steps: {unknown[0][:80]!r} is not the name of a rewrite")
         _refuse_repeats(plan, request)
         unique.setdefault(plan.id, plan.model_copy(update={"spec_doubt": draft.spec_doubt}))

@@ -211,7 +211,7 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
 def _compiled(request: CoderRequest) -> CoderAnswer:
     if request.repair:
         return CoderAnswer(reason="the compiler has one text for a reference, and it failed")
-    source, reason = compiling.compile_kernel(request.spec, request.reference, request.device)
+    source, reason = compiling.compile_planned(request.spec, request.reference, request.device, request.plan.steps)
     return CoderAnswer(source=source, reason=reason or request.plan.title)
 
 

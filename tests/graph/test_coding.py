@@ -136,7 +136,7 @@ def test_a_model_works_in_turns_until_it_submits(server: ModelServer, tmp_path: 
     )  # the other roles are a script
     assert ("turn", "plan 0: answer 1 of 16: compile") in front.events
     assert {tool["function"]["name"] if interface == "chat" else tool["name"] for tool in server.requests[0]["body"]["tools"]} == {
-        "compile", "check", "time", "profile", "read", "submit"
+        "compile", "check", "time", "profile", "read", "submit", "schedule", "try_schedule"
     }  # fmt: skip
     text = json.dumps(server.requests[-1]["body"])
     assert "no such thing" in text and "compiles" in text and "PASSED: 1 checks" in text and "1.400" in text
@@ -289,7 +289,10 @@ def test_what_a_model_asks_wrongly_is_said_to_it(server: ModelServer, tmp_path: 
     assert (attempt.outcome, attempt.reason) == ("NO_CANDIDATE", "the plan does not fit this source")
     said = [text.splitlines()[0] for text in said_by_tools(server)]
     assert said[3].startswith("compile: its arguments are no whole JSON")  # langchain gives those last
-    assert said[0] == "there is no such tool; there are compile, check, time, profile, read, submit"
+    assert (
+        said[0]
+        == "there is no such tool; there are compile, check, time, profile, read, submit, schedule, try_schedule"
+    )
     assert said[1] == "compile: source: Input should be a valid string"
     assert said[2] == "compile: text: Extra inputs are not permitted"
     assert said[4] == "check: no source has that name"

@@ -14,7 +14,10 @@ from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
-from nodes import ledger
+from nodes import compiling, ledger
+from nodes.policies import answers
+from nodes.policies.replies import UnfitReply
+from nodes.roles import PlannerRequest
 from nodes.workbench.arguments import CompileArguments, ScheduleArguments, ScheduleEdit, TryScheduleArguments
 from nodes.workbench.bench import Workbench
 
@@ -90,3 +93,35 @@ def test_a_version_that_takes_all_sizes_must_stay(bench: Workbench) -> None:
 def test_a_source_that_the_compiler_did_not_write_has_no_schedule(bench: Workbench) -> None:
     mine = bench.do(CompileArguments(source=bench.store.get(bench.baseline) + "\n// mine\n"), "").candidate
     assert "did not write" in bench.do(ScheduleArguments(candidate=mine), "").text
+
+
+def test_a_plan_may_set_fields_of_the_schedule(bench: Workbench) -> None:
+    about = (bench.spec, bench.reference, bench.evaluator.facts)
+    text, why = compiling.compile_planned(*about, (compiling.STEP, "numbers.PARALLEL_FROM = 2048"))
+    assert not why and "#define PARALLEL_FROM 2048\n" in text
+    text, why = compiling.compile_planned(*about, (compiling.STEP, "float32.0.vector = 3"))
+    assert not text and why.startswith("float32.0.vector must be one of")
+    assert "goes with settings" in compiling.compile_planned(*about, (compiling.STEP, "use more threads"))[1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "fits"),
+    [
+        ([compiling.STEP, "float32.0.0.lanes = 8"], True),
+        (["float32.0.0.lanes = 8"], False),
+        ([compiling.STEP, "use more threads"], False),
+    ],
+)
+def test_a_model_s_plan_for_the_rules_may_name_them(steps: list[str], fits: bool) -> None:
+    request = PlannerRequest.model_construct(width=1, attempts=(), objections=(), incumbent="a" * 64, sources={})
+    reply = json.dumps(
+        {
+            "plans": [{"title": "a schedule", "steps": steps, "rationale": "", "base": "", "expected_speedup": 1.1}],
+            "nothing_left": "",
+        }
+    )
+    if fits:
+        assert answers.plans(reply, request, {compiling.STEP: ""})[0].steps == tuple(steps)
+    else:
+        with pytest.raises(UnfitReply, match="is not the name of a rewrite"):
+            answers.plans(reply, request, {compiling.STEP: ""})
