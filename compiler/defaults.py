@@ -212,7 +212,7 @@ def _columns(kernel: PackedKernel, width: int, choice: ScheduleDefaults) -> Colu
 def _unroll(kernel: PackedKernel, wanted: int) -> int:
     """Rows whose loads are in flight at once: half as many where a row has several."""
     places = {(load.args[0], load.args[1]) for load in loads_of(kernel.roots)}
-    return wanted if len(places) == 1 else max(1, wanted // 2)
+    return wanted if len(places) == 1 or kernel.width == 1 else max(1, wanted // 2)
 
 
 def _column_bytes(kernel: PackedKernel, width: int) -> int:

@@ -88,5 +88,12 @@ def columns_function(
         f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *top.lines, "}", "",
     ]  # fmt: skip
     return KernelFunction(
-        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, step
+        name,
+        "\n".join(lines),
+        tuple(parameters),
+        tuple(arguments),
+        _packed(text, roots, stores),
+        kernel,
+        step,
+        not ahead,
     )

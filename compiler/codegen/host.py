@@ -10,6 +10,7 @@ import sympy
 
 from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
+from compiler.codegen.ragged import extent_of
 from compiler.codegen.text import element_type
 from compiler.draft.expressions import loads_of
 from compiler.draft.index import Index
@@ -169,7 +170,7 @@ class HostFile:
         threads, lanes, split, unroll = map(str, named)
         lanes = str(sketch.lanes) if sketch.lanes else lanes
         asked = f"{function.name}<{sketch.lanes or 8}, {threads} / {sketch.lanes or 8}, 1, {unroll}>"
-        given = f"{packs}, {rows}, {threads}, tile_registers, {function.kept}, {str(clusters).lower()}"
+        given = f"{packs}, {rows}, {threads}, tile_registers, {function.kept}, {30 if function.waits and kernel.width == 1 else 12}, {str(clusters).lower()}"
         lines = [
             f"static const int tile_registers = registers_of({asked});",
             f"const ColumnPlan tile_plan = plan_columns({given}, {lanes}, {split if clusters else 1});",
@@ -255,7 +256,10 @@ class HostFile:
         each = f"({threads} * {items})"
         for number, (function, _) in enumerate(together):
             kernel = function.kernel
-            packs = _packs(program, kernel.rows, kernel.width, sketch.vector if sketch.ragged else 0, aligned=True)
+            packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
+            if sketch.ragged:
+                rows, length = extent_of(kernel)
+                packs = f"{in_axes(program, rows)} * ({_packs(program, length, 1, sketch.vector)})"
             count = f"blocks_{number + 1}"
             counts.append(count)
             lines.append(f"const unsigned {count} = static_cast<unsigned>(({packs} + {each} - 1) / {each});")
@@ -337,11 +341,11 @@ def _ragged(plan: KernelPlan) -> int:
     return plan.sketch.vector if not isinstance(plan.sketch, Columns) and plan.sketch.ragged else 0
 
 
-def _packs(program: KernelProgram, length: Index, width: int, ragged: int, aligned: bool = False) -> str:
-    """Packs of `length` elements at most, in the entry's names. `aligned`: the first one begins with them."""
+def _packs(program: KernelProgram, length: Index, width: int, ragged: int) -> str:
+    """Packs of a row of `length` elements at most, in the entry's names."""
     if not ragged:
         return in_axes(program, sympy.expand(length / width))
-    return f"({in_axes(program, length)} + {ragged - 1 if aligned else 2 * ragged - 2}) / {ragged}"
+    return f"({in_axes(program, length)} + {2 * ragged - 2}) / {ragged}"
 
 
 def _body(function: KernelFunction) -> str:

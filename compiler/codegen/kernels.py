@@ -10,7 +10,7 @@ import torch
 from compiler.codegen.levels import StoreStatement, folds_of, hoist, run_pass, stores_of
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Printer, Text, Window
-from compiler.draft.expressions import Expr, walk
+from compiler.draft.expressions import Expr, loads_of, walk
 from compiler.draft.index import Index, index_is_divided
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, index_text
@@ -32,6 +32,8 @@ class KernelFunction:
     kernel: PackedKernel
     kept: int = 0
     """Bytes of registers that a pack of a row takes which stays there; of columns, what a thread loads of a row."""
+    waits: bool = False
+    """Of columns: whether a row is loaded as the one before it is done, not ahead."""
 
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0) -> Text:
@@ -162,9 +164,16 @@ def rows_function(
         else ["#pragma unroll 4", f"for ({wide} {pack} = is_row ? team_member : {end}; {pack} < {end}; {pack} += team_step) {{"]
     )  # fmt: skip
     close_loop = ["    }", "}"] if resident else ["}"]
+    # What needs no reduction that comes later is written while that is waited for; nothing of it is read again.
+    again = {
+        load.args[0].text
+        for load in loads_of(roots)
+        if (found := text.load_window(load)) is None or found[0] not in loaded
+    }
+    early = {s: s.stage for s in full if s.stage in stages and s.buffer.text not in again} if resident else {}
     for stage in sorted({*stages, last_fold + 1}):
         here = [m for m in folds if m.stage == stage]
-        written = full if stage == final and stage in stages else []
+        written = [store for store in full if early.get(store, final) == stage] if stage in stages else []
         if stage in stages and (here or written):
             values = [*(text.value(m) for m in here), *(s.value for s in written)]
             hoist(text, values, 0, top, {})
@@ -190,7 +199,7 @@ def rows_function(
     lines = [
         head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
     ]  # fmt: skip
-    beside = 4 if ragged else 0  # which of a pack's lanes are inside a row
+    beside = 12 if ragged else 0  # which of a pack's lanes are inside a row
     kept = sum(max(4, window.width * window.buffer.dtype.itemsize) + beside for window in loaded)
     return KernelFunction(
         name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, kept

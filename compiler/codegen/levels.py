@@ -90,7 +90,7 @@ def stores_of(text: Text) -> list[StoreStatement]:
             value = _unrounded(value, buffer)
             per_row = reduced or member.per_row
             by = None if member.by is None else (text.resolve(member.by[0]), member.by[1])
-            found.append(StoreStatement(buffer, place, value, member.stage + per_row, per_row, by))
+            found.append(StoreStatement(buffer, text.placed(place), value, member.stage + per_row, per_row, by))
     return found
 
 

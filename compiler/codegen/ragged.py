@@ -1,7 +1,8 @@
 """Packs of rows that packs do not divide: they begin where 16 bytes are aligned, so a row's first and last one may be in part its own.
 
 The program is that of packs of one element: the arithmetic of places assumes nothing. A thread takes a pack of `width` neighbours
-all the same, where a row lies in it as `row_skipped` says, and lanes outside the row are neither loaded, reduced nor stored.
+all the same, from the row's element `pack_first` on, which may be before the row; lanes outside it are neither reduced nor stored.
+A kernel of elements is taken as rows of its last axis.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import sympy
 
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, loads_of, walk
-from compiler.draft.index import Index
-from compiler.draft.packing import _is_multiple
+from compiler.draft.expressions import Expr, loads_of, make, walk
+from compiler.draft.index import FloorDiv, Index, Modulo, product
 from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import index_text
 from compiler.draft.tensors import Buffer
@@ -24,41 +24,83 @@ def _symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True, nonnegative=True)
 
 
+def extent_of(kernel: PackedKernel) -> tuple[Index, Index]:
+    """(rows, elements of a row)."""
+    if kernel.layout == ROW:
+        return kernel.rows, kernel.length
+    kept = [size for axis, size in enumerate(kernel.ranges) if axis not in kernel.reduced and size != 1]
+    return (product(kept[:-1]), kept[-1]) if kept else (sympy.Integer(1), sympy.Integer(1))
+
+
 class RaggedText(Text):
     """Of a kernel of packs of one element, `width` of which a thread takes together."""
 
     def __init__(self, program: KernelProgram, kernel: PackedKernel, fast: bool, width: int) -> None:
         super().__init__(program, kernel, "int", fast)
         self.width, self.lane, self.counter = width, _symbol("lane"), _symbol("chunk")
-        self.lane_name = "lane"
-        self.skipped: Index = sympy.Integer(0)
+        self.lane_name, self.first = "lane", _symbol("pack_first")
+        self.rows, self.length = extent_of(kernel)
+        self.row: Index = kernel.row
+        self.column: Index = kernel.pack
         if kernel.layout == ROW:
-            self.skipped = _symbol("row_skipped")
-            self.levels = [self.levels[0] | {self.skipped}, {self.counter}, {kernel.pack, self.lane}]
+            self.levels = [self.levels[0], {self.counter, self.first}, {self.column, self.lane}]
         else:
-            self.levels = [set(), {self.counter}, self.levels[2], {kernel.pack, self.lane}]
+            self.row = _symbol("element_row") if self.rows != 1 else sympy.Integer(0)
+            self.column = _symbol("column")
+            known = {self.counter, self.first} | self.row.free_symbols
+            self.levels = [set(), known, self.levels[2], {self.column, self.lane}]
         self.guarded = False
         """Whether what a lane computes may be computed inside a row alone."""
+        self._placed: dict[int, Expr] = {}
 
-    @property
-    def length(self) -> Index:
-        """Elements of a row, or of a kernel of elements."""
-        return self.kernel.length if self.kernel.layout == ROW else self.kernel.rows
+    # ------------------------------------------------------------------------------------------ places by row and column
+
+    def resolve(self, expr: Expr) -> Expr:
+        found = super().resolve(expr)
+        return found if self.kernel.layout == ROW else self._in_rows(found)
+
+    def _in_rows(self, expr: Expr) -> Expr:
+        found = self._placed.get(id(expr))
+        if found is None:
+            args = [
+                self._in_rows(arg)
+                if isinstance(arg, Expr)
+                else self.placed(arg)
+                if isinstance(arg, sympy.Expr)
+                else arg
+                for arg in expr.args
+            ]
+            same = all(new is old for new, old in zip(args, expr.args, strict=True))
+            found = self._placed[id(expr)] = expr if same else make(expr.op, *args, type=expr.type)
+            self._placed[id(found)] = found
+        return found
+
+    def placed(self, index: Index) -> Index:
+        pack = self.kernel.pack
+        if self.kernel.layout == ROW or pack not in index.free_symbols:
+            return index
+        parts: dict[Index, Index] = {}
+        for atom in index.atoms(FloorDiv, Modulo):
+            by = sympy.cancel(atom.args[1] / self.length) if atom.args[0] == pack else None
+            if by is None or sympy.denom(by) != 1:
+                continue
+            if isinstance(atom, FloorDiv):
+                parts[atom] = self.row if by == 1 else FloorDiv(self.row, by)
+            else:
+                parts[atom] = self.column if by == 1 else Modulo(self.row, by) * self.length + self.column
+        return sympy.expand(index.xreplace(parts).xreplace({pack: self.row * self.length + self.column}))
 
     def window(self, buffer: Buffer, place: Index, by=None) -> tuple[Window, Index] | None:
-        pack = self.kernel.pack
-        if pack not in place.free_symbols:
+        if self.column not in place.free_symbols:
             return None
-        rest = sympy.expand(place - pack)
-        if pack in rest.free_symbols or (by is not None and self.level(by[0]) == len(self.levels) - 1):
+        rest = sympy.expand(place - self.column)
+        if self.column in rest.free_symbols or (by is not None and self.level(by[0]) == len(self.levels) - 1):
             return None
-        before = self.kernel.row * self.length if self.kernel.layout == ROW else 0
-        aligned = by is None and _is_multiple(sympy.expand(rest - before), self.width)
-        base = sympy.expand(self.width * self.counter - self.skipped + rest)
-        return Window(buffer, base, self.width, by, aligned), self.lane
+        whole = sympy.expand(buffer.elements - self.rows * self.length) == 0
+        aligned = by is None and whole and sympy.expand(rest - self.row * self.length) == 0
+        return Window(buffer, rest + self.first, self.width, by, aligned), self.lane
 
     def begin(self, roots: list[Expr]) -> None:
-        """Settles, before anything is printed, whether lanes outside a row may compute."""
         apart = [e for e in walk(roots) if e.op in ("load", "load_at") and not self._is_shared(e)]
         divided = [
             e for e in walk(roots) if e.type in INTEGERS and e.op in ("div", "floor_quotient", "floor_remainder")
@@ -71,57 +113,64 @@ class RaggedText(Text):
     # ------------------------------------------------------------------------------------------ text
 
     def packs_text(self) -> str:
-        return "row_packs"
+        return "row_packs" if self.kernel.layout == ROW else "row_packs * element_rows"
 
     def opening(self) -> list[str]:
-        by, length = self.width, index_text(self.length)
+        by, length, rows = self.width, index_text(self.length), index_text(self.rows)
         found = [f"const int row_length = {length};"]
-        if self.kernel.layout == ROW:
-            first = index_text(sympy.expand(self.kernel.row * self.length))
-            found.append(f"const int row_skipped = ({first}) % {by};")
-            return [*found, f"const int row_packs = (row_length + row_skipped + {by - 1}) / {by};"]
-        return [*found, f"const int row_packs = (row_length + {by - 1}) / {by};"]
+        if self.kernel.layout != ROW:
+            return [*found, f"const int element_rows = {rows}, row_packs = (row_length + {2 * by - 2}) / {by};"]
+        first = index_text(sympy.expand(self.row * self.length))
+        return [
+            *found, f"const int row_skipped = ({first}) % {by}, row_packs = (row_length + row_skipped + {by - 1}) / {by};",
+            f"const int row_reach = ({rows}) * row_length - ({first});",
+        ]  # fmt: skip
 
     def pack_opening(self) -> list[str]:
-        skipped = "" if self.skipped == 0 else " - row_skipped"
-        return [f"const int pack_first = {self.width} * {self.counter}{skipped};"]
+        by = self.width
+        if self.kernel.layout == ROW:
+            return [f"const int pack_first = {by} * chunk - row_skipped;"]
+        return [
+            "const int element_row = chunk / row_packs;", "const int row_reach = (element_rows - element_row) * row_length;",
+            f"const int pack_first = {by} * (chunk % row_packs) - element_row * row_length % {by};",
+        ]  # fmt: skip
 
     def load(self, window: Window, address: str) -> str:
         whole = "true" if window.aligned else "false"
-        return f"load_part<{window.width}, {whole}>({address}, pack_first, row_length)"
+        return f"load_part<{window.width}, {whole}>({address}, pack_first, row_length, row_reach)"
 
     def store(self, window: Window, address: str, name: str) -> str:
         how = "store_rounded_part" if self.rounds(window) else "store_part"
         return f"{how}<{'true' if window.aligned else 'false'}>({address}, {name}, pack_first, row_length);"
 
     def over(self, lines: list[str], alone: bool) -> list[str]:
-        pack = self.kernel.pack
+        within = f"static_cast<unsigned>({self.column}) < static_cast<unsigned>(row_length)"
         head = [
-            self.over_lanes,
-            f"for (int lane = 0; lane < {self.width}; ++lane) {{",
-            f"    const int {pack} = pack_first + lane;",
-        ]
-        within = f"static_cast<unsigned>({pack}) < static_cast<unsigned>(row_length)"
+            self.over_lanes, f"for (int lane = 0; lane < {self.width}; ++lane) {{",
+            f"    const int {self.column} = pack_first + lane;",
+        ]  # fmt: skip
         if self.guarded or alone:
             return [*head, f"    if ({within}) {{", *(f"    {line}" for line in lines), "    }", "}"]
         return [*head, f"    [[maybe_unused]] const bool is_inside = {within};", *lines, "}"]
 
     def within(self, member: Member, value: str) -> str:
-        return (
-            value if self.guarded or self.kernel.layout != ROW else f"(is_inside ? {value} : {self.identity(member)})"
-        )
+        if self.guarded or self.kernel.layout != ROW:
+            return value
+        return f"is_inside ? {value} : {self.identity(member)}"
 
 
 def takes(program: KernelProgram, kernel: PackedKernel, width: int) -> bool:
-    """Whether most of what a kernel moves lies side by side where packs of `width` begin."""
+    """Whether most of what a kernel moves lies side by side, and some of it where packs of `width` begin."""
     if width < 2 or kernel.width > 1 or not kernel.pack.is_Symbol:
         return False
     text = RaggedText(program, kernel, True, width)
     stored = program.stored(kernel)
     outs = [(b, p, m) for m in kernel.members for b, p in zip(m.definition.outs, m.places, strict=True) if b in stored]
-    written = {(b, p): text.window(b, p, m.by) for b, p, m in outs if not (m.definition.reduced or m.per_row)}
-    roots = [text.value(m) for m in kernel.members]
-    loads = [e for e in loads_of(roots) if text.level(e) == len(text.levels) - 1]
+    by = lambda m: None if m.by is None else (text.resolve(m.by[0]), m.by[1])  # noqa: E731
+    written = {
+        (b, p): text.window(b, text.placed(p), by(m)) for b, p, m in outs if not (m.definition.reduced or m.per_row)
+    }
+    loads = [e for e in loads_of([text.value(m) for m in kernel.members]) if text.level(e) == len(text.levels) - 1]
     read = {e.args[:2]: text.load_window(e) for e in loads}
-    windows = [found and found[0].aligned for found in [*written.values(), *read.values()]]
-    return any(windows) and 2 * sum(map(bool, windows)) >= len(windows)
+    windows = [found[0] for found in [*written.values(), *read.values()] if found]
+    return any(window.aligned for window in windows) and 2 * len(windows) >= len(written) + len(read)

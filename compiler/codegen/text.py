@@ -184,6 +184,10 @@ class Text:
         length = self.kernel.length if self.kernel.layout == ROW else self.kernel.rows
         return index_text(sympy.expand(length / self.width))
 
+    def placed(self, index: Index) -> Index:
+        """A place that a program names, in this text's variables."""
+        return index
+
     def begin(self, roots: list[Expr]) -> None:
         """Called before anything of `roots` is printed."""
 

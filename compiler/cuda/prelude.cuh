@@ -96,19 +96,19 @@ __device__ __forceinline__ void store_rounded(T* to_memory, const float (&values
 }
 
 #if !defined(WITHOUT_RAGGED)
-// Of the pack that begins at a row's element `first`, before the row if that is negative: what lies in the row, of `length` elements.
-// `Aligned`: whether it begins where a pack may be moved at once.
+// The pack that begins at a row's element `first`, before the row if that is negative. `Aligned`: whether it begins where a pack may be
+// moved at once; then it may hold what lies beside the row, as long as `reach` elements from the row's first on are the tensor's. Otherwise
+// lanes outside the row hold its first or last element. Nothing is waited for here, so that all packs of a row are in flight at once.
 template <int Items, bool Aligned, typename T>
-__device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, int length) {
-    if (Aligned && first >= 0 && first + Items <= length) {
+__device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, int length, int reach) {
+    if (Aligned && first + Items <= reach) {
         return load_pack<Items>(from);
     }
-    Pack<T, Items> pack = {};
+    Pack<T, Items> pack;
 #pragma unroll
     for (int lane = 0; lane < Items; ++lane) {
-        if (static_cast<unsigned>(first + lane) < static_cast<unsigned>(length)) {
-            pack.at[lane] = from[lane];
-        }
+        const int at = first + lane < 0 ? 0 : first + lane < length ? first + lane : length - 1;
+        pack.at[lane] = from[at - first];
     }
     return pack;
 }
@@ -455,11 +455,11 @@ struct ColumnPlan {
 };
 
 // The tiles and parts of `packs` times `rows` that blocks of `threads` come through soonest. `registers`: of a thread. `bytes`: what it
-// loads of a row. In hundredths of a microsecond, as fitted to timings on an H200: the rows that a thread waits for, one wave of blocks
+// loads of a row; `step`: what it waits for a row. In hundredths of a microsecond, as fitted to timings on an H200: the rows that a thread waits for, one wave of blocks
 // after another; what the busiest multiprocessor loads, of which the device's memory hides some; the memory alone. Tiles of four packs
 // make short pieces of memory, clusters begin later. `wanted_lanes`, `wanted_split`: what a search has chosen instead, 0 for nothing.
 inline ColumnPlan plan_columns(
-    int64_t packs, int64_t rows, int threads, int registers, int bytes, bool clusters, int wanted_lanes, int wanted_split) {
+    int64_t packs, int64_t rows, int threads, int registers, int bytes, int step, bool clusters, int wanted_lanes, int wanted_split) {
     static const Multiprocessors device;
     const int64_t places = device.places(threads, registers), loaded = bytes < 6 ? 6 : bytes;
     const int64_t memory = packs * rows * bytes / (device.count * 280);
@@ -472,7 +472,7 @@ inline ColumnPlan plan_columns(
             }
             const int64_t blocks = (packs + lanes - 1) / lanes * split, deep = threads / lanes;
             const int64_t steps = (rows + deep * split - 1) / (deep * split);
-            const int64_t waiting = (blocks + places - 1) / places * steps * 12;
+            const int64_t waiting = (blocks + places - 1) / places * steps * step;
             const int64_t loading = (blocks + device.count - 1) / device.count * steps * threads * loaded / 440;
             const int64_t slower = waiting > loading ? waiting : loading;
             const int64_t busy = (slower > memory ? slower : memory) + slower / 4;
