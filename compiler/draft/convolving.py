@@ -73,6 +73,7 @@ class PlanesEmitter(Emitter):
         named = [
             {
                 "kExact": int(cut.exact),
+                "kAway": int(not cut.exact and not planes.ties_to_even),
                 "kGroups": planes.groups,
                 "kChannels": planes.channels,
                 "kRows": planes.rows,

@@ -132,6 +132,7 @@ class _Convolution:
         self.ranges, self.type = low.program.ranges, COMPUTED[low.dtype]
         self.out_each, self.in_each = plain(low.shape[1]) // groups, plain(a.shape[1]) // groups
         self.groups = groups
+        self.window = [plain(size) for size in weight.shape[2:]]
         self.classes = [axis.classes for axis in axes]
         self.taps = [axis.taps for axis in axes]
         self.columns = [axis.columns(size) for axis, size in zip(axes, low.shape[2:], strict=True)]
@@ -197,7 +198,7 @@ class _Convolution:
             [-axis.ahead for axis in self.axes], plane, self.taps, [axis.step for axis in self.axes],
             [plain(size) for size in self.columns], [axis.apart for axis in self.axes], self.classes, self.major,
             [axis.used() for axis in self.axes], out, windows, given,
-            self.transposed, stages, buffers,
+            self.transposed, self.ties_to_even, stages, buffers,
         )  # fmt: skip
 
         def reads(_) -> Expr:
@@ -211,7 +212,7 @@ class _Convolution:
         low, batch = self.low, (self.a.shape[0], number(self.groups))
         weights = self._weights()
         strided = any(axis.apart > 1 for axis in self.axes)
-        tiling = Tiling(rounded=self.rounded, in_tf32=self.copies and self.in_tf32)
+        tiling = Tiling(rounded=self.rounded, ties_to_even=self.ties_to_even, in_tf32=self.copies and self.in_tf32)
         shape = (*batch, number(self.out_each), *self.columns)
         if strided:
             sparse = any(axis.between > 1 for axis in self.axes)
@@ -228,6 +229,12 @@ class _Convolution:
         """Whether operands have the 11 bits of TF32."""
         eager = self.low.program.numerics == "eager" or self.low.program.device != "cuda"
         return eager and self.in_each % FOURS == 0 and self.in_each >= FEWEST
+
+    @property
+    def ties_to_even(self) -> bool:
+        """Of two TF32 numbers as near an operand cuDNN took, on an H100, the even one in 1x1, grouped and three-dimensional windows, else the one away
+        from zero."""
+        return self.groups > 1 or len(self.taps) == 3 or math.prod(self.window) == 1
 
     @property
     def in_tf32(self) -> bool:
@@ -259,7 +266,11 @@ class _Convolution:
             if self.transposed:
                 sides = (group * self.in_each + channel, out)
             value = cast(self.weight.at([*sides, *taps]), self.type)
-            value = make("round_to", value, "tf32", type="float") if in_tf32 else value
+            value = (
+                make("round_to", value, "tf32_even" if self.ties_to_even else "tf32", type="float")
+                if in_tf32
+                else value
+            )
             return masked(all_of(conditions), value, constant(0, self.type))
 
         rows = [*self.classes[:major], self.out_each, *self.classes[major:]]

@@ -121,9 +121,20 @@ PRELUDE = (
 // kGroups; of a group kChannels (kEights with zeros) and kRows, which are output channels, in kTiles tiles;
 // kSize0 1 2 of the input, kBefore: places of the plane before it, kPlane: of the plane;
 // kWindow rows of the window, kTaps1 of them to a step along axis 0, kStep0 1 2 places from tap to tap; kTaps of a row, of which kGiven are given;
-// kExact: an eight is two planes, high and low; kChunk eights and kTogether rows of the window to a stage of the input, of kRun places each; kAtOnce taps to a stage of the weights;
+// kExact: an eight is two planes, high and low; kAway: of two halves as near the one away from zero; kChunk eights and kTogether rows of the window to a stage of the input, of kRun places each; kAtOnce taps to a stage of the weights;
 // kSkips: not all tiles have products with all rows of the window, which P::rows_of(tile) says, and taps of a row, which P::taps_of(tile) says, as bits.
 constexpr bool kHopper = kArchitectures[0] == 900;
+
+// The operand whose nearest half, of two as near, is the wanted one: a TF32 number where that is the one away from zero.
+template <typename P>
+__device__ __forceinline__ float operand_of(float value) {
+    if constexpr (P::kAway != 0) {
+        const float power = __uint_as_float(__float_as_uint(value) & 0xff800000u);
+        return __uint_as_float(__float_as_uint(fmaf(power, 1.0f / 2048, value)) & 0xffffe000u);
+    } else {
+        return value;
+    }
+}
 
 // A power of two that puts a magnitude, given as bits, from 2^top on.
 __device__ __forceinline__ float power_for(uint32_t bits, int top) {
@@ -185,7 +196,7 @@ __global__ void __launch_bounds__(256) lay_out_planes(const float* __restrict__ 
         float value[8];
         #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            value[i] = inside && channel + i < P::kChannels ? first[i * kPlaces] : 0.0f;
+            value[i] = inside && channel + i < P::kChannels ? operand_of<P>(first[i * kPlaces]) : 0.0f;
         }
         __half2 halves[4];
         uint32_t most = 0;
@@ -229,7 +240,7 @@ __global__ void __launch_bounds__(256) lay_out_row(const float* __restrict__ fro
     for (int i = threadIdx.x; i < kLaidSteps; i += 256) {
         const int tap = i / (P::kEights * 8), channel = i % (P::kEights * 8), window = tap / P::kTaps, of_row = tap % P::kTaps;
         const bool given = row < P::kRows && channel < P::kChannels && of_row < P::kGiven;
-        const float value = given ? first[(window * P::kGiven + of_row) * P::kChannels + channel] * scale : 0.0f;
+        const float value = given ? operand_of<P>(first[(window * P::kGiven + of_row) * P::kChannels + channel]) * scale : 0.0f;
         const int eight = channel / 8 % P::kChunk, chunk = channel / 8 / P::kChunk;
         const int64_t taps = (static_cast<int64_t>(group * P::kTiles + row / 64) * (P::kEights / P::kChunk) + chunk) * P::kWindow * P::kTaps;
         __half* here = to + (row % 64) * 8 + channel % 8;

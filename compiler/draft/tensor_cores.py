@@ -73,10 +73,11 @@ constexpr int kDepth = kLarge ? DEPTH : 16;
 // One operand's part of a stage: SIDE places (rows of the left, columns of the right), STEPS steps of K of each. What is together in
 // memory is together here: steps where ALONG_K, else places. Lines are 4 or 8 words longer, so that the 8 places x 4 steps that a
 // warp reads at a time lie in 32 banks. Thread t of the block brings WIDTH floats of its `round`.
-template <int SIDE, int STEPS, bool ALONG_K, bool ROUNDED = false>
+template <int SIDE, int STEPS, bool ALONG_K, int ROUNDED = 0>
 struct Side {
     static constexpr int kSteps = STEPS;
-    static constexpr bool kAlongK = ALONG_K, kRounded = ROUNDED;  // ROUNDED: in memory these are TF32 numbers already
+    static constexpr bool kAlongK = ALONG_K;
+    static constexpr int kRounded = ROUNDED;  // 0: to the nearest, 1: in memory these are TF32 numbers already, 2: of two as near to the even one
     static constexpr int kLine = ALONG_K ? STEPS : SIDE;
     static constexpr int kPitch = kLine + (ALONG_K ? 4 : 8);
     static constexpr int kWords = SIDE * STEPS / kLine * kPitch;
@@ -104,6 +105,12 @@ struct Side {
 __device__ __forceinline__ uint32_t nearest(float value) {
     const float power = __uint_as_float(__float_as_uint(value) & 0xff800000u);
     return __float_as_uint(fmaf(power, 1.0f / 2048, value)) & 0xffffe000u;
+}
+
+// Of two as near the even one: the sum has the TF32 numbers' last place. What overflows is not finite and computed again.
+__device__ __forceinline__ uint32_t nearest_even(float value) {
+    const float power = __uint_as_float(__float_as_uint(value) & 0xff800000u);
+    return __float_as_uint(fmaf(power, -12288.0f, fmaf(power, 12288.0f, value)));
 }
 
 __device__ __forceinline__ float round_to_tf32(float value) { return __uint_as_float(nearest(value)); }
@@ -191,12 +198,12 @@ __device__ __forceinline__ void read_sixteen(const float* part, int place, int s
 }
 
 // An operand for the instruction: its two parts, or the nearest.
-template <bool EXACT, bool ROUNDED>
+template <bool EXACT, int ROUNDED>
 __device__ __forceinline__ void prepare(float value, uint32_t& high, uint32_t& low) {
     if constexpr (EXACT) {
         split(value, high, low);
     } else {
-        high = ROUNDED ? __float_as_uint(value) : nearest(value);
+        high = ROUNDED == 1 ? __float_as_uint(value) : ROUNDED == 2 ? nearest_even(value) : nearest(value);
     }
 }
 

@@ -55,6 +55,8 @@ class Tiling:
 
     rounded: bool = False
     """Whether its operands may be rounded to TF32."""
+    ties_to_even: bool = False
+    """Where two TF32 numbers are as near; else the one away from zero."""
     factors: Callable[[Position], Expr] | None = None
     """The element as a product of what depends on (row, step) and on (column, step) alone: equal where everything is finite."""
     place: Callable[[Position], Index] | None = None
@@ -134,6 +136,8 @@ class Planes:
     given: list[tuple[int, int, int]]
     """The convolution's own: its window, and (stride, padding, dilation)."""
     transposed: bool
+    ties_to_even: bool
+    """Where two TF32 numbers are as near an operand; else the one away from zero."""
     stages: Stages
     buffers: dict[str, Buffer]
     """input, weight: as they are; steps: the weights as [group, row, tap, channel] in float32; planes, halves, unscale, state: working memory."""

@@ -304,7 +304,8 @@ class Operand:
     @property
     def type(self) -> str:
         """How the tile lies in shared memory."""
-        steps, rounded = "kDepth" if self.tiles.exact else DEPTH, ", true" if self.rounded else ""
+        steps = "kDepth" if self.tiles.exact else DEPTH
+        rounded = ", 1" if self.rounded else ", 2" if self.tiles.tiling.ties_to_even else ""
         return f"Side<{self.side}, {steps}, {str(self.along_k).lower()}{rounded}>"
 
     def _load(self) -> tuple[Expr | None, Expr] | None:

@@ -117,6 +117,49 @@ def test_emulated_convolutions_of_few_channels_are_float32s(name, form, tmp_path
     check(EXACT[name], tmp_path, form, False)
 
 
+def check_ties(layer: str, x_shape: str, to_even: bool, folder, planes: bool) -> None:
+    """Operands half way between two TF32 numbers, beside numbers that TF32 has: what eager's convolution made of them on an H100."""
+    rounded, away = nearest, lambda x: ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)  # noqa: E731
+    text = problem("return self.one(x)", f"[torch.randn({x_shape})]", f"self.one = nn.{layer}")
+    reference, eager, new = models(
+        text, folder, *([("if (!finite)", "if (false)"), *FORMS["mma.sync"]] if planes else [AS_IT_IS])
+    )
+    assert ("convolve_planes" in native_source(source_of(text), "cuda")) is planes
+    torch.manual_seed(2)
+
+    def between(like: torch.Tensor) -> torch.Tensor:
+        return (1 + (2 * torch.randint(0, 1024, like.shape) + 1) / 2048) * torch.randint(0, 2, like.shape).mul(2).sub(1)
+
+    def few(like: torch.Tensor) -> torch.Tensor:
+        return torch.randint(-1, 2, like.shape).float()
+
+    (x,) = reference.get_inputs()
+    for kind_x, kind_weight in ((between, few), (few, between)):
+        x, weight = kind_x(x), kind_weight(eager.one.weight)
+        with torch.no_grad():
+            new.one.weight.copy_(weight)
+            eager.one.weight.copy_((rounded if to_even else away)(weight))
+            torch.testing.assert_close(new(x), eager((rounded if to_even else away)(x)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "to_even"),
+    [
+        ("Conv1d(16, 24, 3, bias=False)", "1, 16, 90", False),
+        ("Conv2d(16, 24, 3, bias=False)", "1, 16, 9, 10", False),
+        ("Conv2d(16, 24, 1, bias=False)", "1, 16, 9, 10", True),
+        ("Conv2d(32, 48, 3, groups=2, bias=False)", "1, 32, 9, 10", True),
+        ("Conv3d(16, 24, (1, 2, 2), bias=False)", "1, 16, 3, 5, 6", True),
+    ],
+)
+def test_of_two_tf32_numbers_as_near_the_one_that_cudnn_takes(layer, shape, to_even, tmp_path, monkeypatch):
+    check_ties(layer, shape, to_even, tmp_path, planes=True)
+    monkeypatch.setattr(lower_convolutions, "LEAST", 1e30)
+    monkeypatch.setattr(lower_convolutions, "PRODUCTS", 1e30)
+    (tmp_path / "tiles").mkdir()
+    check_ties(layer, shape, to_even, tmp_path / "tiles", planes=False)
+
+
 def test_a_chain_of_elements_is_in_the_convolutions_kernel():
     kernels = draft.answer(PROBLEMS["a chain behind it"], "cuda")["kernels"]
     assert [kernel["summary"].split(":")[0] for kernel in kernels] == ["conv2d", "conv2d, mul", "sum"]
