@@ -6,7 +6,7 @@
 
 Each draft is a file of its own (`run.py export`'s form) and judged by `eval_kernel_against_ref` as KernelBench's scripts ask it: five
 correctness trials, 100 timed calls, float32, torch's TF32 defaults. Afterwards torch.compile's default is timed by `measure_ref_program_time`
-on those that are right. Its evaluation runs unchanged, with these turns around it:
+on those that are right, in the seed's order, and the draft and eager again beside it, so that a later machine may do that. Its evaluation runs unchanged, with these turns around it:
 
 - Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
 - Several judges share a GPU, but whoever times has it alone: calls are under a shared lock, KernelBench's timing function under an exclusive
@@ -189,7 +189,8 @@ class Session:
         if self.options.drafts:
             shutil.copytree(self.options.drafts / "drafts", self.out / "drafts", dirs_exist_ok=True)
         import_what_it_imports()
-        measure = [problem for problem in self.problems if problem.row is None]
+        self.to_compile = [] if self.options.no_compile else list(self.problems)
+        measure = self.to_compile or [problem for problem in self.problems if problem.row is None]
         with FORK.Pool(min(16, self.builders)) as pool:
             for problem, size in zip(
                 measure, pool.map(input_bytes, [problem.path for problem in measure]), strict=True
@@ -203,7 +204,6 @@ class Session:
             (problem for problem in self.problems if problem.row is None),
             key=lambda problem: (kind(problem), problem.name not in drafted),
         )
-        self.to_compile = [] if self.options.no_compile else list(self.problems)
         while time.monotonic() < self.deadline:
             self.reap()
             while waiting and sum(work.kind == "prepare" for work in self.works) < self.builders:
@@ -305,8 +305,8 @@ class Session:
             )
         else:
             assert problem.row
-            answer.setdefault("compile_runtime", None)
-            row = problem.row | {"compile_runtime": answer["compile_runtime"], "compile_s": answer["seconds"]}
+            times = {name: answer.get(name) for name in ("compile_runtime", "draft_beside", "eager_beside")}
+            row = problem.row | times | {"compile_s": answer["seconds"]}
             self.write(problem, row | ({"compile_why": answer["why"]} if answer.get("why") else {}))
 
     def write(self, problem: Problem, row: dict[str, Any]) -> None:
@@ -483,6 +483,9 @@ def judge(problem: Problem, checkout: Path, out: Path, gpu: str, folder: Path, l
 def compile_reference(
     problem: Problem, checkout: Path, out: Path, gpu: str, folder: Path, large: bool
 ) -> dict[str, Any]:
+    """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager."""
+    if why := prepare(problem, out / "drafts", None)["why"]:
+        return {"why": why}
     with its_evaluation(problem, checkout, gpu, folder, large, 0) as (turn, _, timing):
         from torch._inductor import compile_fx, config
 
@@ -495,15 +498,24 @@ def compile_reference(
             return measure(called, inputs, **named)
 
         timing.time_execution_with_cuda_event = after_compiling
-        times = timing.measure_ref_program_time(
-            problem.name,
-            problem.path.read_text(),
-            num_trials=CALLS,
-            use_torch_compile=True,
-            device=torch.device("cuda:0"),
-            precision="fp32",
-        )
-        return {"compile_runtime": times["mean"] if times else None, "why": "" if times else "torch.compile failed"}
+        text, found = problem.path.read_text(), {}
+        drafted = problem.file(out / "drafts", ".py").read_text()
+        texts = {
+            "compile_runtime": (text, True),
+            "draft_beside": (f"{text}\n{drafted}\nModel = ModelNew\n", False),
+            "eager_beside": (text, False),
+        }
+        for name, (source, compiled) in texts.items():
+            times = timing.measure_ref_program_time(
+                problem.name,
+                source,
+                num_trials=CALLS,
+                use_torch_compile=compiled,
+                device=torch.device("cuda:0"),
+                precision="fp32",
+            )
+            found[name] = times["mean"] if times else None
+        return found | {"why": "" if found["compile_runtime"] else "torch.compile failed"}
 
 
 class Draws:
@@ -599,10 +611,11 @@ def import_what_it_imports() -> None:
 
 
 def speedup(row: dict[str, Any], over: str = "ref_runtime") -> float | None:
-    """Of a right draft; None otherwise."""
-    if not row.get("correctness") or not (row.get("runtime") or 0) > 0 or not (row.get(over) or 0) > 0:
+    """Of a right draft, by its time beside what it is compared with; None otherwise."""
+    runtime = row.get("draft_beside" if over == "compile_runtime" else "runtime") or 0
+    if not row.get("correctness") or not runtime > 0 or not (row.get(over) or 0) > 0:
         return None
-    return row[over] / row["runtime"]
+    return row[over] / runtime
 
 
 def why_wrong(row: dict[str, Any]) -> str:
