@@ -191,6 +191,10 @@ def _lengths(inputs: list[Any], names: list[str]) -> dict[str, int]:
     return found
 
 
+TWO_DEVICES = ("expected device meta", "devices, cpu and meta", "devices, meta and cpu")
+"""What torch says where the module makes a tensor that is not beside its inputs."""
+
+
 def export(
     text: str,
     dtype: torch.dtype | None = None,
@@ -231,7 +235,7 @@ def export(
                         try:
                             traced = _graph(model, spec, given, fixed)
                         except RuntimeError as error:
-                            if "expected device meta" not in str(error):
+                            if not any(words in str(error) for words in TWO_DEVICES):
                                 raise
                             traced = _with_data(
                                 module, spec, given, dtype

@@ -148,8 +148,20 @@ def _dropout(low, arguments) -> Value:
     a, share, training = arguments
     if share == 0 or training is False:
         return a
-    text = f"torch.dropout({tensor_text(low.program, a)}, {share!r}, True)"
-    return _emitted(low, text, [a], low.meta[0])
+    program, axes = low.program, range(len(a.shape))
+    strides = [int(stride) for stride in low.node.args[0].meta["val"].stride()]
+    order = sorted(axes, key=lambda axis: -strides[axis])
+    if order == [*axes]:
+        text = f"torch.dropout({tensor_text(program, a)}, {share!r}, True)"
+        return _emitted(low, text, [a], low.meta[0])
+    # Draws go to elements as they lie in memory: so ours lie there as eager's do.
+    back = [order.index(axis) for axis in axes]
+    shape = [a.shape[axis] for axis in order]
+    laid = program.whole(program.realise(low.formula(lambda p: a.at([p[place] for place in back]), shape, a.dtype)))
+    buffer = program.allocate(shape, a.dtype, low.name)
+    text = f"torch.dropout({tensor_text(program, laid)}.permute({back}), {share!r}, True).permute({order})"
+    _record(low, text, [laid], [buffer], True)
+    return low.formula(lambda p: program.whole(buffer).at([p[axis] for axis in order]), a.shape, a.dtype)
 
 
 def _attention(low, arguments, keywords) -> Value:

@@ -64,11 +64,20 @@ RIGHT = {
         "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n    y = self.layer(x)\nreturn y.float().softmax(-1)",
         f"[{BATCH}]", "self.layer = nn.Linear(37, 8)",
     ),
+    "a tensor that is not beside its input": problem(
+        "hot = torch.zeros(x.shape)\nhot.scatter_(1, y, 1)\nreturn (hot * x.sigmoid()).sum(1)", "[torch.randn(4, 6), torch.randint(0, 6, (4, 1))]"
+    ),
+    "draws for what lies otherwise in memory": problem(
+        "return F.dropout(torch.softmax(x.transpose(1, 2) * 2, -1), 0.4, True) + 1", "[torch.randn(3, 8, 5)]"
+    ),
     "a leading view for a library": problem("return self.layer(x[:, 3]).relu()", "[torch.randn(6, 8, 32)]", "self.layer = nn.Linear(32, 16)"),
 }  # fmt: skip
 
 
-ALONE = ("compiled in part", "casts of a device", "a number that is read", "complex numbers", "a decomposition")
+ALONE = (
+    "compiled in part", "casts of a device", "a number that is read", "complex numbers", "a decomposition", "a tensor that is not beside its input",
+    "draws for what lies otherwise in memory",
+)  # fmt: skip
 """What is as it was written, or exported otherwise, is so as a whole."""
 
 
