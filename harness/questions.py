@@ -435,6 +435,7 @@ class ReadProbe(AboutBuild[Readings]):
         return "unavailable" not in answer.values
 
     def answer(self, session: EvaluationSession) -> Readings:
+        session.say(f"profiling: {self.probe}")
         timed = [workload for workload in session.suite() if workload.timed]
         ends = [*timed[:1], *timed[1:][-1:]]  # the smallest and the largest
         return Readings(values=probes.read(self.probe, self.build, session.facts, session.spec, ends))

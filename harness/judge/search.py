@@ -285,6 +285,7 @@ def measure_ratios(
 ) -> list[Ratios | None]:
     """Ratios of each variant by case: time of the source as it came / time of the variant; None where it failed."""
     texts = [source, *(bake(source, values) for values in variants)]
+    session.say(f"tuning: building and checking {len(variants)} variants")
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
         builds = list(pool.map(session.build, [session.store.put(text) for text in texts]))
     session.pool.only("")

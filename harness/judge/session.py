@@ -458,6 +458,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         kept = machine.find_record(self.store, everywhere, "light", key, SpeedOfLight)
         if kept is not None and not again:
             return kept.microseconds
+        self.say(f"measuring the speed of light at {workload.label}, {cache}")
         build = self.build(self.store.put(text))
         if not build.ok:
             raise RuntimeError(f"the speed-of-light probe does not compile:\n{build.log}")

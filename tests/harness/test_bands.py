@@ -103,6 +103,7 @@ class Bench:
     def __init__(self, wrong: tuple[int, ...] = (), late: dict[int, int] | None = None) -> None:
         self.wrong, self.late, self.contests = wrong, dict(late or {}), 0
         self.store, self.ended = SimpleNamespace(put=lambda text: text), []
+        self.say = lambda text: None
         self.pool = SimpleNamespace(start=self.start, end=lambda worker: worker.close(), only=lambda _candidate: None)
 
     def build(self, text: str):
