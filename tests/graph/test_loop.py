@@ -127,13 +127,6 @@ def test_open_integers_are_searched_and_the_winner_says_which(tmp_path: Path) ->
     assert "picked 128" in (ending.run.folder / "best.cpp").read_text()
 
 
-def test_faster_on_the_whole_but_slower_on_one_workload_is_not_accepted(tmp_path: Path) -> None:
-    ending = run(tmp_path, Script({1: ["speed 3.0\nagainst 0.9"]}), rounds=1)
-    assert rows(ending) == [(1, "PASSED", False)]
-    assert ending.result.attempts[0].reason == "slower than the baseline on float32 n=4096, cold: 0.900x"
-    assert not ending.result.improved
-
-
 def test_what_is_unclear_is_contested_again_beside_the_incumbent_before_the_next_plan(tmp_path: Path) -> None:
     script = Script({1: ["speed 1.3"], 2: ["speed 1.5\nunclear"], 3: ["speed 1.5"]})
     ending = run(tmp_path, script)
@@ -141,12 +134,6 @@ def test_what_is_unclear_is_contested_again_beside_the_incumbent_before_the_next
     assert ending.result.attempts[1].reason == "FASTER with 3 times the samples"
     third = [request for role, request in script.asked if role == "planner"][2]
     assert third.source == "speed 1.5\nunclear" and ending.result.best_round == 2
-
-
-def test_what_is_unclear_is_contested_again_before_the_run_ends(tmp_path: Path) -> None:
-    ending = run(tmp_path, Script({1: ["speed 1.3\nunclear"]}), rounds=1)
-    assert ending.result.improved and ending.result.stop_reason == "rounds"
-    assert ending.result.attempts[0].against_incumbent == "FASTER"
 
 
 def test_what_stays_unclear_is_asked_later_with_more_samples_until_they_are_too_many(tmp_path: Path) -> None:
@@ -182,12 +169,6 @@ def test_who_stays_unclear_leaves_the_next_its_turn(tmp_path: Path) -> None:
     later = [f"measure-visible-{second}-again{contests} {first}" for contests in (3, 6, 12)]
     once = [f"measure-visible--again3 {first}", f"measure-visible--again3 {second}"]
     assert [line for line in did if "-again" in line] == [*once, *later]
-
-
-def test_what_turns_out_wrong_when_it_is_contested_again_is_a_failure(tmp_path: Path) -> None:
-    ending = run(tmp_path, Script({1: ["speed 1.4\nunclear fails"]}), rounds=1)
-    row = ending.result.attempts[0]
-    assert row.outcome == "INCORRECT" and row.speedup is None and not ending.result.improved
 
 
 def asked(script: Script, role: str) -> list:
@@ -244,11 +225,10 @@ def test_nobody_reviews_where_nobody_is_asked_to(tmp_path: Path) -> None:
     assert run(tmp_path, script, rounds=1).result.improved and not asked(script, "reviewer")
 
 
-@pytest.mark.parametrize(("rounds", "patience", "stale"), [(8, 2, 2), (5, None, 3), (8, None, 4)])
-def test_stops_on_a_plateau(tmp_path: Path, rounds: int, patience: int | None, stale: int) -> None:
+def test_stops_on_a_plateau(tmp_path: Path) -> None:
     """More rounds asked for mean more of them without gain, unless it is said how many."""
-    ending = run(tmp_path, Script({r: [f"speed 1.00{r}"] for r in range(1, 9)}), rounds=rounds, patience=patience)
-    assert ending.result.stop_reason == "plateau" and len(ending.result.attempts) == stale
+    ending = run(tmp_path, Script({r: [f"speed 1.00{r}"] for r in range(1, 9)}), rounds=5, patience=None)
+    assert ending.result.stop_reason == "plateau" and len(ending.result.attempts) == 3
 
 
 def test_stops_where_the_planner_sees_nothing_left(tmp_path: Path) -> None:
@@ -259,11 +239,6 @@ def test_stops_where_the_planner_sees_nothing_left(tmp_path: Path) -> None:
 def test_stops_at_the_speed_of_light(tmp_path: Path) -> None:
     ending = run(tmp_path, Script({1: ["speed 5.0"], 2: ["speed 6.0"]}), light_fraction=0.95)
     assert ending.result.stop_reason == "speed of light" and len(ending.result.attempts) == 1
-
-
-def test_a_baseline_at_the_limit_needs_no_round(tmp_path: Path) -> None:
-    ending = run(tmp_path, Script({}), light_fraction=0.1)
-    assert ending.result.stop_reason == "speed of light" and not ending.result.attempts
 
 
 def test_no_rounds_measures_the_baseline_only(tmp_path: Path) -> None:
@@ -331,14 +306,11 @@ def test_spent_counts_nodes_seconds_and_answers(tmp_path: Path) -> None:
     assert ending.result.spent.calls == len(script.asked) and ending.result.spent.tokens_in == 100 * len(script.asked)
 
 
-@pytest.mark.parametrize(
-    ("limit", "reason"), [({"tokens": 500}, "budget: tokens"), ({"money_usd": 0.05}, "budget: money")]
-)
-def test_a_spent_budget_ends_the_run_by_name_where_nobody_answers_instead(
-    tmp_path: Path, limit: dict, reason: str
-) -> None:
-    ending = run(tmp_path, Script({r: [f"speed 1.{r}"] for r in range(1, 9)}), rounds=8, fallback="none", **limit)
-    assert ending.result.stop_reason == reason and len(ending.result.attempts) == 2
+def test_a_spent_budget_ends_the_run_by_name_where_nobody_answers_instead(tmp_path: Path) -> None:
+    ending = run(
+        tmp_path, Script({r: [f"speed 1.{r}"] for r in range(1, 9)}), rounds=8, fallback="none", money_usd=0.05
+    )
+    assert ending.result.stop_reason == "budget: money" and len(ending.result.attempts) == 2
 
 
 def test_seconds_end_the_run_and_stop_repairs(tmp_path: Path) -> None:

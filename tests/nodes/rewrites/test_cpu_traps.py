@@ -234,17 +234,6 @@ def test_all_settling_steps_one_after_the_other(expected, tmp_path):
     _same(outcomes(SETTLED, tmp_path), expected, exact=True)
 
 
-@pytest.mark.slow  # a build each of all the traps; the bundle below has all of them
-@pytest.mark.parametrize("step", order())
-def test_one_step(step, expected, tmp_path):
-    """What only changes the form changes no bit; the others go on from that."""
-    before = source() if step in SETTLING else SETTLED
-    text = rewritten(before, [step])
-    assert text != before or step not in SETTLING
-    if text != before:
-        _same(outcomes(text, tmp_path), expected, exact=step in SETTLING)
-
-
 def test_the_whole_bundle(expected, tmp_path):
     _same(outcomes(rewritten(source(), order()), tmp_path), expected, exact=False)
 

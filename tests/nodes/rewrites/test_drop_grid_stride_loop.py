@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.judge.bands import Measure
-from harness.judge.tunables import tunables
 from kernels import catalog as kernels
 from nodes.rewrites import Facts
-from nodes.rewrites.specialize.dispatch import dispatched
 from tests.nodes.rewrites.steps import H200, after, check, slow, stays, where_they_apply
-from tests.nodes.rewrites.test_dispatch import split
 
 COLUMNS = """\
 #include <cstdint>
@@ -118,13 +114,3 @@ def test_more_rows_than_the_grid_is_high_are_computed_too(baseline: str, tmp_pat
     assert text.count("high / 65536 + 1") == 1
     lower = text.replace("high / 65536 + 1", "high / 4 + 1")
     check(lower, tmp_path, SILU, "0", "1", "float16:tokens=37,hidden=264")
-
-
-@pytest.mark.slow
-def test_numbers_by_size_go_through_both_instances(tmp_path: Path) -> None:
-    text = bundle("extracted")
-    first, last = ({t.name: t.choices[end] for t in tunables(text)} for end in (0, -1))
-    by = Measure(sizes=("tokens", "hidden"), tensor="out")
-    spec = kernels.load("silu_and_mul").spec
-    by_size = dispatched(text, "cuda", spec, split((4096, first), (None, last), measure=by))
-    check(by_size, tmp_path, SILU, "0")

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.judge.tunables import bake, tunables
-from nodes.policies.rules import apply_step
-from nodes.rewrites import ordered
-from tests.nodes.rewrites.steps import FACTS, ROOT, after, check, refused, stays
+from tests.nodes.rewrites.steps import ROOT, after, check, refused, stays
 
 GROUPS = ROOT / "tests/inputs/rescale_groups"
 MERGE = ROOT / "kernels/merge_attn_states_lse"
@@ -104,25 +102,3 @@ def test_loops_that_do_more_than_a_row_stay(old: str, new: str) -> None:
 def test_forms_compute_what_the_reference_says(form: str, tmp_path: Path) -> None:
     new = after(FORMS[form], *PREPARE.get(form, ()), "neighbouring_rows_per_block")
     check(bake(new, {"NEIGHBOUR_ROWS": 4}), tmp_path, GROUPS, "0", "1", *SHAPES)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("baseline", ["production", "extracted"])
-def test_every_other_step_may_come_before_and_behind(baseline: str, tmp_path: Path) -> None:
-    start = (MERGE / f"baseline.{baseline}.cu").read_text()
-    steps = [rewrite.name for rewrite in ordered("cuda")]
-    prepared = (
-        ("symbolic_block_size",) if baseline == "production" else ("restrict_pointers", "vectorize", "grid_stride")
-    )
-    early, late = (
-        after(start, *prepared, "neighbouring_rows_per_block"),
-        after(start, *prepared, "programmatic_dependent_launch", "neighbouring_rows_per_block"),
-    )
-    for step in steps:
-        early = apply_step(step, early, FACTS) or early
-    assert "cudaGridDependencySynchronize" in kernel(early)
-    for text in (early, late):
-        idle = kernel(text)[: kernel(text).index("return;")]
-        assert "if (outer_row >= tokens)" in idle, idle
-        assert "cudaGridDependencySynchronize" in idle or "wait_for_predecessor(" in idle, "every thread waits"
-        check(text, tmp_path, MERGE, "0", "1", *MERGED)

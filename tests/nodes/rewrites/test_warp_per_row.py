@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from kernels import catalog
-from nodes.rewrites import Facts
-from tests.nodes.rewrites.steps import H200, ROOT, after, check, flat, refused, same, stays, where_they_apply
+from tests.nodes.rewrites.steps import after, flat, refused, same, stays
 
 CENTRE = """\
 #include <stdint.h>
@@ -185,14 +181,3 @@ def test_teams_compute_what_warps_did() -> None:
     made = {name: after(text, "warp_per_row") for name, text in texts.items()}
     two = {f"{name}, two": (texts[name], text.replace("TEAM_ITEMS 1 ", "TEAM_ITEMS 2 ")) for name, text in made.items()}
     same({name: (texts[name], text) for name, text in made.items()} | two)
-
-
-@pytest.mark.slow
-def test_heads_of_many_lengths_after_packs(tmp_path: Path) -> None:
-    kernel = catalog.load(str(ROOT / "tests/inputs/head_rms_norm"))
-    text, facts = kernel.baseline("cuda", "plain")[1].read_text(), Facts(spec=kernel.spec, device=H200)
-    steps = ("restrict_pointers", "vectorize", "warp_per_row", "programmatic_dependent_launch")
-    text = where_they_apply(text, *steps, facts=facts)
-    assert "with_team<" in text and "Lanes<T, VEC> q_row[ITEMS], weight_row[ITEMS];" in text
-    sizes = [f"float16:tokens=3,heads=5,head_dim={n}" for n in (8, 64, 72, 128, 256, 520, 1024, 1032)]
-    check(text, tmp_path, ROOT / "tests/inputs/head_rms_norm", "0", *sizes)
