@@ -13,7 +13,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.checks import fitting, properties, slices, steps
 from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
@@ -25,6 +25,8 @@ from kernels.spec import BELOW, DRAWN, DTYPE_BYTES, OWN_VALUES, Scalar, Size, Sp
 
 if TYPE_CHECKING:
     import torch
+
+Made = TypeVar("Made")
 
 GUARD_BYTES = 256
 """Bytes of random pattern before and after every tensor: an overrun of one 16-byte store lands in them."""
@@ -569,7 +571,7 @@ def _doubted(kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
 
     try:
         return compute_expected(kernel, workload, inputs, values, moved=DOUBT_DRAWS)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, fitting.OutOfDeviceMemory):
         return None
 
 
@@ -812,7 +814,7 @@ class Cases:
         key = (name, workload.label)
         if key not in self._special:
             case = self.get(workload, distributions(self.kernel.spec, extra)[0], extra)
-            self._special[key] = make_special(name, case, self.kernel, self.device)
+            self._special[key] = self._in_room(lambda: make_special(name, case, self.kernel, self.device), workload)
         return self._special[key]
 
     def once(self, look: Callable[[Spec, Iterable[Case]], tuple[str, ...]]) -> tuple[str, ...]:
@@ -825,27 +827,37 @@ class Cases:
         """The kernel with other values of its float scalars, and a case in which they show; None where there are none, or none
         shows. Found once."""
         if workload.label not in self._scalars:
-            self._scalars[workload.label] = _with_other_scalars(self.kernel, workload, self.device)
+            make = functools.partial(_with_other_scalars, self.kernel, workload, self.device)
+            self._scalars[workload.label] = self._in_room(make, workload)
         return self._scalars[workload.label]
 
     def _made(self, workload: Workload, values: str, extra: dict[str, tuple[str, ...]]) -> Case:
-        """Raises KernelError where the device's memory does not suffice, with no other case in it."""
-        import torch
-
-        made, said = None, ""
-        for _ in range(2):
-            try:
-                made = make_case(self.kernel, workload, values, extra, self.device, self.slicing(workload))
-                break
-            except torch.OutOfMemoryError as error:  # its traceback holds what was made so far, until it is left
-                said = str(error).partition(". ")[0]
-            self.kept.clear()
-            torch.cuda.empty_cache()
-        if made is None:
-            raise KernelError(f"{workload.label} is too much for this device's memory: {said}")
+        make = functools.partial(make_case, self.kernel, workload, values, extra, self.device, self.slicing(workload))
+        made = self._in_room(make, workload)
         if self.device == "cuda":
             give_back_memory()  # a tolerance takes several times its case meanwhile
         return made
+
+    def _in_room(self, make: Callable[[], Made], workload: Workload) -> Made:
+        """What it makes, where the device's memory does not suffice once more with no case kept in it.
+
+        Raises KernelError where that does not suffice either.
+        """
+        import torch
+
+        said = ""
+        for _ in range(2):
+            try:
+                return make()
+            except (
+                torch.OutOfMemoryError,
+                fitting.OutOfDeviceMemory,
+            ) as error:  # its traceback holds what was made so far, until it is left
+                said = str(error).partition(". ")[0]
+            self.kept.clear()
+            if self.device == "cuda":
+                torch.cuda.empty_cache()
+        raise KernelError(f"{workload.label} is too much for this device's memory: {said}")
 
 
 AS_TIMED = "as timed"

@@ -7,6 +7,11 @@ import math
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Spec, Workload
 
+
+class OutOfDeviceMemory(KernelError):
+    """A reference in another process found no memory on the device beside what is kept here."""
+
+
 JUDGING_FACTOR = 24
 """A workload is left out where the device has not so many times the bytes that its tensors hold or that a call moves: its
 reference in fp64, that one's intermediate results and the tolerance are up to twenty times as large."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import device as devices
 from harness.checks.correctness import GIVEN, Layout
-from harness.checks.fitting import JUDGING_FACTOR
+from harness.checks.fitting import JUDGING_FACTOR, OutOfDeviceMemory
 from harness.device import ArgumentBuffers
 from harness.farside import module_state, sandbox
 from harness.once import Once
@@ -388,7 +388,8 @@ class Box:
                 return self.call(name, problem, spec, workload, asked, given, self.device)
         except WorkerFailure as fault:
             at = " ".join(f"{axis}={size}" for axis, size in axes.items())
-            raise KernelError(f"{problem.spec.name}: Model fails at {at}: {_plain(fault.reason)}") from None
+            kind = OutOfDeviceMemory if fault.outcome is Outcome.OUT_OF_RESOURCES else KernelError
+            raise kind(f"{problem.spec.name}: Model fails at {at}: {_plain(fault.reason)}") from None
 
     def _make_room(self, name: str) -> None:
         """Give back what the other references hold of the device, and what torch has set aside here; they start anew."""

@@ -22,6 +22,7 @@ from harness.checks.correctness import (
     make_case,
     terms,
 )
+from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import ArgumentBuffers
 from kernels import catalog
 from kernels.catalog import KernelError
@@ -331,7 +332,8 @@ def test_what_is_summed_is_found_by_asking_the_reference(name, found):
     assert terms(kernel, workload) == (kernel.spec.shape(kernel.spec.inputs[0], workload.axes)[1] if found else 1)
 
 
-def test_a_case_that_does_not_fit_is_made_again_with_no_other_in_memory_and_else_refused(monkeypatch):
+@pytest.mark.parametrize("fault", [torch.OutOfMemoryError, OutOfDeviceMemory])
+def test_a_case_that_does_not_fit_is_made_again_with_no_other_in_memory_and_else_refused(fault, monkeypatch):
     kernel = catalog.load("silu_and_mul")
     small, other = (Workload(axes={"tokens": n, "hidden": 16}, dtype="float32") for n in (2, 3))
     kept = Cases(kernel, "cpu", 1 << 30)
@@ -341,7 +343,7 @@ def test_a_case_that_does_not_fit_is_made_again_with_no_other_in_memory_and_else
     def made(*arguments):
         room.append(len(kept.kept))
         if len(room) < fails + 1:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
+            raise fault("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
         return make_case(*arguments)
 
     monkeypatch.setattr("harness.checks.correctness.make_case", made)

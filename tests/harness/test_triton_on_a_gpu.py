@@ -56,7 +56,8 @@ def test_a_kernel_s_candidate_is_compiled_before_it_is_judged(tmp_path: Path):
                 assert verdict.passed, verdict.reason
             assert list((Path(build.artefact) / CACHE).glob("*/*.cubin"))
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(SILU)))
-        assert evaluator.measure(verdict, baseline=baseline).timings
+        measured = evaluator.measure(verdict, baseline=baseline)
+        assert measured.timings, measured.reason
         wrong = evaluator.build(evaluator.store.put(SILU.replace("gate / (1", "gate / (1.01")))
         assert evaluator.verify(wrong).outcome is Outcome.INCORRECT
 
