@@ -71,7 +71,7 @@ def infer(request: InferRequest) -> int:
 
 COMMANDS = (
     "bring", "campaign", "check", "resume", "runs", "show", "compare", "history", "fork", "graph", "doctor", "evaluate", "export", "kernels", "mcp",
-    "memory", "recheck", "model", "scheduler", "worker", "epoch", "infer",
+    "memory", "rank", "recheck", "model", "scheduler", "worker", "epoch", "infer",
 )  # fmt: skip
 
 

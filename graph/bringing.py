@@ -22,7 +22,7 @@ from harness.capture import distribution_of
 from harness.capture.extents import Extents, axis_name
 from harness.capture.signature import CFunction, CParameter, find_headers, read_function
 from harness.capture.source import CaptureError, write_standalone
-from harness.capture.watch import KernelCall, Watcher
+from harness.capture.watch import CallWatcher, KernelCall
 from harness.capture.written import WIDE, WIDE_SOURCE, DtypeOf, Number, Token, Writer
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES
@@ -121,7 +121,7 @@ def _of_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]]:
     path = Path(target.partition("::")[0]).resolve()
     if not path.is_file():
         raise CaptureError(f"{path} is not there")
-    watcher, calls, faults = Watcher(wanted), list[SeenCall](), Counter[str]()
+    watcher, calls, faults = CallWatcher(wanted), list[SeenCall](), Counter[str]()
 
     class Plugin:
         started = time.monotonic()
@@ -189,7 +189,7 @@ def _sizes_of(item: Any) -> Any:
     )
 
 
-def _understood(watcher: Watcher, call: KernelCall) -> SeenCall:
+def _understood(watcher: CallWatcher, call: KernelCall) -> SeenCall:
     """A call of a test as tensors, numbers, outputs and the lines that make these."""
     import torch
 

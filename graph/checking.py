@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -176,6 +178,13 @@ def _baseline(
             if not build.ok:
                 yield CheckLine("fault", path.name, f"it does not compile: {first_error(build.log)}")
                 return
+            if missing := _undefined(build.artefact, module):
+                yield CheckLine(
+                    "fault",
+                    path.name,
+                    f"it needs {missing}, which no file here defines: bind what does not call it (build.binding), or define it",
+                )
+                return
             yield CheckLine(
                 "right",
                 path.name,
@@ -188,6 +197,17 @@ def _baseline(
     if on == "cuda" and module.__name__.endswith(".cuda"):
         say(f"planning for {path.name}")
         yield _planned(kernel.spec, path.name, text, facts)
+
+
+def _undefined(artefact: str, module: ModuleType) -> str:
+    """Functions that a library of plain entries needs of none that it was linked with, of an engine's other files mostly. "" without `nm`."""
+    if not getattr(module, "ENTRIES", False) or shutil.which("nm") is None:
+        return ""
+    said = subprocess.run(
+        ["nm", "-D", "-C", "--undefined-only", artefact], capture_output=True, text=True, check=False
+    ).stdout
+    names = [line.split(" U ", 1)[1] for line in said.splitlines() if " U " in line and "@" not in line]
+    return ", ".join(names[:3])
 
 
 def _facts(on: Device) -> DeviceFacts:

@@ -29,6 +29,7 @@ commands (python run.py COMMAND --help):
   recheck EXPORT        judge such a package again, after an update of driver or torch
   model RUN...          what a model's step gains by the best of runs
   bring TEST.py::NAME   the folder of a kernel of an engine, from a test that calls it (docs/kernels.md)
+  rank TRACE            which kernel of a profiled program is worth the work
   check FOLDER          look at a kernel's folder without a GPU: spec, reference, baselines
   kernels               list the kernels
   doctor                what this machine has, and what does not work without the rest

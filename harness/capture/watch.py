@@ -27,7 +27,7 @@ MOST_STEPS = 400
 """Of torch's operators between the inputs and one expected output."""
 
 
-class Result:
+class StandInResult:
     """What a stand-in returned: any method, index or operator of it is it again, so a comparison shows whose it was."""
 
     def __init__(self, call: KernelCall) -> None:
@@ -42,13 +42,13 @@ class Result:
         return self
 
     def __getitem__(self, at: Any) -> Any:
-        return Part(self._call, at) if type(at) is int else self
+        return StandInPart(self._call, at) if type(at) is int else self
 
     def __iter__(self) -> Iterator[Any]:
         """As many as the caller's code unpacks."""
         frame = sys._getframe(1)
         count = frame.f_code.co_code[frame.f_lasti + 1]
-        return iter([Part(self._call, at) for at in range(count)])
+        return iter([StandInPart(self._call, at) for at in range(count)])
 
     def __sub__(self, _other: Any) -> Any:
         return self
@@ -57,10 +57,10 @@ class Result:
 
     @classmethod
     def __torch_function__(cls, _function: Any, _kinds: Any, given: Any = (), named: Any = None) -> Any:
-        return next(one for one in (*given, *(named or {}).values()) if isinstance(one, Result))
+        return next(one for one in (*given, *(named or {}).values()) if isinstance(one, StandInResult))
 
 
-class Part(Result):
+class StandInPart(StandInResult):
     """One of several that a stand-in returned."""
 
     def __init__(self, call: KernelCall, at: int) -> None:
@@ -91,7 +91,7 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
-class Step:
+class TorchCall:
     """One call of torch."""
 
     function: Callable[..., Any]
@@ -110,7 +110,7 @@ class StandIn(types.ModuleType):
 
     __path__: list[str] = []  # noqa: RUF012, a package, so that modules of it are looked for
 
-    def __init__(self, name: str, watcher: Watcher) -> None:
+    def __init__(self, name: str, watcher: CallWatcher) -> None:
         super().__init__(name)
         self._watcher = watcher
         self.__file__ = f"<{name} is not installed>"
@@ -126,7 +126,7 @@ class StandIn(types.ModuleType):
 class StandInFunction:
     """A name of a module that is not installed; a call of the one that is wanted is the kernel's."""
 
-    def __init__(self, name: str, watcher: Watcher) -> None:
+    def __init__(self, name: str, watcher: CallWatcher) -> None:
         self._name, self._watcher = name, watcher
         self.__name__ = name.rpartition(".")[2]
 
@@ -141,14 +141,14 @@ class StandInFunction:
         return self._watcher.called(self._name, given, named, sys._getframe(1))
 
 
-class Watcher:
+class CallWatcher:
     """Sees calls of one function in code that runs under `watching()`. Not for threads."""
 
     def __init__(self, wanted: str) -> None:
         """`wanted`: the function's own name; a name with dots must fit from the end."""
         self.wanted = wanted
         self.calls: list[KernelCall] = []
-        self.steps: dict[tuple[int, int], Step] = {}
+        self.steps: dict[tuple[int, int], TorchCall] = {}
         """(id of a tensor, how often it had been changed in place) -> how it came to be so."""
         self.versions: dict[int, int] = {}
         self.views: dict[int, set[int]] = {}
@@ -170,10 +170,10 @@ class Watcher:
         import torch
 
         if not any(isinstance(one, torch.Tensor) for one in (*given, *named.values())):
-            return Result(KernelCall(name, {}, {}, set(), {})) if not self.is_wanted(name) else None
+            return StandInResult(KernelCall(name, {}, {}, set(), {})) if not self.is_wanted(name) else None
         if not self.is_wanted(name):
             self.others[name] = self.others.get(name, 0) + 1
-            return Result(KernelCall(name, {}, {}, set(), {}))
+            return StandInResult(KernelCall(name, {}, {}, set(), {}))
         variables = {id(value): key for key, value in frame.f_locals.items() if isinstance(value, torch.Tensor)}
         arguments: dict[str, Any] = {}
         numbers = {key: value for key, value in frame.f_locals.items() if type(value) in (int, float, bool)}
@@ -184,7 +184,7 @@ class Watcher:
             arguments[known if known and known not in arguments else f"argument_{at}"] = value
         return self.record(name, {**arguments, **named}, frame)
 
-    def record(self, name: str, arguments: dict[str, Any], frame: types.FrameType | None) -> Result:
+    def record(self, name: str, arguments: dict[str, Any], frame: types.FrameType | None) -> StandInResult:
         import torch
 
         tensors = {key: value for key, value in arguments.items() if isinstance(value, torch.Tensor)}
@@ -202,7 +202,7 @@ class Watcher:
         )  # fmt: skip
         self.calls.append(call)
         self.held += [call, *tensors.values()]
-        call.returned = Result(call)
+        call.returned = StandInResult(call)
         return call.returned
 
     def compared(self, one: Any, other: Any) -> bool:
@@ -221,9 +221,9 @@ class Watcher:
     def _whose(self, value: Any) -> tuple[KernelCall, str | int] | None:
         import torch
 
-        if isinstance(value, Part):
+        if isinstance(value, StandInPart):
             return value._call, value._at
-        if isinstance(value, Result):
+        if isinstance(value, StandInResult):
             return value._call, 0
         if not isinstance(value, torch.Tensor):
             return None
@@ -250,14 +250,16 @@ class Watcher:
             place = id(first)
             if not (returned is first and not name.endswith("_")):  # such as contiguous() of one that is
                 self.versions[place] = versions[place] + 1
-                self.steps[place, versions[place] + 1] = Step(function, given, named, None, versions, True)
+                self.steps[place, versions[place] + 1] = TorchCall(function, given, named, None, versions, True)
                 self.spoiled |= self.views.get(first.untyped_storage().data_ptr(), set()) - {place}
             return
         several = isinstance(returned, tuple | list)
         for at, one in enumerate(returned if several else [returned]):
             if not isinstance(one, torch.Tensor):
                 continue
-            self.steps.setdefault((id(one), 0), Step(function, given, named, at if several else None, versions, False))
+            self.steps.setdefault(
+                (id(one), 0), TorchCall(function, given, named, at if several else None, versions, False)
+            )
             if one.layout == torch.strided:
                 self.views.setdefault(one.untyped_storage().data_ptr(), set()).add(id(one))
         if "empty" in name and isinstance(returned, torch.Tensor):
@@ -302,13 +304,13 @@ class Watcher:
         return compare
 
     def _stands_in(self) -> bool:
-        return any(isinstance(call.returned, Result) for call in self.calls)
+        return any(isinstance(call.returned, StandInResult) for call in self.calls)
 
     @contextlib.contextmanager
     def standing_in(self, test: Path) -> Iterator[None]:
         """Modules that the test imports and that cannot be imported are stand-ins inside."""
         made: list[str] = []
-        for name in imported(test):
+        for name in list_imports(test):
             if _importable(name):
                 continue
             parts = name.split(".")
@@ -344,7 +346,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [found for one in value for found in tensors_in(one)] if isinstance(value, tuple | list) else []
 
 
-def imported(test: Path) -> list[str]:
+def list_imports(test: Path) -> list[str]:
     """Modules that a file of Python imports, outer ones first."""
     names: dict[str, None] = {}
     for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
@@ -387,7 +389,7 @@ def _pretended(torch: Any) -> list[tuple[Any, str, Any]]:
     ]  # fmt: skip
 
 
-def _mode(watcher: Watcher) -> Any:
+def _mode(watcher: CallWatcher) -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
 

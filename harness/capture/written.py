@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.capture.source import CaptureError
-from harness.capture.watch import MOST_STEPS, KernelCall, Step, Watcher
+from harness.capture.watch import MOST_STEPS, CallWatcher, KernelCall, TorchCall
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,7 @@ Token = str | Number | DtypeOf
 class Writer:
     """Writes what one call of the kernel is compared with. `lines` are in order, each a list of pieces."""
 
-    def __init__(self, watcher: Watcher, call: KernelCall) -> None:
+    def __init__(self, watcher: CallWatcher, call: KernelCall) -> None:
         self.watcher, self.call = watcher, call
         self.lines: list[list[Token]] = []
         self.known: dict[tuple[int, int], str] = {}
@@ -97,17 +97,17 @@ class Writer:
                 return name
         return None
 
-    def _change(self, tensor: torch.Tensor, version: int, step: Step) -> list[Token]:
+    def _change(self, tensor: torch.Tensor, version: int, step: TorchCall) -> list[Token]:
         return [f"{self._tensor(tensor, version - 1)}.clone()"]
 
-    def _changing(self, name: str, step: Step) -> list[Token]:
+    def _changing(self, name: str, step: TorchCall) -> list[Token]:
         function = step.function.__name__
         rest = [self._value(one, step) for one in step.given[1:]]
         if function == "__setitem__":
             return [f"{name}[", *_flat(rest[0]), "] = ", *rest[1]]
         return [f"{name}.{function}(", *self._listed(rest, step), ")"]
 
-    def _made(self, step: Step) -> list[Token]:
+    def _made(self, step: TorchCall) -> list[Token]:
         import torch
 
         function, name = step.function, step.function.__name__
@@ -134,20 +134,20 @@ class Writer:
                 return [f"{place}.{name}(", *self._listed(given, step), ")", *end]
         raise CaptureError(f"it is made by {getattr(function, '__module__', '')}.{name}, which cannot be written down")
 
-    def _casts_to_float32(self, step: Step) -> bool:
+    def _casts_to_float32(self, step: TorchCall) -> bool:
         import torch
 
         asked = [*step.given[1:], *step.named.values()]
         return step.function.__name__ == "float" or any(one is torch.float32 for one in asked)
 
-    def _listed(self, given: list[list[Token]], step: Step) -> list[Token]:
+    def _listed(self, given: list[list[Token]], step: TorchCall) -> list[Token]:
         named = [[f"{name}=", *self._value(value, step)] for name, value in step.named.items() if value is not None]
         found: list[Token] = []
         for one in (*given, *named):
             found += [", ", *one] if found else one
         return found
 
-    def _value(self, value: Any, step: Step) -> list[Token]:
+    def _value(self, value: Any, step: TorchCall) -> list[Token]:
         import torch
 
         if isinstance(value, torch.Tensor):

@@ -1,0 +1,111 @@
+"""`run.py rank`: kernels of a trace by what could be gained."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import run as door
+from graph.ranking import rank, short_name
+from kernels.catalog import KernelError
+
+
+def _event(name: str, cat: str, ts: float, dur: float, **args: object) -> dict[str, object]:
+    return {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur, "tid": 1 if cat != "kernel" else 7, "args": args}
+
+
+def _trace(tmp_path: Path, events: list[dict[str, object]], device: str = "NVIDIA H100 80GB HBM3") -> Path:
+    path = tmp_path / "served.pt.trace.json.gz"
+    path.write_bytes(
+        gzip.compress(
+            json.dumps(
+                {"deviceProperties": [{"name": device}], "traceEvents": [{"ph": "M", "name": "x"}, *events]}
+            ).encode()
+        )
+    )
+    return path
+
+
+SILU = "void sgl::act_and_mul_kernel<c10::BFloat16, silu_and_mul>(c10::BFloat16*, c10::BFloat16 const*, int)"
+
+
+def _served(tmp_path: Path, device: str = "NVIDIA H100 80GB HBM3") -> Path:
+    shape = {"Input Dims": [[1024, 8192], []], "Input type": ["c10::BFloat16", "Scalar"]}
+    return _trace(
+        tmp_path,
+        [
+            _event("sgl::silu_and_mul", "cpu_op", 0, 20, **{"External id": 3}, **shape),
+            _event("cudaLaunchKernel", "cuda_runtime", 5, 2, correlation=9),
+            _event(SILU, "kernel", 50, 10.0, correlation=9),
+            _event(SILU, "kernel", 70, 14.0, **{"External id": 3}),
+            _event("nvjet_tst_128x64_hmma", "kernel", 90, 60.0, correlation=999),
+            _event("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "kernel", 200, 900.0),
+            _event(
+                "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>>(int)",
+                "kernel",
+                2000,
+                5.0,
+            ),
+        ],
+        device,
+    )
+
+
+def test_what_can_be_gained_comes_first_and_a_collective_never(tmp_path: Path) -> None:
+    found = rank(_served(tmp_path))
+    first = found.rows[0]
+    assert first.name == "sgl::act_and_mul_kernel" and first.calls == 2 and first.total_us == 24.0
+    # 16 MiB at 3350 GB/s are 5.0 us of each call; both are known, one by its id and one by its launch.
+    assert first.share_of_sol == pytest.approx(2 * 1024 * 8192 * 2 / 3350e3 / 24.0) and first.gain_us < 24.0
+    assert first.kernel == "silu_and_mul" and first.taken == "rules" and first.shapes == {"bfloat16[1024, 8192]": 2}
+    assert found.rows[-1].name.startswith("nccl") and found.rows[-1].gain_us == 0.0
+    assert next(row for row in found.rows if row.name.startswith("nvjet")).taken == "library"
+
+
+def test_an_unknown_device_has_no_speed_of_light(tmp_path: Path) -> None:
+    found = rank(_served(tmp_path, "Something New"))
+    assert all(row.share_of_sol is None for row in found.rows) and any(
+        "in no data sheet" in note for note in found.notes
+    )
+
+
+def test_a_trace_of_a_cpu_is_ranked_by_its_operators_own_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.randn(64, 256)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+        for _ in range(20):
+            torch.softmax(torch.nn.functional.silu(x), -1)
+    path = tmp_path / "cpu.json"
+    seen.export_chrome_trace(str(path))
+    assert door.main(["rank", str(path), "--json", "--top", "3"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row for row in said["rows"]}
+    assert rows["aten::silu"]["calls"] == 20 and rows["aten::silu"]["shapes"] == [
+        {"operands": "float[64, 256]", "calls": 20}
+    ]
+    assert rows["aten::_softmax"]["taken"] == "rules"
+    assert door.main(["rank", str(path)]) == 0
+    assert "aten::silu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("{", "is no trace in JSON"), ("[]", "holds no kernels"), ('{"a": 1}', "has no traceEvents"), ('{"traceEvents": [3, {"ph": "X"}]}', "holds no kernels")],
+)  # fmt: skip
+def test_what_is_no_trace_is_one_sentence(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(KernelError, match=why):
+        rank(path)
+
+
+def test_names_are_short() -> None:
+    long = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, at::native::MulFunctor<float>>, std::array<char*, 3>>(int)"
+    assert short_name(long) == "vectorized_elementwise_kernel Binary"
+    assert short_name("triton_poi_fused_add_silu_3") == "triton_poi_fused_add_silu"
