@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -80,3 +82,35 @@ def test_a_file_that_is_not_ours_to_write_is_no_trouble(monkeypatch: pytest.Monk
     monkeypatch.setattr(load, "others_at_work", lambda: 0.0)
     with load.announce() as said:
         assert said == ()
+
+
+def test_descendants_are_listed_as_a_look_at_every_process_finds_them():
+    """Of any thread, and their children, too."""
+    started: list[subprocess.Popen] = []
+    ready = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+
+    def start() -> None:
+        started.append(subprocess.Popen([sys.executable, "-c", ready], stdout=subprocess.PIPE, text=True))
+
+    start()
+    listening = threading.Event()
+    thread = threading.Thread(target=lambda: (start(), listening.wait()))
+    thread.start()
+    try:
+        while len(started) < 2:
+            time.sleep(0.01)
+        grandchildren = {int(one.stdout.readline()) for one in started}
+        family = {one.pid for one in started} | grandchildren
+        assert family <= load._descendants() and family <= load._descendants_among_all()
+        assert os.getppid() not in load._descendants()
+    finally:
+        for one in started:
+            os.kill(one.pid, signal.SIGSTOP)
+        for pid in grandchildren:
+            os.kill(pid, signal.SIGKILL)
+        for one in started:
+            one.kill()
+            one.wait()
+            one.stdout.close()
+        listening.set()
+        thread.join()
