@@ -63,9 +63,12 @@ def get_build(key: str, into: Path, make: Callable[[Path], Build]) -> Build:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         build = everywhere.find_record("build", key, Build)
-        if build is None or not Path(build.artefact).is_file():
+        if build is None or not Path(build.artefact).exists():
             build = make(folder)
             if not build.ok:  # its log says why; the next run tries again
                 return build
             everywhere.keep("build", key, build)
-    return build.model_copy(update={"artefact": shutil.copy2(build.artefact, into)})
+    made = Path(build.artefact)
+    if made.is_dir():  # a Python module with what it was built into
+        return build.model_copy(update={"artefact": str(shutil.copytree(made, into / made.name, dirs_exist_ok=True))})
+    return build.model_copy(update={"artefact": shutil.copy2(made, into)})

@@ -143,3 +143,19 @@ def test_what_was_freed_is_used_again_in_every_thread() -> None:
         [sys.executable, "-c", FREES], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     ).stdout
     assert len(told.split()) == 2 and all(int(faults) < 5000 for faults in told.split()), told
+
+
+def test_a_build_that_is_a_folder_is_shared_like_a_file(cache: Path, tmp_path: Path) -> None:
+    def make_module(into: Path) -> Build:
+        (into / "candidate").mkdir(exist_ok=True)
+        (into / "candidate" / "candidate.py").write_text("x = 1\n")
+        return Build(
+            candidate="0" * 64, backend="python_module", ok=True, artefact=str(into / "candidate"), log="", seconds=0.0
+        )
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for _ in range(2):
+            made = machine.get_build("module", tmp_path / name, make_module)
+            assert Path(made.artefact) == tmp_path / name / "candidate"
+            assert (tmp_path / name / "candidate" / "candidate.py").read_text() == "x = 1\n"
