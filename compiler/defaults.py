@@ -80,7 +80,15 @@ def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
     """Kernels of a program of packs of one element whose threads take `vector` elements together; of rows all or none."""
     found = {at for at, kernel in enumerate(program.kernels) if ragged.takes(program, kernel, vector)}
     rows = {at for at, kernel in enumerate(program.kernels) if kernel.layout == ROW}
-    return frozenset(found if rows <= found else found - rows)
+    fit = rows <= found and not any(_stores_rows_of_16_bits(program, program.kernels[at]) for at in rows)
+    return frozenset(found if fit else found - rows)
+
+
+def _stores_rows_of_16_bits(program: KernelProgram, kernel: PackedKernel) -> bool:
+    """Such rows went by single elements in 0.6 to 0.96 of the time of ragged packs on an H200 (seven kernels, odd sizes, 2026-11-26);
+    rows of float32, of 8 bits, and those that are only read were faster in ragged packs."""
+    outs = [(out, m) for m in kernel.members for out in m.definition.outs if out in program.stored(kernel)]
+    return any(out.dtype.itemsize == 2 for out, m in outs if not (m.definition.reduced or m.per_row))
 
 
 CPU_LANES = 16

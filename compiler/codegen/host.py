@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
 
 import sympy
 
@@ -12,6 +11,7 @@ from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
 from compiler.codegen.ragged import extent_of
 from compiler.codegen.text import element_type
+from compiler.cuda import CUDA
 from compiler.draft.expressions import loads_of
 from compiler.draft.index import Index
 from compiler.draft.partition import ROW
@@ -21,14 +21,15 @@ from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
 from kernels.spec import Spec
 
-CUDA = Path(__file__).resolve().parents[1] / "cuda"
 NARROW = 2**31 - 2**20
 """Elements below which indices of 32 bits do; what a block goes beyond the last one fits as well."""
 
 
 @functools.cache
 def _prelude() -> str:
-    return (CUDA / "prelude.cuh").read_text()
+    """With the files that it includes by quotes in their places."""
+    whole = lambda found: (CUDA / found[1]).read_text().partition("\n\n")[2]  # noqa: E731 -- without its head
+    return re.sub(r'#include "(.+)"\n', whole, (CUDA / "prelude.cuh").read_text())
 
 
 class HostFile:

@@ -156,7 +156,8 @@ class RaggedText(Text):
     def within(self, member: Member, value: str) -> str:
         if self.guarded or self.kernel.layout != ROW:
             return value
-        return f"is_inside ? {value} : {self.identity(member)}"
+        type = self.fold_type(member)
+        return f"select_inside<{type}>(is_inside, {value}, {self.identity(member)})"
 
 
 def takes(program: KernelProgram, kernel: PackedKernel, width: int) -> bool:

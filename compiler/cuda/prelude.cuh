@@ -113,6 +113,19 @@ __device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, in
     return pack;
 }
 
+// A value, or another one for what lies outside: both are there, no lane of a pack is branched around.
+template <typename T>
+__device__ __forceinline__ T select_inside(bool inside, T value, T other) { return inside ? value : other; }
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+template <>
+__device__ __forceinline__ float select_inside<float>(bool inside, float value, float other) {
+    float selected;
+    asm("{ .reg .pred inside; setp.ne.s32 inside, %3, 0; selp.f32 %0, %1, %2, inside; }"
+        : "=f"(selected) : "f"(value), "f"(other), "r"(static_cast<int>(inside)));
+    return selected;
+}
+#endif
+
 template <bool Aligned, typename T, int Items>
 __device__ __forceinline__ void store_part(T* to_memory, const Pack<T, Items>& pack, int first, int length) {
     if (Aligned && first >= 0 && first + Items <= length) {
@@ -367,34 +380,13 @@ constexpr int row_width(int items, int bytes) {
 }
 
 #if !defined(WITHOUT_ROW_PLANS) || !defined(WITHOUT_COLUMN_PLANS)
-// What blocks share on the current device.
-struct Multiprocessors {
-    int count = 1, threads = 1024, registers = 65536, blocks = 16;
+#include "multiprocessors.cuh"
 
-    Multiprocessors() {
-        int device = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-        cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device);
-        cudaDeviceGetAttribute(&registers, cudaDevAttrMaxRegistersPerMultiprocessor, device);
-        cudaDeviceGetAttribute(&blocks, cudaDevAttrMaxBlocksPerMultiprocessor, device);
-    }
-
-    // How many blocks of a kernel run at a time.
-    int64_t places(int block_threads, int thread_registers) const {
-        int each = threads / block_threads;
-        each = registers / (block_threads * thread_registers) < each ? registers / (block_threads * thread_registers) : each;
-        each = blocks < each ? blocks : each;
-        return static_cast<int64_t>(count) * (each > 1 ? each : 1);
-    }
-};
-
-// The registers of a thread, which come in eights.
 template <typename Kernel>
 int registers_of(Kernel kernel) {
     cudaFuncAttributes found = {};
     cudaFuncGetAttributes(&found, kernel);
-    return found.numRegs > 8 ? (found.numRegs + 7) / 8 * 8 : 8;
+    return allocated_registers(found);
 }
 #endif
 

@@ -6,9 +6,11 @@ import re
 from functools import cache
 from pathlib import Path
 
+from compiler.cuda import CUDA
 from nodes.rewrites.syntax.source import Source
 
-FOLDER = Path(__file__).parent
+FOLDERS = (Path(__file__).parent, CUDA)
+"""The second one has what the compiler's texts call too."""
 NAMES = ("block_max", "block_min", "block_shifted_sum", "block_sum")
 """Reductions over a block of whole warps."""
 
@@ -19,11 +21,12 @@ def _whole(name: str, ending: str) -> str:
     `warp_max` of `warp_sum.cuh`."""
     if name.endswith("_min"):
         return _whole(f"{name.removesuffix('_min')}_max", ending).replace("max", "min").replace("largest", "smallest")
-    if name.endswith("_max") and not (FOLDER / f"{name}{ending}").exists():
+    path = next((f / f"{name}{ending}" for f in FOLDERS if (f / f"{name}{ending}").exists()), FOLDERS[0] / name)
+    if name.endswith("_max") and not path.exists():
         sums = _whole(f"{name.removesuffix('_max')}_sum", ending)
         text = re.sub(r"value \+= (.*);", r"value = max(value, \1);", sums)
         return text.replace("_sum", "_max").replace("The sum", "The largest value").replace(": V(0)", ": of_warp[0]")
-    return (FOLDER / f"{name}{ending}").read_text()
+    return path.read_text()
 
 
 def text_of(name: str, ending: str = ".cuh") -> str:

@@ -1,9 +1,9 @@
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <cuda_runtime.h>
 #include <type_traits>
 #include "ceil_div.cuh"
+#include "multiprocessors.cuh"
 
 // How wide a block may be that keeps `items` steps of a row in every thread, `bytes` of registers each: what there is of
 // them, less some thirty that every thread needs for the rest.
@@ -12,32 +12,11 @@ constexpr int row_width(int items, int bytes) {
   return width < 1024 ? width : 1024;
 }
 
-// What blocks share on the current device.
-struct Multiprocessors {
-  int count = 1, threads = 1024, registers = 65536, blocks = 16;
-
-  Multiprocessors() {
-    int device = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&threads, cudaDevAttrMaxThreadsPerMultiProcessor, device);
-    cudaDeviceGetAttribute(&registers, cudaDevAttrMaxRegistersPerMultiprocessor, device);
-    cudaDeviceGetAttribute(&blocks, cudaDevAttrMaxBlocksPerMultiprocessor, device);
-  }
-
-  // How many blocks of a kernel run at a time.
-  int64_t places(int block_threads, int thread_registers) const {
-    const int each = std::min({threads / block_threads, registers / (block_threads * thread_registers), blocks});
-    return static_cast<int64_t>(count) * std::max(each, 1);
-  }
-};
-
-// The registers of a thread, which come in eights.
 template <int ITEMS, typename Ask>
 int row_registers(Ask ask) {
   cudaFuncAttributes kernel = {};
   ask(std::integral_constant<int, ITEMS>{}, &kernel);
-  return std::max(kernel.numRegs + 7, 8) / 8 * 8;
+  return allocated_registers(kernel);
 }
 
 // How many steps of a row one thread keeps in registers: as many as bring all rows through in the fewest waves of blocks,

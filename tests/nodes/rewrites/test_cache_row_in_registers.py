@@ -69,7 +69,7 @@ def test_the_host_picks_what_was_measured_fastest_and_asks_the_driver_once(tmp_p
         lines.append(f'std::printf("%d ", row_items({rows}, {steps}LL, {KERNELS[name][0]}, of_{name}));')
     lines += ['std::printf("%d\\n", questions);', "}", "}"]
     source, program = tmp_path / "picks.cpp", tmp_path / "picks"
-    source.write_text("\n".join([ASKED, text_of("ceil_div"), text_of("row_items"), *lines]))
+    source.write_text("\n".join([ASKED, *map(text_of, ("ceil_div", "multiprocessors", "row_items")), *lines]))
     subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-o", program, source], check=True)
     first, second = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
     assert [int(n) for n in first.split()[:-1]] == [items for *_, items in PICKED]

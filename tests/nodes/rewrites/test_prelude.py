@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from nodes.rewrites.analysis.insertions import defined
-from nodes.rewrites.prelude import FOLDER, text_of
+from nodes.rewrites.prelude import FOLDERS, text_of
 
 TUNED = ("TEAM_ITEMS", "ROW_THREADS", "ROW_BLOCKS", "SHORT_ROWS_FROM", "CLUSTER_BLOCKS", "CLUSTER_STEPS")
 """Numbers that the rewrites define as they fit the device."""
-CUDA = sorted(path.stem for path in FOLDER.glob("*.cuh"))
-CPP = sorted(path.stem for path in FOLDER.glob("*.h"))
+CUDA = sorted(path.stem for path in FOLDERS[0].glob("*.cuh"))
+CPP = sorted(path.stem for path in FOLDERS[0].glob("*.h"))
 
 
 def test_names_at_the_outer_level_are_what_a_text_defines() -> None:
@@ -36,7 +36,9 @@ def test_the_smallest_is_made_of_the_largest_and_that_of_a_sum() -> None:
 
 def _compiled(command: list[str], text: str, path: Path) -> None:
     path.write_text(text)
-    ended = subprocess.run([*command, f"-I{FOLDER}", str(path)], capture_output=True, text=True, timeout=250)
+    ended = subprocess.run(
+        [*command, *(f"-I{folder}" for folder in FOLDERS), str(path)], capture_output=True, text=True, timeout=250
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
