@@ -131,7 +131,14 @@ def load(text: str) -> types.ModuleType:
 def _built(module: types.ModuleType) -> torch.nn.Module:
     """As harness/farside/problem.py makes it: arguments are a list, a dict of names, or none."""
     arguments = getattr(module, "get_init_inputs", list)()
-    return module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+    model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+    for holder in list(model.modules()):
+        for name, value in list(vars(holder).items()):
+            if isinstance(value, list) and value and all(isinstance(part, torch.nn.Module) for part in value):
+                # The exporter takes the weights of layers in a plain list for numbers; the draft finds them where they are.
+                del holder.__dict__[name]
+                setattr(holder, name, torch.nn.ModuleList(value))
+    return model
 
 
 def _model(module: types.ModuleType, dtype: torch.dtype | None) -> torch.nn.Module:

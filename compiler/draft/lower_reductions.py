@@ -23,7 +23,7 @@ from .index import product
 from .lower_pointwise import power
 from .lower_views import side_by_side, wrapped
 from .lowering import Lowering, axes_of, broadcast, keep_dims, lowers
-from .tensors import Value
+from .tensors import SizeNeeded, Value
 
 LONG = 16384
 """Elements of a row from which it stays in no cache, so that reading it once more costs as much as the first time."""
@@ -371,6 +371,10 @@ def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEA
     """Of class numbers, without class weights: the mean over rows of log(sum(exp(x))) - x[target]; ignored rows count nothing."""
     if weight is not None or smoothing or target.dtype != torch.int64 or len(logits.shape) < 2:
         return None
+    if reduction == 0 and len(low.shape) != len(target.shape):
+        raise SizeNeeded(
+            "torch.export has lost the shape of a loss that is not reduced"
+        )  # where sizes are open: torch 2.13
     low.program.realise(logits)
     highest, exponentials = shifted(low, logits, [1])
     type = highest.type

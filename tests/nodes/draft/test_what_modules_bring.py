@@ -70,13 +70,16 @@ RIGHT = {
     "draws for what lies otherwise in memory": problem(
         "return F.dropout(torch.softmax(x.transpose(1, 2) * 2, -1), 0.4, True) + 1", "[torch.randn(3, 8, 5)]"
     ),
+    "losses of a batch, row by row": problem(
+        "return F.cross_entropy(x.transpose(1, 2).reshape(-1, 4), y.view(-1), reduction='none') * 2", "[torch.randn(3, 4, 6), torch.randint(0, 4, (3, 6))]"
+    ),
     "a leading view for a library": problem("return self.layer(x[:, 3]).relu()", "[torch.randn(6, 8, 32)]", "self.layer = nn.Linear(32, 16)"),
 }  # fmt: skip
 
 
 ALONE = (
     "compiled in part", "casts of a device", "a number that is read", "complex numbers", "a decomposition", "a tensor that is not beside its input",
-    "draws for what lies otherwise in memory",
+    "draws for what lies otherwise in memory", "losses of a batch, row by row",
 )  # fmt: skip
 """What is as it was written, or exported otherwise, is so as a whole."""
 
@@ -235,6 +238,16 @@ def test_model_may_be_another_class_or_inherit_its_forward(name, tmp_path):
     pair = Pair(text, tmp_path)
     pair.check(0, pair.inputs(0))
     assert "def forward(self, x)" in pair.source
+
+
+def test_layers_in_a_plain_list_are_found_where_they_are():
+    layers = "self.layers = [nn.Linear(37, 37), nn.LayerNorm(37)]"
+    source = draft.answer(
+        problem("for layer in self.layers:\n    x = torch.tanh(layer(x))\nreturn x", f"[{BATCH}]", layers), "cpu"
+    )["source"]
+    assert "self.layers[0].weight" in source
+    assert "self.layers[1].weight" in source
+    assert "torch.tensor(" not in source
 
 
 def test_what_is_left_out_stays_left_out(tmp_path):
