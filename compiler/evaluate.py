@@ -213,7 +213,7 @@ def _drawn(program: KernelProgram, tensor: Tensor, axes: dict[str, int], seed: i
     generator = torch.Generator().manual_seed(seed)
     shape, dtype = program.spec.shape(tensor, axes), program.inputs[tensor.name].dtype
     kind, _, rest = tensor.values[0].partition(":")
-    if kind == "distinct":
+    if kind in ("distinct", "permutation"):
         return torch.randperm(axes[rest], generator=generator)[: math.prod(shape)].reshape(shape).to(dtype)
     if kind in ("index", "padded", "offsets", "starts"):
         return torch.randint(0, axes[rest], shape, generator=generator).to(dtype)

@@ -192,7 +192,10 @@ def _lowered(
         buffer = Buffer(tensor.name, _shape(tensor, sizes), _dtype(tensor, dtype), text=tensor.name)
         lowered.buffers.append(buffer)
         inputs[tensor.name] = buffer
-        if all(value.split(":")[0] in ("index", "offsets", "starts", "below", "distinct") for value in tensor.values):
+        if all(
+            value.split(":")[0] in ("index", "offsets", "starts", "below", "distinct", "permutation")
+            for value in tensor.values
+        ):
             lowered.non_negative.add(buffer)
         values[traced.inputs[tensor.name]] = lowered.whole(buffer, origin=tensor.name)
     for argument in spec.arguments:

@@ -467,7 +467,8 @@ class Folder:
         ]
         bare = re.sub(r"^(num_|n_|n(?=rows|cols|tokens))|(_size|_dim|_len)$", "", name)
         rest = "*".join(f"({one})" if re.search(r"[ +-]", one) else one for one in shape)
-        if bare in COLUMNS:
+        beside_m = name == "n" and self.taken is not None and any(one.name == "m" for one in self.taken.parameters)
+        if bare in COLUMNS or beside_m:
             return shape[-1]
         if bare in ROWS:
             return "*".join(shape[:-1]) if len(shape) == 2 else ""
@@ -582,7 +583,9 @@ class Folder:
             return "bits" if whole else f"integers:{low}:{high + 1}"
         if low >= -1 and fitting and high > 1:
             room = all(len(one) <= size for one, size in zip(flat, axes[fitting[0]], strict=True))
-            kind = "distinct" if distinct and room else "padded" if low < 0 else "index"
+            kind = (
+                ("permutation" if low >= 0 else "distinct") if distinct and room else "padded" if low < 0 else "index"
+            )
             self.doubts.append(
                 f"{name} holds integers from {low} to {high}{', no two the same' if distinct else ''}: {kind}:{fitting[0]} is a guess"
             )

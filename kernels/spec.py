@@ -62,8 +62,8 @@ OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
 NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "scaled", "bits")
-AXIS_VALUES = ("index", "padded", "distinct", "offsets", "starts")
-"""Integers that an axis bounds: rows below it, the same with some -1, these without repeats, row pointers up to it, those without the
+AXIS_VALUES = ("index", "padded", "distinct", "permutation", "offsets", "starts")
+"""Integers that an axis bounds: rows below it, the same with some -1, these without repeats, no -1 and no repeats, row pointers up to it, those without the
 last."""
 BELOW = "below"
 """Integers that another input bounds, place by place: `below:lengths`."""
@@ -516,7 +516,7 @@ class Spec(Frozen):
                     raise ValueError(
                         f"arguments: {tensor.name} draws {value} at {workload.label}, and its dtype holds {held:g} at most"
                     )
-                if kind == "distinct" and math.prod(shape) > workload.axes[axis]:
+                if kind in ("distinct", "permutation") and math.prod(shape) > workload.axes[axis]:
                     raise ValueError(
                         f"arguments: {tensor.name} draws more than {axis} distinct values at {workload.label}"
                     )

@@ -225,7 +225,7 @@ def draw(
         least, end = (0, 256) if view.element_size() == 1 else (-(1 << 8 * view.element_size() - 1), None)
         view.view(whole).random_(least, end, generator=rng)
         return
-    if kind in ("bits", "padded", "distinct", "offsets", "starts"):
+    if kind in ("bits", "padded", "distinct", "permutation", "offsets", "starts"):
         properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
         return
     if not view.dtype.is_floating_point or kind == "index":

@@ -120,9 +120,10 @@ def draw_integers(view: torch.Tensor, kind: str, limit: int, rng: torch.Generato
         view.random_(0, limit, generator=rng)
         view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
         return
-    if kind == "distinct":
+    if kind in ("distinct", "permutation"):
         view.view(-1).copy_(torch.randperm(limit, generator=rng, device=view.device)[: view.numel()])
-        view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
+        if kind == "distinct":
+            view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
         return
     if kind == "starts":
         whole = torch.empty(len(view) + 1, dtype=view.dtype, device=view.device)

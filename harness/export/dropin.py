@@ -292,6 +292,10 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
             "index": f"torch.randint(0, axes[{rest!r}], shape, generator=generator)",
             "offsets": f"torch.arange(shape[0]) * axes[{rest!r}] // max(shape[0] - 1, 1)",
             "starts": f"torch.arange(shape[0]) * axes[{rest!r}] // shape[0]",
+            **dict.fromkeys(
+                ("distinct", "permutation"),
+                f"torch.randperm(axes[{rest!r}], generator=generator)[: torch.Size(shape).numel()].reshape(shape)",
+            ),
             "below": f"below(found[{rest!r}], shape, generator)",
             "padded": f"torch.randint(-1, axes[{rest!r}], shape, generator=generator)",
             "range": f"torch.empty(shape).uniform_({low}, {high}, generator=generator)",

@@ -219,6 +219,11 @@ def test_integers_are_drawn_as_their_kind_says():
     draw(places, "distinct:nodes", workload, rng)
     some = places[places >= 0]
     assert len(some.unique()) == len(some) < 280 and int(some.max()) < 300
+    order = torch.empty(300, dtype=torch.int32)
+    draw(order, "permutation:nodes", workload, rng)
+    assert torch.equal(order.sort().values, torch.arange(300, dtype=torch.int32)) and not torch.equal(
+        order, order.sort().values
+    )
     bits = torch.empty(100, dtype=torch.int64)
     draw(bits, "bits", workload, rng)
     assert int(bits.max()) > 1 << 60
