@@ -103,6 +103,11 @@ def bring(
     kept = [call for call in calls if repr(call.form()) == common]
     if len(kept) < len(calls):
         yield f"{len(calls) - len(kept)} of {len(calls)} calls are left out: their arguments, or the steps of what is expected, differ from the others'"
+    binds_itself = re.search(r"TVM_FFI_DLL_EXPORT|PYBIND11_MODULE|TORCH_LIBRARY", text)
+    if taken is not None and taken.namespace and not binds_itself and not taken.has_c_linkage:
+        outer = taken.namespace.split("::")
+        if symbol.split("::")[0] not in outer:
+            symbol = f"{taken.namespace}::{symbol}"
     yield from Folder(source, text, symbol, taken, kept, reference, to, include, flags).write()
 
 

@@ -65,6 +65,8 @@ class CFunction:
     """Whether it is a `__global__` kernel."""
     has_c_linkage: bool
     returns: str
+    namespace: str
+    """Around it, as `a::b`, "" where there is none."""
 
 
 def read_function(text: str, symbol: str) -> CFunction:
@@ -91,9 +93,19 @@ def read_function(text: str, symbol: str) -> CFunction:
         )
         return CFunction(
             name, tuple(_parameter(one) for one in _parted(bare[found.end() : end])), kinds, numbers,
-            "__global__" in before, 'extern "C"' in before or _in_c_block(bare, found.start()), _returned(before),
+            "__global__" in before, 'extern "C"' in before or _in_c_block(bare, found.start()), _returned(before), _namespace(bare, found.start()),
         )  # fmt: skip
     raise CaptureError(f"no function {symbol} with a body was found in it")
+
+
+def _namespace(text: str, at: int) -> str:
+    around: list[str | None] = []
+    for found in re.finditer(r"\bnamespace\s+([\w:]+)\s*\{|[{}]", text[:at]):
+        if found[0] == "}":
+            around = around[:-1]
+        else:
+            around.append(found[1])
+    return "::".join(name for name in around if name)
 
 
 def _returned(before: str) -> str:

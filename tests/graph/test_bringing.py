@@ -80,9 +80,7 @@ def engine(tmp_path: Path) -> Path:
 
 def test_a_test_of_an_engine_becomes_a_folder_that_checks(engine: Path) -> None:
     to = engine / "made"
-    said = list(
-        bring(f"{engine}/test_norm_of_an_engine.py::test_add_norm", engine / "norm.cpp", "engine::add_norm", to)
-    )
+    said = list(bring(f"{engine}/test_norm_of_an_engine.py::test_add_norm", engine / "norm.cpp", "add_norm", to))
     assert any("some_engine_that_is_not_here cannot be imported" in one for one in said), said
     kernel = catalog.load(str(to))
     roles = {tensor.name: tensor.role for tensor in kernel.spec.tensors}
