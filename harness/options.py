@@ -50,8 +50,8 @@ class Option:
     """Fields of a nested record that are options here, where not all are."""
     without: tuple[str, ...] = ()
     """Fields of a nested record that are no options here."""
-    shown: tuple[str, ...] = ()
-    """Fields of a nested record whose options are in the help, where not all are."""
+    unlisted: tuple[str, ...] = ()
+    """Fields of a nested record whose options are taken but not in the help."""
     usual: str = ""
     """Default as the help says it, where it is not the field's value."""
 
@@ -155,7 +155,7 @@ def _leaves(record: type[Frozen], held: Frozen | None = None) -> Iterator[Option
             last, own = leaf.path[-1], leaf.option
             if (option.only and last not in option.only) or last in option.without:
                 continue
-            hidden = own.hidden or bool(option.shown and last not in option.shown)
+            hidden = own.hidden or last in option.unlisted
             own = replace(own, group=option.group or own.group, usual=option.usual or own.usual, hidden=hidden)
             yield replace(leaf, path=(name, *leaf.path), option=own)
 

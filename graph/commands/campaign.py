@@ -16,6 +16,7 @@ from graph.commands.opened import engine, open_service
 from graph.commands.options import BOTH, EXIT_INTERRUPTED, UNSAID, AsJson, ByProtocol, Command, RunsDir
 from graph.request import EachRequest
 from harness.options import Option, command_line, words
+from nodes.options import Chat
 
 if TYPE_CHECKING:
     from graph.ahead import Ahead
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 EACH = "for every problem, as in `run.py --kernel FILE.py`, whose others may stand here, too"
 PLACE = ("engine", "device_model", "tls", "insecure")
 """A campaign may go on elsewhere."""
-SHOWN = (
-    "own_kernels", "compare", "numerics", "rounds", "width", "seconds", "tokens", "money_usd", "repairs", "tune_seconds", "policy",
-    "models", "agents", "memory", "sandbox", "device", *PLACE,
+UNLISTED = (
+    "dtypes", "exact", "patience", "light_fraction", "fallback", "review", "coder", "turns", "tool_seconds",
+    *(name for name in Chat.model_fields if name != "models"),
 )  # fmt: skip
 NOT_OF_EACH = ("kernel", "baseline", "source", "draft", "run_id", "approve", "transcript", "role_policy")
 
@@ -49,7 +50,7 @@ class CampaignCommand(ByProtocol, AsJson, RunsDir, Command):
     """Name the campaign."""
     no_live: bool = False
     """Plain lines instead of the live table."""
-    each: Annotated[EachRequest, Option(group=EACH, without=NOT_OF_EACH, shown=SHOWN)] = EachRequest()
+    each: Annotated[EachRequest, Option(group=EACH, without=NOT_OF_EACH, unlisted=UNLISTED)] = EachRequest()
 
     def go(self) -> int:
         from graph.runs import RunError

@@ -13,17 +13,19 @@ from graph.commands.options import STARTED, UNSAID, Command, Database
 from graph.request import OpenRequest
 from graph.runs import RunError
 from harness.options import Option, command_line
-from nodes.options import StopRule
+from nodes.options import Chat, StopRule
 
 if TYPE_CHECKING:
     from graph.serving import Begun, StartArguments
 
 GRACE_S = 3.0
 """Seconds that work in flight may still take after the client has left."""
-SERVED = (
-    "kernel", "baseline", "device", "dtypes", "sandbox", "source", "run_id", "rounds", "seconds", "turns", "tool_seconds",
-    "tune_seconds",
+NOT_SERVED = (
+    "engine", "device_model", "tls", "insecure", "draft", "width", "patience", "repairs", "review", "approve", "agents", "coder",
+    "policy", "role_policy", "transcript", "tokens", "role_tokens", "money_usd", "role_money_usd", "fallback",
+    *Chat.model_fields,
 )  # fmt: skip
+"""Options about the agents whose place the client takes, and about other machines: one that is not named here is served."""
 
 
 class ServedRequest(OpenRequest):
@@ -41,7 +43,7 @@ class ServedRequest(OpenRequest):
 class McpCommand(Database, Command):
     """Serve compile, check, time, profile and submit to a coding agent, over the Model Context Protocol."""
 
-    request: Annotated[ServedRequest, Option(only=SERVED)] = ServedRequest()
+    request: Annotated[ServedRequest, Option(without=NOT_SERVED)] = ServedRequest()
     run: Annotated[str, Option("RUN")] = ""
     """Go on with that run, if it was begun here."""
     http: Annotated[int | None, Option("PORT", const=8765)] = Field(default=None, ge=0)

@@ -9,7 +9,10 @@ from pydantic import Field
 
 import run as door
 from graph.campaign import Campaign, make_record
+from graph.commands.campaign import NOT_OF_EACH
+from graph.commands.mcp import NOT_SERVED
 from graph.request import EachRequest, OpenRequest, RunRequest
+from graph.studio import StudioRequest
 from harness.options import Option, Options, command_line, from_words, leaves, list_given, words
 from nodes.state import Settings
 
@@ -51,6 +54,14 @@ def test_a_command_line_says_a_request_again() -> None:
     assert from_words(RunRequest, command_line(request).split()[2:]) == request
     assert request.chat.models["tester"] == "m" and request.budget.role_tokens == {"coder": 7}
     assert request.with_(rounds=4).stop.rounds == 4 and request.with_(rounds=4).chat == request.chat
+
+
+def test_what_a_run_is_asked_for_is_asked_of_mcp_a_campaign_and_studio_too() -> None:
+    """An option is one field: it is left out only where its name is in a list of those that do not apply."""
+    names = lambda record: {leaf.path[-1] for leaf in leaves(record)}  # noqa: E731
+    for command, left_out in (("mcp", NOT_SERVED), ("campaign", NOT_OF_EACH)):
+        assert names(RunRequest) - names(door.record_of(command)) == set(left_out), command
+    assert names(RunRequest) == names(StudioRequest)
 
 
 def test_settings_of_the_last_release_are_read() -> None:
