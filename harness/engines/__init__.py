@@ -3,7 +3,7 @@
     process        this machine, in this process and those that it starts
     dask           a cluster: one of its own on this machine, or `dask:ADDRESS`, a scheduler that runs already
 
-Each file has `opened(choice, wanted, say) -> Engine`. An engine makes Evaluators; whichever made it, an Evaluator has the same
+Each file has `open_engine(choice, wanted, say, every) -> Engine`. An engine makes Evaluators; whichever made it, an Evaluator has the same
 methods, verdicts, keys in the store and exceptions (tests/harness/test_engines.py holds them to it).
 """
 

@@ -1,4 +1,4 @@
-"""The far side: the only process that loads candidate code.
+"""The far side: the process that loads one C++ or CUDA candidate; python_worker.py loads those in Python.
 
 Started as `python -I -S worker.py FD` with nothing of the project on its path. It obeys requests on the socket FD:
 enter the sandbox, map the parent's buffers, load one candidate, call it, time it. Whatever it answers is doubted: the

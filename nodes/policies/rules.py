@@ -1,4 +1,4 @@
-"""The offline optimiser: answers all four roles from the source's syntax tree and from what was measured so far.
+"""The offline optimiser: answers for every agent from the source's syntax tree and from what was measured so far.
 
 No answer depends on anything but its request, so a resumed run plans what an unbroken one would have planned.
 """
