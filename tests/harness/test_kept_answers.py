@@ -16,7 +16,6 @@ from harness.evaluate import Evaluator
 from harness.judge.comparisons import OtherContexts
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned
-from harness.judge.session import CALL_S
 from harness.judge.verification import Drawn
 from harness.questions import (
     CompareBriefly,
@@ -290,12 +289,6 @@ def test_the_sanitizer_sees_what_is_small_and_every_dtype(tmp_path: Path, monkey
 
 
 # --- what a session is told, and not ------------------------------------------------------------------------------------
-
-
-def test_a_call_may_take_so_long_unless_one_says_otherwise(tmp_path: Path) -> None:
-    usual, longer = Counting(tmp_path), Counting(tmp_path, call_s=2 * CALL_S)
-    assert (usual.call_s, longer.call_s) == (CALL_S, 2 * CALL_S)
-    usual.close(), longer.close()
 
 
 def test_a_contest_is_of_the_case_that_was_asked_for(tmp_path: Path) -> None:
