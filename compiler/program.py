@@ -193,7 +193,8 @@ def _lowered(
         lowered.buffers.append(buffer)
         inputs[tensor.name] = buffer
         if all(
-            value.split(":")[0] in ("index", "offsets", "starts", "below", "distinct", "permutation")
+            value.split(":")[0]
+            in ("index", "offsets", "starts", "below", "permutation")  # of distinct ones an eighth is -1
             for value in tensor.values
         ):
             lowered.non_negative.add(buffer)
