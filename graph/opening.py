@@ -14,11 +14,10 @@ from harness.engines import Engine, EngineChoice
 from harness.problems import pytorch
 from harness.store import Store
 from harness.timing import load
-from kernels import catalog
 from nodes.context import Context
 from nodes.options import ROLES, Role
 from nodes.roles import Policy, Usage
-from nodes.state import Settings, Spent, State, is_problem
+from nodes.state import Settings, Spent, State
 
 Say = Callable[[str, str], None]
 
@@ -32,7 +31,7 @@ def open_context(
     `engine`: one that is open already and stays so; else the run's own is opened.
     """
     settings = record.settings
-    folder = pytorch.read(Path(settings.kernel))[0] if is_problem(settings) else catalog.load(settings.kernel).folder
+    folder = pytorch.find_definition(settings.kernel)
     if kernel_digest(folder) != record.kernel_digest:
         raise RunError(
             f"the spec or the reference of {folder} has changed since run {run.id} began, so its verdicts do "

@@ -26,7 +26,8 @@ from harness.report.result import (
     policy_text,
 )
 from nodes.roles import Attempt, Plan
-from nodes.state import Settings, State, Stop, is_problem
+from nodes.state import Settings, State, Stop
+from nodes.subjects import subject_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -110,7 +111,7 @@ def result(
         notices=(*settings.why, *notices),
         warnings=_warnings(state, held_out_timings),
         answer=_answer(state.get("answer")),
-        problem=is_problem(settings),
+        problem=subject_of(settings).drafted,
         against={name: suite.speedup for name, suite in best.against.items()} if best else {},
         degenerate=best.degenerate if best else (),
         notes=_notes(state, best),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from nodes.state import State, Stop, is_problem
+from nodes.state import State, Stop
 from nodes.stops import budget_stop
+from nodes.subjects import subject_of
 
 
 def after_tester(state: State) -> Literal["drafter", "baseline"]:
-    return "drafter" if is_problem(state["settings"]) else "baseline"
+    return "drafter" if subject_of(state["settings"]).drafted else "baseline"
 
 
 def after_baseline(state: State) -> Literal["profiler", "held_out", "__end__"]:

@@ -221,7 +221,7 @@ def drawing(kernel: Kernel) -> Kernel:
     """The kernel, its functions of inputs.py known by names that no other kernel's have. Raises KernelError where one is missing."""
     path = kernel.folder / "inputs.py"
     names = {v.partition(":")[2] for t in kernel.spec.inputs for v in t.values if v.startswith(f"{DRAWN}:")}
-    if not names or kernel.spec.problem:
+    if not names:
         return kernel
     mark = hashlib.sha256(f"{path} {_read(path, 'define the functions of drawn:NAME')}".encode()).hexdigest()[:12]
     renamed = {name: f"{name.partition('__')[0]}__{mark}" for name in names}

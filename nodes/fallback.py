@@ -26,14 +26,15 @@ from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.source import Source, Unsupported
 from nodes.roles import Plan
 from nodes.select import attempt_of, slower_than_the_baseline
-from nodes.state import Draft, Incumbent, State, Stop, is_problem
+from nodes.state import Draft, Incumbent, State, Stop
+from nodes.subjects import subject_of
 
 PLAN = "fallback"
 
 
 def fallback(state: State, runtime: Runtime[Context]) -> dict:
     settings, incumbent, context = state["settings"], state["incumbent"], runtime.context
-    if incumbent.candidate == settings.source or is_problem(settings) or state.get("stop") is Stop.SECONDS:
+    if incumbent.candidate == settings.source or subject_of(settings).drafted or state.get("stop") is Stop.SECONDS:
         return {}
     began, evaluator = time.monotonic(), context.evaluator
     try:

@@ -11,7 +11,6 @@ from typing_extensions import TypedDict  # pydantic makes a schema of typing's o
 from harness.engines import EngineChoice
 from harness.options import Option
 from harness.records import Build, DeviceFacts, Timing, Verdict
-from kernels import importers
 from kernels.spec import Device, Frozen
 from nodes.options import Role, RunOptions
 from nodes.roles import Attempt, Finding, Plan, TesterAnswer, Usage
@@ -66,11 +65,6 @@ class Settings(RunOptions):
     def with_changes(self, **fields: Any) -> Settings:
         """With other values of those fields; one of a group is named without it."""
         return Settings.model_validate(dict(self) | fields)
-
-
-def is_problem(settings: Settings) -> bool:
-    """Whether the run is about a PyTorch module, which has to be drafted before it can be optimised."""
-    return importers.is_problem(settings.kernel)
 
 
 class Draft(Frozen):

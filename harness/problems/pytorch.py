@@ -539,6 +539,11 @@ def load(name: str, on: Device, *, memory_bytes: int | None = None) -> Kernel:
     return open_problem(Path(name), on, memory_bytes=memory_bytes) if importers.is_problem(name) else catalog.load(name)
 
 
+def find_definition(name: str) -> Path:
+    """The folder of a kernel, or the file of a problem, by what a run keeps of it. Raises KernelError."""
+    return read(Path(name))[0] if importers.is_problem(name) else catalog.load(name).folder
+
+
 def read(path: Path) -> tuple[Path, Import]:
     """The problem's file, whole path, and what its importer read. Raises KernelError."""
     path = path.expanduser().resolve()

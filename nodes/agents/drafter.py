@@ -18,7 +18,8 @@ from nodes.drafting import draft as draft_by_rules
 from nodes.drafts import failure
 from nodes.policies import answers
 from nodes.roles import Agent, DraftAnswer, DraftRequest, Plan, Prompt, TesterAnswer
-from nodes.state import Draft, Settings, State, is_problem
+from nodes.state import Draft, Settings, State
+from nodes.subjects import subject_of
 
 PLAN = "draft"
 BY_RULES = ("tester", "planner", "coder")
@@ -96,7 +97,7 @@ def drafting(state: State, context: Context, tests: Callable[[], TesterAnswer]) 
             if (source := make()).strip():
                 context.evaluator.build(context.store.put(source))
 
-    if is_problem(settings):
+    if subject_of(settings).drafted:
         work = None if settings.draft or context.policies["drafter"].name != "rules" else draft
     else:
         wanted = settings.stop.rounds and not settings.exact and context.reference()
