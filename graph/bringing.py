@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 MOST_CALLS = 48
-"""Of a test's cases, evenly taken."""
+"""Calls of a test that become cases, evenly taken (upper bound)."""
 MOST_SECONDS = 120.0
 EACH = 8
 """Workloads that are timed, that are checked only, that are held out."""
@@ -63,7 +63,7 @@ class SeenCall:
     """What one call of the kernel comes to."""
 
     tensors: dict[str, torch.Tensor]
-    """As they were before the call, and the outputs as they are expected."""
+    """Tensors as they were before the call, and the outputs as they are expected."""
     numbers: dict[str, Any]
     outputs: list[str]
     both: list[str]

@@ -58,7 +58,7 @@ from kernels.spec import Device, Frozen
 State = Literal["done", "unfit", "failed"]
 NO_CANDIDATE = "NO_CANDIDATE"
 UNFIT = (KernelError, RunError, DeviceError, MissingTool)
-"""What is wrong with one problem, or with this machine for it: an entry, and the rest goes on."""
+"""Errors that say what is wrong with one problem, or with this machine for it: an entry, and the rest goes on."""
 
 
 class CampaignRecord(Frozen):
@@ -100,7 +100,7 @@ class CampaignEntry(Frozen):
     sample: int = Field(default=0, ge=0)
     """Which of the problem's runs, from 0."""
     kernelbench: str = ""
-    """What KernelBench's own protocol says, where it was asked."""
+    """The answer of KernelBench's own protocol, where it was asked."""
     theirs: KernelBenchResult | None = None
     """KernelBench's verdict with its figures; an older entry has none."""
     disagreement: str = ""
@@ -130,7 +130,7 @@ class ProblemPlan:
     prepare: Callable[[Path], None] = lambda _path: None
     """Does beforehand what of a problem's run needs no device."""
     built: Callable[[Path], Store | None] = lambda _path: None
-    """Where the builds lie that `prepare` made for it."""
+    """The store with the builds that `prepare` made for it."""
     protocol: Callable[[Path, str, Store], KernelBenchResult] | None = None
     """Asks KernelBench's own protocol about a candidate (problem's path, its text, the run's store)."""
     kind: str = ""
@@ -192,7 +192,7 @@ class Campaign:
             raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
 
     def entries(self, kinds: Sequence[str] = ("",)) -> list[CampaignEntry]:
-        """Of every run that has ended, by problem, kind and sample."""
+        """The entries of every run that has ended, by problem, kind and sample."""
         record = self.record
         numbers = sample_numbers(record.samples)
         ids = (entry_id(Path(p), kind, number) for p in record.problems for kind in kinds for number in numbers)
@@ -551,5 +551,5 @@ def _last_reason(result: Result) -> str:
 
 
 def _last_outcome(result: Result) -> str:
-    """Of the last attempt that came to a candidate."""
+    """The outcome of the last attempt that came to a candidate."""
     return next((str(row.outcome) for row in reversed(result.attempts) if row.candidate), NO_CANDIDATE)

@@ -92,7 +92,7 @@ NO_HELD_OUT = "no size is held out that fits here, so it was judged by the sizes
 class Evaluation:
     verdict: Verdict
     kernelbench: KernelBenchResult | None
-    """What KernelBench's own protocol says, where it was asked for."""
+    """The answer of KernelBench's own protocol, where it was asked for."""
     notices: tuple[str, ...]
     held_out: str
     """How many held-out sizes a candidate that passes the others is checked on, or why none is."""

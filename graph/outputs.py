@@ -52,7 +52,7 @@ def _samples(run: RunFolder, candidate: str, row: WorkloadRow) -> samples.Sample
 
 
 def _histograms(run: RunFolder, result: Result) -> list[str]:
-    """Of the best file and its baseline, one a workload and cache state."""
+    """Pictures of the samples of the best file and its baseline, one for each workload and cache state."""
     pictures = []
     for row in result.workloads:
         found = _samples(run, result.best, row)

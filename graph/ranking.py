@@ -60,11 +60,11 @@ class RankedKernel:
     """All calls of one kernel."""
 
     name: str
-    """As short as it says what it is."""
+    """The kernel's name, as short as it still says what it is."""
     calls: int = 0
     total_us: float = 0.0
     known_us: float = 0.0
-    """Of calls whose operands' shapes the trace holds."""
+    """Microseconds of the calls whose operands' shapes the trace holds."""
     sol_us: float = 0.0
     """Least time of those calls: their inputs read once (and the products' arithmetic), by the device's data sheet."""
     shapes: Counter[str] = field(default_factory=Counter)
@@ -74,7 +74,7 @@ class RankedKernel:
     taken: Taken = "unknown"
     kind: str = ""
     kernel: str = ""
-    """Of the catalog, which does the same."""
+    """The catalog's kernel that does the same."""
 
     @property
     def share_of_sol(self) -> float | None:
@@ -95,7 +95,7 @@ class Ranking:
 
     device: str
     total_us: float
-    """Of all kernels; they may have run side by side."""
+    """Microseconds of all kernels; they may have run side by side."""
     rows: tuple[RankedKernel, ...]
     on_gpu: bool
     notes: tuple[str, ...]
@@ -154,7 +154,7 @@ def rank(path: Path) -> Ranking:
 
 
 WORTH: dict[Taken, float] = {"rules": 1.0, "unknown": 0.5, "model": 0.5, "library": 0.05, "no": 0.0}
-"""What of the time above the least one counts for the order."""
+"""Share of the time above the least possible that counts for the order, by who may take the kernel over."""
 
 
 def _read(path: Path) -> tuple[list[Any], dict[str, Any]]:

@@ -124,7 +124,7 @@ def result(
 
 
 def geometric_mean(speedups: Iterable[Interval]) -> Interval | None:
-    """Of independent medians: their half-widths add in squares, on the logarithm."""
+    """The geometric mean of independent medians: their half-widths add in squares, on the logarithm."""
     found = list(speedups)
     if not found:
         return None
@@ -207,7 +207,7 @@ def _plan(plan: Plan) -> PlanRow:
 
 @functools.cache
 def commit() -> str:
-    """Of Astrolabe's own repository, with -dirty where files differ from it; "" where it does not run from one."""
+    """The commit of Astrolabe's own repository, with -dirty where files differ from it; "" where it does not run from one."""
     if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
         return ""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]

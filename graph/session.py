@@ -431,7 +431,7 @@ def refuse_other_graph(record: RunRecord) -> None:
 
 
 def kernel_digest(folder: Path) -> str:
-    """Of what defines right: a run is not resumed under another spec or reference."""
+    """Digest of what defines right: a run is not resumed under another spec or reference."""
     if folder.is_file():  # a problem is its own reference
         return digest(*(path.read_bytes() for path in pytorch.read(folder)[1].files))
     judges = (folder / name for name in ("spec.py", "reference.py", "properties.py"))

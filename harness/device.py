@@ -160,7 +160,7 @@ def give_back_memory(over: int = 1 << 30) -> None:
 
 @functools.cache
 def _highest_clock_mhz() -> int | None:
-    """Of the GPU's multiprocessors, as nvidia-smi has it; None where it does not say."""
+    """Highest clock of the GPU's multiprocessors in MHz by nvidia-smi; None where it does not say."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "-i", first_visible(), "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]

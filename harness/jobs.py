@@ -107,7 +107,7 @@ class Job(Frozen):
 
     @property
     def hashes(self) -> set[str]:
-        """Of all contents that it needs."""
+        """Hashes of all contents that it needs."""
         found = set(self.question.attachments)
         if of := self.session:
             files = [*of.kernel.files.values(), of.kernel.problem, *(one.build.candidate for one in of.builds)]
@@ -255,7 +255,7 @@ class EvaluationServer:
         return evaluator
 
     def _store(self, asker: str) -> Path:
-        """Of those that asked lately; the others are done, or are answered anew."""
+        """The store of one of those that asked lately; the others are done, or are answered anew."""
         stores = self.folder / "stores"
         stores.mkdir(parents=True, exist_ok=True)
         by_age = sorted(stores.iterdir(), key=lambda path: path.stat().st_mtime)

@@ -55,7 +55,7 @@ class EvaluationQuestion(Frozen, Generic[Answer]):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Of its answer in the store, beside the kernel, its suite and the device."""
+        """Parts of the key of its answer in the store, beside the kernel, its suite and the device."""
         return ()
 
     @property

@@ -16,9 +16,9 @@ from kernels.spec import Device, Frozen, Workload
 
 Cache = Literal["cold", "hot"]
 Bound = Literal["memory", "latency", "compute", "launch", "at the limit", "unknown"]
-"""What the larger part of a kernel's lost time is lost to."""
+"""Cause of the larger part of a kernel's lost time."""
 TimingContext = Literal["plain", "pdl", "early", "alone"]
-"""What stands around a timed call: kernels that launch plainly; that take part in programmatic dependent launch and trigger
+"""Kernels around a timed call: those that launch plainly; that take part in programmatic dependent launch and trigger
 at their end, or at once; nothing (back to back with itself, which no model does)."""
 
 
@@ -51,7 +51,7 @@ class DeviceFacts(Frozen):
     shared_bytes: int | None = None
     """Bytes of a multiprocessor's shared memory, L1 not counted."""
     shared_block_bytes: int | None = None
-    """What one block may take of it, once the kernel has asked for more than 48 KiB (cudaFuncSetAttribute)."""
+    """Bytes of shared memory that one block may take, once the kernel has asked for more than 48 KiB (cudaFuncSetAttribute)."""
     registers: int | None = None
     """32-bit registers of a multiprocessor."""
     threads: int | None = None
@@ -109,7 +109,7 @@ class Check(Frozen):
 
     workload: str
     name: str
-    """What was checked: a value distribution (`ordinary`), or `guards`, `inputs unchanged`, `second call` ..."""
+    """Name of what was checked: a value distribution (`ordinary`), or `guards`, `inputs unchanged`, `second call` ..."""
     passed: bool
     error: float = 0.0
     """Largest |candidate - reference| in units of the tolerance; 1.0 is the limit."""
@@ -140,7 +140,8 @@ class Timing(Frozen):
     flops: int | None = None
     """Floating-point operations of one call, as the spec says; None where it does not."""
     compute_us: float | None = None
-    """What the highest measured roof of arithmetic in its dtype needs for them; None where they do not weigh (harness/timing/roofs.py)."""
+    """Microseconds that the highest measured roof of arithmetic in its dtype needs for them; None where they do not weigh
+    (harness/timing/roofs.py)."""
     samples: int = Field(gt=0)
     others: float | None = None
     """Share of this machine's CPU, 0 to 1, that other processes took meanwhile; None where nobody looked."""
@@ -186,7 +187,7 @@ class Build(Frozen):
     log: str = ""
     seconds: float = 0.0
     resources: dict[str, str] = Field(default_factory=dict)
-    """What the compiler said of each kernel: registers, spills, shared memory, by kernel name."""
+    """Figures of the compiler on each kernel: registers, spills, shared memory, by kernel name."""
 
 
 class Draws(Frozen):
@@ -262,9 +263,9 @@ class Verdict(Frozen):
     """Other baseline's name, such as torch.compile of a problem's Model -> the speedup over it."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else is to be known: how right was defined, whose kernels worked, what could not be seen."""
+    """Notes for the reader: how right was defined, whose kernels worked, what could not be seen."""
     degenerate: tuple[str, ...] = ()
-    """What passes KernelBench's check on a problem without computing."""
+    """Sources that pass KernelBench's check on a problem without computing."""
     build: Build | None = None
     seconds: float = 0.0
 

@@ -163,7 +163,7 @@ class Kernel:
     """Whether it is a module in KernelBench's form, which KernelBench's own protocol can judge."""
 
     def gpu_bytes(self) -> int:
-        """Of a GPU's memory that the kernel itself holds."""
+        """Bytes of a GPU's memory that the kernel itself holds."""
         return 0
 
     def close(self) -> None:

@@ -34,7 +34,8 @@ _REDUCING = re.compile(r"\b(\w*norm|softmax|reduc\w+|log-?sum-?exp|variance|rms)
 
 
 def family(spec: Spec) -> Family:
-    """By its name's words, then by its shapes, then by its summary; what is none of the others is elementwise."""
+    """The kernel's family by its name's words, then by its shapes, then by its summary; what is none of the others is
+    elementwise."""
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", spec.name).lower())
     for kind, pattern in _NAMED.items():
         named = any(re.fullmatch(pattern, word) for word in words)

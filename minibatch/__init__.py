@@ -8,7 +8,7 @@ LIBRARY = {
     "Graph": "graphs", "GraphError": "graphs", "from_coo": "graphs", "from_csr": "graphs", "from_pyg": "graphs",
     "load": "graphs", "save": "graphs", "Batch": "batches", "BatchLoader": "batches", "NeighborLoader": "neighbor_loader",
 }  # fmt: skip
-"""What other programs use, and the module that has it: imported when it is asked for, since PyTorch takes seconds."""
+"""Names that other programs use, with the module that has each: imported when it is asked for, since PyTorch takes seconds."""
 __all__ = list(LIBRARY)
 
 

@@ -30,7 +30,7 @@ SPLIT_HOLDS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     np.dtype,
     *{type(np.dtype(kind)) for kind in ("int32", "int64")},
 ]
-"""What torch.load may make, beside tensors, of the arrays in OGB's split_dict.pt."""
+"""Types that torch.load may make, beside tensors, of the arrays in OGB's split_dict.pt."""
 
 
 def load(name: str, root: Path) -> Graph:

@@ -28,7 +28,8 @@ class BufferProvider(Protocol):
 
 @dataclass
 class Transposed:
-    """Of each source the rows that have it as neighbour: int32 entries from offsets[source] to offsets[source + 1], in any order.
+    """For each source the rows that have it as neighbour: int32 entries from offsets[source] to offsets[source + 1], in any
+    order.
 
     inverse: float32 [rows], one over the number of a row's neighbours.
     """

@@ -118,7 +118,7 @@ class _SelfAndMean(torch.autograd.Function):
 
 
 def slots_for(ids: int) -> int:
-    """Of relabel's table: a power of two, at least twice the ids."""
+    """Slots of relabel's table: a power of two, at least twice the ids."""
     return 1 << max(10, (2 * ids - 1).bit_length())
 
 

@@ -19,7 +19,7 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 """All that a resumed run must have as the run before had it, and a checkpoint holds."""
 FIXED = ("model", "hidden", "loss")
-"""What a checkpoint's weights are of: it cannot be given otherwise."""
+"""Options that a checkpoint's weights fix: they cannot be given otherwise."""
 FANOUT_OF_INFERENCE = 20
 
 

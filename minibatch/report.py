@@ -58,12 +58,12 @@ class EpochPage:
     graph: str
     device: str
     lines: Sequence[str]
-    """What was asked for and how it was measured."""
+    """Sentences on what was asked for and how it was measured."""
     rows: Sequence[EpochRow]
 
 
 def row_of(rung: str, what: str, record: Any, accuracy: float | None, graph: Graph, spans: Sequence[Span]) -> EpochRow:
-    """Of an epoch that was trained: training.Epoch or resident.ResidentEpoch."""
+    """Row of the report for an epoch that was trained: training.Epoch or resident.ResidentEpoch."""
     row_bytes = graph.features.shape[1] * graph.features.element_size()
     stages = getattr(record, "stages_s", {})
     return EpochRow(

@@ -16,7 +16,7 @@ SHOWN = 8
 SKIPPED = 4
 """Batches before them, in which threads start and memory is first touched."""
 STAGES = ("sampling", "features", "copy", "compute", "backward", "waiting")
-"""What a span may be, in the order of the key."""
+"""Kinds of a span, in the order of the key."""
 TRAINING, STEP = "training", "step"
 """Lanes: the model's forward and backward computation; the same with sampling before it."""
 ENDS = ((TRAINING, "backward"), (STEP, "compute"))

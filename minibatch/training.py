@@ -211,7 +211,7 @@ KEYS = {
     "schedule": dict,
     "epoch": int,
 }
-"""What a checkpoint has, by type, beside `valid` and `best`, metrics of valid ids or None."""
+"""Keys of a checkpoint with their types, beside `valid` and `best`, metrics of valid ids or None."""
 
 
 def save_checkpoint(path: Path, **state: Any) -> None:

@@ -218,7 +218,8 @@ def after_tools(state: CoderState) -> str | Send:
 
 
 def best(state: CoderState) -> str:
-    """Of what passed its check and was not submitted: the fastest that was timed, else the last. "" where none is."""
+    """The best source that passed its check and was not submitted: the fastest that was timed, else the last; "" where there
+    is none."""
     facts = [
         fact for fact in collect_facts(state.get("messages", [])) if fact["candidate"] and fact["outcome"] == "PASSED"
     ]

@@ -26,7 +26,7 @@ CONTESTS = 3
 """Repetitions of an unclear comparison, each in fresh processes. They alone decide: the candidate was picked by the
 earlier samples, and the largest of several noisy medians is biased upwards."""
 MOST_CONTESTS = 12
-"""What needs more than that stays UNCLEAR."""
+"""Contests of one candidate (upper bound): one that needs more stays UNCLEAR."""
 
 
 def contest(state: State, runtime: Runtime[Context]) -> dict:

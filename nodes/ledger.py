@@ -29,7 +29,7 @@ MOST_KERNELS, MOST_GAINS = 3, 16
 
 
 class LedgerGain(Frozen):
-    """Of one workload in one cache state, over the baseline."""
+    """Speedup over the baseline at one workload in one cache state."""
 
     workload: str
     """Label."""
@@ -44,7 +44,7 @@ class LedgerEntry(Frozen):
 
     candidate: str
     note: str = ""
-    """What is new in it, in its writer's words."""
+    """What the source does that is new, in its writer's words."""
     outcome: Outcome | None = None
     checked: bool = False
     """Whether it was run, and not compiled alone."""

@@ -55,7 +55,7 @@ class Finding(Frozen):
     slow_workloads: tuple[str, ...] = ()
     """Labels of the workloads farthest from their bound, worst first."""
     probes: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """What the answer was based on: the request's probes. The node adds it, no policy needs to."""
+    """Readings of the probes that the answer was based on: the request's probes. The node adds it, no policy needs to."""
     of: str = ""
     """Hash of the source that it is about. The node adds it."""
     spec_doubt: str = ""
@@ -96,7 +96,8 @@ class Attempt(Frozen):
     speedup: float | None = None
     """Speedup over the baseline; None, never 0, where it did not pass."""
     brief_speedup: float | None = None
-    """Over the baseline in the short comparison after which it was not timed in full (nodes/screening.py); no verdict's."""
+    """Speedup over the baseline in the short comparison after which it was not timed in full (nodes/screening.py); no
+    verdict's."""
     speedup_low: float | None = None
     speedup_high: float | None = None
     comparison: str = "UNCLEAR"
@@ -117,13 +118,13 @@ class Attempt(Frozen):
     """Number of repeated comparisons behind `contested`."""
     tuned: dict[str, int] = Field(default_factory=dict)
     tuning: str = ""
-    """What the search of the open integers said: how many of the variants it tried, and whether one was clearly faster."""
+    """Sentence of the search of the open integers: how many of the variants it tried, and whether one was clearly faster."""
     evidence: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """What it was compiled to and its counters, by probe: a reason for a failure or for a time."""
+    """Evidence of what it was compiled to and its counters, by probe: a reason for a failure or for a time."""
     spec_doubt: str = ""
     """The coder's doubt, as in Finding."""
     remarks: tuple[str, ...] = ()
-    """What coder and reviewer said of it, oldest first."""
+    """Remarks of coder and reviewer on it, oldest first."""
     conversation: str = ""
     """Name in the store of what was said with a coder that works with tools; a single agent goes on in it."""
     trials: str = ""
@@ -133,7 +134,7 @@ class Attempt(Frozen):
     turns: int = 0
     """Answers of a coder with tools."""
     tools: dict[str, int] = Field(default_factory=dict)
-    """How often it called each."""
+    """Calls of each tool, by name."""
 
 
 class Standing(Frozen):
@@ -239,7 +240,7 @@ class PlannerRequest(AgentRequest[tuple[Plan, ...]]):
     width: int = 1
     round: int = 1
     memory: tuple[Lesson, ...] = ()
-    """What earlier runs learned of this family on such a device, the most telling first."""
+    """Lessons that earlier runs learned of this family on such a device, the most telling first."""
     reference: str = ""
     """The text of the kernel's reference.py; "" where there is none, or where a module says what is right."""
     ledger: tuple[LedgerEntry, ...] = ()
@@ -322,7 +323,7 @@ class Turn(Frozen):
     results: tuple[str, ...] = ()
     """One for each call."""
     reply: str = ""
-    """What the model is told next, after an answer that called nothing, or after the last turn."""
+    """Text that the model is told next, after an answer that called nothing, or after the last turn."""
 
 
 class Asking(Frozen):
@@ -344,9 +345,9 @@ class TurnRequest(Frozen):
     turns: tuple[Turn, ...] = ()
     """Earlier turns on this request, oldest first."""
     earlier: Conversation = Conversation()
-    """What came before this request, where it is a repair of what was written in turns."""
+    """Messages before this request, where it is a repair of what was written in turns."""
     most_turns: int
-    """What the model is told that it has."""
+    """Turns that the model is told it has."""
     tool_seconds: float
 
 
@@ -366,7 +367,7 @@ class Review(Frozen):
 
     agrees: bool
     reason: str = ""
-    """What is wrong and what would mend it, where it does not agree."""
+    """Reason for not agreeing: what is wrong and what would mend it."""
 
 
 class ReviewRequest(AgentRequest[Review]):
@@ -376,9 +377,9 @@ class ReviewRequest(AgentRequest[Review]):
     base: str
     """The source that the plan starts from."""
     source: str = ""
-    """What the coder made of it; "" where the plan itself is to be agreed to."""
+    """Source that the coder made of it; "" where the plan itself is to be agreed to."""
     tools: tuple[str, ...] = ()
-    """What the coder's tools said of its sources, oldest first, where it worked with tools."""
+    """Reports of the coder's tools on its sources, oldest first, where it worked with tools."""
     attempts: tuple[Attempt, ...] = ()
     ledger: tuple[LedgerEntry, ...] = ()
     round: int = 1
@@ -402,21 +403,21 @@ class Prompt(Generic[Answer]):
     step: str
     """Name of the question in the transcript; a replay finds the answer by it and by `facts`."""
     facts: dict[str, str]
-    """What of the request was not measured, beside kernel, device and spec."""
+    """Facts of the request that were not measured, beside kernel, device and spec."""
     variables: dict[str, Any]
     """Variables of the template nodes/prompts/<role>.md, beside spec and device."""
     read: Callable[[str], Answer]
     """Raises UnfitReply."""
     form: type[BaseModel] | None = None
-    """What a model answers as JSON; None where it answers a header and code."""
+    """Record that a model answers as JSON; None where it answers a header and code."""
     base: str = ""
     """The source that an answer's edits change."""
     stage: str = ""
     """Part of single.md that asks the single agent, where it has no template of the role's own."""
     otherwise: str = ""
-    """What becomes of the run without the answer."""
+    """Sentence on what becomes of the run without the answer."""
     nothing: str = ""
-    """What is said where the answer holds nothing."""
+    """Sentence for an answer that holds nothing."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from nodes.context import Context
 from nodes.state import Draft, State
 
 LOSES = 0.8
-"""Of the incumbent's speed, by the best of its samples in every case: a search of open integers has rarely brought a quarter."""
+"""Share of the incumbent's speed below which a candidate is not timed in full, by the best of its samples in every case: a
+search of open integers has rarely brought a quarter."""
 CASES = 3
 
 

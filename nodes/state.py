@@ -76,11 +76,11 @@ class Draft(Frozen):
     verdict: Verdict | None = None
     tuned: dict[str, int] = Field(default_factory=dict)
     tuning: str = ""
-    """What the search of the open integers came to: how many variants it tried, how much faster the best was."""
+    """Result of the search of the open integers: how many variants it tried, how much faster the best was."""
     lost: str = ""
     """Why it is not timed in full, though it PASSED (nodes/screening.py)."""
     brief_speedup: float | None = None
-    """Over the baseline, by the short comparison in which it lost."""
+    """Speedup over the baseline by the short comparison in which it lost."""
     repairs: int = 0
     refused: str = ""
     """Why no source, or no further one, comes out of the plan. A draft that already failed keeps its verdict."""
@@ -89,23 +89,23 @@ class Draft(Frozen):
     approved: str = ""
     """Hash of the source that the person said yes to."""
     objection: str = ""
-    """What the reviewer has against the plan or the candidate; the planner or the coder is asked again."""
+    """Objection of the reviewer to the plan or the candidate; the planner or the coder is asked again."""
     agreed: str = ""
     """Hash of the candidate that the reviewer agreed to, or the plan's id."""
     remarks: tuple[str, ...] = ()
-    """What coder and reviewer said of it, oldest first; the planner reads them with the attempt."""
+    """Remarks of coder and reviewer on it, oldest first; the planner reads them with the attempt."""
     trials: tuple[str, ...] = ()
     """Hashes of the sources that its coder tried with tools."""
     revisions: int = 0
     """Plans before this one in its place that the reviewer did not agree to."""
     notes: tuple[str, ...] = ()
-    """What the drafter said of a problem's draft."""
+    """Notes of the drafter on a problem's draft."""
     spec_doubt: str = ""
     seconds: float = 0.0
     turns: int = 0
     """Answers of a coder with tools."""
     tools: dict[str, int] = Field(default_factory=dict)
-    """How often it called each."""
+    """Calls of each tool, by name."""
     conversation: str = ""
     """Name in the store of what was said with that coder (a Conversation); a repair goes on in it."""
 

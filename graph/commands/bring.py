@@ -29,7 +29,7 @@ class BringCommand(Command):
     function: Annotated[str, Option("NAME")] = ""
     """What the test calls the kernel by, where that is not the symbol."""
     include: Annotated[tuple[Path, ...], Option("FOLDER")] = ()
-    """Where else headers are looked for; the kernel's folder and those above it are."""
+    """More folders in which headers are looked for; the kernel's folder and those above it are."""
 
     flag: Annotated[tuple[str, ...], Option("FLAG")] = ()
     """A compiler's flag that the engine's build gives, as --flag=-DSM=90; several by several --flag."""

@@ -52,11 +52,11 @@ class Database(RunsDir):
 
 
 class OfRuns(AsJson, Database):
-    """Of a command about runs."""
+    """Options of a command about runs."""
 
 
 class Working(Clocks, OfRuns):
-    """Of a command that works on a run."""
+    """Options of a command that works on a run."""
 
     no_live: bool = False
     """Plain lines instead of the live display."""
@@ -80,7 +80,7 @@ class ByProtocol(Options):
 
 
 CHANGES = ("rounds", "width", "seconds", "tokens", "money_usd")
-"""What of a run's options may change while it goes on."""
+"""The options of a run that may change while it goes on."""
 
 
 def policy_changes(policy: str | None, model: str) -> dict[str, Any]:

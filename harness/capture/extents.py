@@ -39,7 +39,7 @@ class Extents:
         return name
 
     def express(self, sizes: Sizes) -> str | None:
-        """By the axes that there are: one, a multiple, a part, a sum or a product of two."""
+        """The extent by the axes that there are: one, a multiple, a part, a sum or a product of two."""
         return (
             self._by(self.axes, sizes)
             if len(set(sizes)) > 1 or self.calls == 1 or sizes in self.axes.values()
@@ -47,7 +47,7 @@ class Extents:
         )
 
     def _of_named(self, sizes: Sizes) -> str | None:
-        """By names that are no axes yet, which become some."""
+        """The extent by names that are no axes yet and become some."""
         if len(set(sizes)) == 1 and self.calls > 1:
             return None
         pool = {**self.axes, **dict(reversed(list(self.named.items())))}

@@ -507,7 +507,7 @@ def _apart(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def _highest(apart: torch.Tensor) -> torch.Tensor:
-    """Of each row; a single number as one."""
+    """Highest value of each row; a single number counts as one."""
     return apart.amax(dim=-1, keepdim=True) if apart.dim() else apart
 
 
@@ -518,14 +518,15 @@ def _steep(noise: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _noise_bits(kernel: Kernel) -> int | None:
-    """Of the format that the rough reference's noise comes from; None where the kernel's cannot be rounded otherwise."""
+    """Significant bits of the format that the rough reference's noise comes from; None where the kernel's cannot be rounded
+    otherwise."""
     return getattr(kernel, "noise_bits", FP32_BITS)
 
 
 def _near(
     kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """By name, each element's largest noise as results of NEAR_BITS bits show it."""
+    """Each element's largest noise, by tensor name, as results of NEAR_BITS bits show it."""
     import torch
 
     units = math.sqrt(terms(kernel, workload))

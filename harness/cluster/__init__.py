@@ -28,7 +28,7 @@ class ClusterError(Exception):
 
 @functools.cache
 def code() -> str:
-    """Of the program text that makes verdicts: machines that run another version of it get no job."""
+    """Digest of the program text that makes verdicts: machines that run another version of it get no job."""
     kinds = (".py", ".cu", ".cpp", ".cuh", ".h", ".jinja")
     every = [path for package in ("harness", "kernels") for path in (ROOT / package).rglob("*")]
     files = sorted(path for path in every if path.suffix in kinds and path.is_file())

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 
 class Homes:
-    """Of one client's questions. Two askers that took turns on two devices would each find their own put away at every question.
+    """The homes of one client's questions. Two askers that took turns on two devices would each find their own put away at
+    every question.
 
     Safe for several threads.
     """

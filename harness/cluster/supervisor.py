@@ -32,7 +32,7 @@ PREFIXES = ("DASK_", "ASTROLABE_CLUSTER_", "ASTROLABE_LOCKS")
 
 
 def environment(place: ClusterPlace | None = None) -> dict[str, str]:
-    """Of a scheduler or a worker."""
+    """Environment variables of a scheduler or a worker."""
     made = sandbox.clean_environment(os.environ.get("HOME", "/"))
     made |= {name: os.environ[name] for name in KEPT if name in os.environ}
     made |= {name: value for name, value in os.environ.items() if name.startswith(PREFIXES)}

@@ -256,7 +256,7 @@ def answer(text: str, topic: str) -> JobAnswer:
 
 
 def content_key(name: str) -> str:
-    """By which contents of that hash are known to the scheduler."""
+    """Key by which the scheduler knows contents of that hash."""
     return f"content-{name}"
 
 

@@ -58,7 +58,7 @@ def choice(text: str, *, model: str = "", tls: str = "", insecure: bool = False)
 
 
 class Cores(Frozen):
-    """Of this machine, while an engine is open."""
+    """The cores of this machine, while an engine is open."""
 
     own: tuple[int, ...]
     """Cores of the asking process and of what it starts, which may be what is timed."""

@@ -250,7 +250,7 @@ class Cluster:
         return bool(states) and all(state == "set aside" for state in states)
 
     def _last_words(self) -> str:
-        """Of a cluster of our own, whose log goes with it."""
+        """The last lines that a cluster of our own wrote, whose log goes with it."""
         return f" (its log ends: {self.local.last_words(3)})" if self.local else ""
 
     def _nobody(self, wanted: str, every: list[Status], found: list[DeviceModel]) -> str:
@@ -270,7 +270,7 @@ class Cluster:
         return sum(one is not None and one.resource == model.resource for one in ready)
 
     def count_idle(self, model: DeviceModel) -> int:
-        """Of those the ones that no question of this process is at."""
+        """Number of those that no question of this process is at."""
         ready = [
             one for one in self.seen if one.state == "ready" and one.model and one.model.resource == model.resource
         ]

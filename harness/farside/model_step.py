@@ -73,7 +73,8 @@ class StepNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of `queries` new tokens a sequence over a cache of `context`; heads [heads, head_dim]. With merge_attn_states_lse the
+    """Attention of `queries` new tokens a sequence over a cache of `context`; heads [heads, head_dim]. With
+    merge_attn_states_lse the
     cache is attended in two parts, as engines do where sequences share a prefix."""
 
     keys: Tensor

@@ -240,7 +240,7 @@ class ModuleState:
         return f"Model changes its state {self.says(entry)}, and ModelNew has nothing of that name"
 
     def _own(self, entry: dict[str, Any], holder: Any) -> list[Any]:
-        """Of each leaf the module's own tensor as constructed, a new one where it has none yet, the type of a number."""
+        """For each leaf the module's own tensor as constructed, a new one where it has none yet, the type of a number."""
         value = self._value(holder, entry["name"])
         leaves: list[Any] = []
         try:

@@ -474,7 +474,8 @@ def is_bound(tensor: torch.Tensor) -> bool:
 
 
 def own_kind(draws: list[torch.Tensor], bound: bool, structured: bool) -> str:
-    """Of an input that is of no known distribution: `among` where its elements depend on nothing, `near` where the floats that
+    """The kind of an input that is of no known distribution: `among` where its elements depend on nothing, `near` where the
+    floats that
     differ between draws hardly ever repeat and its zeros have their places, so that their mantissas may be others."""
     import torch
 
@@ -519,7 +520,7 @@ class Trial:
     def call(
         self, tensors: list[torch.Tensor], *, wide: bool = False, seed: int = 5, model: Any = None
     ) -> list[torch.Tensor]:
-        """Of a fresh module, or of `model`."""
+        """Calls a fresh module, or `model`."""
         import torch
 
         model = self.fresh() if model is None else model

@@ -112,7 +112,7 @@ class Function:
 
 
 def text_of(value: FfiArgument) -> str:
-    """Of a string that a function returned."""
+    """The text of a string that a function returned."""
     if value.kind == SMALL_STRING:
         return bytes(value.value)[: value.padding].decode()
     cell = Bytes.from_address(value.value.pointer + OBJECT_HEADER_BYTES)

@@ -47,7 +47,7 @@ class Cuda:
         self.set_aside = self.persisting_bytes()
 
     def persisting_bytes(self) -> int:
-        """Of the L2, set aside for what asks to stay there."""
+        """Bytes of the L2 that are set aside for what asks to stay there."""
         size, persisting_l2 = ctypes.c_size_t(), 6
         return 0 if self.rt.cudaDeviceGetLimit(ctypes.byref(size), persisting_l2) else size.value
 

@@ -81,7 +81,7 @@ class Split(Frozen):
 
 
 def measures(spec: Spec) -> tuple[Measure, ...]:
-    """By what workloads may be ordered: the bytes of the elements that all sizes span, then each size alone."""
+    """Measures by which workloads may be ordered: the bytes of the elements that all sizes span, then each size alone."""
     sizes = tuple(argument.name for argument in spec.arguments if isinstance(argument, Size))
     generic = next((t.name for t in (*spec.outputs, *spec.inputs) if t.dtype == "T"), None)
     if not sizes:

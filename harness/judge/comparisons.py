@@ -266,7 +266,7 @@ def suite_of(session: EvaluationSession, ratios: list[list[float]], timings: lis
 
 
 def _mean(ratios: list[list[float]], timings: list[Timing]) -> Interval:
-    """Of the weighted calls' time where workloads have weights, else the geometric mean."""
+    """Ratio of the weighted calls' time where workloads have weights, else the geometric mean."""
     if not all(timed.workload.weight for timed in timings):
         return comparison.geometric_mean(ratios)
     return comparison.weigh(ratios, [timed.time_us * (timed.workload.weight or 0.0) for timed in timings])
@@ -416,7 +416,7 @@ def _anew(session: EvaluationSession, request: ComparisonRequest) -> None:
 
 
 def _compare_alone(session: EvaluationSession, request: ComparisonRequest, timed: Timing) -> SlowedBaseline | None:
-    """By how much the baseline, timed once more with the candidate's process gone, is faster then; None where it is not.
+    """Factor by which the baseline, timed once more with the candidate's process gone, is faster then; None where it is not.
 
     A stopped process keeps no core busy, but what it left on a GPU runs on, and the kernel may have work to do for it. On a CPU,
     where others come and go, it is timed beside the candidate again as often as alone, and the smallest of the ratios counts.

@@ -159,7 +159,8 @@ def _by_content(session: EvaluationSession, problem: Problem, workload: Workload
 
 
 def profile(session: EvaluationSession, build: Build, workload: Workload, *, eager: bool = False) -> dict[str, float]:
-    """Of a warm call: what a first one does besides is not what is divided, and after a pause a GPU's clocks are low.
+    """Microseconds by kernel name of a warm call: what a first one does besides is not what is divided, and after a pause a
+    GPU's clocks are low.
 
     `eager` torch's is taken at once for the first workload of either suite, in one process.
     """

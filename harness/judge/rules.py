@@ -95,7 +95,7 @@ class KernelRules:
 def kernels_of_calls(
     session: EvaluationSession, build: Build, workloads: Sequence[Workload], *, warm: bool = False
 ) -> list[dict[str, float]]:
-    """Of one call of each workload: microseconds by kernel name, {} without CUPTI; `warm`: of a call behind WARM_CALLS others.
+    """Microseconds by kernel name of one call of each workload, {} without CUPTI; `warm`: of a call behind WARM_CALLS others.
 
     Raises WorkerFailure. The candidate's process ends with it, since CUPTI slows the process that it has watched.
     """

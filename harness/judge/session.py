@@ -147,7 +147,7 @@ def _bytes(path: Path) -> int:
 
 
 class SessionSettings(Frozen):
-    """By which rules a session judges; they go wherever it does."""
+    """Settings by which a session judges; they go wherever it does."""
 
     dtypes: tuple[str, ...] = ()
     """Data types that are judged; none named means all of the kernel's."""
@@ -295,7 +295,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         return self.spec.read_bytes(workload) + self.spec.write_bytes(workload)
 
     def key(self, *parts: str) -> str:
-        """Of an answer in the store: all that it depends on, and `parts`."""
+        """Key of an answer in the store: all that it depends on, and `parts`."""
         suite = [w.model_dump_json() for held_out in (False, True) for w in self.suite(held_out=held_out)]
         values = [f"{name}={','.join(v)}" for name, v in sorted(self.extra_values.items())]
         reference = self.kernel.defines_right()
@@ -344,7 +344,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
             return build
 
     def build_key(self, candidate: str, module: ModuleType) -> str:
-        """Of the build of that source by that backend, in the store."""
+        """Key in the store of the build of that source by that backend."""
         brought = self.brought(candidate, module).digest()
         more = [brought] if brought else []
         return digest(
@@ -381,7 +381,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         return candidate in self._ours
 
     def beside(self) -> list[str]:
-        """Of those that are loaded beside a timed candidate."""
+        """Hashes of the sources that are loaded beside a timed candidate."""
         ours = (speed_of_light.source(self.device), neighbours.BESIDE[self.device])
         return [self.store.put(path.read_text()) for path in ours]
 

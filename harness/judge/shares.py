@@ -27,7 +27,7 @@ does all of it is a decoy."""
 
 
 class Shares(Frozen):
-    """Of one call: device time of the candidate's own kernels and of libraries' ones, against the eager module's."""
+    """Shares of one call: device time of the candidate's own kernels and of libraries' ones, against the eager module's."""
 
     own_us: float
     library_us: float

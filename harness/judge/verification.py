@@ -195,7 +195,7 @@ def checks(
 
 
 def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
-    """Of a module with state: calls that go on from what the one before has left, each judged from there."""
+    """Checks of a module with state: calls that go on from what the one before has left, each judged from there."""
     bench = map_buffers(session, worker, workload, IN_A_ROW)
     given = [draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)]
     for slot, inputs in enumerate(given):

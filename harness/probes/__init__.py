@@ -17,7 +17,7 @@ from kernels.spec import Spec, Workload
 
 
 def names(*, calls: bool = True, device: str = "") -> list[str]:
-    """Of all probes, or of those that need not run the build; of those for that device, where one is named."""
+    """Names of all probes, or of those that need not run the build; only those for that device, where one is named."""
     found = sorted(module.name for module in pkgutil.iter_modules(__path__))
     found = [name for name in found if getattr(_probe(name), "DEVICE", device) in ("", device)] if device else found
     return found if calls else [name for name in found if not getattr(_probe(name), "NEEDS_CALLS", False)]

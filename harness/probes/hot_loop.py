@@ -45,7 +45,7 @@ class Instruction:
 
 
 def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workload]) -> dict[str, str]:
-    """Of the last of `workloads`."""
+    """The hottest loop in calls of the last of `workloads`."""
     if facts.device != "cpu" or platform.machine() != "x86_64":
         return {"unavailable": "machine code of x86-64 only"}
     if not build.ok or not build.artefact.endswith(".so") or getattr(backends.get(build.backend), "PYTHON_SIDE", False):
@@ -74,7 +74,8 @@ def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workl
 
 
 def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict[str, str]:
-    """Of samples by offset and a disassembly as objdump prints it. An offset may be the instruction after the one that waited."""
+    """Summary of samples by offset and of a disassembly as objdump prints it. An offset may be the instruction after the one
+    that waited."""
     total = inside.total() + outside.total()
     if not total:
         return {"unavailable": "no sample was taken"}

@@ -41,7 +41,7 @@ class StallSamples:
 
 
 def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workload]) -> dict[str, str]:
-    """Of the last of `workloads`."""
+    """Stalls of the kernels in calls of the last of `workloads`."""
     tool = ncu.find_usable(build, facts)
     if isinstance(tool, str):
         return {"unavailable": tool}
@@ -101,7 +101,7 @@ def opcode(text: str) -> str:
 
 
 def lines_of(listing: str, opcodes: Sequence[str]) -> list[int]:
-    """Of each instruction its line in the candidate's file, 0 where it has none; [] where no function has these opcodes.
+    """For each instruction its line in the candidate's file, 0 where it has none; [] where no function has these opcodes.
 
     Of what was inlined it is the innermost line that is the candidate's own.
     """

@@ -526,7 +526,7 @@ class _Translation:
     # ------------------------------------------------------------------------------------------ through Python
 
     def _place(self, node: ast.expr | str) -> int:
-        """Of what is the same in every call, among the plan's objects."""
+        """Index among the plan's objects of what is the same in every call."""
         text = node if isinstance(node, str) else ast.unparse(node)
         if text not in self.objects:
             self.objects.append(text)

@@ -137,7 +137,8 @@ class Problem(Kernel):
 
     @property
     def noise_bits(self) -> int | None:
-        """Of the format that eager torch's noise comes from, TF32 on a GPU; None where Model cannot be rounded otherwise."""
+        """Significant bits of the format that eager torch's noise comes from, TF32 on a GPU; None where Model cannot be
+        rounded otherwise."""
         assert self.description is not None
         if self.description.random or not self.description.fp64:
             return None

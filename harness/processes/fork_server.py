@@ -275,7 +275,7 @@ class PythonWorker(Worker):
         super().close()
 
     def foreign_code(self) -> str:
-        """Of a Python candidate the far side says what it has loaded, and on a GPU the profile whose kernels ran."""
+        """For a Python candidate the far side says what it has loaded, and on a GPU the profile whose kernels ran."""
         return ""
 
     def _parent(self) -> int:

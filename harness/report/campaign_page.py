@@ -87,7 +87,7 @@ class CampaignPage(Frozen):
 
     @property
     def theirs(self) -> list[Solved]:
-        """By KernelBench's own verdict; empty where it was asked about none."""
+        """The counts by KernelBench's own verdict; empty where it was asked about none."""
         asked = any(line.kernelbench for line in self.lines)
         return [line.theirs for line in self.lines if line.theirs is not None] if asked else []
 

@@ -65,12 +65,12 @@ def correct_rate(problems: Sequence[Solved]) -> float:
 
 
 def speedups(problems: Iterable[Solved], baseline: str) -> list[float]:
-    """Of the correct candidates that were timed."""
+    """Speedups of the correct candidates that were timed."""
     return [one.speedup[baseline].median for one in problems if one.correct and baseline in one.speedup]
 
 
 def geometric_mean(problems: Iterable[Solved], baseline: str) -> float | None:
-    """Of the speedups of correct candidates; None where none was timed."""
+    """Geometric mean of the speedups of correct candidates; None where none was timed."""
     found = speedups(problems, baseline)
     return math.exp(math.fsum(map(math.log, found)) / len(found)) if found else None
 
@@ -127,7 +127,7 @@ def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Seque
 
 
 def tables(problems: Sequence[Solved], baselines: Sequence[str], k_values: Sequence[int] = K) -> list[FastPTable]:
-    """By baseline: each level, all levels, and all without the degenerate problems where there are some."""
+    """Tables by baseline: each level, all levels, and all without the degenerate problems where there are some."""
     found = []
     for baseline in baselines:
         levels = sorted({one.level for one in problems})

@@ -77,7 +77,7 @@ class AttemptRow(ResultRow):
     turns: int = 0
     """Answers of a coder that worked with tools."""
     tools: dict[str, int] = Field(default_factory=dict)
-    """How often it called each tool."""
+    """Calls of each tool, by name."""
 
     @model_validator(mode="after")
     def _honest(self) -> AttemptRow:
@@ -114,7 +114,7 @@ class WorkloadRow(ResultRow):
     samples: int = 0
     note: str = ""
     weight: float | None = None
-    """How often a program calls it at this size, where the spec says so."""
+    """Calls that a program makes at this size, where the spec says so."""
 
     @classmethod
     def of(cls, timing: Timing) -> WorkloadRow:
@@ -216,7 +216,7 @@ class Result(ResultRow):
     status: Status
     stop_reason: str = ""
     error: str = ""
-    """What went wrong where the status is `failed`, or what is awaited where it is `paused`."""
+    """Sentence on what went wrong where the status is `failed`, or what is awaited where it is `paused`."""
     source: Hash = ""
     """sha256 of the baseline's source."""
     best: Hash = ""
@@ -230,7 +230,7 @@ class Result(ResultRow):
     held_out_speedup: Interval | None = None
     comparison: Comparison = Comparison.UNCLEAR
     held_out_outcome: Outcome | None = None
-    """How the best ended on the held-out workloads; None where it has not met them."""
+    """Outcome of the best on the held-out workloads; None where it has not met them."""
     held_out_comparison: Comparison | None = None
     held_out_reason: str = ""
     rounds: int = 0
@@ -243,15 +243,15 @@ class Result(ResultRow):
     draws: Draws | None = None
     launch: Launch | None = None
     model: ModelGain | None = None
-    """What a model sees of it (`run.py model`)."""
+    """Gain of a model's step (`run.py model`)."""
     epoch: EpochGain | None = None
-    """What an epoch of mini-batch training sees of it (`run.py epoch --with RUN`)."""
+    """Gain of an epoch of mini-batch training (`run.py epoch --with RUN`)."""
     finding: FindingRow | None = None
     spent: SpentRow = SpentRow()
     sandbox: tuple[str, ...] = ()
     """Layers that were in force, such as `landlock`, `seccomp`, `no network`."""
     notices: tuple[str, ...] = ()
-    """What was said at the start: a missing layer, a throttled clock, why this device and this policy."""
+    """Sentences said at the start: a missing layer, a throttled clock, why this device and this policy."""
     warnings: tuple[str, ...] = ()
     answer: Answer | None = None
     """The candidate by which a problem counts; None where none was right."""
@@ -260,11 +260,11 @@ class Result(ResultRow):
     against: dict[str, Interval] = Field(default_factory=dict)
     """Speedup over other baselines by name: torch.compile's modes."""
     degenerate: tuple[str, ...] = ()
-    """What passes KernelBench's check on a problem without computing."""
+    """Sources that pass KernelBench's check on a problem without computing."""
     notes: tuple[str, ...] = ()
-    """How right was defined, whose kernels worked, what the drafter said."""
+    """Notes on how right was defined, whose kernels worked, what the drafter said."""
     measured: dict[str, str] = Field(default_factory=dict)
-    """How it was measured: heading -> words (`clocks`, `tolerance`, `samples`, `timing` ...)."""
+    """Words on how it was measured, by heading (`clocks`, `tolerance`, `samples`, `timing` ...)."""
     command: str = ""
     """Command line that does the same again."""
     versions: Versions = Versions()

@@ -44,7 +44,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def variance(interval: Interval) -> float:
-    """Of the logarithm of a ratio whose interval has the confidence of this file."""
+    """Variance of the logarithm of a ratio whose interval has the confidence of this file."""
     deviations = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     return (math.log(interval.high / interval.low) / (2 * deviations)) ** 2
 

@@ -65,7 +65,7 @@ def describe(device: str) -> str:
 
 @dataclass
 class ComparisonTimes:
-    """Of one contest: seconds per call of each side, the ratios to the first side, and the checks that were made."""
+    """Times of one comparison: seconds per call of each side, the ratios to the first side, and the checks that were made."""
 
     median_us: dict[str, float]
     ratios: dict[str, list[float]]

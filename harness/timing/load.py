@@ -72,7 +72,8 @@ def _own_s() -> float:
 
 
 def _descendants() -> set[int]:
-    """Of this process. Asked of the kernel thread by thread: who reads of every process whose child it is takes a tenth of a second
+    """Descendants of this process. They are asked of the kernel thread by thread: who reads of every process whose child it is
+    takes a tenth of a second
     for each comparison on a large host, a fifth of a run."""
     if not Path("/proc/thread-self/children").exists():
         return _descendants_among_all()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).parent.parent / "probes" / "company.cu"
 HOST_SOURCE = SOURCE.with_suffix(".cpp")
 BESIDE = {"cuda": SOURCE, "cpu": SOURCE.with_name("calls.cpp")}
-"""What stands around a call in its own process: the kernels before and after it; on a CPU the loop that makes it."""
+"""Source of the code around a call in its own process: the kernels before and after it; on a CPU the loop that makes it."""
 PACK_BYTES, MAX_TENSORS = 16, 32
 """Bytes of a pack, and tensors of a list, as in probes/company.cu: two such lists fit the 4 KiB that a kernel's
 arguments may take."""
@@ -269,7 +269,7 @@ class InputMixture:
         self.renew(rng)
 
     def _ends(self, values: torch.Tensor) -> tuple[float, float]:
-        """Of the range that the values are drawn from."""
+        """Ends of the range that the values are drawn from."""
         if self.kind == "range":
             _, low, high = self.tensor.values[0].split(":")
             return float(low), float(high)
@@ -319,7 +319,7 @@ class InputMixture:
                 self.renew(rng)
 
     def _fill_near(self, values: torch.Tensor, rng: torch.Generator) -> None:
-        """Of what differs between two draws the mantissa may change, within the range of all, or its low half; what does not
+        """Changes what differs between two draws: the mantissa, within the range of all, or its low half; what does not
         differ, and what is zero, is part of the inputs' structure."""
         import torch
 
@@ -429,7 +429,7 @@ class InputProducer:
         self.evict_bytes = evict_bytes
         self.size = 0
         self.places: dict[str, int] = {}
-        """Where in the arena, after the argument sets, things lie that a GPU's kernels read."""
+        """Offsets in the arena, behind the argument sets, of what a GPU's kernels read."""
         if device == "cuda":
             at = -(-layout.size // 256) * 256
             wanted = [(f"{m.tensor.name} {part}", m.bytes[part]) for m in self.mixtures for part in "axb"]
@@ -478,7 +478,7 @@ class InputProducer:
             self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
 
     def _bound(self, tensor: Tensor, copy: int) -> torch.Tensor | None:
-        """Of a tensor that is drawn below another: that copy of the other, as it must be."""
+        """For a tensor that is drawn below another: the copy of the other that bounds it."""
         import torch
 
         if (bound := self.spec.bound(tensor)) is None:

@@ -13,7 +13,7 @@ from kernels.spec import Frozen, Workload
 
 
 class Samples(Frozen):
-    """Of one candidate on one workload in one cache state and timing context: side -> seconds a call, one for each block.
+    """Samples of one candidate on one workload in one cache state and timing context: side -> seconds a call, one for each block.
 
     The sides of one block were timed in turn: `baseline`, `incumbent` where there was one, `candidate`, and `pair`, the
     producer and the consumer by themselves, whose time is in the others' too.

@@ -29,7 +29,8 @@ CHAIN_US = {"hot": 600.0, "cold": 1400.0}
 2.5 us on an H200 however long it was, the more the more memory it moves."""
 MAX_CHAIN = 64
 NEIGHBOURS_US, BYTES_A_US = 7.0, 1.3e6
-"""What a call and its neighbours are foreseen to take: launches, and bytes moved (four passes)."""
+"""Microseconds and bytes a microsecond by which a call with its neighbours is estimated: launches, and bytes moved (four
+passes)."""
 CHAIN_BYTES = 4 << 30
 """Argument sets of a chain take so much at most, two of them whatever they take."""
 CONSTANT_BYTES = 1 << 30
@@ -458,5 +459,5 @@ def read_seconds(answer: dict) -> float:
 
 
 def _blame(found: Check) -> Outcome:
-    """Of a timed call that was wrong: an accident of rounding is no fraud, and a repair may mend it."""
+    """Outcome of a timed call that was wrong: an accident of rounding is no fraud, and a repair may mend it."""
     return Outcome.INCORRECT if 0 < found.error <= NEAR_MISS else Outcome.CHEATED

@@ -66,7 +66,7 @@ def get(name: str) -> ModuleType:
 
 
 def title(path: Path) -> Title:
-    """Of a problem's file, by its path; of one that no importer takes as KernelBench would have it."""
+    """Title of a problem's file, by its path; of one that no importer takes as KernelBench would have it."""
     return (for_file(path) or get("kernelbench")).title(path)
 
 

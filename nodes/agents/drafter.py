@@ -23,7 +23,7 @@ from nodes.subjects import subject_of
 
 PLAN = "draft"
 BY_RULES = ("tester", "planner", "coder")
-"""Where these are the rules, it is known from the start what the first plan is."""
+"""Roles for which the rules must answer so that the first plan is known from the start."""
 
 
 def _prompt(request: DraftRequest) -> Prompt[DraftAnswer]:

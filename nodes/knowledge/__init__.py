@@ -23,7 +23,7 @@ HOPPER: dict[Family, tuple[str, ...]] = {
     "sort and select": ("clusters", "pdl"),
     "convolution": ("tma", "mbarrier", "wgmma"),
 }
-"""What of it has served such kernels, the most telling first."""
+"""The pages that have served such kernels, the most telling first."""
 HOPPERS = ("sm_90", "sm_90a")
 
 

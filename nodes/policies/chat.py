@@ -66,7 +66,7 @@ class ChatPolicy(ModelPolicy):
         return self._budget.usage()
 
     def answer(self, request: AgentRequest[Answer]) -> Answer:
-        """By the fallback once the budget has ended. Raises PolicyPaused where there is none."""
+        """The answer, which the fallback gives once the budget has ended. Raises PolicyPaused where there is none."""
         try:
             return super().answer(request)
         except BudgetEnded as ended:

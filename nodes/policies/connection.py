@@ -41,7 +41,7 @@ Tools = Sequence[dict[str, Any]]
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 OUTPUT_MODES: tuple[OutputMode, ...] = ("json_schema", "function_calling", "text")
 KEPT_CHARS = 1_000_000
-"""What is kept of a reply; the parser refuses a shorter one already."""
+"""Characters of a reply that are kept; the parser refuses a shorter one already."""
 
 # A 400 or 422 with one of these words is about how the answer was asked for; else, about the request itself.
 _SHAPE_WORDS = (
@@ -51,7 +51,8 @@ _SHAPE_WORDS = (
 
 
 Part = Literal["usage", "stream", "effort", "limit"]
-"""What a server may not know of a request: the usage at a stream's end, streams, an effort, the new name of the token limit."""
+"""Parts of a request that a server may not know: the usage at a stream's end, streams, an effort, the new name of the token
+limit."""
 _PARTS: dict[Part, re.Pattern[str]] = {
     "usage": re.compile(r"stream_options|include_usage"),
     "stream": re.compile(r"\bstream(?:s|ed|ing)?\b"),
@@ -147,7 +148,7 @@ class Connection:
         self._say = say
         self._rungs: dict[str, int] = {}
         self._without: set[Part] = set()
-        """What the server has refused of a request."""
+        """Parts of a request that the server has refused."""
         self._most_tokens: dict[str, int] = {}
         """Model -> tokens of one answer that its server named as the limit."""
         self._answered = False

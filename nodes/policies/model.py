@@ -131,7 +131,7 @@ class ModelPolicy(ABC):
         raise Unusable(f"the {role}'s answer could not be used after {1 + REASKS} tries: {problem}")
 
     def answer(self, request: AgentRequest[Given]) -> Given:
-        """By the method of the role's name where there is one, else by its agent's prompt."""
+        """The answer by the method of the role's name where there is one, else by its agent's prompt."""
         own = getattr(self, request.role, None)
         return own(request) if own else self._ask(request)
 

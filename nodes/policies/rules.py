@@ -59,7 +59,7 @@ MEMORY_TRUST = 0.5
 MOST_MEMORY = 2.0
 """Weight of all remembered measurements of a step together (upper bound): what this run measures decides."""
 FAILURE_GAIN = 0.6
-"""What a plan that did not pass counts as, so that plans with the same steps come later."""
+"""Gain that a plan counts with that did not pass, so that plans with the same steps come later."""
 WORTH = 0.75
 """A plan that promises less of the incumbent's speed is not tried: what was measured of its steps already counts in the promise."""
 STRIKES = 2
@@ -74,7 +74,7 @@ EDITS: dict[Bound, str] = {
     "compute": "fewer operations, or faster units for them: tensor cores or vector instructions, nothing computed twice",
     "launch": "fewer launches",
 }
-"""What the larger part of the lost time asks for."""
+"""The edit that each bound asks for, by what the larger part of the lost time is lost to."""
 SAYS_NOTHING = ("REFUSED", "NO_CANDIDATE", Outcome.CHEATED)
 """Outcomes that say nothing of a step's worth elsewhere: a person's no, a source that it does not apply to, and an
 accusation made on a busy machine, for no rewrite cheats."""
@@ -162,7 +162,7 @@ class RulesPolicy:
         return self._coded(request)
 
     def _in_module(self, request: CoderRequest) -> CoderAnswer:
-        """Of a problem's candidate the rules rewrite the native source; the module around it stays."""
+        """Rewrites the native source of a problem's candidate; the module around it stays."""
         on = request.device.device
         inner = {name: _native(getattr(request, name), on) for name in ("source", "origin", "other")}
         answer = self._coded(request.model_copy(update=inner))
@@ -481,7 +481,7 @@ class _Search:
         return math.log(speedup / self._speedup(attempt.plan.base) if speedup else FAILURE_GAIN)
 
     def _speedup(self, source: str) -> float:
-        """Of a source that passed, against the baseline."""
+        """Speedup of a source that passed, over the baseline."""
         measured = [a.speedup for a in self.request.attempts if a.candidate == source and a.speedup is not None]
         return max(measured, default=1.0)
 

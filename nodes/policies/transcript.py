@@ -47,15 +47,15 @@ class Question(Frozen):
 
     role: Role
     messages: tuple[Message, ...]
-    """What was sent; for a later turn of a conversation only what was not said before."""
+    """Messages that were sent; for a later turn of a conversation only what was not said before."""
     after: str = ""
     """Name of the turn before, which stands for all earlier ones, in a conversation with tools."""
     wants: str
-    """What the answer must be: the JSON schema as text, or the name of a text format."""
+    """Form of the answer: the JSON schema as text, or the name of a text format."""
     ask: int = 0
     """0, then 1, 2 where the answer before did not parse."""
     facts: dict[str, str] = Field(default_factory=dict)
-    """What it is about, without anything measured: `step`, `kernel`, `device`, `round`, `plan`, `source` ..."""
+    """Facts about the question, without anything measured: `step`, `kernel`, `device`, `round`, `plan`, `source` ..."""
     base: str = Field(default="", exclude=True)
     """The source that an answer's edits are made to."""
     times: int = Field(default=1, exclude=True)
@@ -90,7 +90,7 @@ class Exchange(Frozen):
     model: str
     reply: Reply
     usage: Usage
-    """What this answer cost; zero for one that was replayed."""
+    """Usage by this answer; zero for one that was replayed."""
     seconds: float = 0.0
     at: str = ""
     """UTC, ISO 8601."""

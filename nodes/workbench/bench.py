@@ -50,7 +50,7 @@ class ToolResult(Frozen):
     candidate: str = ""
     """Hash of the source that it was about."""
     outcome: Outcome | None = None
-    """What compile (PASSED: it builds), check or time came to."""
+    """Outcome of compile (PASSED: it builds), check or time."""
     checked: bool = False
     """Whether the outcome is that of a check, and not of the compiler alone."""
     gain: float | None = None

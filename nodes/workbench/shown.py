@@ -48,7 +48,7 @@ def describe_build(build: Build, facts: DeviceFacts) -> str:
 
 
 def _occupancy(said: str, facts: DeviceFacts) -> str:
-    """Of one kernel's line of resources on a GPU: the most threads that its registers let a multiprocessor hold."""
+    """Occupancy by one kernel's line of resources on a GPU: the most threads that its registers let a multiprocessor hold."""
     found = re.search(r"registers=(\d+)", said)
     if facts.device != "cuda" or found is None or not int(found[1]):
         return ""
