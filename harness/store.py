@@ -124,11 +124,13 @@ class Store:
         return found
 
 
-def digest_of(path: Path) -> str:
-    """sha256 of a file, or of a folder's files with their names, hex."""
+def digest_of(path: Path, leave_out: tuple[str, ...] = ("__pycache__",)) -> str:
+    """sha256 of a file, or of a folder's files with their names, hex; `leave_out`: names of folders in it that do not count."""
     if path.is_file():
         return digest(path.read_bytes())
-    files = sorted(file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    files = sorted(
+        file for file in path.rglob("*") if file.is_file() and not set(leave_out) & set(file.relative_to(path).parts)
+    )
     return digest(*(part for file in files for part in (str(file.relative_to(path)), file.read_bytes())))
 
 

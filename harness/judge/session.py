@@ -136,10 +136,14 @@ def place_build(build: Build, folder: Path, files: dict[str, bytes]) -> Build:
     return build.model_copy(update={"artefact": str(folder / build.artefact) if build.ok else ""})
 
 
+ADDED_LATER = ("__pycache__", triton_kernels.CACHE)
+"""Folders of a build that are filled after it was made, so that its digest leaves them out."""
+
+
 def is_intact(build: Build) -> bool:
     """Whether the artefact is there and as it was built."""
     artefact = Path(build.artefact)
-    return artefact.exists() and build.artefact_digest in ("", digest_of(artefact))
+    return artefact.exists() and build.artefact_digest in ("", digest_of(artefact, ADDED_LATER))
 
 
 def _bytes(path: Path) -> int:
@@ -339,7 +343,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
                 return kept
             build = self._compiled(candidate, module, key)
             if build.ok:
-                build = build.model_copy(update={"artefact_digest": digest_of(Path(build.artefact))})
+                build = build.model_copy(update={"artefact_digest": digest_of(Path(build.artefact), ADDED_LATER)})
             self.store.keep("build", key, build)
             return build
 

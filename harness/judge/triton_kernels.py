@@ -42,7 +42,8 @@ def fill(
     where compiling takes too long and where the folder grows out of bounds.
     """
     record = artefact.with_name(CALLED)
-    made: list[str] = json.loads(record.read_text()) if record.exists() else []
+    kept = record.exists() and (artefact / CACHE).is_dir()  # a build that was made anew has lost what was compiled
+    made: list[str] = json.loads(record.read_text()) if kept else []
     missing = [name for name in calls if name not in made]
     worker: Worker | None = None
     try:
