@@ -206,7 +206,7 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
     # What was compiled is a part of the build from then on, and one that is made anew has lost it.
     assert evaluator.build(build.candidate) == build and (folder / "1.bin").exists()
     (artefact / "candidate.py").write_text("harm")
-    assert evaluator.build(build.candidate) == build and not folder.exists()
+    assert evaluator.build(build.candidate).artefact == build.artefact and not folder.exists()
     assert triton_kernels.fill(artefact, ["1"], start, call) and called.pop() == "1"
     # What fails ends it, and is said; what was made before stays made.
     with pytest.raises(WorkerFailure, match="while Triton compiled its kernels: ValueError: seven") as found:
