@@ -27,14 +27,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from graph.ahead import Ahead
 from graph.choices import Choice
 from graph.one_file import by_their_protocol
 from graph.request import EachRequest
 from graph.result import commit
-from graph.runs import RunError, now, valid_id
+from graph.runs import RunError, now, read_record, valid_id
 from graph.session import Ask, Ending, RunDisplay, RunService, new_record
 from harness import device
 from harness.device import DeviceError
@@ -148,11 +148,7 @@ class Campaign:
 
     @property
     def record(self) -> CampaignRecord:
-        path = self.folder / "campaign.json"
-        try:
-            return CampaignRecord.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
+        return read_record(self.folder / "campaign.json", CampaignRecord)
 
     def begin(self, asked: CampaignRecord) -> CampaignRecord:
         """Write the record, or go on with the one that is there. Raises RunError where that one asked for something else."""
@@ -183,13 +179,10 @@ class Campaign:
         return there
 
     def entry(self, entry_id: str) -> CampaignEntry | None:
-        path = self.folder / "entries" / f"{entry_id}.json"
         try:
-            return CampaignEntry.model_validate_json(path.read_bytes())
+            return read_record(self.folder / "entries" / f"{entry_id}.json", CampaignEntry)
         except FileNotFoundError:
             return None
-        except ValidationError as error:
-            raise RunError(f"{path} cannot be read: {error.errors()[0]['msg']}") from None
 
     def entries(self, kinds: Sequence[str] = ("",)) -> list[CampaignEntry]:
         """The entries of every run that has ended, by problem, kind and sample."""
@@ -294,9 +287,7 @@ class Campaign:
                 ending = plan.open_service(runs).resume(name, display, plan.ask)
             else:
                 choice = plan.choose(path, name)
-                record = new_record(
-                    choice.settings, kernel=choice.kernel.spec.name, summary=choice.kernel.spec.summary, folder=path
-                )
+                record = new_record(choice.settings, choice.kernel)
                 ending = plan.open_service(runs).start(
                     record, choice.source, display, plan.ask, choice.draft, plan.built(path)
                 )
@@ -345,13 +336,14 @@ class Campaign:
         result = ending.result
         if result.status == "failed":
             return self._lost(path, name, "failed", result.error)
-        said = "" if result.answer else next((n for n in result.notes if n.startswith("no draft")), "")
+        said = [n for n in result.notes if n.startswith("no draft")]
+        said += [row.reason for row in reversed(result.attempts) if row.reason]
         attempts = [row for row in result.attempts if row.candidate]
         return CampaignEntry(
             id=name,
             path=str(path),
             state="done",
-            reason=(result.answer.reason if result.answer else "") or said or _last_reason(result),
+            reason=result.answer.reason if result.answer else next(iter(said), ""),
             run=f"runs/{name}",
             stop_reason=result.stop_reason,
             outcome=str(result.answer.outcome) if result.answer else _last_outcome(result),
@@ -544,10 +536,6 @@ def _in_words(found: KernelBenchResult) -> str:
 
 def _last_candidate(result: Result) -> str:
     return next((row.candidate for row in reversed(result.attempts) if row.candidate), "")
-
-
-def _last_reason(result: Result) -> str:
-    return next((row.reason for row in reversed(result.attempts) if row.reason), "") if not result.answer else ""
 
 
 def _last_outcome(result: Result) -> str:

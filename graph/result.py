@@ -25,7 +25,7 @@ from harness.report.result import (
     WorkloadRow,
     policy_text,
 )
-from nodes.roles import Attempt, Plan
+from nodes.roles import Attempt
 from nodes.state import Settings, State, Stop
 from nodes.subjects import subject_of
 
@@ -95,7 +95,7 @@ def result(
         suites_elsewhere=best.suites_elsewhere if best else {},
         draws=best.draws if best else None,
         launch=best.launch if best else None,
-        finding=FindingRow(bound=found.bound, summary=found.summary, probes=found.probes) if found else None,
+        finding=FindingRow.made_from(found) if found else None,
         spent=SpentRow(
             seconds=state["spent"].seconds,
             calls=total.calls,
@@ -160,13 +160,8 @@ def _warnings(state: State, held_out: Sequence[Timing]) -> tuple[str, ...]:
 def _answer(verdict: Verdict | None) -> Answer | None:
     if verdict is None:
         return None
-    return Answer(
-        candidate=verdict.candidate,
-        outcome=verdict.outcome,
-        reason=verdict.reason,
-        speedup=verdict.suite.speedup if verdict.suite else None,
-        against={name: suite.speedup for name, suite in verdict.against.items()},
-    )
+    against = {name: suite.speedup for name, suite in verdict.against.items()}
+    return Answer.made_from(verdict, speedup=verdict.suite.speedup if verdict.suite else None, against=against)
 
 
 def _notes(state: State, best: Verdict | None) -> tuple[str, ...]:
@@ -182,27 +177,7 @@ def _attempt(attempt: Attempt) -> AttemptRow:
     if attempt.speedup is not None:
         low, high = attempt.speedup_low or attempt.speedup, attempt.speedup_high or attempt.speedup
         speedup = Interval(median=attempt.speedup, low=low, high=high)
-    return AttemptRow(
-        round=attempt.round,
-        plan=_plan(attempt.plan),
-        candidate=attempt.candidate,
-        outcome=attempt.outcome,
-        reason=attempt.reason,
-        comparison=Comparison(attempt.comparison),
-        against_incumbent=Comparison(attempt.against_incumbent),
-        speedup=speedup,
-        gain=attempt.gain,
-        accepted=attempt.accepted,
-        tuned=attempt.tuned,
-        repairs=attempt.repairs,
-        seconds=attempt.seconds,
-        turns=attempt.turns,
-        tools=attempt.tools,
-    )
-
-
-def _plan(plan: Plan) -> PlanRow:
-    return PlanRow(**plan.model_dump(exclude={"version", "spec_doubt"}))  # its one step says it in words
+    return AttemptRow.made_from(attempt, plan=PlanRow.made_from(attempt.plan), speedup=speedup)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -79,6 +79,18 @@ def valid_id(run_id: str) -> str:
 def new_id(kernel: str) -> str:
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(kernel).name).strip("-._") or "run"
     return f"{stem[:60]}-{now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+Kept = TypeVar("Kept", bound=Frozen)
+
+
+def read_record(path: Path, kind: type[Kept]) -> Kept:
+    """The record in a file of JSON. Raises RunError where it does not fit, OSError where it is not there."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "its form"
+        raise RunError(f"{path} cannot be read: {where}: {error.errors()[0]['msg']}") from None
 
 
 class RunFolder:
@@ -148,12 +160,7 @@ class RunFolder:
 
     @property
     def record(self) -> RunRecord:
-        path = self.folder / "run.json"
-        try:
-            return RunRecord.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"])) or "its form"
-            raise RunError(f"{path} cannot be read: {where}: {error.errors()[0]['msg']}") from None
+        return read_record(self.folder / "run.json", RunRecord)
 
     @property
     def status(self) -> RunStatus:

@@ -33,6 +33,7 @@ from harness.engines import EngineError
 from harness.problems import pytorch
 from harness.report.result import Result, Status
 from harness.store import Store, digest
+from kernels.catalog import Kernel
 from nodes.approve import Answer
 from nodes.context import Context
 from nodes.roles import PolicyPaused
@@ -438,19 +439,16 @@ def kernel_digest(folder: Path) -> str:
     return digest(*(path.read_bytes() for path in judges if path.exists()))
 
 
-def new_record(
-    settings: Settings, *, kernel: str, summary: str, folder: Path, checkpointer: str = "", **more: Any
-) -> RunRecord:
+def new_record(settings: Settings, kernel: Kernel, checkpointer: str = "") -> RunRecord:
     return RunRecord(
         run_id=settings.run_id,
         created=now(),
         settings=settings,
-        kernel=kernel,
-        summary=summary,
-        kernel_digest=kernel_digest(folder),
+        kernel=kernel.spec.name,
+        summary=kernel.spec.summary,
+        kernel_digest=kernel_digest(kernel.folder),
         signature=signature(),
         checkpointer=checkpoints.without_password(checkpointer) if checkpointer else "sqlite",
-        **more,
     )
 
 

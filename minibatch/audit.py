@@ -13,7 +13,6 @@ import torch
 
 from kernels import catalog
 from minibatch import ranks, training
-from minibatch.batches import Batch, BatchLoader
 from minibatch.graphs import Graph
 from minibatch.resident import Trainer
 
@@ -45,24 +44,6 @@ def of_trainer(trainer: Trainer, ids: torch.Tensor, number: int) -> list[Audited
             AuditedBatch(seeds, [h.clone() for h in found.heads if kept], [p.clone() for p in found.picked if kept])
         )
     return seen
-
-
-def of_loader(loader: BatchLoader, ids: torch.Tensor, number: int) -> list[AuditedBatch]:
-    """The same of the CPU route."""
-    seen = []
-    for at, batch in enumerate(loader.epoch(ids, number)):
-        seeds = batch.nodes[: len(batch.y)].to(torch.int64, copy=True)
-        hops = batch.hops if at < BATCHES else []
-        seen.append(
-            AuditedBatch(
-                seeds, [batch.nodes[: len(hop)].clone() for hop in hops], [_global(batch, hop) for hop in hops]
-            )
-        )
-    return seen
-
-
-def _global(batch: Batch, hop: torch.Tensor) -> torch.Tensor:
-    return torch.where(hop >= 0, batch.nodes[hop.clamp_min(0).long()], -1)
 
 
 def find_violation(graph: Graph, fanouts: list[int], ids: torch.Tensor, epochs: list[list[AuditedBatch]]) -> str:

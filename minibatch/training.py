@@ -117,13 +117,6 @@ def infer_sampled(
         say(number + 1, total)
 
 
-def measure_sampled_accuracy(
-    model: nn.Module, loader: BatchLoader, ids: torch.Tensor, device: str, say: Say = nothing
-) -> float | None:
-    """The objective's metric of `ids`, from sampled neighbourhoods: the share that is labelled rightly where labels are classes."""
-    return objectives.of(loader.graph).metric_of(infer_sampled(model, loader, ids, device, say))
-
-
 FULL_BYTES = 256 << 20
 """Bytes that the temporaries of a piece of full inference may take."""
 FULL_ROWS = 1 << 16

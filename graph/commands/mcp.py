@@ -125,11 +125,4 @@ def begin(command: McpCommand, start: StartArguments) -> Begun:
         patience=choice.settings.stop.rounds,
         why=(choice.settings.why[0], "policy client: a coding agent submits over MCP"),
     )
-    record = new_record(
-        settings,
-        kernel=choice.kernel.spec.name,
-        summary=choice.kernel.spec.summary,
-        folder=choice.kernel.folder,
-        checkpointer=command.checkpointer,
-    )
-    return Begun(record, choice.source)
+    return Begun(new_record(settings, choice.kernel, command.checkpointer), choice.source)

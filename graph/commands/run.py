@@ -67,13 +67,7 @@ class RunCommand(RunRequest, Working, Command):
         from harness.timing.clocks import lock
 
         choice = choose(self, at_work, command_line(self, leave_out=UNSAID))
-        record = new_record(
-            choice.settings,
-            kernel=choice.kernel.spec.name,
-            summary=choice.kernel.spec.summary,
-            folder=choice.kernel.folder,
-            checkpointer=self.checkpointer,
-        )
+        record = new_record(choice.settings, choice.kernel, self.checkpointer)
         made = RunFolder(self.runs_dir, record.run_id)
         settings = choice.settings
         with lock(self.lock_clocks, settings.device, self.place.engine):  # before there is a run, where it may not be

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from harness.checks.fitting import estimate_bytes
-from kernels.spec import Spec, Tensor, Workload
+from kernels.spec import Spec, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -36,12 +36,8 @@ def cut(
     spec: Spec, workload: Workload, inputs: dict[str, torch.Tensor], axis: str, first: int, end: int
 ) -> tuple[Workload, dict[str, torch.Tensor]]:
     """Those rows as a workload of their own, and its inputs, views of the whole ones."""
-    given = {t.name: inputs[t.name][first:end] if has_rows(t, axis) else inputs[t.name] for t in spec.inputs}
+    given = {t.name: inputs[t.name][first:end] if t.shape[:1] == (axis,) else inputs[t.name] for t in spec.inputs}
     return workload.model_copy(update={"axes": {**workload.axes, axis: end - first}}), given
-
-
-def has_rows(tensor: Tensor, axis: str) -> bool:
-    return tensor.shape[:1] == (axis,)
 
 
 def rows_at_once(spec: Spec, workload: Workload, axis: str, device_bytes: int) -> int:

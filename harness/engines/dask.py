@@ -386,7 +386,7 @@ class Cluster:
             if address and address not in self.addresses.values():
                 future.cancel()
                 raise Moved(address)
-            if self._somebody(job):
+            if any(self._can(status, job) for status in self.seen):
                 late = None
             elif late is None:
                 late = time.monotonic() + self.lost_s
@@ -400,9 +400,6 @@ class Cluster:
         if future.status in ("cancelled", "lost"):
             raise CancelledError(job.name)
         return future.result()
-
-    def _somebody(self, job: Job) -> bool:
-        return any(self._can(status, job) for status in self.seen)
 
     def _can(self, status: Status, job: Job) -> bool:
         if status.state != "ready":

@@ -64,17 +64,6 @@ LAYERS: dict[str, str] = {
     "dies with parent": "PR_SET_PDEATHSIG is missing: a worker may outlive this process",
     "limits": "rlimits could not be set: files, open files and CPU time are not bounded",
 }
-# Extra strength; each is covered by another layer or by the Watchdog, so its absence is no warning by itself.
-EXTRAS = (
-    "mount namespace",
-    "network namespace",
-    "ipc namespace",
-    "pid namespace",
-    "process limit",
-    "address space",
-    "not dumpable",
-    "tcp",
-)
 
 
 def missing(active: list[str]) -> list[str]:

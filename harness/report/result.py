@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -42,6 +42,12 @@ Hash = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 class ResultRow(Frozen):
     model_config = ConfigDict(use_attribute_docstrings=True)  # the strings under the fields go into the schema
+
+    @classmethod
+    def made_from(cls, record: Frozen, **others: Any) -> Self:
+        """The row with the fields that the record has too, and those others."""
+        shared = cls.model_fields.keys() & type(record).model_fields.keys() - others.keys()
+        return cls(**{name: getattr(record, name) for name in shared}, **others)
 
 
 class PlanRow(ResultRow):
@@ -118,26 +124,11 @@ class WorkloadRow(ResultRow):
 
     @classmethod
     def of(cls, timing: Timing) -> WorkloadRow:
-        light = None
+        workload, light = timing.workload, None
         if timing.bound_us is not None:
             light = Light(us=timing.bound_us, fraction=timing.light_fraction)
-        return cls(
-            axes=timing.workload.axes,
-            dtype=timing.workload.dtype,
-            held_out=timing.workload.held_out,
-            cache=timing.cache,
-            company=timing.company,
-            baseline_us=timing.baseline_us,
-            best_us=timing.time_us,
-            speedup=timing.speedup,
-            comparison=timing.comparison,
-            light=light,
-            moved_bytes=timing.moved_bytes,
-            flops=timing.flops,
-            samples=timing.samples,
-            note=timing.note,
-            weight=timing.workload.weight,
-        )
+        sizes = {"axes": workload.axes, "dtype": workload.dtype, "held_out": workload.held_out}
+        return cls.made_from(timing, **sizes, best_us=timing.time_us, light=light, weight=workload.weight)
 
     @property
     def gbps(self) -> float | None:

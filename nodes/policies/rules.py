@@ -148,7 +148,7 @@ class RulesPolicy:
 
     def planner(self, request: PlannerRequest) -> tuple[Plan, ...]:
         search = _Search(_of_native(request) if request.spec.problem else request)
-        worth = WORTH * search.speedup_of_incumbent()
+        worth = WORTH * search.speedup_of(request.incumbent)
         rewritten = (search.plan(proposal) for proposal in search.rank() if proposal.speedup >= worth)
         return tuple(itertools.islice(itertools.chain(_compile_plans(request), rewritten), request.width))
 
@@ -478,15 +478,12 @@ class _Search:
     def _measure(self, attempt: Attempt) -> float:
         """Logarithm of what the plan gained over its base."""
         speedup = attempt.speedup or attempt.brief_speedup
-        return math.log(speedup / self._speedup(attempt.plan.base) if speedup else FAILURE_GAIN)
+        return math.log(speedup / self.speedup_of(attempt.plan.base) if speedup else FAILURE_GAIN)
 
-    def _speedup(self, source: str) -> float:
+    def speedup_of(self, source: str) -> float:
         """Speedup of a source that passed, over the baseline."""
         measured = [a.speedup for a in self.request.attempts if a.candidate == source and a.speedup is not None]
         return max(measured, default=1.0)
-
-    def speedup_of_incumbent(self) -> float:
-        return self._speedup(self.request.incumbent)
 
     def _after(self, base: str, steps: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """The source after those of the steps that apply, and which they are. Lists share what they begin with."""
@@ -518,7 +515,7 @@ class _Search:
         """The baseline, the incumbent, and the next best sources that passed."""
         passed = sorted(
             {a.candidate for a in self.request.attempts if a.speedup is not None and a.candidate in self.sources},
-            key=lambda candidate: (-self._speedup(candidate), candidate),
+            key=lambda candidate: (-self.speedup_of(candidate), candidate),
         )
         return list(dict.fromkeys([self.root, self.request.incumbent, *passed[:3]]))
 
@@ -564,7 +561,7 @@ class _Search:
 
     def _at_most(self, base: str, steps: tuple[str, ...]) -> float:
         """What a plan of those of the steps that apply can promise, before it is known which do."""
-        return self._speedup(base) * math.exp(sum(max(0.0, self.gains[step]) for step in steps))
+        return self.speedup_of(base) * math.exp(sum(max(0.0, self.gains[step]) for step in steps))
 
     def rank(self) -> Iterator[_Proposal]:
         """Untried plans, each for a source that no other plan made, most promising first.
@@ -605,7 +602,7 @@ class _Search:
             if not applied or self._searched(applied) in {(), *self.given_up}:
                 continue
             if (base, applied) not in self.tried and not {name, digest(text)} & self.known:
-                speedup = self._speedup(base) * math.exp(sum(self.gains[step] for step in applied))
+                speedup = self.speedup_of(base) * math.exp(sum(self.gains[step] for step in applied))
                 order = (-round(speedup, 6), len(applied), [place[step] for step in applied], name)
                 heapq.heappush(waiting, (*order, _Proposal(base, applied, speedup)))
         while waiting:
@@ -618,7 +615,7 @@ class _Search:
             request.spec,
             tuple(timing.workload for timing in request.timings),
             versions.collect_points(self.root, len(request.timings), request.attempts),
-            self._speedup(request.incumbent),
+            self.speedup_of(request.incumbent),
             comparison.MARGIN[language],
         )
         for base, version, speedup in found:

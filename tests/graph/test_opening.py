@@ -53,10 +53,10 @@ def test_the_digest_is_of_the_spec_and_the_reference(tmp_path: Path) -> None:
 
 
 def test_a_record_says_where_checkpoints_are_without_the_password(tmp_path: Path) -> None:
-    folder = catalog.load("silu_and_mul").folder
-    made = new_record(settings(), kernel="k", summary="s", folder=folder, checkpointer="postgresql://me:pw@h:5/d?a=b")
+    kernel = catalog.load("silu_and_mul")
+    made = new_record(settings(), kernel, "postgresql://me:pw@h:5/d?a=b")
     assert made.checkpointer == "postgresql://me@h:5/d"
-    assert new_record(settings(), kernel="k", summary="s", folder=folder).checkpointer == "sqlite"
+    assert new_record(settings(), kernel).checkpointer == "sqlite"
 
 
 def test_roles_share_a_policy(tmp_path: Path) -> None:

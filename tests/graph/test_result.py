@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graph.result import _plan, _warnings
+from graph.result import _warnings
+from harness.report.result import PlanRow
 from nodes.roles import Attempt, Finding, Plan
 from nodes.state import State
 
@@ -20,4 +21,4 @@ def test_what_agents_doubt_of_the_spec_is_a_warning_of_the_report() -> None:
         "the coder, in round 2, doubts the spec: The mask is never read.",
     )
     assert _warnings(State(), ()) == ()
-    assert _plan(plan).title == "t"
+    assert PlanRow.made_from(plan).title == "t"

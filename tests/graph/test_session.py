@@ -20,10 +20,11 @@ from graph.session import Ending, RunService, kernel_digest, new_record
 from graph.workflow import signature
 from harness.records import Comparison, EpochGain, Interval
 from harness.store import Store
+from kernels.catalog import Kernel
 from nodes.options import Chat, Limits, StopRule
 from nodes.roles import PolicyPaused
 from tests import forked
-from tests.graph.doubles import BASELINE, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
+from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROUNDS = {1: ["speed 1.3"], 2: ["speed 1.2"], 3: ["speed 1.6"]}
@@ -165,14 +166,16 @@ def test_a_finished_run_whose_outputs_are_lost_writes_them_again(tmp_path: Path)
 
 
 def test_a_new_record_is_of_now_and_of_this_graph_and_has_no_password(tmp_path: Path) -> None:
-    before, kernel = now(), {"kernel": "k", "summary": "s", "folder": tmp_path}
-    made = new_record(settings(), **kernel, checkpointer="postgresql://u:secret@h/d")
+    before, kernel = now(), Kernel(SPEC, tmp_path)
+    made = new_record(settings(), kernel, "postgresql://u:secret@h/d")
     assert before <= made.created <= now() and made.signature == signature()
-    assert (made.run_id, made.kernel, made.summary) == ("run", "k", "s") and made.kernel_digest == kernel_digest(
-        tmp_path
-    )
+    assert (made.run_id, made.kernel, made.summary) == (
+        "run",
+        SPEC.name,
+        SPEC.summary,
+    ) and made.kernel_digest == kernel_digest(tmp_path)
     assert made.checkpointer.startswith("postgresql://") and "secret" not in made.model_dump_json()
-    assert new_record(settings(), **kernel).checkpointer == "sqlite"
+    assert new_record(settings(), kernel).checkpointer == "sqlite"
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kernels import catalog
-from minibatch import commands, models, ranks, synthetic, training
+from minibatch import commands, models, objectives, ranks, synthetic, training
 from minibatch.batches import BatchLoader
 from minibatch.graphs import GraphError
 from run import main, parse
@@ -161,6 +161,10 @@ def test_full_memory_of_a_gpu_is_said_in_one_sentence(tmp_path, monkeypatch, cap
     assert len(said.strip().splitlines()) == 1
 
 
+def sampled_accuracy(model: torch.nn.Module, loader: BatchLoader, ids: torch.Tensor) -> float | None:
+    return objectives.of(loader.graph).metric_of(training.infer_sampled(model, loader, ids, "cpu"))
+
+
 @pytest.mark.parametrize("kind", ["gat", "gin", "sage-ri"])
 def test_other_models_take_features_as_a_gpu_has_them(kind):
     """In bfloat16, with weights and gradients of float32."""
@@ -189,10 +193,10 @@ def test_other_models_learn_and_infer_from_all_neighbours(kind, monkeypatch):
     with BatchLoader(graph, [5, 5], 128, threads=1) as loader:
         for number in range(3):
             training.train_epoch(model, optimizer, loader, training.order(graph, 0, number), number, "cpu")
-        assert training.measure_sampled_accuracy(model, loader, graph.valid, "cpu") > 0.5
+        assert sampled_accuracy(model, loader, graph.valid) > 0.5
     widest = int((graph.rowptr[1:] - graph.rowptr[:-1]).max())
     with BatchLoader(graph, [widest] * 2, 64, threads=1) as loader:
-        sampled = training.measure_sampled_accuracy(model, loader, graph.test[:64], "cpu")
+        sampled = sampled_accuracy(model, loader, graph.test[:64])
     monkeypatch.setattr(training, "FULL_BYTES", 4_000_000)  # in pieces
     assert training.full_accuracy(model, graph, graph.test[:64]) == pytest.approx(sampled, abs=1e-6)
 

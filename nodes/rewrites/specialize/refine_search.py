@@ -8,8 +8,6 @@ Lists of powers of two stay such: their numbers are widths and counts of lanes. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from harness.judge.tunables import Tunable, reopen, tunables
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Source
@@ -43,12 +41,8 @@ def _around(tunable: Tunable) -> tuple[int, ...]:
     below = choices[at - 1] if at else _beyond(value, choices[1], powers)
     above = choices[at + 1] if at + 1 < len(choices) else _beyond(value, choices[-2], powers)
     between = [] if powers else [round((below * value) ** 0.5), round((value * above) ** 0.5)]
-    return _distinct([below, *between, value, above])
+    return tuple(sorted({one for one in (below, *between, value, above) if 1 <= one <= MOST}))
 
 
 def _beyond(edge: int, inner: int, powers: bool) -> int:
     return round(edge * (edge / inner if not powers else 2 if edge > inner else 0.5))
-
-
-def _distinct(choices: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted({choice for choice in choices if 1 <= choice <= MOST}))
