@@ -43,7 +43,7 @@ class KernelBundle(Frozen):
 
     name: str
     files: dict[str, str]
-    """Contents of a build's files, by path in its folder."""
+    """sha256 of the kernel's files, by path in its folder."""
     spec: Spec
     problem: str = ""
     """sha256 of the problem's import, pickled; "" for a kernel's folder. (Whoever may send a job may run code there

@@ -850,11 +850,9 @@ class Cases:
         for _ in range(2):
             try:
                 return make()
-            except (
-                torch.OutOfMemoryError,
-                fitting.OutOfDeviceMemory,
-            ) as error:  # its traceback holds what was made so far, until it is left
+            except (torch.OutOfMemoryError, fitting.OutOfDeviceMemory) as error:
                 said = str(error).partition(". ")[0]
+            # Behind the handler: the error's traceback holds what was made so far, until it is left.
             self.kept.clear()
             if self.device == "cuda":
                 torch.cuda.empty_cache()

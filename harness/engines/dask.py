@@ -264,17 +264,10 @@ class Cluster:
             f": {'; '.join(said)}" if said else "; `python run.py worker ADDRESS` lends one"
         )
 
-    def count(self, model: DeviceModel) -> int:
-        """Devices of that model that are ready."""
-        ready = [status.model for status in self.seen if status.state == "ready"]
-        return sum(one is not None and one.resource == model.resource for one in ready)
-
-    def count_idle(self, model: DeviceModel) -> int:
-        """Number of those that no question of this process is at."""
-        ready = [
-            one for one in self.seen if one.state == "ready" and one.model and one.model.resource == model.resource
-        ]
-        return sum(not self.homes.busy[one.place] for one in ready)
+    def find_ready(self, model: DeviceModel) -> list[str]:
+        """Places of the devices of that model that are ready."""
+        ready = [(one.place, one.model) for one in self.seen if one.state == "ready"]
+        return [place for place, found in ready if found is not None and found.resource == model.resource]
 
     def close(self) -> None:
         """Safe to call twice."""
@@ -424,7 +417,7 @@ class Devices:
     def __init__(self, cluster: Cluster, model: DeviceModel) -> None:
         self.cluster, self.model, self.device = cluster, model, model.facts.device
         self.memory_bytes: int | None = model.memory_bytes
-        self.why = f"{cluster.count(model)} x {model.facts.name} in the cluster at {cluster.address}"
+        self.why = f"{len(cluster.find_ready(model))} x {model.facts.name} in the cluster at {cluster.address}"
         self.ask, self.release, self.close = cluster.ask, cluster.release, cluster.close
 
     @property
@@ -458,10 +451,10 @@ class Devices:
         return Cores(own=self.cluster.local.builders, spare=self.cluster.local.builders)
 
     def width(self) -> int:
-        return max(1, self.cluster.count(self.model))
+        return max(1, len(self.cluster.find_ready(self.model)))
 
     def idle(self) -> int:
-        return self.cluster.count_idle(self.model)
+        return sum(not self.cluster.homes.busy[place] for place in self.cluster.find_ready(self.model))
 
     def lines(self) -> list[tuple[str, str]]:
         said = lambda one: f"set aside: {one.reason}" if one.state == "set aside" else one.doing or "idle"  # noqa: E731
