@@ -26,6 +26,9 @@ SMALL_GAINS = (0.15, 0.05)
 """Shares of the ratio below which FASTER or SLOWER is timed once more in fresh processes, the same for all cases, and
 all count alike: of 567 comparisons of a binary with itself on an H200 ten were SLOWER as long as their two processes
 lived, by 3 to 11 %, nine of them cold; of 216 cases that were timed twice one still was, by 3.5 %."""
+UNLIKE = 1.15
+"""Quotient of a workload's cold and hot ratios from which on FASTER is timed once more, and SLOWER always is: two of 54
+comparisons of a binary with itself on an H200 were SLOWER, by 23 and 34 %, cold and not hot."""
 RIVAL_TRIES = 3
 """Comparisons in fresh processes before a rival that fails ends the run: a busy machine has accused an incumbent
 once; a baseline that fails thrice has a fault."""
@@ -279,9 +282,9 @@ def _said(session: EvaluationSession, interval: Interval) -> Comparison:
 def time_cases(
     session: EvaluationSession, request: ComparisonRequest, cases: list[Case], contests: int = 1
 ) -> list[TimedCase]:
-    """Each case by `contests` comparisons, and by one or two more where they say FASTER or SLOWER by little. Raises SideFailure.
+    """Each case by `contests` comparisons, and by one or two more where they say FASTER or SLOWER and chance may have said it.
 
-    Of as many samples as the first, or the longer of two that disagree would decide.
+    Of as many samples as the first, or the longer of two that disagree would decide. Raises ArmFailure.
     """
     # By itself it is 1.0x by definition: what a call takes is all that more samples could say.
     least = PROTOCOLS[session.device].blocks[0]
@@ -289,8 +292,11 @@ def time_cases(
     results = [_fairly(session, request, case, **how) for case in cases]
     once = [result.samples for result in results]
     for turn, limit in enumerate((*SMALL_GAINS, *[0.0] * (contests - 1 - len(SMALL_GAINS))), start=1):
+        far_off = _find_far_off(session, request, cases, results) if turn == 1 else set()
         again = [
-            at for at, result in enumerate(results) if turn < contests or _says_little(session, request, result, limit)
+            at
+            for at, result in enumerate(results)
+            if turn < contests or at in far_off or _says_little(session, request, result, limit)
         ]
         if again:
             _anew(session, request)
@@ -303,6 +309,21 @@ def time_cases(
 def _says_little(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes, limit: float) -> bool:
     gain = result.speedup(request.mine)
     return _said(session, gain) in (Comparison.FASTER, Comparison.SLOWER) and abs(gain.median - 1) < limit
+
+
+def _find_far_off(
+    session: EvaluationSession, request: ComparisonRequest, cases: list[Case], results: list[ComparisonTimes]
+) -> set[int]:
+    """Indices of cases that say SLOWER, or FASTER by another ratio than the same workload in another state of the cache."""
+    gains = [result.speedup(request.mine) for result in results]
+    found = set()
+    for at, (workload, _, on) in enumerate(cases):
+        said = _said(session, gains[at])
+        others = [gains[i].median for i, (what, _, where) in enumerate(cases) if (what, where) == (workload, on)]
+        unlike = max(others) > UNLIKE * min(others)
+        if said is Comparison.SLOWER or (said is Comparison.FASTER and unlike):
+            found.add(at)
+    return found
 
 
 def _fairly(session: EvaluationSession, request: ComparisonRequest, case: Case, **how: Any) -> ComparisonTimes:

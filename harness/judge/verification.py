@@ -65,6 +65,9 @@ MANY, QUICK_S, MANY_S, PACED = 5000, 50e-6, 0.25, 20
 may take, and calls that are timed first."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
 """Bytes that a process may take in all, and for each call, while it makes many calls."""
+LEAK_SERIES, LEAK_ALIKE = {"cuda": 3, "cpu": 2}, 1.25
+"""Series of calls that must all take too much before a process leaks, and the largest quotient of what two of them take a call,
+where the memory is not its own alone."""
 
 
 class Drawn(Frozen):
@@ -383,18 +386,29 @@ def _many(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, cas
     bench.write(0, cases[0].inputs)
     message = bench.message()
     worker.request(message, timeout_s=session.call_s)  # what a first call sets aside stays
-    before = _taken(session, worker)
-    done = 1 + _repeat(session, worker, message)
-    leaked, again = _taken(session, worker) - before, 0
-    if leaked > LEAK_LEAST + LEAK_A_CALL * done:  # of a GPU somebody else may have taken it: it must come again
-        again = _repeat(session, worker, message)
-        leaked = min(leaked, _taken(session, worker) - before - leaked)
-    if leaked > LEAK_LEAST + LEAK_A_CALL * max(done, again):
-        said = f"its process took {leaked / 2**20:.0f} MiB more in {done} calls, and in the next ones again"
+    series, before = [], _taken(session, worker)
+    shared = session.device == "cuda"
+    while not series or (len(series) < LEAK_SERIES[session.device] and _leaks(series, shared=shared)):
+        done = _repeat(session, worker, message)
+        now = _taken(session, worker)
+        series.append((now - before, done))
+        before = now
+    if _leaks(series, shared=shared):
+        taken, done = (sum(part) for part in zip(*series, strict=True))
+        said = f"its process took {taken / 2**20:.0f} MiB more in {done} calls, in each of {len(series)} series of them"
         raise WorkerFailure(Outcome.OUT_OF_RESOURCES, f"{said}, at {layout.workload.label}")
-    name = f"after {done + again} calls"
+    name = f"after {1 + sum(done for _, done in series)} calls"
     for case in cases:
         yield from _call(session, worker, bench, [replace(case, name=f"{case.name} {name}")])
+
+
+def _leaks(series: list[tuple[int, int]], *, shared: bool) -> bool:
+    """Whether every series of (bytes taken, calls) took too much and, of `shared` memory, as much a call as the others:
+    who takes memory of the same GPU meanwhile takes another amount each time."""
+    if any(taken <= LEAK_LEAST + LEAK_A_CALL * done for taken, done in series):
+        return False
+    a_call = [taken / done for taken, done in series]
+    return not shared or max(a_call) <= LEAK_ALIKE * min(a_call)
 
 
 def _repeat(session: EvaluationSession, worker: Worker, message: dict[str, Any]) -> int:

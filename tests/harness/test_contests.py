@@ -15,7 +15,7 @@ from harness import device
 from harness.evaluate import Evaluator
 from harness.judge import comparisons
 from harness.judge.comparisons import ALONE_BLOCKS, ComparisonRequest, OtherContexts
-from harness.judge.verification import _launch
+from harness.judge.verification import _launch, _leaks
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing, Verdict
 from harness.store import Store
@@ -136,6 +136,8 @@ MATCH = ComparisonRequest(build("mine"), {"baseline": "base"})
         ([10.0], 8, 1.0),
         ([10 / 1.06] * 2, 16, 1.06),
         ([10 / 1.04] * 3, 24, 1.04),
+        ([10 / 0.65, 10.0], 16, None),
+        ([10 / 0.65] * 2, 16, 0.65),
         ([10 * 1.04, 10 * 1.04, 10.0], 24, 1 / 1.04),
     ],
     ids=[
@@ -145,6 +147,8 @@ MATCH = ComparisonRequest(build("mine"), {"baseline": "base"})
         "the same",
         "twice the same",
         "thrice the same",
+        "far slower in two processes",
+        "far slower in all",
         "not at the third",
     ],
 )
@@ -172,13 +176,22 @@ def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
 
 def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(tmp_path: Any) -> None:
     """To end two processes and to begin two takes longer on a GPU than five comparisons."""
-    session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 5.0, 10.0, 10.6, 9.5, 10.0])
+    session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 10.0, 10.0, 10.6, 9.5, 10.0])
     cases: list[comparisons.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
     found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
     assert session.asked == [*cases, cases[0], cases[3]] and session.dropped == ["base", "mine"]
     assert [(one.timing.cache, one.timing.company, len(one.speedups)) for one in found] == [
         ("cold", "plain", 16), ("cold", "pdl", 8), ("hot", "plain", 8), ("hot", "pdl", 16),
     ]  # fmt: skip
+
+
+def test_what_is_far_faster_in_one_state_of_the_cache_is_timed_again(tmp_path: Any) -> None:
+    session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[6.5, 10.0, 5.0, 4.9, 10.0])
+    large = session.suite()[2]
+    cases: list[comparisons.Case] = [(one, cache, "plain") for one in (WORKLOAD, large) for cache in ("cold", "hot")]
+    found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
+    assert session.asked == [*cases, cases[0]]
+    assert [one.timing.comparison for one in found] == ["UNCLEAR", "SAME", "FASTER", "FASTER"]
 
 
 def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:
@@ -405,3 +418,20 @@ def test_a_baseline_has_its_own_times_of_the_contests_that_another_was_timed_in(
     )
     assert own.incumbent_us is None and own.note == "" and own.samples == 8
     assert found.candidate == "b" and found.suite is not None and found.suite.comparison is Comparison.SAME
+
+
+@pytest.mark.parametrize(
+    ("series", "leaks"),
+    [
+        ([(256 << 20, 1000)], True),
+        ([(256 << 20, 1000), (512 << 20, 2000)], True),
+        ([(4 << 30, 481), (9 << 30, 481)], False),
+        ([(4 << 30, 481), (0, 481)], False),
+        ([(64 << 20, 5000)], False),
+    ],
+    ids=["at first", "as much a call", "another amount, so of somebody else", "once", "little"],
+)
+def test_who_leaks_takes_as_much_for_each_call(series: list[tuple[int, int]], leaks: bool) -> None:
+    """A GPU's memory is everybody's: an honest kernel was refused because a neighbour took 4 GiB, and then more."""
+    assert _leaks(series, shared=True) is leaks
+    assert _leaks(series, shared=False) is all(taken > 100 << 20 for taken, _ in series)
