@@ -25,7 +25,7 @@ from harness import device
 from harness.evaluate import Evaluator
 from harness.records import Comparison, Timing
 from harness.store import Store
-from harness.timing import comparison
+from harness.timing import comparison, samples
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Device
@@ -100,6 +100,12 @@ def verdicts(kernel: Kernel, on: Device, dtype: str, store: Store, more: str, *,
         measured = evaluator.measure(judged, baseline=store.put(text)) if judged.passed else judged
     if not measured.passed:
         raise SystemExit(f"{kernel.spec.name}: {measured.outcome}: {measured.reason}")
+    said = Counter(str(timing.comparison) for timing in measured.timings)
+    print(f"{kernel.spec.name}{more.strip().replace('//', ',')}: {dict(said)}", flush=True)
+    wrong = [] if slow_us else [t for t in measured.timings if t.comparison in (Comparison.FASTER, Comparison.SLOWER)]
+    for timing in wrong:
+        taken = samples.load(store, measured.candidate, timing.workload, timing.cache, timing.company)
+        print(samples.as_csv([taken] if taken else []), flush=True)
     return list(measured.timings)
 
 
