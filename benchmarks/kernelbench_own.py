@@ -6,7 +6,8 @@
 
 Each draft is a file of its own (`run.py export`'s form) and judged by `eval_kernel_against_ref` as KernelBench's scripts ask it: five
 correctness trials, 100 timed calls, float32, torch's TF32 defaults. Afterwards torch.compile's default is timed by `measure_ref_program_time`
-on those that are right, in the seed's order, and the draft and eager again beside it, so that a later machine may do that. Its evaluation runs unchanged, with these turns around it:
+on those that are right, in the seed's order, and eager again beside it: a later machine of the same model may do that, and says by eager's
+two times how much it differs. Its evaluation runs unchanged, with these turns around it:
 
 - Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
 - Several judges share a GPU, but whoever times has it alone: calls are under a shared lock, KernelBench's timing function under an exclusive
@@ -16,6 +17,8 @@ on those that are right, in the seed's order, and the draft and eager again besi
 
 Problems with more than 1 GB of inputs come first, the largest before others; the rest in an order that --seed draws from all levels. FOLDER/rows.jsonl has a
 line a problem as soon as it is judged, so a run that is cut keeps what it has; a run into the same folder goes on. `drafts/` are the drafts.
+At the end FOLDER/runs/levelN/eval_results.json and FOLDER/timing/*.json are what KernelBench's scripts/benchmark_eval_analysis.py reads
+(run_name=levelN eval_results_dir=FOLDER/runs baseline_file=FOLDER/timing/baseline_time_torch.json).
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import random
 import re
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -49,6 +53,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.export.one_file import standalone
+from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results
 from harness.records import Interval
 from harness.report import fast_p
 from kernels import suites
@@ -136,6 +141,7 @@ def main() -> None:
         machine = None if options.prepare else look_around()
         Session(options, problems, machine, deadline).run()
     if not options.prepare:
+        write_as_kernelbench(problems, read_rows(options.out), options.out)
         show(problems, read_rows(options.out), Console(width=150))
 
 
@@ -264,8 +270,8 @@ class Session:
             assert self.machine
             name, folder = self.machine.gpus[gpu], self.out / f"gpu{gpu}"
             large = gpu_need(problem, self.machine) > self.machine.memory_bytes * LARGE_SHARE
-            function = judge if kind == "judge" else compile_reference
-            task = lambda: function(problem, self.options.kernelbench.resolve(), self.out, name, folder, large)  # noqa: E731
+            asked = (problem, self.options.kernelbench.resolve(), name, folder, large)
+            task = lambda: judge(*asked, self.out) if kind == "judge" else compile_reference(*asked)  # noqa: E731
         process = FORK.Process(target=in_child, args=(task, answer, log, kind == "prepare"))
         process.start()
         limit_s = BUILD_S if kind == "prepare" else self.options.limit
@@ -305,7 +311,7 @@ class Session:
             )
         else:
             assert problem.row
-            times = {name: answer.get(name) for name in ("compile_runtime", "draft_beside", "eager_beside")}
+            times = {name: answer.get(name) for name in ("compile_runtime", "compile_runtime_stats", "eager_beside")}
             row = problem.row | times | {"compile_s": answer["seconds"]}
             self.write(problem, row | ({"compile_why": answer["why"]} if answer.get("why") else {}))
 
@@ -461,7 +467,7 @@ def its_evaluation(
         turn.leave()
 
 
-def judge(problem: Problem, checkout: Path, out: Path, gpu: str, folder: Path, large: bool) -> dict[str, Any]:
+def judge(problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, out: Path) -> dict[str, Any]:
     with its_evaluation(problem, checkout, gpu, folder, large, TRIALS) as (turn, its, _):
         found = its.eval_kernel_against_ref(
             problem.path.read_text(),
@@ -480,12 +486,8 @@ def judge(problem: Problem, checkout: Path, out: Path, gpu: str, folder: Path, l
         return row | {"why": "", "metadata": metadata, "alone_s": round(turn.alone_s, 2)}
 
 
-def compile_reference(
-    problem: Problem, checkout: Path, out: Path, gpu: str, folder: Path, large: bool
-) -> dict[str, Any]:
-    """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager."""
-    if why := prepare(problem, out / "drafts", None)["why"]:
-        return {"why": why}
+def compile_reference(problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool) -> dict[str, Any]:
+    """torch.compile's time and, on the same GPU, eager's."""
     with its_evaluation(problem, checkout, gpu, folder, large, 0) as (turn, _, timing):
         from torch._inductor import compile_fx, config
 
@@ -498,23 +500,19 @@ def compile_reference(
             return measure(called, inputs, **named)
 
         timing.time_execution_with_cuda_event = after_compiling
-        text, found = problem.path.read_text(), {}
-        drafted = problem.file(out / "drafts", ".py").read_text()
-        texts = {
-            "compile_runtime": (text, True),
-            "draft_beside": (f"{text}\n{drafted}\nModel = ModelNew\n", False),
-            "eager_beside": (text, False),
-        }
-        for name, (source, compiled) in texts.items():
+        found: dict[str, Any] = {}
+        for name, compiled in (("compile_runtime", True), ("eager_beside", False)):
             times = timing.measure_ref_program_time(
                 problem.name,
-                source,
+                problem.path.read_text(),
                 num_trials=CALLS,
                 use_torch_compile=compiled,
                 device=torch.device("cuda:0"),
                 precision="fp32",
             )
             found[name] = times["mean"] if times else None
+            if compiled and times:
+                found["compile_runtime_stats"] = times
         return found | {"why": "" if found["compile_runtime"] else "torch.compile failed"}
 
 
@@ -612,7 +610,7 @@ def import_what_it_imports() -> None:
 
 def speedup(row: dict[str, Any], over: str = "ref_runtime") -> float | None:
     """Of a right draft, by its time beside what it is compared with; None otherwise."""
-    runtime = row.get("draft_beside" if over == "compile_runtime" else "runtime") or 0
+    runtime = row.get("runtime") or 0
     if not row.get("correctness") or not runtime > 0 or not (row.get(over) or 0) > 0:
         return None
     return row[over] / runtime
@@ -644,6 +642,21 @@ def solved(problem: Problem, row: dict[str, Any], over: str) -> fast_p.Solved:
     )
 
 
+def write_as_kernelbench(problems: list[Problem], rows: dict[str, dict[str, Any]], out: Path) -> None:
+    """Its eval_results.json of each level, and its files of baseline times."""
+    for problem in problems:
+        row = rows.get(problem.name)
+        if row is None:
+            continue
+        known = {name: row[name] for name in KernelBenchResult.model_fields if row.get(name) is not None}
+        result = KernelBenchResult(**known)
+        add_to_results(out / "runs" / f"level{problem.level}" / "eval_results.json", problem.number, result)
+        compiled = KernelBenchResult(ref_runtime_stats=row.get("compile_runtime_stats") or {})
+        for name, baseline in (("torch", result), ("torch_compile_inductor_default", compiled)):
+            path = out / "timing" / f"baseline_time_{name}.json"
+            add_to_baseline(path, problem.level, problem.path.name, baseline)
+
+
 def show(problems: list[Problem], rows: dict[str, dict[str, Any]], console: Console) -> None:
     """By level what is right and how much faster; then the wrong and the slower ones, each with its reason."""
     names = {problem.name: problem for problem in problems}
@@ -671,6 +684,16 @@ def show(problems: list[Problem], rows: dict[str, dict[str, Any]], console: Cons
     for gain, row in sorted(slower, key=lambda pair: pair[0]):
         console.print(f"slower: {row['problem']}: {gain:.3f}x, {row['runtime']:g} ms for {row['ref_runtime']:g} ms")
     devices = {f"{row['device']}, torch {row['torch']}" for row in rows.values()}
+    again = [
+        row["eager_beside"] / row["ref_runtime"]
+        for row in rows.values()
+        if row.get("eager_beside") and row.get("ref_runtime")
+    ]
+    if again:
+        least, middle, most = min(again), statistics.median(again), max(again)
+        console.print(
+            f"eager beside torch.compile takes {middle:.3f} times as long as beside the draft ({least:.2f} to {most:.2f})"
+        )
     console.print(f"{len(rows)} of {len(problems)} judged; {'; '.join(devices)}")
 
 

@@ -386,7 +386,8 @@ def _many(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, cas
     bench.write(0, cases[0].inputs)
     message = bench.message()
     worker.request(message, timeout_s=session.call_s)  # what a first call sets aside stays
-    series, before = [], _taken(session, worker)
+    series: list[tuple[int, int]] = []
+    before = _taken(session, worker)
     shared = session.device == "cuda"
     while not series or (len(series) < LEAK_SERIES[session.device] and _leaks(series, shared=shared)):
         done = _repeat(session, worker, message)
