@@ -314,9 +314,9 @@ class Workload(Frozen):
 
 
 def sizes(*axes: str, dtype: Dtype | None = None) -> Callable[..., Workload]:
-    """`at(device, dtype, *extents, timed=True, held_out=False)`: workloads over these axes; without its dtype where one is given here."""
+    """`at(device, dtype, *extents, timed=True, held_out=False, weight=None)`: workloads over these axes; without its dtype where one is given here."""
 
-    def at(device: Device, *given: Any, **more: bool) -> Workload:
+    def at(device: Device, *given: Any, **more: Any) -> Workload:
         kind, extents = (dtype, given) if dtype else (given[0], given[1:])
         return Workload(axes=dict(zip(axes, extents, strict=True)), dtype=kind, devices=(device,), **more)
 

@@ -24,7 +24,7 @@ from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, KernelPlan, Rows, Schedule
 
 PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
-HALVES = {torch.float16: "_Float16", torch.bfloat16: "bfloat16"}
+HALVES = {torch.float16: "_Float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "fp8_e4m3"}
 STRIP = 16
 """Lanes where packs are of one element."""
 BLOCK = 64

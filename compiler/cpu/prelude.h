@@ -41,6 +41,9 @@ namespace {
 struct bfloat16 {
     uint16_t bits;
 };
+struct fp8_e4m3 {  // bits of torch's float8_e4m3fn: no infinity, the largest is 448
+    uint8_t bits;
+};
 
 template <typename To, typename From>
 inline To as_bits(From value) {
@@ -54,6 +57,11 @@ template <typename T>
 inline T to_float(T value) { return value; }
 inline float to_float(_Float16 value) { return static_cast<float>(value); }
 inline float to_float(bfloat16 value) { return as_bits<float>(static_cast<uint32_t>(value.bits) << 16); }
+inline float to_float(fp8_e4m3 value) {
+    const float size = as_bits<float>(static_cast<uint32_t>(value.bits & 0x7fu) << 20) * 0x1p120f;
+    const float known = (value.bits & 0x7fu) == 0x7fu ? __builtin_nanf("") : size;
+    return value.bits & 0x80u ? -known : known;
+}
 
 template <typename T, typename From>
 inline T to(From value) { return static_cast<T>(value); }
@@ -62,7 +70,16 @@ inline bfloat16 to<bfloat16, float>(float value) {  // to nearest, ties to even;
     const uint32_t bits = as_bits<uint32_t>(value), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return {static_cast<uint16_t>(value != value ? (bits >> 16) | 0x40u : rounded)};
 }
+template <>
+inline fp8_e4m3 to<fp8_e4m3, float>(float value) {  // to nearest, ties to even, 448 where it is larger; a NaN stays one
+    const uint32_t bits = as_bits<uint32_t>(value), sign = bits >> 24 & 0x80u;
+    const float given = as_bits<float>(bits & 0x7fffffffu), size = given > 448.0f ? 448.0f : given;
+    const uint32_t whole = as_bits<uint32_t>(size), tiny = as_bits<uint32_t>(size + 16384.0f) - 0x46800000u;  // a float's last bit there is 2^-9
+    const uint32_t normal = ((whole + 0x7ffffu + (whole >> 20 & 1u)) >> 20) - (120u << 3);
+    return {static_cast<uint8_t>(sign | (value != value ? 0x7fu : size < 0x1p-6f ? tiny : normal))};
+}
 
+[[maybe_unused]] inline float round_to_float8_e4m3fn(float value) { return to_float(to<fp8_e4m3>(value)); }
 [[maybe_unused]] inline float round_to_float16(float value) { return to_float(to<_Float16>(value)); }
 [[maybe_unused]] inline float round_to_bfloat16(float value) { return to_float(to<bfloat16>(value)); }
 template <typename T>
@@ -148,6 +165,15 @@ inline Pack<float, Items> load_pack(const bfloat16* from) {
     return pack;
 }
 
+template <int Items>
+inline Pack<float, Items> load_pack(const fp8_e4m3* from) {
+    Pack<float, Items> pack;
+    for (int item = 0; item < Items; ++item) {
+        pack.at[item] = to_float(from[item]);
+    }
+    return pack;
+}
+
 // Past the caches where STREAM says so: what is written is not read first.
 template <typename Wide>
 inline void put(void* to, const Wide& bytes) {
@@ -206,6 +232,15 @@ inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
 #endif
     for (int item = 0; item < Items; ++item) {
         narrow.at[item] = ::to<bfloat16>(pack.at[item]);
+    }
+    put(to, narrow);
+}
+
+template <int Items>
+inline void store_pack(fp8_e4m3* to, const Pack<float, Items>& pack) {
+    Pack<fp8_e4m3, Items> narrow;
+    for (int item = 0; item < Items; ++item) {
+        narrow.at[item] = ::to<fp8_e4m3>(pack.at[item]);
     }
     put(to, narrow);
 }

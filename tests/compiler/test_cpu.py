@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 
 import pytest
+import torch
 
-from compiler.codegen.cpu import CPU_NUMBERS
+from compiler.codegen.cpu import CPU_NUMBERS, PRELUDE
 from compiler.compile import Meaning, source
 from compiler.defaults import cpu_schedule
-from compiler.frontend import NoProgram
 from harness.judge.tunables import bake
 from harness.records import DeviceFacts
 from kernels import catalog
@@ -79,14 +80,27 @@ def test_the_rules_propose_it_on_a_cpu_too():
     assert plan.steps == (STEP,)
 
 
-def test_eight_bit_floats_have_no_cpp():
-    kernel = catalog.load("silu_and_mul")
-    narrow = kernel.spec.model_copy(
-        update={
-            "arguments": tuple(
-                a.model_copy(update={"dtype": "float8_e4m3fn"}) if a.name == "out" else a for a in kernel.spec.arguments
-            )
-        }
+def test_eight_bit_floats_are_torchs_in_cpp(tmp_path):
+    kernel = catalog.load("quantize_fp8_per_group")
+    library = built(source(kernel.spec, (kernel.folder / "reference.py").read_text(), device="cpu"), tmp_path)
+    for sized in (w for w in kernel.spec.workloads if not w.timed and "cpu" in w.devices):
+        assert run(kernel.spec, kernel, library, sized) == "", sized.label
+    (tmp_path / "alone").mkdir()
+    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
+    text += """
+    extern "C" void narrow(const float* from, uint8_t* to, float* back, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) to[i] = ::to<fp8_e4m3>(from[i]).bits, back[i] = to_float(fp8_e4m3{to[i]});
+    }
+    """
+    alone = built(text, tmp_path / "alone")
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    known = codes[codes.isfinite()].sort().values.unique()
+    between = (known[1:] + known[:-1]) / 2
+    given = torch.cat(
+        [known, between, between.nextafter(known[1:]), between.nextafter(known[:-1]), -known, torch.tensor([math.nan])]
     )
-    with pytest.raises(NoProgram, match="float8"):
-        source(narrow, (kernel.folder / "reference.py").read_text(), device="cpu")
+    bits, back = torch.empty(len(given), dtype=torch.uint8), torch.empty(len(given))
+    alone.narrow(*(ctypes.c_void_p(t.data_ptr()) for t in (given, bits, back)), ctypes.c_int64(len(given)))
+    right = given.to(torch.float8_e4m3fn)
+    assert torch.equal(bits, right.view(torch.uint8))
+    assert torch.equal(back[:-1], right.float()[:-1]) and math.isnan(back[-1])

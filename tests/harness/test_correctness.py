@@ -72,14 +72,18 @@ def test_what_slips_through_loose_tolerances_fails(name, dtype, mistake):
                 got = torch.zeros_like(got)
             case "constant":
                 got = torch.full_like(got, exact[exact.isfinite()].mean().item())
+            case "narrower" if own not in NARROWER:
+                continue
             case "narrower":
                 got = got.to(NARROWER[own]).to(got.dtype)
             case "last row":
-                got[int(exact.flatten(1).any(dim=1).nonzero()[-1])] = 0  # the last that is not zeros anyway
+                got[int(exact.reshape(len(exact), -1).any(dim=1).nonzero()[-1])] = (
+                    0  # the last that is not zeros anyway
+                )
             case "nan":
                 got.view(-1)[got.numel() // 2] = float("nan")
             case "shuffled":
-                got = got.reshape(-1).flip(0).reshape(got.shape)
+                got = got.float().reshape(-1).flip(0).reshape(got.shape).to(got.dtype)
         failed.append(error(kernel.spec, workload, tensor, got, made) > 1.0)
     assert all(failed)
 

@@ -1,6 +1,7 @@
 """What every folder of the catalog must keep: one contract, all siblings."""
 
 import ctypes
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -64,8 +65,40 @@ def build(tmp_path_factory):
     return compiled
 
 
+def joined(sources: list[tuple[str, Path]], to: Path, entries: tuple[str, ...] = ()) -> Path:
+    """One source of several, since headers cost more than kernels: each in a namespace of its own behind the `#include` lines of
+    all. Of those `entries` the names begin with that of the namespace."""
+    includes: dict[str, None] = {}
+    texts = []
+    for name, path in sources:
+        text = path.read_text()
+        includes |= dict.fromkeys(re.findall(r"^#include <.*>$", text, re.M))
+        text = re.sub(r"^#include <.*>$", "", text, flags=re.M)
+        for entry in entries:
+            text = re.sub(rf"\b{entry}\(", f"{name}_{entry}(", text)
+        texts.append(f'namespace {name} {{\n#line 1 "{path}"\n{text}\n}}\n')
+    to.write_text("\n".join([*includes, *texts]))
+    return to
+
+
+@pytest.fixture(scope="module")
+def cpu_library(build, tmp_path_factory):
+    """All C++ sources of a kernel in one library: cpu_library(kernel) -> its path; entries begin with the source's name."""
+
+    def compiled(kernel: Kernel) -> Path:
+        sources = [*kernel.baselines("cpu").items(), *the_wrong.wrong(kernel, "cpu").items()]
+        entries = tuple(
+            dict.fromkeys(entry for dtype in kernel.spec.dtypes for entry in kernel.spec.entry_names(dtype))
+        )
+        folder = tmp_path_factory.getbasetemp() / "joined" / kernel.spec.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return build(joined([(n, p) for n, p in sources if p.suffix == ".cpp"], folder / "all.cpp", entries), *GXX)
+
+    return compiled
+
+
 def called(
-    kernel: Kernel, library: Path, workload: Workload, inputs: dict[str, torch.Tensor], device: str
+    kernel: Kernel, library: Path, workload: Workload, inputs: dict[str, torch.Tensor], device: str, of: str = ""
 ) -> dict[str, torch.Tensor]:
     """All tensors, by name, after one call on copies of these inputs; outputs were all ones bits before."""
     spec = kernel.spec
@@ -88,7 +121,8 @@ def called(
     if device == "cuda":
         arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
     loaded = ctypes.CDLL(str(library))
-    entry = next(getattr(loaded, name) for name in spec.entry_names(workload.dtype) if hasattr(loaded, name))
+    names = [of + name for name in spec.entry_names(workload.dtype)]
+    entry = next(getattr(loaded, name) for name in names if hasattr(loaded, name))
     entry.restype = None
     entry(*arguments)
     if device == "cuda":
@@ -96,11 +130,11 @@ def called(
     return tensors
 
 
-def complaint(kernel: Kernel, library: Path, workload: Workload, values: str, device: str) -> str:
-    """Call the library on fresh inputs of that distribution: "" or the first thing that is wrong."""
+def complaint(kernel: Kernel, library: Path, workload: Workload, values: str, device: str, of: str = "") -> str:
+    """Call the library on fresh inputs of that distribution: "" or the first thing that is wrong. `of`: what its entry's name begins with."""
     spec = kernel.spec
     case = make_case(kernel, workload, values, {}, device)
-    tensors = called(kernel, library, workload, case.inputs, device)
+    tensors = called(kernel, library, workload, case.inputs, device, of)
     for tensor in spec.tensors:
         if tensor.role == "input" and not torch.equal(tensors[tensor.name], case.inputs[tensor.name]):
             return f"changed its input {tensor.name}"
@@ -109,13 +143,13 @@ def complaint(kernel: Kernel, library: Path, workload: Workload, values: str, de
     if said:
         return f"{workload.label}, {values}: {said}"
     calls = properties.several(kernel, workload, case.inputs)
-    left = [called(kernel, library, workload, inputs, device) for inputs in calls]
+    left = [called(kernel, library, workload, inputs, device, of) for inputs in calls]
     return judge_several(kernel, workload, calls, left)
 
 
-def complaints(kernel: Kernel, library: Path, workloads: list[Workload], device: str) -> Iterator[str]:
+def complaints(kernel: Kernel, library: Path, workloads: list[Workload], device: str, of: str = "") -> Iterator[str]:
     """What is wrong on each workload and distribution, one call at a time."""
-    said = (complaint(kernel, library, w, v, device) for w in workloads for v in distributions(kernel.spec, {}))
+    said = (complaint(kernel, library, w, v, device, of) for w in workloads for v in distributions(kernel.spec, {}))
     return (one for one in said if one)
 
 
@@ -166,25 +200,35 @@ def test_the_reference_gives_every_output_in_the_dtype_that_it_is_given(kernel, 
 
 
 @pytest.mark.parametrize(("kernel", "path"), sources("cpu", wrong=False))
-def test_cpu_baselines_agree_with_the_reference(kernel, path, build):
+def test_cpu_baselines_agree_with_the_reference(kernel, path, cpu_library):
     workloads = small(kernel, "cpu") + small(kernel, "cpu", held_out=True)
     assert {w.dtype for w in workloads} == set(kernel.spec.dtypes)
-    assert list(complaints(kernel, build(path, *GXX), workloads, "cpu")) == []
+    name = next(name for name, one in kernel.baselines("cpu").items() if one == path)
+    assert list(complaints(kernel, cpu_library(kernel), workloads, "cpu", f"{name}_")) == []
 
 
 @pytest.mark.parametrize(("kernel", "path"), sources("cpu", wrong=True))
-def test_wrong_cpu_candidates_disagree_on_the_visible_suite(kernel, path, build):
-    assert any(complaints(kernel, build(path, *GXX), small(kernel, "cpu"), "cpu"))
+def test_wrong_cpu_candidates_disagree_on_the_visible_suite(kernel, path, cpu_library):
+    assert any(complaints(kernel, cpu_library(kernel), small(kernel, "cpu"), "cpu", f"{path.stem}_"))
+
+
+TO_PTX = (*NVCC, "-arch=sm_90", "-ptx", "-Werror", "all-warnings")
+"""A quarter of the time, and all that can go wrong in the source shows there."""
+CUDA = [(kernel, *one) for kernel in KERNELS for one in kernel.baselines("cuda").items() if one[1].suffix == ".cu"]
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize(
-    ("kernel", "path"),
-    sources("cuda", wrong=False) + sources("cuda", wrong=True, marks=pytest.mark.slow),  # those also on a GPU
-)
-def test_cuda_sources_compile_without_a_warning(kernel, path, build):
-    # To PTX only: a quarter of the time, and all that can go wrong in the source shows there.
-    build(path, *NVCC, "-arch=sm_90", "-ptx", "-Werror", "all-warnings")
+@pytest.mark.parametrize("baseline", sorted({name for _, name, _ in CUDA}))
+def test_cuda_baselines_compile_without_a_warning(baseline, build, tmp_path):
+    named = [(kernel.spec.name, path) for kernel, name, path in CUDA if name == baseline]
+    build(joined(named, tmp_path / f"{baseline}.cu"), *TO_PTX)
+
+
+@pytest.mark.slow  # also on a GPU
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
+@pytest.mark.parametrize(("kernel", "path"), sources("cuda", wrong=True))
+def test_wrong_cuda_candidates_compile_without_a_warning(kernel, path, build):
+    build(path, *TO_PTX)
 
 
 @pytest.mark.gpu
