@@ -198,8 +198,9 @@ def check(program: KernelProgram, reference: str) -> None:
     asked = inspect.signature(found["reference"]).parameters
     sizes = {axis: size for axis, size in axes.items() if axis in asked and axis not in inputs}
     given = {name: value.clone() for name, value in inputs.items()}
+    told = {"dtype": getattr(torch, program.dtype)} if "dtype" in asked else {}
     try:
-        wanted = found["reference"](**given, **program.spec.scalars, **sizes)
+        wanted = found["reference"](**given, **program.spec.scalars, **sizes, **told)
     except Exception:  # noqa: BLE001 -- no size of the reference's own; the gates try those of the spec
         return
     got = evaluate(program, inputs, axes)

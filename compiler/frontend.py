@@ -99,9 +99,12 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
             for argument in spec.arguments
             if argument.kind == "scalar" and argument.ctype != "int64_t" and scalars_open and argument.name in accepted
         }
-    fixed = {name: value for name, value in spec.scalars.items() if name in accepted and name not in floats}
-    fixed = {name: int(value) if _is_integer(spec, name) else value for name, value in fixed.items()}
+    fixed: dict[str, Any] = {
+        name: value for name, value in spec.scalars.items() if name in accepted and name not in floats
+    }
     sizes = {axis: size for axis, size in axes.items() if axis in accepted and axis not in tensors}
+    if "dtype" in accepted - spec.scalars.keys():
+        fixed["dtype"] = getattr(torch, dtype)
     given = {**tensors, **floats}
     table = {op: how for op, how in core_aten_decompositions().items() if str(op) not in LOWERINGS}
 
@@ -144,10 +147,6 @@ class _OutOfPlace(TorchFunctionMode):
         if plain is None or not args or not isinstance(args[0], torch.Tensor):
             return function(*args, **(kwargs or {}))
         return args[0].copy_(plain(*args, **(kwargs or {})))
-
-
-def _is_integer(spec: Spec, name: str) -> bool:
-    return any(a.kind == "scalar" and a.name == name and a.ctype == "int64_t" for a in spec.arguments)
 
 
 def _empty(spec: Spec, tensor: Tensor, dtype: str, axes: dict[str, Any]) -> torch.Tensor:

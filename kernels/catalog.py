@@ -80,6 +80,11 @@ class Kernel:
         asked = inspect.signature(_reference(self.folder / "reference.py")).parameters.keys()
         return tuple(asked & set(self.spec.axes) - {tensor.name for tensor in self.spec.inputs})
 
+    @property
+    def reference_asks_dtype(self) -> bool:
+        """Whether the reference takes `dtype`, the workload's, to round as the operation does."""
+        return "dtype" in inspect.signature(_reference(self.folder / "reference.py")).parameters
+
     def defines_right(self) -> str:
         """The text of all that says what is right beside the spec, for keys and digests."""
         paths = (self.folder / name for name in ("reference.py", "properties.py", "inputs.py"))

@@ -12,6 +12,7 @@ import keyword
 import math
 import operator
 import re
+import struct
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -292,6 +293,13 @@ class Scalar(Frozen):
             raise ValueError(f"{self.value} is too large for a float (ctype='double' holds it)")
         return self
 
+    @property
+    def given(self) -> float:
+        """The value as a function gets it: rounded to a float, or a whole number."""
+        if self.ctype == "int64_t":
+            return int(self.value)
+        return struct.unpack("f", struct.pack("f", self.value))[0] if self.ctype == "float" else self.value
+
 
 Argument = Annotated[Tensor | Size | Scalar, Field(discriminator="kind")]
 
@@ -381,7 +389,8 @@ class Spec(Frozen):
 
     @property
     def scalars(self) -> dict[str, float]:
-        return {argument.name: argument.value for argument in self.arguments if isinstance(argument, Scalar)}
+        """As a function gets them, by name."""
+        return {argument.name: argument.given for argument in self.arguments if isinstance(argument, Scalar)}
 
     def shape(self, tensor: Tensor, axes: dict[str, int]) -> tuple[int, ...]:
         return tuple(expression(extent, axes) for extent in tensor.shape)

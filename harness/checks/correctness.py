@@ -364,8 +364,10 @@ def _run_reference(
 
     try:
         with torch.no_grad():
-            sizes = {axis: workload.axes[axis] for axis in kernel.reference_axes()}
-            return kernel.reference_in(dtype, **inputs, **kernel.spec.scalars, **sizes)
+            more: dict[str, Any] = {axis: workload.axes[axis] for axis in kernel.reference_axes()}
+            if kernel.reference_asks_dtype:
+                more["dtype"] = getattr(torch, workload.dtype)
+            return kernel.reference_in(dtype, **inputs, **kernel.spec.scalars, **more)
     except (KernelError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's own code may raise anything, SystemExit too

@@ -81,7 +81,11 @@ def export(
     context["reference_axes"] = {
         axis: re.sub(r"(\w+)\.shape", r'tensors["\1"].shape', late[axis]) for axis in sorted(kernel.reference_axes())
     }
+    of_dtype = next(
+        (f'tensors["{t.name}"].dtype' for t in kernel.spec.tensors if t.dtype == "T"), f"torch.{kernel.spec.dtypes[0]}"
+    )
     context |= {
+        "told_dtype": of_dtype if kernel.reference_asks_dtype else "",
         "library": kernel.spec.library or "",
         "cases": cases(kernel.spec, device),
         "inputs": inputs(kernel.spec),

@@ -1,7 +1,8 @@
 """How harness/farside/python_worker.py calls a function that a library exports by TVM-FFI's C ABI (SGLang's and FlashInfer's kernels).
 
 Runs on the far side, boxed, with nothing of the project on its path. Nothing of the package `tvm_ffi` is imported: its ABI is a struct of 16 bytes
-an argument. A tensor goes as a DLTensor; on a GPU torch's current stream is set as the environment's before each call.
+an argument. A tensor goes as an object of the runtime's, which a function takes as a Tensor and as a TensorView; on a GPU torch's current stream
+is set as the environment's before each call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-NONE, INT, FLOAT, TENSOR = 0, 1, 3, 7
+NONE, INT, BOOL, FLOAT, TENSOR = 0, 1, 2, 3, 70
 """Type indices of TVMFFIAny (tvm/ffi/c_api.h)."""
 SMALL_STRING = 11
 CPU, CUDA = 1, 2
@@ -29,6 +30,34 @@ class DLTensor(ctypes.Structure):
         ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
         ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
     )  # fmt: skip
+
+
+class ManagedTensor(ctypes.Structure):
+    """DLManagedTensor without a deleter: the memory is torch's."""
+
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class TensorObject:
+    """A tensor as an object of the runtime's, as long as this lives."""
+
+    def __init__(self, runtime: ctypes.CDLL, value: torch.Tensor) -> None:
+        self.value, self.runtime, self.handle = value, runtime, ctypes.c_void_p()
+        dims = ctypes.c_int64 * max(1, value.dim())
+        self.shape, self.strides = dims(*value.shape), dims(*value.stride())
+        code, bits = dtype_code(value.dtype)
+        on_gpu = value.is_cuda
+        tensor = DLTensor(
+            value.data_ptr(), CUDA if on_gpu else CPU, value.device.index or 0 if on_gpu else 0, value.dim(), code, bits, 1,
+            ctypes.addressof(self.shape), ctypes.addressof(self.strides), 0,
+        )  # fmt: skip
+        self.managed = ManagedTensor(tensor, None, None)
+        if runtime.TVMFFITensorFromDLPack(ctypes.byref(self.managed), 0, 0, ctypes.byref(self.handle)):
+            raise RuntimeError(f"TVM-FFI makes no tensor of {value.dtype}")
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.runtime.TVMFFIObjectDecRef(self.handle)
 
 
 class FfiValue(ctypes.Union):
@@ -60,27 +89,19 @@ def dtype_code(dtype: torch.dtype) -> tuple[int, int]:
     return CODES[letters], int(name[len(letters) :])
 
 
-def pack_arguments(values: list[Any]) -> tuple[Any, list[Any]]:
+def pack_arguments(runtime: ctypes.CDLL, values: list[Any]) -> tuple[Any, list[Any]]:
     """The arguments as an array of Packed, and what must live as long."""
     array, held = (FfiArgument * max(1, len(values)))(), list[Any]()
     for place, value in zip(array, values, strict=False):
         if type(value) is int or type(value) is bool:
-            place.kind, place.value.integer = INT, int(value)
+            place.kind, place.value.integer = BOOL if type(value) is bool else INT, int(value)
         elif type(value) is float:
             place.kind, place.value.number = FLOAT, value
         elif value is None:
             place.kind, place.value.integer = NONE, 0
         else:
-            dims = ctypes.c_int64 * max(1, value.dim())
-            shape, strides = dims(*value.shape), dims(*value.stride())
-            code, bits = dtype_code(value.dtype)
-            on_gpu = value.is_cuda
-            tensor = DLTensor(
-                value.data_ptr(), CUDA if on_gpu else CPU, value.device.index or 0 if on_gpu else 0, value.dim(), code, bits, 1,
-                ctypes.addressof(shape), ctypes.addressof(strides), 0,
-            )  # fmt: skip
-            place.kind, place.value.pointer = TENSOR, ctypes.addressof(tensor)
-            held += [value, shape, strides, tensor]
+            held.append(TensorObject(runtime, value))
+            place.kind, place.value.pointer = TENSOR, held[-1].handle.value
     return array, held
 
 
@@ -177,7 +198,7 @@ class TvmForm:
         self.set_stream.argtypes = (ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 
     def prepare(self, values: list[Any]) -> tuple[Function, Any, int, list[Any]]:
-        array, held = pack_arguments([values[at] for at in self.picked])
+        array, held = pack_arguments(self.runtime, [values[at] for at in self.picked])
         dtypes = [str(value.dtype).removeprefix("torch.") for value in values if hasattr(value, "dtype")]
         function = next((self.known[name] for name in (*dtypes, "") if name in self.known), None)
         if function is None:

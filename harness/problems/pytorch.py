@@ -171,6 +171,10 @@ class Problem(Kernel):
     def reference_axes(self) -> tuple[str, ...]:
         return self.spec.axes
 
+    @property
+    def reference_asks_dtype(self) -> bool:
+        return False
+
     def defines_right(self) -> str:
         return f"{self.text}\n{self.description}"
 

@@ -32,7 +32,7 @@ TVM_FFI = f"""#include <cmath>
 {ROWS}
 template <typename T>
 struct SiluAndMul {{
-    static void run(tvm::ffi::TensorView input, tvm::ffi::TensorView out) {{
+    static void run(tvm::ffi::Tensor input, tvm::ffi::TensorView out) {{
         if (input.shape()[1] != 2 * out.shape()[1]) TVM_FFI_THROW(ValueError) << "input is not twice as wide";
         rows_of(static_cast<const T*>(input.data_ptr()), static_cast<T*>(out.data_ptr()), out.shape()[0], out.shape()[1]);
     }}

@@ -25,5 +25,8 @@ SPEC = Spec(
         for t in ("float16", "bfloat16")
         for b, p in ((1, 1), (4, 3), (32, 64))
     ),
-    build={"include": ("include",), "flags": ("-std=c++17",)},
+    build={
+        "include": ("include",),
+        "flags": ("-std=c++17", "-use_fast_math", "-DFLASHINFER_ENABLE_F16", "-DFLASHINFER_ENABLE_BF16"),
+    },
 )

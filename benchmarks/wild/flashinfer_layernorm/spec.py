@@ -14,7 +14,10 @@ SPEC = Spec(
         Size(name="output_0"),
         Size(name="output_1"),
     ),
-    build={"flags": ("-std=c++17",), "include": ("include",)},
+    build={
+        "flags": ("-std=c++17", "-use_fast_math", "-DFLASHINFER_ENABLE_F16", "-DFLASHINFER_ENABLE_BF16"),
+        "include": ("include",),
+    },
     workloads=(
         Workload(axes={"output_0": 1, "output_1": 1024}, dtype="bfloat16", devices=("cuda",)),
         Workload(axes={"output_0": 99, "output_1": 512}, dtype="bfloat16", devices=("cuda",), held_out=True),

@@ -17,5 +17,8 @@ SPEC = Spec(
         for t in ("float16", "bfloat16")
         for b, h, w in ((1, 4096, 100), (4096, 4096, 3))
     ),
-    build={"include": ("include",), "flags": ("-std=c++17",)},
+    build={
+        "include": ("include",),
+        "flags": ("-std=c++17", "-use_fast_math", "-DFLASHINFER_ENABLE_F16", "-DFLASHINFER_ENABLE_BF16"),
+    },
 )
