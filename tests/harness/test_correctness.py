@@ -227,7 +227,7 @@ def test_expected_names_a_missing_output():
     class Forgetful:
         spec = kernel.spec
         has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
-    reference_asks_dtype = False
+        reference_asks_dtype = False
 
         def reference_in(self, _dtype, /, **_):
             return {}
@@ -292,7 +292,7 @@ def test_rows_that_show_little_of_their_noise_earn_the_typical_one(columns):
 
     class Kernel:
         has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
-    reference_asks_dtype = False
+        reference_asks_dtype = False
 
         def __init__(self):
             self.spec = spec
