@@ -171,8 +171,15 @@ def changes(run: RunFolder, result: Result, of: Path | None) -> tuple[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{of} cannot be read: {error}") from None
     name = _in_its_repository(of)
-    after = patch.patch_files(kernel.spec, own, baseline, winner, name, result.device)
-    return patch.diff({name: own}, after), patch.compile_patched(kernel, after, name, result.device)
+    headers = {where: text.decode(errors="replace") for where, text in kernel.headers.items()}
+    after = patch.patch_files(kernel.spec, own, baseline, winner, name, result.device, headers)
+    architecture = result.facts.architecture if result.facts is not None else "sm_90"
+    built = patch.compile_patched(kernel, own, after, name, result.device, architecture)
+    if name in after:
+        return patch.diff({name: own}, after), built
+    where = {header: _in_its_repository(kernel.folder / header) for header in after}
+    before = {where[header]: headers[header] for header in after if header in headers}
+    return patch.diff(before, {where[header]: text for header, text in after.items()}), built
 
 
 def _in_its_repository(path: Path) -> str:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness import backends
 from harness.backends import form_of, is_python
 from harness.device import facts as device_facts
+from harness.export import launcher
 from harness.export.dropin import ExportError, infer
+from harness.export.launcher import space, with_include
 from harness.judge.session import Brought, compile_build
 from harness.judge.verification import first_error
+from harness.records import DeviceFacts
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
 
@@ -35,6 +39,8 @@ class Tensors:
     include: str
     names: dict[str, str]
     """dtype -> its name in the form."""
+    empty: str = ""
+    """What makes a tensor beside another one, of these extents and dtype."""
 
 
 def _scalar_types(prefix: str) -> dict[str, str]:
@@ -55,6 +61,7 @@ FORMS = {
     "torch": Tensors(
         "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()",
         "at::cuda::getCurrentCUDAStream()", "<ATen/cuda/CUDAContext.h>", _scalar_types("at::ScalarType::"),
+        "at::empty({{{1}}}, {0}.options().dtype({2}).requires_grad(false))",
     ),
     "stable": Tensors(
         "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()",
@@ -69,8 +76,11 @@ FORMS = {
 }  # fmt: skip
 
 
-def patch_files(spec: Spec, own: str, baseline: str, winner: str, name: str, device: str) -> dict[str, str]:
-    """The user's files as they become, by path: `name`, whose text is `own`, and a new one beside it where the winner has another form.
+def patch_files(
+    spec: Spec, own: str, baseline: str, winner: str, name: str, device: str, headers: dict[str, str] | None = None
+) -> dict[str, str]:
+    """The user's files as they become, by path: `name`, whose text is `own`, or the one of `headers` that holds the launcher, and a new one
+    beside it where the winner has another form.
 
     `baseline`: the text that the winner was measured against. Raises ExportError where the file has changed since, and for a host function
     that cannot call the winner.
@@ -80,43 +90,57 @@ def patch_files(spec: Spec, own: str, baseline: str, winner: str, name: str, dev
             f"{name} is not the text that the winner was measured against: evaluate it anew, or name the file that was"
         )
     mine, theirs = ("python" if is_python(text) else form_of(text) for text in (own, winner))
-    entries = (
-        backends.entry_of(backends.for_source(winner, device), spec, device).get("entries", "")
-        if mine == theirs
-        else ""
-    )
-    if entries and backends.with_entries(winner, entries) == winner:
-        raise ExportError(
-            f"{name} is bound by the spec's build.binding, and the winner has entries of its own in place of what others call: "
-            "take it as a package (--to), or call it where the kernel is launched"
-        )
-    if mine == theirs:
+    path = PurePosixPath(name)
+    beside = str(path.with_name(f"{path.stem}.astrolabe{'.cuh' if device == 'cuda' else '.h'}"))
+    if mine == theirs and not (mine == "plain" and _has_more(spec, own, winner, device)):
         return {name: winner}
-    if mine not in FORMS or theirs != "plain":
+    if theirs != "plain" or mine not in ("plain", *FORMS):
         raise ExportError(
             f"{name} is in the form {mine} and the winner in {theirs}: only a plain C winner is called from another form"
         )
-    path = PurePosixPath(name)
-    beside = str(path.with_name(f"{path.stem}.astrolabe{'.cuh' if device == 'cuda' else '.h'}"))
-    return {
-        name: _calling(spec, own, winner, FORMS[mine], PurePosixPath(beside).name, device),
-        beside: _header(spec, winner),
-    }
+    if mine != "plain":
+        called = _calling(spec, own, winner, FORMS[mine], PurePosixPath(beside).name, device)
+        return {name: called, beside: _header(spec, winner)}
+    for where, text in {name: own, **(headers or {})}.items():
+        header = str(PurePosixPath(where).with_name(PurePosixPath(beside).name))
+        if found := launcher.with_call(spec, text, winner, device, PurePosixPath(header).name):
+            return {where: found[0], header: _header(spec, winner, found[1])}
+    function = next(iter(launcher.calls(spec, device).values())).function
+    raise ExportError(
+        f"neither {name} nor a header of its own calls or launches {function}: bind the function that does (build.binding), or take the "
+        "winner as a package (--to)"
+    )
 
 
-def _space(spec: Spec) -> str:
-    return f"astrolabe_{spec.name}"
+def _has_more(spec: Spec, own: str, winner: str, device: str) -> bool:
+    """Whether a plain file has functions that others call, which a winner written anew leaves out."""
+    if spec.build.binding:
+        entries = backends.entry_of(backends.for_source(winner, device), spec, device)["entries"]
+        return backends.with_entries(winner, entries) == winner
+    return not launcher.exported(own) <= launcher.exported(winner)
 
 
-def _header(spec: Spec, winner: str) -> str:
-    """The winner as a header: in a namespace, its includes before that, its entries without C linkage."""
+def _header(spec: Spec, winner: str, more: str = "") -> str:
+    """The winner as a header: in a namespace, its includes before that, its entries without C linkage, its macros gone behind it."""
     includes = re.findall(r"^[ \t]*#[ \t]*include.*$", winner, re.MULTILINE)
     rest = re.sub(r"^[ \t]*#[ \t]*include.*\n", "", winner, flags=re.MULTILINE)
-    rest = re.sub(r'^extern "C" void', "inline void", rest, flags=re.MULTILINE)
-    head = "// Found and measured by Astrolabe; called by the file beside it."
-    return "\n".join(
-        [head, "#pragma once", *dict.fromkeys(includes), f"namespace {_space(spec)} {{", rest.strip("\n"), "}", ""]
+    rest = re.sub(
+        r'^extern "C" \{\n((?:[^{}\n]*;\n)+)\}',
+        lambda m: re.sub(r"^", "static ", m[1].rstrip(), flags=re.MULTILINE),
+        rest,
+        flags=re.MULTILINE,
     )
+    rest = re.sub(r'^extern "C" void', "inline void", rest, flags=re.MULTILINE)
+    macros = list(dict.fromkeys(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", rest, re.MULTILINE)))
+    if more:
+        includes += ["#include <stdint.h>", "#include <type_traits>"]
+    return "\n".join(
+        [
+            "// Found and measured by Astrolabe; called by the file beside it.", "#pragma once", *dict.fromkeys(includes),
+            *(f'#pragma push_macro("{name}")\n#undef {name}' for name in macros), f"namespace {space(spec)} {{", rest.strip("\n"),
+            *(["", more.rstrip()] if more else []), "}", *(f'#pragma pop_macro("{name}")' for name in macros), "",
+        ]
+    )  # fmt: skip
 
 
 def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, device: str) -> str:
@@ -136,42 +160,59 @@ def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, devi
             f"{len(found)} functions {' or '.join(functions)} take tensors in it, and one is to call the winner"
         )
     (host,) = found
-    if not re.search(r"\bvoid$", host[1].strip()):
+    returns = re.sub(r"\b(static|inline)\b", "", host[1]).strip()
+    made = [tensor for tensor in spec.tensors if tensor.role == "output"]
+    if returns == "void":
+        made = []
+    elif not form.empty or not re.search(r"\bTensor>?$", returns):
         raise ExportError(
-            f"{functions[0]} returns what it computes; only a function that writes into given tensors is patched"
+            f"{functions[0]} returns {returns}; only a function that writes into given tensors, or returns torch's, is patched"
         )
-    lines = _branch(spec, winner, _named(spec, host[2], form), form, device)
+    lines = _branch(spec, winner, _named(spec, host[2], form, made), form, device, made)
     rest = re.compile(r"[ \t]*(//[^\n]*)?\n").match(own, host.end())
     cut = rest.end() if rest else host.end()
     more = "\n".join(f"  {line}" for line in lines)
     text = f"{own[:cut]}{more}\n{own[cut:]}" if rest else f"{own[:cut]}\n{more}\n{own[cut:]}"
-    last = list(re.finditer(r"^[ \t]*#[ \t]*include.*\n", text[: host.start()], re.MULTILINE))
-    at = last[-1].end() if last else 0
     asked = f"#include {form.include}\n" if device == "cuda" and form.include not in own else ""
-    return f'{text[:at]}{asked}#include "{header}"\n{text[at:]}'
+    return with_include(text, f'{asked}#include "{header}"\n', host.start())
 
 
-def _named(spec: Spec, parameters: str, form: Tensors) -> dict[str, str]:
-    """Argument of the spec -> the host function's parameter. By their names, or in order. Raises ExportError."""
+def _named(spec: Spec, parameters: str, form: Tensors, made: Sequence[Tensor] = ()) -> dict[str, str]:
+    """Argument of the spec -> the host function's parameter, or the variable that the branch makes. By their names, or in order.
+
+    Raises ExportError."""
     bare = re.sub(r"//[^\n]*|/\*.*?\*/", "", parameters, flags=re.DOTALL)
     given = [part.partition("=")[0].strip() for part in re.split(r",(?![^<]*>)", bare) if part.strip()]
     names = [found[1] for part in given if (found := re.search(r"(\w+)$", part))]
     known = {argument.name for argument in spec.arguments}
-    if {tensor.name for tensor in spec.tensors} <= set(names):
-        return {name: name for name in names if name in known}
-    orders = (spec.arguments, [a for a in spec.arguments if not isinstance(a, Size)], spec.tensors)
+    given_by = [a for a in spec.arguments if not (isinstance(a, Tensor) and a in made)]
+    own = {tensor.name: f"{tensor.name}_" for tensor in made}
+    if {argument.name for argument in given_by if isinstance(argument, Tensor)} <= set(names):
+        return {name: name for name in names if name in known} | own
+    tensors = [a for a in given_by if isinstance(a, Tensor)]
+    orders: tuple[Sequence[Tensor | Size | Scalar], ...] = (
+        given_by,
+        [a for a in given_by if not isinstance(a, Size)],
+        tensors,
+        [*tensors, *(a for a in given_by if isinstance(a, Scalar))],
+    )
     for order in orders:
         if len(order) == len(names) and all(
             isinstance(argument, Tensor) == (form.type in part) for argument, part in zip(order, given, strict=True)
         ):
-            return {argument.name: name for argument, name in zip(order, names, strict=True)}
+            return {argument.name: name for argument, name in zip(order, names, strict=True)} | own
     raise ExportError(
         f"its host function's parameters ({', '.join(names)}) are not the spec's arguments, by name or in order"
     )
 
 
-def _branch(spec: Spec, winner: str, names: dict[str, str], form: Tensors, device: str) -> list[str]:
-    axes = infer(spec, spec.tensors)
+def _branch(
+    spec: Spec, winner: str, names: dict[str, str], form: Tensors, device: str, made: Sequence[Tensor] = ()
+) -> list[str]:
+    """made: outputs that the branch allocates and returns."""
+    given = [tensor for tensor in spec.tensors if tensor not in made]
+    leader = names[given[0].name]
+    axes = infer(spec, tuple(given))
     unknown = [a.name for a in spec.arguments if isinstance(a, Size) and a.name not in axes and a.name not in names]
     if unknown:
         raise ExportError(
@@ -187,23 +228,19 @@ def _branch(spec: Spec, winner: str, names: dict[str, str], form: Tensors, devic
         axis: re.sub(r"(\w+)\.shape\[(\d+)\]", lambda m: form.size.format(names[m[1]], m[2]), code).replace("//", "/")
         for axis, code in axes.items()
     }
-    ranks = [f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in spec.tensors]
-    plain = [form.contiguous.format(names[t.name]) for t in spec.tensors]
-    aligned = [f"reinterpret_cast<uintptr_t>({names[t.name]}.data_ptr()) % {ALIGNED_BYTES} == 0" for t in spec.tensors]
-    sizes = [
-        f"{form.size.format(names[t.name], at)} == {extent(one)}"
-        for t in spec.tensors
-        for at, one in enumerate(t.shape)
-    ]
+    ranks = [f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in given]
+    plain = [form.contiguous.format(names[t.name]) for t in given]
+    aligned = [f"reinterpret_cast<uintptr_t>({names[t.name]}.data_ptr()) % {ALIGNED_BYTES} == 0" for t in given]
+    sizes = [f"{form.size.format(names[t.name], at)} == {extent(one)}" for t in given for at, one in enumerate(t.shape)]
     lines = [f"if ({' && '.join(ranks)}) {{", *(f"  const int64_t {axis}_ = {code};" for axis, code in shapes.items())]
-    lines += [f"  const bool {_space(spec)}_fits = {' && '.join([*plain, *aligned, *sizes])};"]
+    lines += [f"  const bool {space(spec)}_fits = {' && '.join([*plain, *aligned, *sizes])};"]
     for dtype in spec.dtypes:
         entry = next((name for name in spec.entry_names(dtype) if re.search(rf"\b{name}\s*\(", winner)), None)
         if entry is None:
             continue
         own = {t.name: dtype if t.dtype == "T" else t.dtype for t in spec.tensors}
-        same = [form.dtype.format(names[name], form.names[kind]) for name, kind in own.items()]
-        types = _pointers(winner, entry)
+        same = [form.dtype.format(names[t.name], form.names[own[t.name]]) for t in given]
+        types = pointers(winner, entry)
         values = []
         for at, argument in enumerate(spec.arguments):
             if isinstance(argument, Tensor):
@@ -214,17 +251,23 @@ def _branch(spec: Spec, winner: str, names: dict[str, str], form: Tensors, devic
                 exact = str(int(argument.value)) if argument.ctype == "int64_t" else repr(argument.value)
                 values.append(f"static_cast<{argument.ctype}>({names.get(argument.name, exact)})")
         if device == "cuda":
-            values.append(form.stream.replace("{leader}", names[spec.tensors[0].name]))
+            values.append(form.stream.replace("{leader}", leader))
         lines += [
-            f"  if ({_space(spec)}_fits && {' && '.join(same)}) {{",
-            f"    {_space(spec)}::{entry}({', '.join(values)});",
-            "    return;",
+            f"  if ({space(spec)}_fits && {' && '.join(same)}) {{",
+            *(
+                f"    auto {names[t.name]} = {form.empty.format(leader, ', '.join(map(extent, t.shape)), form.names[own[t.name]])};"
+                for t in made
+            ),
+            f"    {space(spec)}::{entry}({', '.join(values)});",
+            f"    return {'{' * (len(made) > 1)}{', '.join(names[t.name] for t in made)}{'}' * (len(made) > 1)};"
+            if made
+            else "    return;",
             "  }",
         ]
     return [*lines, "}"]
 
 
-def _pointers(winner: str, entry: str) -> list[str]:
+def pointers(winner: str, entry: str) -> list[str]:
     """Type of each parameter of an entry, as its text says it. Raises ExportError."""
     found = re.search(rf"\bvoid\s+{entry}\s*\(([^()]*)\)\s*\{{", winner)
     if found is None:
@@ -248,21 +291,27 @@ def diff(before: dict[str, str], after: dict[str, str]) -> str:
     return "".join(made)
 
 
-def compile_patched(kernel: Kernel, after: dict[str, str], name: str, device: Device) -> str:
-    """Compiles the user's file as it becomes, in its own form. One clause; raises ExportError with the compiler's first complaint."""
-    module = backends.for_source(after[name], device)
+def compile_patched(
+    kernel: Kernel, own: str, after: dict[str, str], name: str, device: Device, architecture: str = "sm_90"
+) -> str:
+    """Compiles the user's file as it becomes, in its own form. own: its text, where a header of it is what changes. One clause; raises ExportError with the compiler's first complaint."""
+    text = after.get(name, own)
+    module = backends.for_source(text, device)
     if missing := module.why_unavailable():
         return f"it was not compiled here: {missing}"
     try:
         facts = device_facts(device)
-    except (RuntimeError, AssertionError):  # of a GPU that is not here
-        return "it was not compiled here: no GPU is here to build for"
+    except (RuntimeError, AssertionError):  # of a GPU that is not here: nvcc needs none
+        facts = DeviceFacts(
+            device="cuda", name=architecture, architecture=architecture, units=1, last_level_cache_bytes=1
+        )
     settings, headers = kernel.spec.build, dict(kernel.headers)
-    headers |= {PurePosixPath(other).name: text.encode() for other, text in after.items() if other != name}
+    changed = {other: more.encode() for other, more in after.items() if other != name}
+    headers |= changed if name not in after else {PurePosixPath(other).name: more for other, more in changed.items()}
     entry = backends.entry_of(module, kernel.spec, device)
     brought = Brought(settings.flags_on(device), settings.include, headers) if hasattr(module, "FLAGS") else Brought()
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
-        build = compile_build("", after[name], module, Path(folder), facts, brought, **entry)
+        build = compile_build("", text, module, Path(folder), facts, brought, **entry)
     if not build.ok:
         raise ExportError(f"{name} with the winner does not compile: {first_error(build.log)}")
-    return f"{name} was compiled with the winner, by {build.backend}"
+    return f"{name} was compiled with the winner, by {build.backend}{f' for {facts.architecture}' if device == 'cuda' else ''}"

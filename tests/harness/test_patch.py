@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness.backends import stable_abi
+from harness.device import cuda_home
 from harness.evaluate import Evaluator
 from harness.export import patch
 from harness.export.dropin import ExportError
 from harness.report.pull_request import markdown
 from harness.store import Store
 from kernels import catalog
+from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from tests.harness.report.example import RESULT
 from tests.harness.test_backends_forms import STABLE, TVM_FFI
 
@@ -65,7 +67,7 @@ def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_change
     [
         (STABLE, None, "is not the text that the winner was measured against"),
         ("import torch\n", PLAIN, "in the form python and the winner in plain"),
-        (STABLE.replace("void silu_and_mul", "int silu_and_mul"), PLAIN, "returns what it computes"),
+        (STABLE.replace("void silu_and_mul", "int silu_and_mul"), PLAIN, "returns int"),
         (STABLE.replace("silu_and_mul", "other"), PLAIN, "0 functions silu_and_mul take tensors"),
         (STABLE.replace("Tensor& out,", "Tensor& a, int64_t b, int64_t c, int64_t d, Tensor& out,").replace(" input)", " x)"), PLAIN, "not the spec's arguments"),
     ],
@@ -73,6 +75,127 @@ def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_change
 def test_what_cannot_be_patched_is_said(own: str, winner: str | None, said: str) -> None:
     with pytest.raises(ExportError, match=said):
         patch.patch_files(SPEC, own, own if winner else f"{own} ", winner or PLAIN, "f.cpp", "cpu")
+
+
+TWICE = Spec.model_validate(
+    {
+        "name": "twice", "summary": "out = 2 x", "axes": ("rows", "columns"), "dtypes": ("float32", "float16"),
+        "arguments": (
+            Tensor(name="x", role="input", shape=("rows", "columns")), Tensor(name="out", role="output", shape=("rows", "columns")),
+            Scalar(name="by", value=2.0), Size(name="rows"), Size(name="columns"),
+        ),
+        "workloads": tuple(Workload(axes={"rows": 2, "columns": 8}, dtype=t) for t in ("float32", "float16")),
+    }
+)  # fmt: skip
+PARAMETERS = "const {0}* x, {0}* out, float by, int64_t rows, int64_t columns, cudaStream_t stream"
+TWICE_WINNER = "#include <cuda_fp16.h>\n#include <stdint.h>\n#define WIDTH 8\n" + 'extern "C" {\nint enable_pdl = 0;\n}\n' + "".join(
+    f'extern "C" void twice_{dtype}({PARAMETERS.format(kind)}) {{ (void)WIDTH; }}\n' for dtype, kind in (("float32", "float"), ("float16", "__half"))
+)  # fmt: skip
+KERNEL_TEXT = """#include <cuda_fp16.h>
+#ifdef DEBUG
+#include <stdio.h>
+#endif
+namespace engine {
+template <typename T, int WIDTH>
+__global__ void twice_kernel(const T* x, T* out, int n, int stride, float by, const float* scale = nullptr) {
+    out[blockIdx.x * stride + threadIdx.x] = x[blockIdx.x * stride + threadIdx.x];
+}
+"""
+LAUNCHES = {
+    "a launcher of templates": (
+        "template <typename T>\ncudaError_t twice_of(T* out, const T* x, int m, int n, cudaStream_t stream) {  // (m, n)\n"
+        "    twice_kernel<T, 4><<<m, n, 0, stream>>>(x, out, n, n, 2.0f);\n    return cudaGetLastError();\n}\n"
+        "template cudaError_t twice_of<float>(float*, const float*, int, int, cudaStream_t);\n"
+        "template cudaError_t twice_of<__half>(__half*, const __half*, int, int, cudaStream_t);\n}\n",
+        {"float32": "engine::twice_of<float>(out, x, rows, columns, stream)", "float16": "engine::twice_of<__half>(out, x, rows, columns, stream)"},
+        "if (::astrolabe_twice::launched<T>(out, x, m, n, stream)) return cudaGetLastError();",
+    ),
+    "a kernel launched by brackets": (
+        "void go(const void* a, void* b, int m, int n, bool half, cudaStream_t s) {\n    if (half)\n"
+        "        twice_kernel<__half, 4><<<dim3(m), n, 0, s>>>((const __half*)a, (__half*)b, n, n, 2.0f);\n    else\n"
+        "        twice_kernel<float, 4><<<m, n, 0, s>>>((const float*)a, (float*)b, n, n, 2.0f);\n}\n}\n",
+        {t: f"engine::twice_kernel<{k}, 4><<<rows, 32, 0, stream>>>(x, out, columns, columns, 2.0f)" for t, k in (("float32", "float"), ("float16", "__half"))},
+        "if (!::astrolabe_twice::launched<float>((const float*)a, (float*)b, n, n, 2.0f, dim3(m), s))",
+    ),
+    "a kernel launched by a function": (
+        "void go(const float* a, float* b, int m, int n, cudaStream_t s) {\n    cudaLaunchConfig_t config = {};\n    config.gridDim = m;\n"
+        "    config.blockDim = n;\n    config.stream = s;\n    (void)cudaLaunchKernelEx(&config, twice_kernel<float, 4>, a, b, n, n, 2.0f, (const float*)nullptr);\n}\n"
+        "void other(const float* a, float* b, int m, int n, cudaStream_t s) { twice_kernel<float, 8><<<m, n, 0, s>>>(a, b, n, n, 3.0f); }\n}\n",
+        {t: f"engine::twice_kernel<{k}, 4><<<rows, 32, 0, stream>>>(x, out, columns, columns, 2.0f, (const float*)nullptr)" for t, k in (("float32", "float"), ("float16", "__half"))},
+        "if (!::astrolabe_twice::launched<float>(a, b, n, n, 2.0f, (const float*)nullptr, dim3(config.gridDim), config.stream))",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", LAUNCHES)
+@pytest.mark.skipif(cuda_home() is None, reason="nvcc is not here")
+def test_a_plain_winner_is_launched_where_the_files_own_kernel_is(tmp_path: Path, how: str) -> None:
+    text, binding, line = LAUNCHES[how]
+    own = KERNEL_TEXT + text
+    spec = TWICE.model_copy(update={"build": TWICE.build.model_validate({"binding": binding})})
+    after = patch.patch_files(spec, own, own, TWICE_WINNER, "csrc/twice.cu", "cuda")
+    assert set(after) == {"csrc/twice.cu", "csrc/twice.astrolabe.cuh"}
+    assert applied(tmp_path, {"csrc/twice.cu": own}, after) == after
+    added = [
+        row[1:].strip()
+        for row in patch.diff({"csrc/twice.cu": own}, {"csrc/twice.cu": after["csrc/twice.cu"]}).splitlines()
+        if row[:1] in "+-" and row[:3] not in ("+++", "---")
+    ]
+    assert '#include "twice.astrolabe.cuh"' in added and line in added
+    kernel = replace(KERNEL, spec=spec, folder=tmp_path)
+    said = patch.compile_patched(kernel, own, after, "csrc/twice.cu", "cuda")
+    assert said == "csrc/twice.cu was compiled with the winner, by cuda for sm_90"
+
+
+def test_a_launcher_in_a_header_of_the_files_is_patched_there() -> None:
+    header = "#pragma once\ninline void twice_of(float* out, const float* x, int m, int n) {}\n"
+    spec = TWICE.model_copy(
+        update={"dtypes": ("float32",), "build": TWICE.build.model_validate({"binding": "twice_of(out, x, rows, columns)"})}
+    )  # fmt: skip
+    winner = 'extern "C" void twice_float32(const float* x, float* out, float by, int64_t rows, int64_t columns) {}\n'
+    own = '#include "include/twice.h"\n'
+    after = patch.patch_files(spec, own, own, winner, "twice.cpp", "cpu", {"include/twice.h": header})
+    assert set(after) == {"include/twice.h", "include/twice.astrolabe.h"}
+    assert "if (::astrolabe_twice::launched(out, x, m, n)) return;" in after["include/twice.h"]
+
+
+def test_a_file_with_more_than_its_entries_keeps_what_the_winner_has_not() -> None:
+    own = PLAIN + "\nvoid other_users() {}\n"
+    after = patch.patch_files(SPEC, own, own, PLAIN, "act.cpp", "cpu")
+    assert set(after) == {"act.cpp", "act.astrolabe.h"} and "void other_users() {}" in after["act.cpp"]
+    assert patch.patch_files(SPEC, PLAIN, PLAIN, PLAIN + "\n", "act.cpp", "cpu") == {"act.cpp": PLAIN + "\n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "binding", "said"),
+    [
+        ("int f(float* o, const float* x, int m, int n) {}", "f(out, x, rows, columns)", "its launcher returns int"),
+        ("void f(float* o, const float* x, int m, int n, P p) {}", "f(out, x, rows, columns, P{columns})", "is nothing that can be compared"),
+        ("void f(float* o, const float* x, int n) {}", "f(out, x, columns)", "the size rows is no argument"),
+        ("void f(float* o, int m, int n) {}", "f(out, rows, columns)", "the tensor x is no argument"),
+        ("void f(float* o, const float* x, int n, int m) {}", "g(out, x, rows, columns)", "neither f.cpp nor a header of its own"),
+        ("", "k<<<rows, 1, 0, stream>>>(x, out, columns)", "neither f.cpp nor"),
+    ],
+)  # fmt: skip
+def test_a_call_that_cannot_be_put_in_is_said(text: str, binding: str, said: str) -> None:
+    spec = TWICE.model_copy(update={"dtypes": ("float32",), "build": TWICE.build.model_validate({"binding": binding})})
+    winner = 'extern "C" void twice_float32(const float* x, float* out, float by, int64_t rows, int64_t columns) {}\n'
+    with pytest.raises(ExportError, match=said):
+        patch.patch_files(spec, text, text, winner, "f.cpp", "cpu")
+
+
+RETURNING = """#include <torch/extension.h>
+torch::Tensor silu_and_mul(torch::Tensor const& input) {
+  auto out = torch::empty({input.size(0), input.size(1) / 2}, input.options());
+  return out;
+}
+"""
+
+
+def test_an_extension_that_returns_its_output_returns_the_winners() -> None:
+    after = patch.patch_files(SPEC, RETURNING, RETURNING, PLAIN, "act.cpp", "cpu")["act.cpp"]
+    assert "auto out_ = at::empty({tokens_, hidden_}, input.options()" in after and "return out_;" in after
+    assert "const int64_t hidden_ = input.size(1) / 2;" in after
 
 
 @pytest.mark.slow

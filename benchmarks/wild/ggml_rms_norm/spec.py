@@ -14,7 +14,7 @@ SPEC = Spec(
     ),
     build={
         "include": ("ggml-cuda", "include"),
-        "binding": "rms_norm_f32<1024, false><<<x_0, 1024, 32 * sizeof(float), stream>>>(x, dst, x_1, x_1, 0, 0, eps)",
+        "binding": "rms_norm_f32<1024, false><<<x_0, 1024, 32 * sizeof(float), stream>>>(x, dst, x_1, x_1, x_0 * x_1, x_0 * x_1, eps)",
     },
     workloads=(
         Workload(axes={"x_0": 1, "x_1": 2048}, dtype="float32", devices=("cuda",)),

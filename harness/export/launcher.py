@@ -1,0 +1,672 @@
+"""A plain C winner called where a file launches its own kernel: inside the launcher that `build.binding` calls, or at the kernel's launches.
+
+The text of CUDA and C++ is looked at by brackets alone; what is not understood so is refused, one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harness.backends import C_TYPES, HOST_TYPES
+from harness.export.dropin import ExportError
+from kernels.spec import Scalar, Size, Spec, Tensor
+
+Line = Callable[[str], str]
+"""A call of the winner's -> the line that makes it."""
+OPENING, CLOSING = "([{", ")]}"
+_TEMPLATE = re.compile(r"\btemplate\s*<")
+_WORD_CALLED = re.compile(r"(\w+)\s*\(")
+_CAST = re.compile(
+    r"(?:\((?P<c>[\w:<> ]+[\w>]\s*\**)\)|(?:static|reinterpret|const)_cast<(?P<cpp>[^()]*)>)\s*(?P<rest>.+)", re.DOTALL
+)
+_COMPARED = re.compile(r"[\w\s.+*/%()-]+")
+_STATUS = ("cudaError_t", "cudaError")
+_CONTROL = re.compile(
+    r"\s*(?:(?:if\s*(?:constexpr\s*)?|for|while|switch)\s*(?=\()|else\b|do\b|default\s*:|case\b[^:;]*:)"
+)
+
+
+def mask(text: str) -> str:
+    """The text with comments, strings and lines of the preprocessor blank, of the same length."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:\\\n|[^\n])*'
+    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL | re.MULTILINE)
+
+
+def closing(text: str, at: int) -> int:
+    """Place of the bracket that closes the one at `at`, -1 without."""
+    depth = 0
+    for place in range(at, len(text)):
+        depth += (text[place] in OPENING) - (text[place] in CLOSING)
+        if depth == 0:
+            return place
+    return -1
+
+
+def split(text: str) -> list[str]:
+    """At commas outside brackets, those of templates among them."""
+    parts, depth, first = [], 0, 0
+    at = 0
+    while at < len(text):
+        if text[at] == "<" and (inside := re.match(r"<[\w\s:,*&<>]*>", text[at:])) and at and text[at - 1] not in " <":
+            at += _angles(text, at) or len(inside[0])
+            continue
+        depth += (text[at] in OPENING) - (text[at] in CLOSING)
+        if text[at] == "," and depth == 0:
+            parts.append(text[first:at])
+            first = at + 1
+        at += 1
+    parts.append(text[first:])
+    return [part.strip() for part in parts] if text.strip() else []
+
+
+def _angles(text: str, at: int) -> int:
+    """Length of the template's arguments that begin at `at`, 0 where they do not end."""
+    depth = round_ = 0
+    for place in range(at, len(text)):
+        if text[place] in "()":
+            round_ += 1 if text[place] == "(" else -1
+        elif text[place] in ";{}":
+            return 0
+        elif round_ == 0 and text[place] in "<>":
+            depth += 1 if text[place] == "<" else -1
+            if depth == 0:
+                return place - at + 1
+    return 0
+
+
+POINTS_TO = """template <typename T, typename Pointer>
+constexpr bool points_to = std::is_pointer<Pointer>::value && std::is_same<std::remove_cv_t<std::remove_pointer_t<Pointer>>, T>::value;
+"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function or a launch of a kernel, in words of the source."""
+
+    name: str
+    """As it stands, with namespaces: `far_away::twice_of`."""
+    templates: tuple[str, ...]
+    launch: tuple[str, ...]
+    """What stands in <<< >>>: grid, block, shared memory, stream; () of a call."""
+    arguments: tuple[str, ...]
+
+    @property
+    def function(self) -> str:
+        return self.name.rpartition("::")[2]
+
+
+def parse_call(text: str) -> Call:
+    """Of one call that is the whole text. Raises ExportError."""
+    found = re.match(r"\s*([\w:]+)\s*", text)
+    if found is None:
+        raise ExportError(f"build.binding: {text[:80]!r} is no call")
+    at, templates, launch = found.end(), tuple[str, ...](), tuple[str, ...]()
+    if text[at : at + 1] == "<" and text[at : at + 3] != "<<<":
+        length = _angles(text, at)
+        templates = tuple(split(text[at + 1 : at + length - 1]))
+        at += length
+    if text[at : at + 3] == "<<<":
+        end = text.index(">>>", at)
+        launch = tuple(split(text[at + 3 : end]))
+        at = end + 3
+    inside = re.match(r"\s*\((.*)\)\s*;?\s*$", text[at:], re.DOTALL)
+    if inside is None:
+        raise ExportError(f"build.binding: {text[:80]!r} is no call with its arguments")
+    return Call(found[1], templates, launch, tuple(split(inside[1])))
+
+
+def calls(spec: Spec, device: str) -> dict[str, Call]:
+    """dtype -> what `build.binding` calls for it; without one the entry that the source itself has."""
+    names = [a.name for a in spec.arguments] + (["stream"] if device == "cuda" else [])
+    found = dict[str, Call]()
+    for dtype in spec.dtypes:
+        asked = spec.build.binding if isinstance(spec.build.binding, str) else spec.build.binding.get(dtype, "")
+        text = asked or spec.entry_names(dtype)[0]
+        found[dtype] = parse_call(text if text.endswith(")") else f"{text}({', '.join(names)})")
+    return found
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that a text defines."""
+
+    head: str
+    """What stands before its name: template, attributes, what it returns."""
+    parameters: tuple[str, ...]
+    body: int
+    """Place behind its opening brace."""
+    end: int
+    start: int
+    scope: str = ""
+    """Struct or namespace that it stands in, the innermost."""
+
+    @property
+    def names(self) -> list[str]:
+        bare = [part.partition("=")[0].strip() for part in self.parameters]
+        return [found[1] if (found := re.search(r"(\w+)(\s*\[\w*\])?$", part)) else "" for part in bare]
+
+    @property
+    def defaults(self) -> list[str]:
+        return [part.partition("=")[2].strip() for part in self.parameters]
+
+    @property
+    def templates(self) -> list[str]:
+        """Names of its template's parameters."""
+        found = _TEMPLATE.search(self.head)
+        if found is None:
+            return []
+        inside = self.head[found.end() : found.end() - 1 + _angles(self.head, found.end() - 1) - 1]
+        return [re.split(r"\s*=", part)[0].split()[-1] for part in split(inside) if part]
+
+    @property
+    def returns(self) -> str:
+        bare = re.sub(
+            r"\btemplate\s*<.*>\s*|__launch_bounds__\s*\([^)]*\)|__\w+__|\[\[.*?\]\]", " ", self.head, flags=re.DOTALL
+        )
+        words = re.sub(r"\b(static|inline|constexpr|extern|virtual)\b|\"C\"", " ", bare).split()
+        return " ".join(words)
+
+
+def functions(text: str, name: str) -> list[Function]:
+    """Definitions of that name in a masked text."""
+    found = []
+    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text):
+        end = closing(text, match.end() - 1)
+        behind = re.match(r"\s*(?:const\b|noexcept\b|override\b)?\s*\{", text[end + 1 :]) if end > 0 else None
+        head = _head(text, match.start())
+        if behind is None or not re.search(r"[\w>*&\]]\s*$", head) or re.search(r"\b(return|new|else)\s*$", head):
+            continue
+        body = end + 1 + behind.end()
+        last = closing(text, body - 1)
+        parameters = tuple(split(text[match.end() : end]))
+        found.append(
+            Function(
+                head, parameters, body, last if last > 0 else len(text), match.start(), _scope(text, match.start())
+            )
+        )
+    return found
+
+
+def exported(own: str) -> set[str]:
+    """Functions at a file's top level, or in a namespace, that others may call."""
+    text, inner, found = mask(own), list[bool](), set[str]()
+    for match in re.finditer(r"[{}]|(\w+)\s*\(", text):
+        if match[0] == "{":
+            inner.append(re.search(r"\b(extern|namespace)\b[^;{}()]*$", text[: match.start()]) is None)
+        elif match[0] == "}":
+            inner = inner[:-1]
+        elif not any(inner):
+            own_heads = [one.head for one in functions(text, match[1]) if one.start == match.start()]
+            if own_heads and not re.search(r"\b(static|__global__|__device__|template|inline)\b", own_heads[0]):
+                found.add(match[1])
+    return found
+
+
+def _head(text: str, at: int) -> str:
+    """From the end of the statement before to `at`."""
+    first = max(text.rfind(one, 0, at) for one in ";{}")
+    return re.sub(r"^\s*(public|private|protected)\s*:", "", text[first + 1 : at])
+
+
+def _scope(text: str, at: int) -> str:
+    """Name of the struct or namespace whose braces `at` is in."""
+    depth = 0
+    for place in range(at - 1, -1, -1):
+        depth += (text[place] == "}") - (text[place] == "{")
+        if depth < 0:
+            named = re.search(r"\b(?:struct|class|namespace)\s+(?:\w+\s+)*?([\w:]+)[^;{}()]*$", _head(text, place))
+            return named[1] if named else ""
+    return ""
+
+
+@dataclass
+class Argument:
+    """One that the winner's call is given: an expression at the call, and what the binding has in its place."""
+
+    here: str
+    bound: dict[str, str]
+    """dtype -> the binding's text."""
+
+
+@dataclass
+class Replaced:
+    """A place in the user's text at which the winner may go first."""
+
+    line: str
+    """`if (...) return;` or `if (!...)`, a line before what stands at `at`."""
+    at: int
+    arguments: list[Argument] = field(default_factory=list)
+    types: list[Argument] = field(default_factory=list)
+
+
+def space(spec: Spec) -> str:
+    return f"astrolabe_{spec.name}"
+
+
+def with_call(spec: Spec, own: str, winner: str, device: str, header: str) -> tuple[str, str] | None:
+    """(the text with the call of the winner, C++ that the header has for it); None where the text defines nothing that is bound.
+
+    Raises ExportError where it does, and the call cannot be put there.
+    """
+    bound = calls(spec, device)
+    by_function: dict[str, dict[str, Call]] = {}
+    for dtype, call in bound.items():
+        by_function.setdefault(call.function, {})[dtype] = call
+    text, made = own, []
+    for function, some in by_function.items():
+        name = "launched" if len(by_function) == 1 else f"launched_{function}"
+        if (found := _with_one(spec, text, winner, device, some, name)) is None:
+            return None
+        text = found[0]
+        made.append(found[1])
+    return with_include(text, f'#include "{header}"\n'), "\n".join([POINTS_TO, *made])
+
+
+def _with_one(
+    spec: Spec, own: str, winner: str, device: str, bound: dict[str, Call], name: str
+) -> tuple[str, str] | None:
+    """`with_call` of the dtypes that one function is bound for; without the include."""
+    text, function = mask(own), next(iter(bound.values())).function
+    defined = functions(text, function)
+    scope = next(iter(bound.values())).name.split("::")[-2:-1]
+    if len(defined) > 1 and scope:
+        defined = [one for one in defined if one.scope == scope[0]] or defined
+    kernels = [one for one in defined if "__global__" in one.head]
+    if any(call.launch for call in bound.values()):
+        places = _launches(spec, text, bound, kernels, name)
+    else:
+        if not defined:
+            return None
+        fitting = [one for one in defined if _takes(one, len(next(iter(bound.values())).arguments))]
+        if len(fitting) != 1:
+            raise ExportError(
+                f"{len(fitting)} functions {function} take {len(next(iter(bound.values())).arguments)} arguments, and one is to call the winner"
+            )
+        places = [_inside(spec, fitting[0], bound, name)]
+    if not places:
+        return None
+    shape = {
+        (tuple(tuple(a.bound.items()) for a in p.arguments), tuple(tuple(t.bound.items()) for t in p.types))
+        for p in places
+    }
+    if len(shape) > 1:
+        raise ExportError(
+            f"{function} is launched in several places with different arguments: bind the function that launches it"
+        )
+    made = _taken(spec, winner, places[0], function, device, name)
+    for place in sorted(places, key=lambda one: -one.at):
+        start = own.rfind("\n", 0, place.at) + 1
+        indent = re.match(r"[ \t]*", own[start:])
+        deep = indent[0] if indent else ""
+        if own[place.at - 1 : place.at] in ("{", "\n") or own[start : place.at].strip().endswith("{"):
+            rest = re.compile(r"[ \t]*(//[^\n]*)?\n").match(own, place.at)
+            cut = rest.end() if rest else place.at
+            inner = re.match(r"[ \t]*", own[cut:]) if rest else None
+            line = f"{inner[0] if inner and inner[0] else deep + '    '}{place.line}\n"
+            own = f"{own[:cut]}{line if rest else chr(10) + line}{own[cut:]}"
+        elif not own[start : place.at].strip():
+            own = f"{own[:start]}{deep}{place.line}\n{own[start:]}"
+        else:
+            own = f"{own[: place.at]}{place.line}\n{deep}{own[place.at :]}"
+    return own, made
+
+
+def with_include(own: str, lines: str, before: int | None = None) -> str:
+    """The text with these lines behind the last include that is not within a condition of its own. before: place in the text that they must precede."""
+    depth, found = 0, []
+    for line in re.finditer(r"^[ \t]*#[ \t]*(\w+)[^\n]*\n?", own[:before], re.MULTILINE):
+        depth += (line[1] in ("if", "ifdef", "ifndef")) - (line[1] == "endif")
+        if line[1] == "include":
+            found.append((depth, line.end()))
+    least = min((deep for deep, _ in found), default=0)
+    at = max((end for deep, end in found if deep == least), default=0)
+    if not found and (
+        guard := re.match(r"(?:\s|//[^\n]*\n|/\*.*?\*/)*#[ \t]*pragma[ \t]+once[^\n]*\n", own, re.DOTALL)
+    ):
+        at = guard.end()
+    return f"{own[:at]}{lines}{own[at:]}"
+
+
+def _takes(function: Function, count: int) -> bool:
+    needed = sum(not default for default in function.defaults)
+    return needed <= count <= len(function.parameters)
+
+
+def _inside(spec: Spec, function: Function, bound: dict[str, Call], name: str) -> Replaced:
+    """The winner first in the launcher's own body."""
+    ends = {"void": "return;"} | dict.fromkeys(_STATUS, "return cudaGetLastError();")
+    if function.returns not in ends:
+        raise ExportError(
+            f"its launcher returns {function.returns or 'something'}: only one that returns nothing or a cudaError_t is patched"
+        )
+    arguments = [
+        Argument(own, {dtype: call.arguments[at] for dtype, call in bound.items()})
+        for at, own in enumerate(function.names[: len(next(iter(bound.values())).arguments)])
+    ]
+    if any(default for default in function.defaults[len(arguments) :]):
+        arguments += [
+            Argument(own, dict.fromkeys(bound, default))
+            for own, default in list(zip(function.names, function.defaults, strict=True))[len(arguments) :]
+        ]
+    returned = ends[function.returns]
+    launched = f"{space(spec)}::{name}"
+    return _replaced(
+        bound, arguments, function.templates, function.body, lambda call: f"if ({call}) {returned}", launched
+    )
+
+
+def _replaced(
+    bound: dict[str, Call], arguments: list[Argument], templates: list[str], at: int, line: Line, launched: str
+) -> Replaced:
+    arguments, types = list(arguments), []
+    for place, name in enumerate(templates):
+        texts = {dtype: call.templates[place] for dtype, call in bound.items() if place < len(call.templates)}
+        if not texts or all(text == name for text in texts.values()):
+            continue
+        if all(re.fullmatch(r"[\d]+|true|false", text) for text in texts.values()):
+            arguments.append(Argument(name, texts))
+        else:
+            types.append(Argument(name, texts))
+    asked = f"<{', '.join(one.here for one in types)}>" if types else ""
+    call = f"::{launched}{asked}({', '.join(one.here for one in arguments)})"
+    return Replaced(line(call), at, arguments, types)
+
+
+def _launches(spec: Spec, text: str, bound: dict[str, Call], kernels: list[Function], name: str) -> list[Replaced]:
+    """Each launch of the kernel in that text that is the binding's. Raises ExportError where there are some and none can be read."""
+    first = next(iter(bound.values()))
+    whole = [f for f in kernels if _takes(f, len(first.arguments))]
+    places, why = [], ""
+    for match in re.finditer(rf"(?:[\w]+::)*\b{re.escape(first.function)}\b", text):
+        if any(f.start <= match.start() < f.end for f in kernels):
+            continue
+        at, templates = match.end(), []
+        if text[at : at + 1] == "<" and text[at : at + 3] != "<<<":
+            length = _angles(text, at)
+            if not length:
+                continue
+            templates = split(text[at + 1 : at + length - 1])
+            at += length
+        try:
+            found = _launch(text, match.start(), at, whole, len(first.arguments))
+            if found is None or _other(templates, first.templates):
+                continue
+            start, given, grid, stream, line = found
+            arguments = _matched(bound, given, whole)
+            needed = _only_in_grid(spec, bound)
+            if needed and not grid:
+                raise ExportError(f"the size {needed} is told by the launch's grid alone, which is not read here")
+            if needed:
+                arguments.append(Argument(f"dim3({grid})", {d: f"dim3({c.launch[0]})" for d, c in bound.items()}))
+            arguments.append(Argument(stream, dict.fromkeys(bound, "stream")))
+            here = [
+                t if not re.fullmatch(r"\d+|true|false", t) else b
+                for t, b in zip(templates, first.templates, strict=False)
+            ]
+            places.append(_replaced(bound, arguments, here, start, line, f"{space(spec)}::{name}"))
+        except ExportError as error:
+            why = str(error)
+    if not places and why:
+        raise ExportError(
+            f"{first.function} is launched in a way that is not read: {why}; bind the function that launches it (build.binding)"
+        )
+    return places
+
+
+def _other(here: list[str], bound: tuple[str, ...]) -> bool:
+    """Whether a number among the template's arguments is another one than the binding's: another kernel."""
+    numbers = r"\d+|true|false"
+    return any(
+        re.fullmatch(numbers, a) and re.fullmatch(numbers, b) and a != b for a, b in zip(here, bound, strict=False)
+    )
+
+
+def _only_in_grid(spec: Spec, bound: dict[str, Call]) -> str:
+    """The axis that the entry is given, and the launch's grid alone tells."""
+    for size in (a.name for a in spec.arguments if isinstance(a, Size)):
+        if not any(re.search(rf"\b{size}\b", text) for call in bound.values() for text in call.arguments):
+            return size
+    return ""
+
+
+def _launch(
+    text: str, first: int, at: int, kernels: list[Function], count: int
+) -> tuple[int, list[str], str, str, Line] | None:
+    """(start of the statement, the kernel's arguments, grid, stream, how a line before it begins) of a launch; None for what is none."""
+    if text[at : at + 3] == "<<<":
+        end = text.index(">>>", at)
+        shape = split(text[at + 3 : end])
+        begin = re.match(r"\s*\(", text[end + 3 :])
+        if begin is None:
+            return None
+        last = closing(text, end + 2 + begin.end())
+        given = split(text[end + 3 + begin.end() : last])
+        stream = shape[3] if len(shape) > 3 else "cudaStream_t(0)"
+        start, line = _statement(text, first)
+        return start, given, shape[0], stream, line
+    opened = _opening(text, first)
+    if opened < 0:
+        return None
+    inside = text[opened + 1 : closing(text, opened)]
+    parts = split(inside)
+    mine = next((n for n, part in enumerate(parts) if re.match(rf"&?\s*{re.escape(text[first:at])}\s*$", part)), -1)
+    if mine < 0:
+        return None
+    behind = parts[mine + 1 :]
+    most = max((len(k.parameters) for k in kernels), default=count)
+    extra = max(0, len(behind) - most) if len(behind) > count else 0
+    grid = stream = ""
+    before = parts[:mine] + behind[:extra]
+    chained = text[:opened].rstrip()
+    if not before and chained.endswith(")"):  # launcher(grid, block, stream)(kernel, ...)
+        before = split(text[_backwards(chained) + 1 : len(chained) - 1])
+    for one in before:
+        config = one.lstrip("&").strip()
+        if one.startswith("&") and re.search(rf"\bcudaLaunchConfig_t\s+{re.escape(config)}\b", text[:first]):
+            grid, stream = f"{config}.gridDim", f"{config}.stream"
+        elif re.fullmatch(r"\w+", config):
+            made = list(re.finditer(rf"\b{config}\b\s*(?:=\s*[\w:]*\s*)?([({{])", text[:first]))
+            if made and len(shape := split(text[made[-1].end() : closing(text, made[-1].end() - 1)])) >= 4:
+                grid, stream = shape[0], shape[3]
+    if not stream:
+        raise ExportError("its launch's stream is not found")
+    start, line = _statement(text, first)
+    return start, behind[extra:], grid, stream, line
+
+
+def _opening(text: str, at: int) -> int:
+    """Place of the round bracket that `at` is in, -1 where a statement begins before."""
+    depth = 0
+    for place in range(at - 1, -1, -1):
+        if text[place] in ";{}" and depth == 0:
+            return -1
+        depth += (text[place] in CLOSING) - (text[place] in OPENING)
+        if depth < 0:
+            return place if text[place] == "(" else -1
+    return -1
+
+
+def _backwards(text: str) -> int:
+    """Place of the bracket that the text's last closes."""
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += (text[place] in CLOSING) - (text[place] in OPENING)
+        if depth == 0:
+            return place
+    return -1
+
+
+def _statement(text: str, at: int) -> tuple[int, Line]:
+    """(where the statement that `at` is in begins, how a line before it calls the winner). Raises ExportError."""
+    place = at
+    while (begin := _opening(text, place)) >= 0:
+        place = begin
+    first = max(text.rfind(one, 0, place) for one in ";{}") + 1
+    while found := _CONTROL.match(text, first):
+        first = found.end()
+        if text[first : first + 1] == "(":
+            first = closing(text, first) + 1
+    blank = re.compile(r"\s*").match(text, first)
+    first = blank.end() if blank else first
+    said = text[first:at]
+    if re.match(r"return\b", said):
+        return first, lambda call: f"if ({call}) return cudaGetLastError();"
+    if re.search(r"(?<![=!<>])=(?!=)", re.sub(r"\([^()]*\)", "", said)):
+        raise ExportError("what its launch returns is kept")
+    return first, lambda call: f"if (!{call})"
+
+
+def _matched(bound: dict[str, Call], given: list[str], kernels: list[Function]) -> list[Argument]:
+    """The launch's arguments beside the binding's; those beyond must be the kernel's defaults. Raises ExportError."""
+    count = len(next(iter(bound.values())).arguments)
+    if len(given) < count:
+        raise ExportError(f"it gives {len(given)} arguments, the binding {count}")
+    defaults = kernels[0].defaults if kernels else []
+    for at, text in enumerate(given[count:], count):
+        default = defaults[at] if at < len(defaults) else ""
+        if re.sub(r"\s", "", text) != re.sub(r"\s", "", default):
+            raise ExportError(f"it gives {text[:40]} where the binding gives nothing")
+    return [
+        Argument(text, {dtype: call.arguments[at] for dtype, call in bound.items()})
+        for at, text in enumerate(given[:count])
+    ]
+
+
+# --- what the header has for it ----------------------------------------------------------------------------------------
+
+
+def uncast(text: str) -> tuple[str, str]:
+    """(expression, the type that it is cast to or "")."""
+    text = text.strip()
+    found = _CAST.fullmatch(text)
+    if found is None:
+        called = re.fullmatch(r"(int|unsigned|long|float|double|u?int\d+_t|size_t)\s*\((.*)\)", text)
+        return (called[2].strip(), called[1]) if called else (text, "")
+    kind = (found["c"] or found["cpp"] or "").strip()
+    inner = found["rest"].strip()
+    if inner.startswith("(") and closing(inner, 0) == len(inner) - 1:
+        inner = inner[1:-1].strip()
+    return (inner, kind) if re.fullmatch(r"[\w.\s+*/-]+", inner) else (text, "")
+
+
+def _taken(spec: Spec, winner: str, place: Replaced, function: str, device: str, name: str) -> str:
+    """The function template that launches the winner in place of `function` where all is as it was judged, and says whether."""
+    types = [f"X{at}" for at in range(len(place.types))]
+    kinds = [f"A{at}" for at in range(len(place.arguments))]
+    template = ", ".join(f"typename {one}" for one in (*types, *kinds))
+    parameters = ", ".join(f"[[maybe_unused]] {kind} a{at}" for at, kind in enumerate(kinds))
+    rows = [
+        f"// Launches the winner in place of {function} where all is as it was judged; whether it did.",
+        f"template <{template}>",
+        f"inline bool {name}({parameters}) {{",
+    ]
+    seen: list[list[str]] = []
+    for dtype in place.arguments[0].bound:
+        entry = next((n for n in spec.entry_names(dtype) if re.search(rf"\b{n}\s*\(", winner)), None)
+        if entry is None:
+            continue
+        same, lines = _branch(spec, winner, place, dtype, entry, device)
+        if same in seen:
+            raise ExportError(f"nothing in its call tells {dtype} from the other dtypes")
+        seen.append(same)
+        rows += [
+            f"    if constexpr ({' && '.join(same) or 'true'}) {{",
+            *(f"        {line}" for line in lines),
+            "    }",
+        ]
+    return "\n".join([*rows, "    return false;", "}", ""])
+
+
+def _branch(
+    spec: Spec, winner: str, place: Replaced, dtype: str, entry: str, device: str
+) -> tuple[list[str], list[str]]:
+    from harness.export.patch import ALIGNED_BYTES, pointers
+
+    names = {a.name: a for a in spec.arguments}
+    c_types = C_TYPES if device == "cuda" else HOST_TYPES
+    known: dict[str, str] = {}
+    same = [
+        f"std::is_same<X{at}, {one.bound[dtype]}>::value" for at, one in enumerate(place.types) if dtype in one.bound
+    ]
+    left: list[tuple[str, str]] = []
+    for at, one in enumerate(place.arguments):
+        text, cast = uncast(one.bound[dtype])
+        if text == "stream" and device == "cuda":
+            known["stream"] = f"a{at}"
+        elif text in names and isinstance(names[text], Tensor) and text not in known:
+            tensor = names[text]
+            assert isinstance(tensor, Tensor)
+            kind = re.sub(r"\bconst\b|\*", "", cast).strip() or c_types[dtype if tensor.dtype == "T" else tensor.dtype]
+            same.append(f"points_to<{kind}, A{at}>")
+            known[text] = f"a{at}"
+        elif (text in names or text in spec.axes) and text not in known:
+            known[text] = f"a{at}"
+        elif text.startswith("dim3("):
+            parts = [*split(text[5:-1]), "1", "1"][:3]
+            for part, member in zip(parts, "xyz", strict=True):
+                bare = uncast(part)[0]
+                if bare in spec.axes and bare not in known:
+                    known[bare] = f"a{at}.{member}"
+                else:
+                    left.append((f"a{at}.{member}", part))
+        else:
+            left.append((f"a{at}", text))
+    missing = [t.name for t in spec.tensors if t.name not in known]
+    if missing:
+        raise ExportError(f"the tensor {missing[0]} is no argument of what is bound")
+    lines = [f"const auto {n} = static_cast<int64_t>({known[n]});" for n in spec.axes if n in known]
+    conditions, unknown = [], [a for a in spec.axes if a not in known]
+    for here, text in list(left):
+        inside = [a for a in unknown if re.search(rf"\b{a}\b", text)]
+        if len(inside) == 1 and len(re.findall(rf"\b{inside[0]}\b", text)) == 1 and re.fullmatch(r"[\w\s+*()-]+", text):
+            axis = inside[0]
+            none, one_of = (re.sub(rf"\b{axis}\b", number, text) for number in "01")
+            lines.append(f"const int64_t {axis}_step = ({one_of}) - ({none});")
+            lines.append(
+                f"const int64_t {axis} = {axis}_step ? (static_cast<int64_t>({here}) - ({none})) / {axis}_step : -1;"
+            )
+            unknown.remove(axis)
+    needed = [a.name for a in spec.arguments if isinstance(a, Size) and a.name in unknown]
+    if needed:
+        raise ExportError(f"the size {needed[0]} is no argument of what is bound, and follows from none")
+    for here, text in left:
+        if any(re.search(rf"\b{a}\b", text) for a in unknown):
+            continue  # an axis that the winner does not take
+        if not _COMPARED.fullmatch(text):
+            raise ExportError(f"an argument of what is bound, {text[:60]}, is nothing that can be compared")
+        names_in = (
+            set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+            - {"sizeof", "true", "false", "nullptr", "NULL"}
+            - set(c_types.values())
+        )
+        scalars = {n: f"({known[n]})" for n in names_in if isinstance(names.get(n), Scalar) and n in known}
+        if strange := names_in - set(spec.axes) - set(scalars) - {"float", "double", "int", "f"}:
+            raise ExportError(
+                f"an argument of what is bound, {text[:60]}, names {sorted(strange)[0]}, which the spec does not know"
+            )
+        with_names = text
+        for name, value in scalars.items():
+            with_names = re.sub(rf"\b{name}\b", value, with_names)
+        conditions.append(f"{here} == ({with_names})")
+    conditions += [f"reinterpret_cast<uintptr_t>({known[t.name]}) % {ALIGNED_BYTES} == 0" for t in spec.tensors]
+    conditions += [f"{a.name} > 0" for a in spec.arguments if isinstance(a, Size)]
+    types, values = pointers(winner, entry), []
+    for at, argument in enumerate(spec.arguments):
+        if isinstance(argument, Tensor):
+            values.append(f"({types[at]}){known[argument.name]}")
+        elif isinstance(argument, Size):
+            values.append(argument.name)
+        else:
+            exact = str(int(argument.value)) if argument.ctype == "int64_t" else repr(argument.value)
+            values.append(f"static_cast<{argument.ctype}>({known.get(argument.name, exact)})")
+    if device == "cuda":
+        values.append(known.get("stream", "cudaStream_t(0)"))
+    lines += [
+        f"if ({' && '.join(conditions)}) {{",
+        f"    {space(spec)}::{entry}({', '.join(values)});",
+        "    return true;",
+        "}",
+    ]
+    return same, lines
