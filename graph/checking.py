@@ -232,7 +232,7 @@ class _Emulating(Evaluator):
     """Judges CUDA sources by the emulation, as if they were a CPU's."""
 
     def brought(self, candidate: str, module: ModuleType) -> Brought:
-        if candidate in self._harness_sources:
+        if candidate in self.harness_sources:
             return Brought()
         settings = self.spec.build
         return Brought((*emulation.FLAGS, *settings.flags_on("cpu")), settings.include, self._headers)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graph.runs import RunError, RunFolder, RunRecord
 from graph.session import kernel_digest
@@ -18,6 +21,9 @@ from nodes.context import Context
 from nodes.options import ROLES, Role
 from nodes.roles import Policy, Usage
 from nodes.state import Settings, Spent, State
+
+if TYPE_CHECKING:
+    from harness.evaluate import Evaluator
 
 Say = Callable[[str, str], None]
 
@@ -53,6 +59,11 @@ def _engine(settings: Settings, say: Say, engine: Engine | None) -> Iterator[Eng
         yield made
 
 
+def _build_ahead(evaluator: Evaluator) -> None:
+    with contextlib.suppress(Exception):  # whoever asks for a build next finds out, and says so
+        evaluator.build_ahead()
+
+
 @contextmanager
 def make_context(
     settings: Settings, store: Store, transcript: Path, state: State, say: Say, engine: Engine | None = None
@@ -79,6 +90,7 @@ def make_context(
         evaluator.notices = (*evaluator.notices, *others)
         if "tests" in state:
             evaluator.extend(state["tests"].workloads, state["tests"].values)
+        threading.Thread(target=_build_ahead, args=(evaluator,), name="build", daemon=True).start()
         yield Context(
             kernel=kernel, evaluator=evaluator, store=store, policies=policies, say=say, usage_before=usage_before
         )

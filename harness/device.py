@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -11,6 +12,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +59,19 @@ def why_no_cuda() -> str:
     if not torch.cuda.is_available():
         return f"an NVIDIA GPU is here but PyTorch {torch.__version__} cannot use it; install a CUDA build of PyTorch"
     return ""
+
+
+def warm_up() -> None:
+    """Import torch and open the GPU in a thread, where there is one, beside what this process has to do first."""
+
+    def open_device() -> None:
+        with contextlib.suppress(Exception):  # `choose` says what is wrong
+            import torch
+
+            torch.zeros(1, device="cuda")
+
+    if Path("/dev/nvidiactl").exists():
+        threading.Thread(target=open_device, name="device", daemon=True).start()
 
 
 def choose(wanted: str) -> tuple[Device, str]:

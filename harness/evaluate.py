@@ -6,7 +6,9 @@ nothing, and a resumed run re-evaluates nothing that was finished.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +27,9 @@ from harness.records import Build, Comparison, DeviceFacts, Outcome, Suite, Verd
 from harness.store import digest
 from harness.tools import sanitizer
 from kernels.spec import Workload
+
+MANY_CORES = 8
+"""Cores from which on some are left for builds while a GPU's kernels are timed."""
 
 DRAWS = 200
 """Inputs that a winner meets beyond those of the checks: none wrong of so many excludes a failure rate of 1.5 %."""
@@ -225,6 +230,17 @@ class Evaluator(EvaluationSession):
         reports = self.ask(questions.Sanitize(build=verdict.build)).reports
         self.measured["compute-sanitizer"] = sanitizer.describe(reports)
         return sanitizer.judge(verdict, reports)
+
+    def build_ahead(self, candidate: str = "") -> None:
+        """Build what is going to be asked for, where this machine has cores on which nothing is timed: the variants that a search of the
+        candidate's open integers tries first, or without one what every run needs.
+
+        For a thread beside what is going on; it may end at any time.
+        """
+        if self.device == "cuda" and len(os.sched_getaffinity(0)) >= MANY_CORES:
+            wanted = search.first_variants(self, candidate) if candidate else self.harness_sources
+            with ThreadPoolExecutor(len(wanted) or 1) as pool:
+                list(pool.map(self.build, wanted))
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         """Search the integers that the candidate leaves open, by building and measuring variants, for about `seconds`."""

@@ -11,6 +11,7 @@ import inspect
 import re
 import shlex
 import statistics
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -354,9 +355,26 @@ def read(record: type[Given], parser: argparse.ArgumentParser, line: list[str]) 
 def parser_for(record: type[Options], prog: str) -> Parser:
     """With the record's docstring; `usage` and `epilog` may be its class variables."""
     description = " ".join((record.__doc__ or "").split())
-    parser = Parser(prog, getattr(record, "usage", None), description, getattr(record, "epilog", ""))
+    parser = Parser(
+        prog, getattr(record, "usage", None) or _usage(record, prog), description, getattr(record, "epilog", "")
+    )
     add_options(parser, record)
     return parser
+
+
+def _usage(record: type[Options], prog: str) -> str:
+    """What must be given, and that there are options: what argparse makes of thirty of them is a third of a screen."""
+    said = [prog]
+    for leaf in leaves(record):
+        needed, metavar = leaf.info.is_required(), leaf.option.metavar or _metavar(leaf)
+        if leaf.option.positional:
+            shown = "|".join(map(str, leaf.option.choices)) or metavar
+            said.append(
+                f"{shown}{' ...' if leaf.many else ''}" if needed else f"[{shown}{' ...' if leaf.many else ''}]"
+            )
+        elif needed:
+            said.append(f"--{leaf.name.replace('_', '-')} {metavar}")
+    return "\n           ".join(textwrap.wrap(" ".join([*said, "[options]"]), 70, break_on_hyphens=False))
 
 
 def from_words(record: type[Given], line: Iterable[str]) -> Given:

@@ -85,6 +85,9 @@ class RemoteEvaluator(Evaluator):
         self.clock.turn()
         return self.clock.total
 
+    def build_ahead(self, candidate: str = "") -> None:
+        """Other machines' cores are theirs."""
+
     def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
         """Sends it. Raises what an Evaluator raises."""
         if not question.needs_device(self):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +39,8 @@ MANY_CORES = 8
 MOST_S = 300.0
 """A process of its own may take so long, and then this one does it."""
 
+_waiting: list[subprocess.Popen[str]] = []
+"""Processes that import what compiling needs, before anybody knows what is to be compiled."""
 _found: Once[tuple[str, str]] = Once()
 _meanings: Once[Meaning] = Once()
 
@@ -60,14 +65,36 @@ def _name(spec: Spec, reference: str, device: DeviceFacts) -> str:
     return digest(spec.model_dump_json(), reference, device.device, device.architecture)
 
 
+@contextmanager
+def waiting_process() -> Iterator[None]:
+    """Starts the process that will compile a reference: what it imports takes as long as what this one has to import before it asks."""
+    if "torch" not in sys.modules:
+        with contextlib.suppress(OSError):
+            _waiting.append(_start())
+    try:
+        yield
+    finally:
+        while _waiting:
+            with _waiting.pop() as process:
+                process.kill()
+
+
+def _start() -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from nodes import compiling; compiling.answer()"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+
+
 def _compiled_apart(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
     asked = json.dumps([spec.model_dump_json(), reference, device.model_dump_json()])
-    command = [sys.executable, "-c", "from nodes import compiling; compiling.answer()"]
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, input=asked, capture_output=True, text=True, timeout=MOST_S, start_new_session=True
-        )
-        source, reason = json.loads(done.stdout)
+        with _waiting.pop() if _waiting else _start() as process:
+            try:
+                source, reason = json.loads(process.communicate(asked, MOST_S)[0])
+            finally:
+                process.kill()
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return _compiled(spec, reference, device)
     return source, reason
@@ -75,7 +102,12 @@ def _compiled_apart(spec: Spec, reference: str, device: DeviceFacts) -> tuple[st
 
 def answer() -> None:
     """What `_compiled_apart` asks on standard input, answered on standard output."""
-    spec, reference, device = json.load(sys.stdin)
+    import compiler.compile  # noqa: F401 -- before there is a question: it imports torch
+
+    asked = sys.stdin.read()
+    if not asked:  # whoever started this has ended
+        return
+    spec, reference, device = json.loads(asked)
     out, sys.stdout = sys.stdout, sys.stderr  # a reference may print
     json.dump(_compiled(Spec.model_validate_json(spec), reference, DeviceFacts.model_validate_json(device)), out)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 else:
     Role = Literal[ROLES]
 AGENTS = (
-    "agents\n--policy, --model, --tokens, --money, --answer-tokens and --effort also for one role: "
-    f"--model-coder ... ({', '.join(ROLES)}); --model-coder A,B: on a plateau the next one writes"
+    "agents\n--policy, --model, --tokens, --money, --answer-tokens and --effort also for\n  one role: "
+    f"--model-coder ...\n  ({', '.join(ROLES)});\n  --model-coder A,B: on a plateau the next one writes"
 )
 
 

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from harness.engines import Engine
 
 
-EACH = "for every problem, as in `run.py --kernel FILE.py`, whose others may stand here, too"
+EACH = "for every problem (the other options of `run.py --kernel FILE.py`, too)"
 PLACE = ("engine", "device_model", "tls", "insecure")
 """A campaign may go on elsewhere."""
 UNLISTED = (
-    "dtypes", "exact", "patience", "light_fraction", "fallback", "review", "coder", "turns", "tool_seconds",
+    "dtypes", "exact", "patience", "light_fraction", "fallback", "review", "coder", "turns", "tool_seconds", "device_model", "tls",
+    "insecure", "sandbox", "repairs", "tune_seconds", "own_kernels", "agents",
     *(name for name in Chat.model_fields if name != "models"),
 )  # fmt: skip
 NOT_OF_EACH = ("kernel", "baseline", "source", "draft", "run_id", "approve", "transcript", "role_policy")

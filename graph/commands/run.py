@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from graph.commands.opened import asker, choose_display, close, engine, notify_on_end, open_service
@@ -26,22 +28,30 @@ commands (python run.py COMMAND --help):
   evaluate FILE         the verdict on one file, without any agent
   scheduler, worker     lend machines to `--engine dask` (docs/cluster.md)
   export RUN            the best source as a package with a torch operator
-  recheck EXPORT        judge such a package again, after an update of driver or torch
+  recheck EXPORT        judge such a package again after an update of torch
   model RUN...          what a model's step gains by the best of runs
-  bring TEST.py::NAME   the folder of a kernel of an engine, from a test that calls it (docs/kernels.md)
+  bring TEST.py::NAME   the folder of an engine's kernel, from a test of it
   rank TRACE            which kernel of a profiled program is worth the work
-  check FOLDER          look at a kernel's folder without a GPU: spec, reference, baselines
+  check FOLDER          look at a kernel's folder without a GPU
   kernels               list the kernels
-  doctor                what this machine has, and what does not work without the rest
-  mcp                   compile, check, time, profile, submit for a coding agent (docs/mcp.md)
+  doctor                what this machine has, and what its lacks mean
+  mcp                   tools for a coding agent (docs/mcp.md)
   memory                what runs learned: list, export, forget
-  epoch                 train a graph neural network on mini-batches (docs/minibatch.md)
+  epoch                 train a graph neural network (docs/minibatch.md)
   infer                 its accuracy from sampled and from all neighbours
 
 exit codes:
-  0   improved, or already at the limit      3    finished without improvement
-  1   our own failure                        75   paused: an answer or an approval is missing; resume goes on
-  2   bad usage, bad input, a full disk      130  interrupted; resume goes on
+  0    improved, or already at the limit; a file that PASSED
+  1    our own failure
+  2    bad usage, bad input, a full disk
+  3    finished without improvement; a file that did not pass
+  75   paused: an answer or an approval is missing; resume goes on
+  130  interrupted; resume goes on
+
+examples:
+  run.py --kernel silu_and_mul
+  run.py --kernel silu_and_mul --source my.cu --rounds 2 --run-id mine
+  run.py --kernel level1/23_Softmax.py --policy chat --model NAME
 """
 
 
@@ -52,13 +62,26 @@ class RunCommand(RunRequest, Working, Command):
     epilog: ClassVar = EPILOG
 
     def go(self) -> int:
-        from graph import checkpoints
+        with self._begin_imports():
+            from graph import checkpoints
 
-        if self.checkpointer:
-            checkpoints.check_url(self.checkpointer)
-        with engine(self.place, self.device) as at_work:
-            ending = self._run(at_work)
+            if self.checkpointer:
+                checkpoints.check_url(self.checkpointer)
+            with engine(self.place, self.device) as at_work:
+                ending = self._run(at_work)
         return close(ending, self)
+
+    def _begin_imports(self) -> AbstractContextManager[None]:
+        """What takes seconds to import, and is wanted once this process has imported the rest: begun beside that."""
+        from harness import device
+
+        if self.device != "cpu":
+            device.warm_up()
+        if self.policy not in ("auto", "rules") or os.environ.get("OPENAI_API_KEY") or self.kernel.endswith(".py"):
+            return nullcontext()
+        from nodes import compiling
+
+        return compiling.waiting_process()
 
     def _run(self, at_work: Engine) -> Ending:
         from graph.choices import choose

@@ -2,8 +2,9 @@
 
 Optuna's TPE proposes, for all workloads, for the small and for the large ones in turn; variants of a batch are built
 side by side, then timed in turn against the source as it came, so that drift hits all of them alike. Few samples for
-all, more for the best few (successive halving) and for those that are best on a band of sizes (harness/judge/bands.py). What
-wins here is measured again like any candidate, against the incumbent, before anybody calls it faster.
+all, more for the best few (successive halving) and for those that are best on a band of sizes (harness/judge/bands.py). It ends
+where the start's neighbours have been tried and the last variants brought nothing more: numbers that no single change makes better are
+seldom far from the best. What wins here is measured again like any candidate, against the incumbent, before anybody calls it faster.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ CASES = {"cuda": 8, "cpu": 3}
 PROGRAMMATIC = "enable_pdl"
 """The variable by which a source lets its caller choose programmatic launch (docs/kernels.md)."""
 MOST_VARIANTS = 64
+PATIENCE = {False: 8, True: 16}
+"""Variants in a row that bring nothing, once the start's neighbours have been tried: the search ends, later where some have gained."""
+WORTH = 2.0
+"""Margins that a gain is worth going on for: few samples show less by chance."""
+STARTUP = 12
+"""Variants that TPE draws at random before it models."""
 MOST_SPILLED = 64
 """Bytes of spill stores and loads from which on a variant is not run; the source as it came always is."""
 TRIES = 2
@@ -98,10 +105,15 @@ def search(
     cases = _contests(session, source)
     groups = _groups(session, cases)
     proposals = _Proposals(open_, len(groups))
-    batch = max(2, min(8, len(os.sched_getaffinity(0))))
+    batch = batch_size()
     known: dict[Key, Ratios] = {}
     failed = 0
+    margin = comparison.MARGIN[session.device]
+    best_of, useless = [0.0 for _ in groups], 0
     while time.monotonic() < deadline and len(known) + failed < MOST_VARIANTS:
+        if useless >= PATIENCE[min(best_of) < 0] and not proposals.near_left:
+            break
+        near = proposals.near_left
         keys = proposals.ask(min(batch * devices(), MOST_VARIANTS - len(known) - failed))
         if not keys:
             break
@@ -112,12 +124,17 @@ def search(
             else:
                 known[key] = ratios
                 proposals.tell(key, [score(ratios, group) for group in groups])
+        least = [min([0.0, *(score(ratios, group) for ratios in known.values())]) for group in groups]
+        useless += len(keys)
+        if any(now < before - WORTH * margin for now, before in zip(least, best_of, strict=True)):
+            best_of, useless = least, 0
+        if near and not proposals.near_left and min(best_of) < 0:
+            useless = 0  # what gained by itself may gain more together
         best = min((score(ratios) for ratios in known.values()), default=0.0)
         session.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
     tried = len(known) + failed
     said = f"{tried} of {size - 1} variants tried"
     workloads = [workload for workload, _, _ in cases]
-    margin = comparison.MARGIN[session.device]
     as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
     proposal = bands.propose(session.spec, workloads, known | {start: as_it_came}, margin)
     finalists = [key for key in sorted(known, key=lambda key: score(known[key]))[:FINALISTS] if score(known[key]) < 0]
@@ -139,6 +156,18 @@ def search(
     return _tuned(source, single, split, tried, f"{said}, {reason}")
 
 
+def batch_size() -> int:
+    """Variants that are built side by side."""
+    return max(2, min(8, len(os.sched_getaffinity(0))))
+
+
+def first_variants(session: EvaluationSession, candidate: str) -> list[str]:
+    """The variants that a search of that candidate tries first."""
+    source = session.store.get(candidate)
+    first = nearest_first(find_open_tunables(source))[0][: batch_size()]
+    return [session.store.put(bake(source, dict(key))) for key in first]
+
+
 def _tuned(source: str, key: Key, split: Split | None, tried: int, reason: str) -> Tuned:
     candidate = digest(bake(source, dict(key)))
     return Tuned(candidate=candidate, values=dict(key), split=split, tried=tried, reason=reason)
@@ -158,9 +187,32 @@ def _groups(session: EvaluationSession, cases: Sequence[Case]) -> list[list[int]
     return [every, small, large]
 
 
+def _is_small(open_: Sequence[Tunable]) -> bool:
+    return math.prod(len(t.choices) for t in open_) <= MOST_VARIANTS
+
+
+def nearest_first(open_: Sequence[Tunable]) -> tuple[list[Key], int]:
+    """Variants in the order in which they are tried, all of a small space, and how many of them differ from the start in one number."""
+    names = sorted(open_, key=lambda t: t.name)
+    start = {t.name: t.value for t in names}
+    has_start = all(t.value in t.choices for t in names)
+    if _is_small(open_):
+        values = itertools.product(*(t.choices for t in names))
+        every = [tuple(zip([t.name for t in names], one, strict=True)) for one in values]
+    elif has_start:
+        every = [_with(tuple(start.items()), t.name, choice) for t in names for choice in t.choices]
+    else:
+        every = []
+    changed = {key: sum(value != start[name] for name, value in key) for key in every}
+    rank = {t.name: {c: abs(i - _place(t)) for i, c in enumerate(t.choices)} for t in names}
+    ordered = sorted(every, key=lambda key: (changed[key] > 1, sum(rank[name][value] for name, value in key)))
+    near = sum(count == 1 for count in changed.values())
+    return [key for key in ordered if changed[key]], near if has_start else STARTUP
+
+
 class _Proposals:
-    """Which variants to try next: all of a small space, the nearest to the start first; of a large one those that differ from the
-    start in one number, then what TPE asks for.
+    """Which variants to try next: those that differ from the start in one number, the nearest first; then all others of a small
+    space, of a large one what TPE asks for.
 
     One study for each group of cases: they ask in turn, and every measurement is told to all of them.
     """
@@ -171,18 +223,10 @@ class _Proposals:
         self.seen: set[Key] = {self.start}
         self.studies: list[Any] = []
         self.turn = 0
-        names = sorted(open_, key=lambda t: t.name)
-        rank = {t.name: {c: abs(i - _place(t)) for i, c in enumerate(t.choices)} for t in names}
-        small = math.prod(len(t.choices) for t in open_) <= MOST_VARIANTS
-        if small:
-            values = itertools.product(*(t.choices for t in names))
-            every = [tuple(zip([t.name for t in names], one, strict=True)) for one in values]
-        elif all(t.value in t.choices for t in names):
-            every = [_with(self.start, t.name, choice) for t in names for choice in t.choices]
-        else:
-            every = []
-        self.left = sorted(every, key=lambda key: sum(rank[name][value] for name, value in key))
-        if small:
+        self.left, self.near_left = nearest_first(open_)
+        """`near_left`: how many that differ from the start in one number have not been asked for; of a start that is no choice, so many
+        at random."""
+        if _is_small(open_):
             return
         import optuna
 
@@ -190,7 +234,9 @@ class _Proposals:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         for seed in range(groups):
             # Fixed seeds: a resumed run proposes the same variants, whose builds it then finds in the store.
-            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=12, multivariate=True, constant_liar=True)
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
+            )
             self.studies.append(optuna.create_study(sampler=sampler))
         self.space: dict[str, Any] = {t.name: optuna.distributions.CategoricalDistribution(t.choices) for t in open_}
 
@@ -217,6 +263,7 @@ class _Proposals:
             else:
                 found += itertools.islice(self._neighbours(), count - len(found))
         self.seen.update(found)
+        self.near_left = max(0, self.near_left - len(found))
         return found
 
     def _neighbours(self) -> Iterator[Key]:

@@ -357,14 +357,14 @@ class EvaluationSession(BuildPlace, abc.ABC):
 
     def brought(self, candidate: str, module: ModuleType) -> Brought:
         """The kernel's headers and flags, for its own sources: not for ours, nor for what is no text for a compiler of C++."""
-        if not hasattr(module, "FLAGS") or candidate in self._harness_sources:
+        if not hasattr(module, "FLAGS") or candidate in self.harness_sources:
             return Brought()
         settings = self.spec.build
         return Brought(settings.flags_on(self.device), settings.include, self.kernel.headers)
 
     def _entry(self, candidate: str, module: ModuleType) -> dict[str, str]:
         """A toolchain that binds the entry itself must know its name; the others build the same for every kernel."""
-        return {} if candidate in self._harness_sources else backends.entry_of(module, self.spec, self.device)
+        return {} if candidate in self.harness_sources else backends.entry_of(module, self.spec, self.device)
 
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
         folder, make = self.store.build_folder(key), partial(self.compile_into, candidate, module)
@@ -374,11 +374,12 @@ class EvaluationSession(BuildPlace, abc.ABC):
     def _ours(self) -> list[str]:
         """Hashes of the sources that every run builds: ours, and the baselines that the kernel came with."""
         baselines = [digest(path.read_text()) for path in self.kernel.folder.glob("baseline*") if path.is_file()]
-        return [*self._harness_sources, *baselines]
+        return [*self.harness_sources, *baselines]
 
     @cached_property
-    def _harness_sources(self) -> list[str]:
-        return [*self.beside(), digest(roofs.source(self.device).read_text())]
+    def harness_sources(self) -> list[str]:
+        """Hashes of the harness's own sources, which every run builds."""
+        return [*self.beside(), self.store.put(roofs.source(self.device).read_text())]
 
     def is_ours(self, candidate: str) -> bool:
         """Whether what is found out about that source is this machine's to keep, for all runs."""

@@ -95,7 +95,9 @@ def drafting(state: State, context: Context, tests: Callable[[], TesterAnswer]) 
     def build(make: Callable[[], str]) -> None:
         with contextlib.suppress(Exception):  # whoever asks for it next finds out, and says so
             if (source := make()).strip():
-                context.evaluator.build(context.store.put(source))
+                candidate = context.store.put(source)
+                context.evaluator.build(candidate)
+                context.evaluator.build_ahead(candidate)
 
     if subject_of(settings).drafted:
         work = None if settings.draft or context.policies["drafter"].name != "rules" else draft

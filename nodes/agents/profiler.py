@@ -6,6 +6,7 @@ from langgraph.runtime import Runtime
 
 from harness.store import digest
 from nodes.context import Context
+from nodes.options import Role
 from nodes.policies import answers
 from nodes.roles import Agent, Finding, ProfilerRequest, Prompt
 from nodes.state import State
@@ -28,6 +29,8 @@ def _prompt(request: ProfilerRequest) -> Prompt[Finding]:
     )
 
 
+READERS: tuple[Role, ...] = ("profiler", "planner", "coder")
+"""Roles whose models read what a profiler says."""
 AGENT = Agent(
     nodes={"profiler": "profiling the incumbent"},
     without=lambda request, _: answers.compute_finding(request),
@@ -44,7 +47,9 @@ def profiler(state: State, runtime: Runtime[Context]) -> dict:
     # Once for the run: what is measured again after a kill would be other words, and an answer paid for twice.
     known = state.get("device")
     device = known if known is not None and known.compute else context.evaluator.measure_facts()
-    probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate))
+    # The rules plan by timings alone: their first candidate does not wait for a profiler, which takes ten seconds on a GPU.
+    calls = round_ > 1 or any(context.policies[one].name != "rules" for one in READERS)
+    probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate), calls=calls)
     finding = context.policies["profiler"].answer(
         ProfilerRequest(
             spec=context.visible_spec(state),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -131,19 +131,42 @@ def test_spilled_bytes_are_those_of_the_worst_kernel():
 @pytest.mark.parametrize("garbled", [False, True], ids=["it answers", "it dies"])
 def test_another_process_compiles_ahead_what_this_one_would(silu, monkeypatch: pytest.MonkeyPatch, garbled: bool):
     kernel, reference = silu
-    asked: list[str] = []
+    started: list[Process] = []
+    ended: list[Process] = []
 
-    def run(command, *, input: str, **_):
-        asked.append(command[-1])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(input))
-        monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-        compiling.answer()
-        monkeypatch.undo()
-        return SimpleNamespace(stdout="Killed" if garbled else out.getvalue())
+    class Process(contextlib.nullcontext):
+        def __init__(self) -> None:
+            super().__init__(self)
+            started.append(self)
 
-    monkeypatch.setattr(compiling.subprocess, "run", run)
+        def communicate(self, text: str, _seconds: float) -> tuple[str, None]:
+            with monkeypatch.context() as patch:
+                patch.setattr(sys, "stdin", io.StringIO(text))
+                patch.setattr(sys, "stdout", out := io.StringIO())
+                compiling.answer()
+            return "Killed" if garbled else out.getvalue(), None
+
+        def kill(self) -> None:
+            ended.append(self)
+
+    monkeypatch.setattr(compiling, "_start", Process)
     monkeypatch.setattr(compiling.os, "cpu_count", lambda: 64)
     renamed = kernel.spec.model_copy(update={"summary": f"{kernel.spec.summary}, {garbled}"})
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        waiting = compiling.waiting_process()
+        waiting.__enter__()
+    assert len(started) == 1
     found = compile_ahead(renamed, reference, H100)
-    assert found == (source(renamed, reference, "sm_90"), "") and len(asked) == 1
-    assert compile_kernel(renamed, reference, H100) == found, "and nobody compiles it again"
+    assert found == (source(renamed, reference, "sm_90"), "") and ended == started, "the one that waited"
+    assert compile_kernel(renamed, reference, H100) == found and len(started) == 1, "and nobody compiles it again"
+    waiting.__exit__(None, None, None)
+
+
+def test_a_process_that_nobody_asks_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    with compiling.waiting_process():
+        (process,) = compiling._waiting
+    assert process.poll() is not None
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    compiling.answer()  # whoever started it has gone

@@ -83,10 +83,22 @@ def test_one_choice_where_it_suits_all():
     assert found.values == {"THREADS": 128, "STEPS": 1} and found.split is None
 
 
-def test_the_best_wherever_it_stands_among_the_variants_is_found():
-    for best in ((512, 4), (64, 1), (128, 2)):
+def test_the_best_that_differs_in_one_number_is_found_by_itself():
+    for best in ((512, 1), (64, 1), (256, 4)):
         found = searched(lambda values, _workload: 1.0 if (values["THREADS"], values["STEPS"]) == best else 1.5)  # noqa: B023
-        assert found.values == {"THREADS": best[0], "STEPS": best[1]} and found.tried == 11
+        assert found.values == {"THREADS": best[0], "STEPS": best[1]}
+
+
+def test_numbers_that_gain_together_are_found_where_each_gains_a_little():
+    found = searched(lambda values, _workload: far(values["THREADS"], 512) * far(values["STEPS"], 4))
+    assert found.values == {"THREADS": 512, "STEPS": 4}
+
+
+def test_a_search_ends_where_no_single_change_gains():
+    found = searched(lambda values, _workload: math.prod(far(values[tunable.name], 2) for tunable in WIDE), WIDE)
+    assert found.tried == 12 and "12 of 255" in found.reason
+    fast_again = searched(lambda values, _workload: far(values["N0"], 8) * far(values["N1"], 8), WIDE)
+    assert fast_again.values["N0"] == fast_again.values["N1"] == 8
 
 
 def test_the_cases_of_a_search_arespread_from_the_first_to_the_last():
@@ -215,15 +227,15 @@ def test_a_large_space_is_searched_for_every_size():
         return math.prod(far(values[tunable.name], best) for tunable in WIDE[:2])
 
     found = searched(cost, WIDE)
-    assert found.split is not None and found.tried == 64
+    assert found.split is not None and found.tried > 12
     small, large = (math.prod(far(band.values[t.name], best) for t in WIDE[:2]) for band, best in
                     zip(found.split.bands, (1, 8), strict=True))  # fmt: skip
-    assert small < 1.15 and large < 1.15
+    assert small < 1.25 and large < 1.25
 
 
 def test_variants_that_fail_are_not_chosen():
     found = searched(lambda values, workload: None if values["THREADS"] < 256 else far(values["THREADS"], 64))
-    assert found.values == {"THREADS": 256, "STEPS": 1} and found.split is None and found.tried == 11
+    assert found.values == {"THREADS": 256, "STEPS": 1} and found.split is None and found.tried == 8
 
 
 def test_a_band_that_loses_when_it_is_measured_again_falls_to_the_single_choice():

@@ -45,7 +45,14 @@ def test_a_field_of_a_nested_record_is_an_option(capsys: pytest.CaptureFixture[s
 def test_every_option_of_every_command_is_explained_and_named_once(name: str) -> None:
     for leaf in leaves(door.record_of(name)):
         assert leaf.help or leaf.keys or leaf.option.hidden or leaf.option.positional, leaf.path
-    assert door.parser_of(name).format_help()
+
+
+@pytest.mark.parametrize("name", ["run", *door.COMMANDS])
+def test_a_help_fits_a_screen_of_eighty_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = door.parser_of(name).format_help().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert name == "run" or len(lines) <= 52
 
 
 def test_a_command_line_says_a_request_again() -> None:

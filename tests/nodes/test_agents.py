@@ -293,6 +293,19 @@ def test_a_round_begins_with_the_profiler(tmp_path: Path) -> None:
     assert script.asked[0][1].probes == finding.probes == {"ptxas": {"unavailable": "made of paper"}}
 
 
+@pytest.mark.parametrize(("name", "asked"), [("rules", [False, True]), ("chat", [True, True])])
+def test_the_first_plan_of_rules_does_not_wait_for_a_profiler(tmp_path: Path, name: str, asked: list[bool]) -> None:
+    script = Script({})
+    bench = Bench(tmp_path, script)
+    script.name, seen = name, []  # type: ignore[misc]
+    bench.evaluator.probes = lambda build, calls: seen.append(calls) or {}  # type: ignore[method-assign]
+    bench.state["finding"] = bench.state["finding"].model_copy(update={"of": "another"})
+    for round_ in (0, 1):
+        bench.state["round"] = round_
+        profiler(bench.state, bench.runtime)
+    assert seen == asked
+
+
 # --- context -------------------------------------------------------------------------------------------------------
 
 
