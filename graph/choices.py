@@ -99,12 +99,14 @@ def choose(request: RunRequest, engine: Engine | None = None, command: str = "")
 
 
 def choose_compile_modes(asked: Sequence[str], kernel: Kernel, on: str) -> tuple[str, ...]:
-    """Modes of torch.compile to time a problem's winner against; on a GPU both unless something else is asked for."""
-    if not kernel.spec.problem:
-        if asked:
-            raise RunError(f"{kernel.spec.name} is no PyTorch module: --compare does not apply")
-        return ()
-    chosen = asked or (list(pytorch.COMPILE_MODES) if on == "cuda" else ["none"])
+    """Modes of torch.compile to time the winner against; those of a PyTorch module on a GPU are both unless something else is
+    asked for."""
+    if "none" not in asked and asked and not kernel.has_reference:
+        raise RunError(
+            f"{kernel.spec.name} has no reference.py that torch.compile could compile: --compare does not apply"
+        )
+    usual = list(pytorch.COMPILE_MODES) if kernel.spec.problem and on == "cuda" else ["none"]
+    chosen = asked or usual
     return tuple(dict.fromkeys(mode for mode in chosen if mode != "none"))
 
 

@@ -26,6 +26,7 @@ from harness.questions import Answer, EvaluationQuestion
 from harness.records import Build, Comparison, DeviceFacts, Outcome, Suite, Verdict
 from harness.store import digest
 from harness.tools import sanitizer
+from kernels.catalog import KernelError
 from kernels.spec import Workload
 
 MANY_CORES = 8
@@ -255,11 +256,14 @@ class Evaluator(EvaluationSession):
 def measure_against(evaluator: Evaluator, verdict: Verdict, mode: str) -> Verdict:
     """The verdict with its times against torch.compile's in `against`, or with a note of why there are none.
 
-    `mode`: a key of problems.COMPILE_MODES. Raises KernelError where no PyTorch module is judged.
+    `mode`: a key of problems.COMPILE_MODES.
     """
     if not verdict.passed:
         return verdict
-    compiled = evaluator.store.put(evaluator.rules.compiled_source(mode))
+    try:
+        compiled = evaluator.store.put(evaluator.rules.compiled_source(mode))
+    except KernelError as fault:
+        return verdict.model_copy(update={"notes": (*verdict.notes, f"torch.compile ({mode}): {fault}")})
     evaluator.say(f"timing against torch.compile ({mode})")
     built = evaluator.build(compiled)
     # A baseline need not be right at other sizes, and each is a compilation of half a minute.

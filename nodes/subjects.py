@@ -27,7 +27,12 @@ class KernelSubject:
 
     def conclude(self, update: dict, winner: Verdict, state: State, context: Context) -> dict:
         """The update by a winner that is right on all workloads, given what the gates before made of it."""
-        return update
+        if not state["settings"].compare:
+            return update
+        compared = _compare_with_compiled(winner, state, context)
+        if not compared.passed:  # found out while it was timed against torch.compile
+            return {**update, "disqualified": f"{compared.outcome}: {compared.reason}"}
+        return update | {"incumbent": state["incumbent"].model_copy(update={"verdict": compared})}
 
     def conclude_without_winner(self, state: State, context: Context) -> dict:
         return {}

@@ -62,7 +62,8 @@ class Pool:
         self._workers: dict[str, Worker] = {}
         self._available: dict[str, int] = {}
         """Bytes that `_memory_available` gave before the candidate's process started, by candidate."""
-        self._fork_server: ForkServer | None = None
+        self._fork_servers: dict[bool, ForkServer] = {}
+        """By whether libraries may work in it, as for what is ours."""
         self._started: list[Worker] = []
         """Every process of `start` that may be alive: those that are not kept here have the argument buffers mapped,
         too."""
@@ -169,14 +170,15 @@ class Pool:
         company = self._neighbours()
         if (own := self._rules.start(build, company=company, compilers=compilers)) is not None:
             return own
-        if self._fork_server is not None and not self._fork_server.alive:
-            self._fork_server.close()
-            self._fork_server = None
-        if self._fork_server is None:
-            self._fork_server = ForkServer(self.device)
+        ours = self._rules.is_model(build.candidate)
+        server = self._fork_servers.get(ours)
+        if server is None or not server.alive:
+            if server is not None:
+                server.close()
+            self._fork_servers[ours] = server = ForkServer(self.device, libraries=ours)
         return PythonWorker(
-            self._fork_server, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes,
-            company=company, limits=COMPILING if compilers else LIMITS, compilers=compilers,
+            server, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes, company=company,
+            limits=COMPILING if compilers or ours else LIMITS, compilers=compilers, ours=ours,
         )  # fmt: skip
 
     def _seen(self, worker: Worker) -> Worker:
@@ -238,9 +240,8 @@ class Pool:
                 self.end(worker)
         self._started = []
         self.settle()
-        if self._fork_server is not None:
-            self._fork_server.close()
-            self._fork_server = None
+        while self._fork_servers:
+            self._fork_servers.popitem()[1].close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,9 @@ from harness import backends
 from harness.checks.correctness import distributions
 from harness.judge.pool import is_python_side
 from harness.judge.session import map_buffers
+from harness.problems import compiled_reference
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Build, Check, Outcome
-from kernels.catalog import KernelError
 from kernels.spec import Workload
 
 if TYPE_CHECKING:
@@ -46,17 +47,21 @@ class KernelRules:
         """The toolchain for this source. Raises ValueError where none takes it."""
         return backends.for_source(text, self.session.device)
 
+    @functools.cached_property
+    def _compiled(self) -> frozenset[str]:
+        return compiled_reference.sources(self.session.kernel)
+
     def is_model(self, candidate: str) -> bool:
-        """Whether the source of that hash is the module itself, eager or compiled."""
-        return False
+        """Whether the source of that hash is what is right by itself: a module, eager or compiled, or a compiled reference."""
+        return candidate in self._compiled
 
     def eager(self) -> tuple[str, ...]:
         """Hashes of the sources that are judged beside every candidate."""
         return ()
 
     def compiled_source(self, mode: str) -> str:
-        """The source that stands for torch.compile of the module in that mode. Raises KernelError where there is no module."""
-        raise KernelError(f"{self.session.spec.name} is no PyTorch module: there is nothing to compile")
+        """The source that stands for torch.compile of what is right, in that mode. Raises KernelError where there is none."""
+        return compiled_reference.source(self.session.kernel, mode)
 
     def start(self, build: Build, *, company: Path, compilers: bool) -> Worker | None:
         """The candidate's process, where it is not started as others are. Raises WorkerFailure."""
@@ -71,7 +76,8 @@ class KernelRules:
 
         Only a name that was found decides: where CUPTI is not there, nothing is known.
         """
-        if self.session.device == "cuda" and is_python_side(backends.get(build.backend)):
+        python = is_python_side(backends.get(build.backend))
+        if self.session.device == "cuda" and python and not self.is_model(build.candidate):
             try:
                 kernels_of_calls(self.session, build, [workload])  # the candidate may have called them from C
             except WorkerFailure as fault:

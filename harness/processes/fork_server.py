@@ -26,6 +26,8 @@ from kernels.spec import Scalar, Size, Spec, Tensor
 
 FAR_SIDE = Path(__file__).parent.parent / "farside" / "python_worker.py"
 WARM_S = 120.0
+COMPILING_S = 300.0
+"""Seconds that a call may take in which torch.compile compiles."""
 """`import torch` takes 1 to 5 s, on a busy machine with a cold disk ten times that."""
 
 STATIC = "returns the same output tensor call after call: whoever keeps a result must copy it"
@@ -232,15 +234,20 @@ class PythonWorker(Worker):
         company: Path | None = None,
         limits: sandbox.ProcessLimits = LIMITS,
         compilers: bool = False,
+        ours: bool = False,
     ) -> None:
-        """`compilers`: it may start programs, in the same box; never one that is judged."""
-        self.fork_server, self.spec, self.backend, self.compilers = fork_server, spec, backend, compilers
+        """`compilers`: it may start programs, in the same box; never one that is judged. `ours`: it is torch.compile's, which is
+        timed and whose compilers are waited for."""
+        self.fork_server, self.spec, self.backend, self.compilers = fork_server, spec, backend, compilers or ours
+        self.ours = ours
         symbols: dict[str, tuple[str, ...]] = dict.fromkeys(dtypes, (spec.entry_name,))
         super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=limits)
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         if message["op"] == "enter" and self.compilers:
             message = message | {"box": message["box"] | {"allow_exec": True}}
+        if self.ours and message["op"] in ("load", "call", "plan"):
+            how["timeout_s"] = max(how.get("timeout_s") or 0.0, COMPILING_S)
         answer = super().request(message, **how)
         if answer.get("static") is True and STATIC not in self.warnings:
             self.warnings.append(STATIC)
@@ -282,7 +289,7 @@ class PythonWorker(Worker):
         return self.fork_server.process.pid
 
     def _has_children(self) -> bool:
-        return self.compilers
+        return self.compilers and not self.ours
 
     def _entry(self) -> dict[str, Any]:
         kinds = {Tensor: "tensor", Size: "size", Scalar: "scalar"}
@@ -293,6 +300,7 @@ class PythonWorker(Worker):
             "arguments": arguments,
             "site": self.fork_server.site,
             "compilers": self.compilers,
+            "ours": self.ours,
         }
 
 

@@ -12,6 +12,7 @@ import torch
 
 from harness.checks import properties
 from harness.checks.correctness import distributions, judge_call, judge_several, make_case
+from harness.problems import compiled_reference
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Scalar, Size, Tensor, Workload
@@ -197,6 +198,28 @@ def test_the_reference_gives_every_output_in_the_dtype_that_it_is_given(kernel, 
             assert tuple(got[tensor.name].shape) == spec.shape(tensor, workload.axes)
             assert got[tensor.name].float().isfinite().all()
         assert all(torch.equal(given[name], inputs[name]) for name in inputs), "the reference changed its inputs"
+
+
+@pytest.mark.parametrize("kernel", [*KERNELS, *INPUTS], ids=lambda kernel: kernel.spec.name)
+def test_what_torch_compile_is_given_writes_what_is_right(kernel, monkeypatch):
+    """But for torch's compiler, which takes half a minute here and is torch's affair."""
+    if not kernel.has_reference:
+        assert not compiled_reference.sources(kernel)
+        pytest.skip("nothing to compile")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    space: dict = {}
+    exec(compiled_reference.source(kernel, "compile"), space)
+    spec = kernel.spec
+    workload = small(kernel, "cpu" if kernel.baselines("cpu") else "cuda")[0]
+    case = make_case(kernel, workload, distributions(spec, {})[0], {}, "cpu")
+    given = {name: tensor.clone() for name, tensor in case.inputs.items()}
+    for tensor in spec.poisoned:
+        dtype = getattr(torch, spec.dtype(tensor, workload))
+        given[tensor.name] = torch.zeros(spec.shape(tensor, workload.axes), dtype=dtype)
+    space[spec.entry_name](*(({**workload.axes, **spec.scalars} | given)[one.name] for one in spec.arguments))
+    axes = {axis: workload.axes[axis] for axis in kernel.reference_axes()}
+    right = kernel.reference(**{name: t.clone() for name, t in case.inputs.items()}, **spec.scalars, **axes)
+    assert all(torch.equal(given[name], right[name].to(given[name].dtype)) for name in right)
 
 
 @pytest.mark.parametrize(("kernel", "path"), sources("cpu", wrong=False))
