@@ -106,7 +106,8 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     if "dtype" in accepted - spec.scalars.keys():
         fixed["dtype"] = getattr(torch, dtype)
     given = {**tensors, **floats}
-    table = {op: how for op, how in core_aten_decompositions().items() if str(op) not in LOWERINGS}
+    every = {**core_aten_decompositions(), torch.ops.aten.native_layer_norm.default: _layer_norm}
+    table = {op: how for op, how in every.items() if str(op) not in LOWERINGS}
 
     def call(*values):
         found = reference(**dict(zip(given, values, strict=True)), **fixed, **sizes)
@@ -126,6 +127,17 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
     return Traced(graph, dict(zip(given, placeholders, strict=True)), dict(outputs), symbols, hints, frozenset(fixed))
+
+
+def _layer_norm(x, shape, weight, bias, eps):
+    """aten.native_layer_norm by elementwise operators and means."""
+    dims = list(range(-len(shape), 0))
+    mean = x.mean(dims, keepdim=True)
+    centred = x - mean
+    inverse = torch.rsqrt((centred * centred).mean(dims, keepdim=True) + eps)
+    normal = centred * inverse
+    normal = normal if weight is None else normal * weight
+    return (normal if bias is None else normal + bias), mean, inverse
 
 
 class _OutOfPlace(TorchFunctionMode):

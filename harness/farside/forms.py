@@ -121,6 +121,16 @@ def positional(function: Any) -> int | None:
     )
 
 
+def required(function: Any) -> int:
+    """How many of a Python function's positional arguments have no default; 0 where it does not say."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return 0
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in kinds and one.default is one.empty for one in parameters)
+
+
 class Signature:
     """The spec's arguments as the parent sent them: [kind, name, role] each."""
 
@@ -144,8 +154,12 @@ class Signature:
         )
 
     def writing(self, function: Callable[..., Any]) -> CallAdapter:
-        """Takes every argument in order and writes the outputs."""
-        return CallAdapter(function, list(range(len(self.arguments))), None)
+        """Takes every argument in order, all but the sizes or the tensors alone, by how many it takes; writes the outputs."""
+        every = list(range(len(self.arguments)))
+        orders = every, self.at(lambda kind, _role: kind != "size"), self.at(lambda kind, _role: kind == "tensor")
+        most, least = positional(function), required(function)
+        picked = next((one for one in orders if most is not None and least <= len(one) <= most), every)
+        return CallAdapter(function, picked, None)
 
     def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> CallAdapter:
         """What an extension that binds itself takes: by name where its schema has our names, else by number."""

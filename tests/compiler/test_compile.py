@@ -170,3 +170,24 @@ def test_a_process_that_nobody_asks_ends(monkeypatch: pytest.MonkeyPatch):
     assert process.poll() is not None
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     compiling.answer()  # whoever started it has gone
+
+
+def test_a_reference_that_names_dtype_rounds_to_each_dtypes_own(silu):
+    kernel, _ = silu
+    rounding = (
+        "import torch\ndef reference(input, dtype):\n    gate, up = input.chunk(2, -1)\n"
+        "    return {'out': torch.nn.functional.silu(gate).to(dtype).to(input.dtype) * up}\n"
+    )
+    meaning = Meaning(kernel.spec, rounding)
+    for dtype in ("float16", "bfloat16"):
+        check(meaning.program(dtype, 8), rounding)
+    text = source(kernel.spec, rounding)
+    assert all(
+        f"round_to_{dtype}(silu" in text or text.count(f"round_to_{dtype}(") > 1 for dtype in ("float16", "bfloat16")
+    )
+
+
+def test_a_layer_norm_is_compiled_from_its_function(silu):
+    kernel, _ = silu
+    norm = "import torch\ndef reference(input):\n    gate, up = input.chunk(2, -1)\n    return {'out': torch.nn.functional.layer_norm(gate * up, (up.shape[-1],))}\n"
+    check(Meaning(kernel.spec, norm).program("float32", 4), norm)

@@ -120,3 +120,17 @@ def test_an_operators_schema_is_read_from_its_definition(parameters: str, wanted
 def test_a_parameter_without_a_type_in_schemas_is_named() -> None:
     with pytest.raises(ValueError, match="parameter 'cudaStream_t s'"):
         stable_abi.schema("void f(cudaStream_t s) {}", "f", "f")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given"),
+    [("x, out, eps, rows", 4), ("x, out, eps", 3), ("x, out", 2), ("x, out, eps, BLOCK=128", 4), ("*everything", 4)],
+)
+def test_a_python_function_is_given_what_it_takes(parameters: str, given: int) -> None:
+    from harness.farside.forms import Signature
+
+    arguments = [["tensor", "x", "input"], ["tensor", "out", "output"], ["scalar", "eps", ""], ["size", "rows", ""]]
+    found = dict[str, object]()
+    exec(f"def f({parameters}): pass", found)
+    adapter = Signature(arguments, "f").writing(found["f"])  # type: ignore[arg-type]
+    assert len(adapter.picked) == given

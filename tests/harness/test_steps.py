@@ -106,6 +106,20 @@ def test_what_a_reference_rounds_and_widens_again_is_judged_by_its_steps(tmp_pat
     assert wrong(kernel, lambda x: fake(x, lambda scaled: scaled), draws=8) == 8
 
 
+def test_a_reference_that_is_told_the_dtype_rounds_where_the_operation_does(tmp_path):
+    body = "return {'out': torch.nn.functional.gelu((x - 2).to(dtype).to(x.dtype), approximate='tanh')}"
+    kernel = kernel_of(tmp_path, "bfloat16", body, out="bfloat16")
+    path = kernel.folder / "reference.py"
+    path.write_text(path.read_text().replace("def reference(x)", "def reference(x, dtype)"))
+
+    def shipped(x: torch.Tensor, between=torch.bfloat16) -> Outputs:
+        moved = (x.float() - 2).to(between).float()
+        return {"out": torch.nn.functional.gelu(moved, approximate="tanh").to(torch.bfloat16)}
+
+    assert not wrong(kernel, shipped)
+    assert wrong(kernel, lambda x: shipped(x, torch.float32), draws=8) == 8
+
+
 def test_an_exact_tie_has_one_right_answer(tmp_path):
     """Halves of whole numbers: whoever multiplies by a power of two is as exact as the reference."""
     kernel = kernel_of(tmp_path, "float32", "return {'out': torch.round((x * 4).round() / 2)}", out="float32")

@@ -6,7 +6,7 @@ SPEC = Spec(
     axes=("a_0",),
     dtypes=("float32",),
     arguments=(
-        Tensor(name="code", role="input", shape=("16",)),
+        Tensor(name="code", role="input", shape=("16",), values=("drawn:nf4",), constant=True),
         Tensor(name="a", role="input", shape=("a_0",), dtype="uint8", values=("bits",)),
         Tensor(name="absmax", role="input", shape=("a_0//32",), values=("uniform",)),
         Tensor(name="out", role="output", shape=("2*a_0",), dtype="float16"),

@@ -1,4 +1,4 @@
-from kernels.spec import Scalar, Spec, Tensor, Workload
+from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 
 SPEC = Spec(
     name="softcap_logits",
@@ -9,6 +9,8 @@ SPEC = Spec(
     arguments=(
         Tensor(name="full_logits", role="inout", shape=("full_logits_0", "full_logits_1")),
         Scalar(name="final_logit_softcapping", ctype="float", value=30.0),
+        Size(name="full_logits_0"),
+        Size(name="full_logits_1"),
     ),
     workloads=(
         Workload(axes={"full_logits_0": 3, "full_logits_1": 1000}, dtype="float32", devices=("cuda",)),
