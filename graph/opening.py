@@ -131,6 +131,12 @@ def _rules() -> Policy:
     return RulesPolicy()
 
 
+def _reference(settings: Settings) -> str:
+    """The text of the kernel's reference.py; "" of a module, which has none."""
+    file = pytorch.find_definition(settings.kernel) / "reference.py"
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
 def _rewrites(settings: Settings) -> dict[str, str] | None:
     """What rules can carry out, where a model plans for them."""
     if settings.policy["coder"] != "rules":
@@ -161,6 +167,7 @@ def _chat(settings: Settings, transcript, spent: dict[Role, Usage], say: Say) ->
         fallback=_rules() if settings.budget.fallback == "rules" else None,
         agents=settings.agents,
         rewrites=_rewrites(settings),
+        reference=_reference(settings),
         say=say,
     )
 
@@ -168,4 +175,5 @@ def _chat(settings: Settings, transcript, spent: dict[Role, Usage], say: Say) ->
 def _replay(settings: Settings, transcript, say: Say) -> Policy:
     from nodes.policies.replay import ReplayPolicy
 
-    return ReplayPolicy(Path(settings.transcript), kept=transcript, rewrites=_rewrites(settings), say=say)
+    recorded, rewrites, reference = Path(settings.transcript), _rewrites(settings), _reference(settings)
+    return ReplayPolicy(recorded, kept=transcript, rewrites=rewrites, reference=reference, say=say)

@@ -53,7 +53,6 @@ class RunRequest(KernelRequest, RunOptions):
     """Name the run."""
     tune_seconds: Annotated[float | None, Option(usual="cuda 8, cpu 4")] = Field(default=None, ge=0)
     """Search of open integers, each."""
-    memory: Literal["on", "off"] = "on"
     policy: Annotated[Literal["auto", "rules", "chat", "replay"], Option(group=AGENTS)] = "auto"
     """Who answers for the agents; auto: chat where there are a key and a --model, else rules."""
     role_policy: Annotated[dict[Role, Literal["rules", "chat", "replay"]], Option(name="policy", group=AGENTS)] = Field(
@@ -82,4 +81,4 @@ class EachRequest(OpenRequest):
     """What every problem's run is asked for."""
 
     memory: Literal["on", "off"] = "off"
-    """Let problems learn from those before them."""
+    """On: let problems learn from those before them."""

@@ -44,7 +44,6 @@ class StudioRequest(OpenRequest):
     kernel: str = "silu_and_mul"
     device: Literal["auto", "cuda", "cpu"] = "cpu"
     policy: Literal["auto", "rules", "chat", "replay"] = "rules"
-    memory: Literal["on", "off"] = "off"
 
 
 class Nothing(TypedDict, total=False):

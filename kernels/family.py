@@ -1,4 +1,5 @@
-"""What kind of operation a kernel is, from its spec: what is known of one kernel holds for others of its family."""
+"""What kind of operation a kernel is: what is known of one kernel holds for others of its family. Here by its spec's words and shapes, for
+what has no reference that could be run (compiler/families.py): a PyTorch module."""
 
 from __future__ import annotations
 
@@ -10,22 +11,35 @@ from kernels.spec import Spec
 Family = Literal[
     "elementwise",
     "row reduction",
+    "column reduction",
     "matrix product",
+    "quantised product",
     "attention",
-    "gather and scatter",
+    "decode attention",
+    "gather",
+    "scatter",
+    "histogram",
     "scan",
-    "sort and select",
+    "sort",
+    "select",
+    "state update",
     "convolution",
 ]
 _NAMED: dict[Family, str] = {
     "convolution": r"conv\w*|depthwise|pool\w*",
-    "attention": r"attn|attention|sdpa|mha|mqa|gqa|mla",
-    "sort and select": r"sort\w*|argsort|topk|select\w*|unique|dedup\w*|histogram|relabel",
+    "decode attention": r"decode|mqa|paged",
+    "attention": r"attn|attention|sdpa|mha|gqa|mla",
+    "histogram": r"histogram|bincount",
+    "sort": r"sort\w*|argsort|unique|dedup\w*|relabel",
+    "select": r"topk|select\w*|argmax|argmin|gate|router|routing",
     "scan": r"scan\w*|cumsum|cumprod|cumulative|running|prefix|selective",
     "elementwise": r"rotary",
-    "gather and scatter": r"gather\w*|scatter\w*|embedding\w*|sample\w*|neighbors?|indexed|paged",
+    "scatter": r"scatter\w*",
+    "gather": r"gather\w*|embedding\w*|sample\w*|neighbors?|indexed",
+    "quantised product": r"w8a16|w4a16|w8a8|awq|gptq|marlin",
     "matrix product": r"gemm|gemv|matmul\w*|bmm|linear|matrix|mm",
-    "row reduction": r"\w*norm\w*|normalize|softmax|logsumexp|entropy|sum\w*|mean|reduce\w*|argmax|argmin|max|min|variance|"
+    "column reduction": r"batchnorm\w*|columns?",
+    "row reduction": r"\w*norm\w*|normalize|softmax|logsumexp|entropy|sum\w*|mean|reduce\w*|max|min|variance|"
     r"extremes|loss|quanti[sz]e\w*",
 }
 """Family -> pattern of a kernel's name; the first that fits counts. A sum over gathered rows is a gather: that is where
@@ -40,13 +54,13 @@ def family(spec: Spec) -> Family:
     for kind, pattern in _NAMED.items():
         named = any(re.fullmatch(pattern, word) for word in words)
         if named and (
-            kind != "attention" or spec.problem or _reduced(spec)
+            "attention" not in kind or spec.problem or _reduced(spec)
         ):  # two halves that are merged attend to nothing
             return kind
     if any(
         value.partition(":")[0] in ("index", "padded", "offsets") for tensor in spec.inputs for value in tensor.values
     ):
-        return "gather and scatter"
+        return "gather"
     if _contracted(spec):
         return "matrix product"
     return "row reduction" if _reduced(spec) or _REDUCING.search(spec.summary.lower()) else "elementwise"

@@ -30,7 +30,7 @@ def baseline(state: State, runtime: Runtime[Context]) -> dict:
         return {"baseline": verdict, "stop": Stop.BASELINE}
     update = State(
         baseline=verdict, incumbent=Incumbent(candidate=settings.source, verdict=verdict), round=0, stale_rounds=0,
-        memory=recall(runtime.store, state, context.kernel.spec, context.store),
+        memory=recall(runtime.store, state, context.kernel.spec, context.store, context.reference()),
     )  # fmt: skip
     if draft is not None:
         update |= _first(draft, update["incumbent"])

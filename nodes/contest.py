@@ -42,7 +42,7 @@ def contest(state: State, runtime: Runtime[Context]) -> dict:
         now = {**now, **_again(attempt, now, runtime.context)}
     update = {key: now[key] for key in ("attempts", "incumbent", "stale_rounds") if now.get(key) is not state.get(key)}
     new = [one for one in now.get("attempts", []) if one.round == state["round"] or one not in state["attempts"]]
-    learn(runtime.store, now, runtime.context.kernel.spec, new)
+    learn(runtime.store, now, runtime.context.kernel.spec, new, reference=runtime.context.reference())
     stop = state.get("stop") or next_stop(now)
     return update if stop is None else {**update, "stop": stop}
 

@@ -28,7 +28,7 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
                 if one.candidate == incumbent.candidate
             }
             winner = [one for one in attempts if one.candidate in of]  # with the source's launch beside it or without
-            learn(runtime.store, state, context.kernel.spec, winner, withdrawn=WITHDRAWN)
+            learn(runtime.store, state, context.kernel.spec, winner, WITHDRAWN, context.reference())
         return update
     return subject_of(settings).conclude_without_winner(state, context)
 

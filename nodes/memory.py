@@ -14,8 +14,8 @@ from langgraph.store.base import BaseStore, PutOp
 
 from harness.records import Outcome
 from harness.store import Store, digest
-from kernels.family import family
 from kernels.spec import Frozen, Spec
+from nodes.knowledge import families_of
 from nodes.lesson import MOST_GAINS, Gain, Lesson, fitting, read
 from nodes.roles import Attempt, Plan
 from nodes.state import State
@@ -40,14 +40,21 @@ def namespace(device: str, of: str) -> tuple[str, ...]:
     return (ROOT, device, of.replace(" ", "-"))
 
 
-def learn(store: BaseStore | None, state: State, spec: Spec, attempts: Sequence[Attempt], withdrawn: str = "") -> None:
+def learn(
+    store: BaseStore | None,
+    state: State,
+    spec: Spec,
+    attempts: Sequence[Attempt],
+    withdrawn: str = "",
+    reference: str = "",
+) -> None:
     """Put down what these attempts came to; again, where they came to something else since.
 
-    `withdrawn`: why what was kept does not hold after all.
+    `reference`: the text of the kernel's reference.py. `withdrawn`: why what was kept does not hold after all.
     """
     if store is None or state["settings"].memory == "off" or not attempts:
         return
-    lessons = [lesson(state, spec, attempt, withdrawn) for attempt in attempts]
+    lessons = [lesson(state, spec, attempt, withdrawn, reference) for attempt in attempts]
     store.batch(
         PutOp(
             namespace(one.device, one.family),
@@ -59,12 +66,12 @@ def learn(store: BaseStore | None, state: State, spec: Spec, attempts: Sequence[
     )
 
 
-def lesson(state: State, spec: Spec, attempt: Attempt, withdrawn: str = "") -> Lesson:
+def lesson(state: State, spec: Spec, attempt: Attempt, withdrawn: str = "", reference: str = "") -> Lesson:
     settings, facts, found = state["settings"], state["device"], state.get("finding")
     every = {one.candidate: one for one in state.get("attempts", ()) if one.candidate}
     passed = attempt.outcome is Outcome.PASSED and not withdrawn
     return Lesson(
-        family=family(spec),
+        family=families_of(spec, reference)[0],
         kernel=spec.name,
         device=settings.device,
         device_name=facts.name,
@@ -126,12 +133,12 @@ def _gains(state: State, attempt: Attempt) -> tuple[Gain, ...]:
 # --- recalling -----------------------------------------------------------------------------------------------------
 
 
-def recall(store: BaseStore | None, state: State, spec: Spec, own: Store) -> str:
+def recall(store: BaseStore | None, state: State, spec: Spec, own: Store, reference: str = "") -> str:
     """Key in the run's own store of what it may use, "" where there is nothing."""
     settings = state["settings"]
     if store is None or settings.memory == "off":
         return ""
-    items = store.search(namespace(settings.device, family(spec)), limit=SEARCHED)
+    items = store.search(namespace(settings.device, families_of(spec, reference)[0]), limit=SEARCHED)
     lessons = [one for one in map(read, (item.value for item in items)) if one is not None]
     lessons = [
         one for one in lessons if one.run_id != settings.run_id

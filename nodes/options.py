@@ -98,7 +98,7 @@ class RunOptions(Options):
     exact: bool = False
     """Accept only candidates whose outputs equal the baseline's in every bit."""
     memory: Literal["on", "off"] = "off"
-    """Off: learn nothing from earlier runs and leave nothing to later ones, for clean experiments."""
+    """On: begin with what earlier runs of such kernels learned, and leave to later ones what this one does."""
     approve: Literal["none", "plans", "candidates"] = "none"
     """Ask a person before going on."""
     chat: Annotated[Chat, Option(group=AGENTS)] = Chat()

@@ -380,6 +380,9 @@ class ReviewRequest(AgentRequest[Review]):
     """Source that the coder made of it; "" where the plan itself is to be agreed to."""
     tools: tuple[str, ...] = ()
     """Reports of the coder's tools on its sources, oldest first, where it worked with tools."""
+    timings: tuple[Timing, ...] = ()
+    """Times of the best source so far, as the planner has them."""
+    standing: Standing | None = None
     attempts: tuple[Attempt, ...] = ()
     ledger: tuple[LedgerEntry, ...] = ()
     round: int = 1

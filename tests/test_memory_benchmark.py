@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.memory import PAIRS, best, first_round_at, place
+from benchmarks.memory import PAIRS, best, family_of, first_round_at, place
 from harness.records import Interval
 from harness.report.result import AttemptRow, PlanRow, Result
 from kernels import catalog
-from kernels.family import family
 
 
 @pytest.mark.parametrize(("on", "pair"), [(on, pair) for on, pairs in PAIRS.items() for pair in pairs])
 def test_a_pair_is_of_one_family_and_has_something_to_time_on_its_device(on: str, pair: str) -> None:
     kernels = [catalog.load(place(name)) for name in pair.split(":")]
-    assert len({family(kernel.spec) for kernel in kernels}) == 1 and len(PAIRS[on]) == 8
+    assert len({family_of(kernel) for kernel in kernels}) == 1 and len(PAIRS[on]) == 8
     for kernel in kernels:
         assert kernel.baselines(on) and any(workload.timed for workload in kernel.spec.suite(on))
 

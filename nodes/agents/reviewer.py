@@ -15,7 +15,7 @@ from nodes.policies import answers
 from nodes.roles import MOST_ATTEMPTS, Agent, Prompt, Review, ReviewRequest
 from nodes.side_by_side import each
 from nodes.state import Draft, State
-from nodes.stops import budget_stop
+from nodes.stops import budget_stop, standing
 
 REVISIONS = 2
 """Plans in the place of one that was objected to. A candidate's objections count as its repairs."""
@@ -29,7 +29,10 @@ def _prompt(request: ReviewRequest) -> Prompt[Review]:
         "source": digest(request.source or request.base),
         "round": str(request.round),
     }
-    variables = {name: getattr(request, name) for name in ("finding", "plan", "base", "source", "tools", "ledger")}
+    variables = {
+        name: getattr(request, name)
+        for name in ("finding", "plan", "base", "source", "tools", "ledger", "timings", "standing")
+    }
     return Prompt(
         step="review candidate" if request.source else "review plan",
         facts=facts,
@@ -114,6 +117,8 @@ def _asked(draft: Draft, state: State, context: Context) -> Review:
             base=context.store.get(draft.plan.base),
             source=context.store.get(draft.candidate) if draft.candidate else "",
             tools=_tools(draft, context) if draft.candidate else (),
+            timings=state["incumbent"].timings,
+            standing=standing(state),
             attempts=tuple(state.get("attempts", ())),
             ledger=ledger.read(context.store, (attempt.trials for attempt in state.get("attempts", ()))),
             round=state["round"],

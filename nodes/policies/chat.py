@@ -47,9 +47,10 @@ class ChatPolicy(ModelPolicy):
         fallback: Policy | None = None,
         agents: Agents = "four",
         rewrites: dict[str, str] | None = None,
+        reference: str = "",
         say: Say = silent,
     ) -> None:
-        super().__init__(agents=agents, rewrites=rewrites, say=say)
+        super().__init__(agents=agents, rewrites=rewrites, say=say, reference=reference)
         if not asked.models or not all(asked.models.values()):
             raise ValueError("no model is named: give --model, or one for each role")
         self.asked, self.transcript = asked, transcript

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from harness.store import digest
 from nodes import agents
+from nodes.knowledge import families_of
 from nodes.options import Role
 from nodes.policies import answers, turns
 from nodes.policies.connection import NoTools, Tools, in_words
@@ -59,8 +60,10 @@ class ModelPolicy(ABC):
 
     name: str
 
-    def __init__(self, *, agents: Agents, rewrites: dict[str, str] | None, say: Say) -> None:
+    def __init__(self, *, agents: Agents, rewrites: dict[str, str] | None, say: Say, reference: str = "") -> None:
         self.agents = agents
+        self.reference = reference
+        """Text of the kernel's reference.py, by which pages of what is known are chosen."""
         self.rewrites = rewrites
         """Name -> what it does. Given where rules carry out the plans: then a plan's steps must be these names."""
         self._say = say
@@ -305,7 +308,8 @@ class ModelPolicy(ABC):
 
     def _render(self, name: str, request: Any, *, own: bool = False, **facts: Any) -> tuple[Message, Message]:
         """`own`: the single agent has this prompt in common with the four."""
-        facts = {"rewrites": self.rewrites or {}, "agents": self.agents, **facts}
+        families = families_of(request.spec, self.reference)
+        facts = {"rewrites": self.rewrites or {}, "agents": self.agents, "families": families, **facts}
         return render("single" if self.agents == "single" and not own else name, request.spec, request.device, **facts)
 
 

@@ -16,9 +16,10 @@ from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from harness.timing import comparison
+from kernels.family import Family
 from kernels.spec import Device, Scalar, Size, Spec, Tensor
 from nodes import ledger
-from nodes.knowledge import render_pages
+from nodes.knowledge import families_of, render_pages
 from nodes.ledger import LedgerEntry
 from nodes.lesson import Lesson
 from nodes.policies.transcript import Message
@@ -240,6 +241,7 @@ def _variables(spec: Spec, device: DeviceFacts) -> dict[str, Any]:
         "confidence": comparison.CONFIDENCE,
         "agents": "four",
         "standing": None,
+        "families": families_of(spec, ""),
     }
 
 
@@ -252,9 +254,9 @@ def render(name: str, spec: Spec, device: DeviceFacts, **facts: Any) -> tuple[Me
     return Message(role="system", content=system), Message(role="user", content=user)
 
 
-def knowledge(spec: Spec, device: DeviceFacts) -> str:
-    """What is known of such kernels on such a device, as the prompts say it."""
-    return _parts(spec, device, "knowledge")
+def knowledge(spec: Spec, device: DeviceFacts, families: Sequence[Family]) -> str:
+    """What is known of kernels of these families on such a device, as the prompts say it."""
+    return _parts(spec, device, "knowledge", families=families)
 
 
 def describe_kernel(spec: Spec, device: DeviceFacts) -> str:
@@ -262,6 +264,7 @@ def describe_kernel(spec: Spec, device: DeviceFacts) -> str:
     return _parts(spec, device, "operation", "suite", "contract")
 
 
-def _parts(spec: Spec, device: DeviceFacts, *names: str) -> str:
-    said = [_ENVIRONMENT.get_template(f"{name}.md").render(_variables(spec, device)) for name in names]
+def _parts(spec: Spec, device: DeviceFacts, *names: str, **facts: Any) -> str:
+    variables = _variables(spec, device) | facts
+    said = [_ENVIRONMENT.get_template(f"{name}.md").render(variables) for name in names]
     return _EMPTY_LINES.sub("\n\n", "\n\n".join(said)).strip()

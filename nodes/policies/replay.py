@@ -51,6 +51,7 @@ class ReplayPolicy(ModelPolicy):
         *,
         kept: Transcript | None = None,
         rewrites: dict[str, str] | None = None,
+        reference: str = "",
         say: Callable[[str, str], None] = silent,
     ) -> None:
         if not Path(recorded).is_file():
@@ -64,7 +65,7 @@ class ReplayPolicy(ModelPolicy):
         facts = [exchange.question.facts for exchange in self._recorded]
         self._lasting = any(one.get("agents") == "single" for one in facts)
         single = self._lasting or any(one.get("step") == "single" for one in facts)
-        super().__init__(agents="single" if single else "four", rewrites=rewrites, say=say)
+        super().__init__(agents="single" if single else "four", rewrites=rewrites, say=say, reference=reference)
         self._own = kept
         done = kept.exchanges() if kept else ()
         self._answered = {(e.question.role, e.question.key("")): e for e in done}

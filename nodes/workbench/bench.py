@@ -20,7 +20,7 @@ from harness.store import Store
 from harness.tools.listing import functions
 from kernels.spec import Frozen, Spec, expression
 from nodes import compiling, ledger
-from nodes.knowledge import every, page
+from nodes.knowledge import every, families_of, page
 from nodes.policies.render import SHORT, data, difference, knowledge
 from nodes.policies.replies import UnfitReply, apply_edits
 from nodes.roles import Attempt
@@ -270,8 +270,9 @@ class Workbench:
         """The page of that name; without one what is known of such kernels, and the names of all pages. Raises Refused."""
         name = asked.name.strip().lower()
         if not name:
+            known = knowledge(self.spec, self.evaluator.facts, families_of(self.spec, self.reference))
             others = f"There are more pages, by `name`: {', '.join(every())}."
-            return f"{others}\n{shown.lines(knowledge(self.spec, self.evaluator.facts), 'knowledge', asked.first_line)}"
+            return f"{others}\n{shown.lines(known, 'knowledge', asked.first_line)}"
         if name not in every():
             raise ToolRefused(f"there is no such page; there are {', '.join(every())}")
         return shown.lines(page(name), "knowledge", asked.first_line)

@@ -120,14 +120,14 @@ static void indexed() {
     Managed<int> ids(20 * 9), found(1037), count(1);
     Managed<float> out(20 * 64);
     for (int i = 0; i < 180; ++i) ids[i] = int(engine() % 51) - 1;
-    cuda_gather_and_scatter::bags<16, 4><<<2, 256>>>((float4*)table.at, ids.at, (float4*)out.at, 20, 9), done("bags");
+    cuda_gather::bags<16, 4><<<2, 256>>>((float4*)table.at, ids.at, (float4*)out.at, 20, 9), done("bags");
     for (int row = 0; row < 20; ++row)
         for (int i = 0; i < 64; ++i) {
             double sum = 0;
             for (int j = 0; j < 9; ++j) sum += ids[row * 9 + j] < 0 ? 0.0 : table[ids[row * 9 + j] * 64 + i];
             close_to("bags", out[row * 64 + i], sum, 1e-5);
         }
-    cuda_sort_and_select::above<<<2, 128>>>(values.at, 0.3f, found.at, count.at, 1037), done("above");
+    cuda_sort::above<<<2, 128>>>(values.at, 0.3f, found.at, count.at, 1037), done("above");
     std::vector<int> times(1037);
     for (int i = 0; i < count[0]; ++i) ++times[found[i]];
     for (int i = 0; i < 1037; ++i) close_to("above", times[i], values[i] > 0.3f, 0);
@@ -144,8 +144,97 @@ static void streams() {
     for (int i = 0; i < 1037; ++i) close_to("launch", out[i], 2 * in[i], 0);
 }
 
+static void columns() {
+    auto in = drawn(203 * 260);
+    Managed<float> out(260);
+    cuda_column_reduction::column_sums<<<dim3(3, 4), dim3(32, 8)>>>((float4*)in.at, out.at, 203, 65), done("column_sums");
+    for (int c = 0; c < 260; ++c) {
+        double sum = 0;
+        for (int row = 0; row < 203; ++row) sum += in[row * 260 + c];
+        close_to("column_sums", out[c], sum, 1e-4);
+    }
+}
+
+static void chosen() {
+    Managed<float> in(37 * 101);
+    Managed<int> places(37 * 3), ids(10003);
+    Managed<unsigned> counted(40);
+    for (int i = 0; i < 37 * 101; ++i) in[i] = float(int(engine() % 19)) - 9;  // with ties
+    cuda_select::top<4><<<10, 128>>>(in.at, places.at, 37, 101, 3), done("top");
+    for (int row = 0; row < 37; ++row) {
+        std::vector<float> left(in.at + row * 101, in.at + (row + 1) * 101);
+        for (int taken = 0; taken < 3; ++taken) {
+            int best = 0;
+            for (int c = 1; c < 101; ++c)
+                if (left[c] > left[best]) best = c;
+            close_to("top", places[row * 3 + taken], best, 0), left[best] = -1e9f;
+        }
+    }
+    std::vector<unsigned> wanted(40);
+    for (int i = 0; i < 10003; ++i) {
+        ids[i] = int(engine() % 44) - 2;
+        if (ids[i] >= 0 && ids[i] < 40) ++wanted[ids[i]];
+    }
+    cuda_histogram::counts<<<3, 256, 160>>>(ids.at, counted.at, 10003, 40), done("counts");
+    for (int b = 0; b < 40; ++b) close_to("counts", counted[b], wanted[b], 0);
+    auto values = drawn(203 * 64);
+    Managed<float> out(42 * 64);
+    std::vector<double> sums(42 * 64);
+    cuda_scatter::add_rows<16><<<4, 256>>>((float4*)values.at, ids.at, (float4*)out.at, 203), done("add_rows");
+    for (int i = 0; i < 203 * 64; ++i)
+        if (ids[i / 64] >= 0) sums[ids[i / 64] * 64 + i % 64] += values[i];
+    for (int i = 0; i < 42 * 64; ++i) close_to("add_rows", out[i], sums[i], 1e-4);
+}
+
+static void parts() {
+    auto q = drawn(2 * 128), K = drawn(77 * 128), V = drawn(77 * 128);
+    Managed<float> values(2 * 5 * 128), out(2 * 128);
+    Managed<float2> marks(2 * 5);
+    cuda_decode_attention::part<<<dim3(5, 2), 32>>>((float4*)q.at, (float4*)K.at, (float4*)V.at, (float4*)values.at, marks.at, 77, 0.1f * 1.44269504f), done("part");
+    cuda_decode_attention::merge<<<2, 128>>>(values.at, marks.at, out.at, 5), done("merge");
+    for (int row = 0; row < 2; ++row) {
+        std::vector<double> weights(77);
+        double all = 0;
+        for (int key = 0; key < 77; ++key) {
+            double dot = 0;
+            for (int d = 0; d < 128; ++d) dot += double(q[row * 128 + d]) * K[key * 128 + d];
+            all += weights[key] = std::exp(0.1 * dot);
+        }
+        for (int d = 0; d < 128; ++d) {
+            double sum = 0;
+            for (int key = 0; key < 77; ++key) sum += weights[key] / all * V[key * 128 + d];
+            close_to("merge", out[row * 128 + d], sum, 1e-4);
+        }
+    }
+}
+
+static void updates() {
+    auto x = drawn(1040), scale = drawn(71), state = drawn(71 * 16), A = drawn(71 * 16), B = drawn(16), C = drawn(16), dt = drawn(71);
+    Managed<int8_t> weight(71 * 1040);
+    Managed<float> out(71);
+    for (int i = 0; i < 71 * 1040; ++i) weight[i] = int8_t(int(engine() % 255) - 127);
+    cuda_quantised_product::product<<<18, 128>>>((float4*)x.at, (int4*)weight.at, scale.at, out.at, 71, 65), done("product");
+    for (int o = 0; o < 71; ++o) {
+        double sum = 0;
+        for (int d = 0; d < 1040; ++d) sum += double(weight[o * 1040 + d]) * x[d];
+        close_to("product", out[o], sum * scale[o], 1e-3);
+    }
+    std::vector<float> before(state.at, state.at + 71 * 16);
+    for (int row = 0; row < 71; ++row) dt[row] = 0.5f + std::fabs(dt[row]);
+    for (int i = 0; i < 71 * 16; ++i) A[i] = -4 * std::fabs(A[i]);
+    cuda_state_update::update<<<3, 128>>>((float4*)state.at, x.at, dt.at, (float4*)A.at, (float4*)B.at, (float4*)C.at, out.at, 71), done("update");
+    for (int row = 0; row < 71; ++row) {
+        double sum = 0;
+        for (int i = row * 16; i < (row + 1) * 16; ++i) {
+            double next = std::exp(double(dt[row]) * A[i]) * before[i] + double(dt[row]) * x[row] * B[i % 16];
+            close_to("state", state[i], next, 1e-4), sum += next * C[i % 16];
+        }
+        close_to("update", out[row], sum, 1e-3);
+    }
+}
+
 int main() {
-    for (auto part : {elementwise, rows, products, attention, indexed, streams}) part();
+    for (auto part : {elementwise, rows, products, attention, indexed, streams, columns, chosen, parts, updates}) part();
     if (!failures) std::puts("all right");
     return failures != 0;
 }

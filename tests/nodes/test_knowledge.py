@@ -84,11 +84,15 @@ def test_a_page_is_short_and_says_how_libraries_do_it_or_what_it_needs(name: str
     assert text.startswith("### ") and len(text) <= PAGE_CHARS and text.count("```") == 2
 
 
+def gate_pages(device: str) -> tuple[str, str]:
+    return (f"{device}_select", f"{device}_row_reduction")
+
+
 def test_only_what_fits_the_kernel_and_the_device_is_shown() -> None:
-    norm, silu = catalog.load("fused_add_rmsnorm").spec, catalog.load("silu_and_mul").spec
-    assert knowledge.names(norm, GPU) == ("cuda_row_reduction", "hopper_clusters", "hopper_pdl")
-    assert knowledge.names(norm, GPU.model_copy(update={"architecture": "sm_80"})) == ("cuda_row_reduction",)
-    assert knowledge.names(silu, CPU) == ("cpu_elementwise",)
+    gate = ("select", "row reduction")
+    assert knowledge.names(gate, GPU) == ("cuda_select", "cuda_row_reduction", "hopper_pdl")
+    assert knowledge.names(gate, GPU.model_copy(update={"architecture": "sm_80"})) == gate_pages("cuda")
+    assert knowledge.names(gate, CPU) == gate_pages("cpu")
     with pytest.raises(KeyError, match="there is no page '../secrets'"):
         knowledge.page("../secrets")
 
@@ -97,4 +101,13 @@ def test_the_planner_and_the_coder_are_shown_the_pages_whole() -> None:
     for role, request in (("planner", for_planner()), ("coder", for_coder())):
         system, user = prompt(role, request)
         shown = [name for name in knowledge.every() if knowledge.page(name) in system + user]
-        assert tuple(sorted(shown)) == tuple(sorted(knowledge.names(request.spec, request.device)))
+        assert tuple(sorted(shown)) == tuple(sorted(knowledge.names(("elementwise",), request.device)))
+
+
+def test_the_page_is_that_of_what_the_reference_does_whatever_the_kernel_is_called() -> None:
+    spec = catalog.load("silu_and_mul").spec.model_copy(update={"name": "row_softmax"})
+    reference = (catalog.load("silu_and_mul").folder / "reference.py").read_text()
+    assert knowledge.families_of(spec, "") == ("row reduction",)
+    assert knowledge.families_of(spec, reference) == ("elementwise",)
+    system, _ = prompt("coder", for_coder(spec=spec, device=CPU), reference=reference)
+    assert knowledge.page("cpu_elementwise") in system and knowledge.page("cpu_row_reduction") not in system
