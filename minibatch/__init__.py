@@ -6,7 +6,7 @@ from typing import Any
 
 LIBRARY = {
     "Graph": "graphs", "GraphError": "graphs", "from_coo": "graphs", "from_csr": "graphs", "from_pyg": "graphs",
-    "load": "graphs", "save": "graphs", "Batch": "batches", "BatchLoader": "batches", "NeighborLoader": "neighbor_loader",
+    "load": "graphs", "save": "graphs", "Batch": "batches", "BatchLoader": "batches", "NeighborLoader": "neighbor_loader", "LinkNeighborLoader": "pyg_loaders",
 }  # fmt: skip
 """Names that other programs use, with the module that has each: imported when it is asked for, since PyTorch takes seconds."""
 __all__ = list(LIBRARY)

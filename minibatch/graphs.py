@@ -268,15 +268,20 @@ def from_coo(source: Any, target: Any, features: Any, labels: Any, *, edge_weigh
     ends = [ids_of(ids, nodes, f"edges' {what}") for ids, what in ((source, "sources"), (target, "targets"))]
     if len(ends[0]) != len(ends[1]):
         raise GraphError(f"there are {len(ends[0])} sources and {len(ends[1])} targets of edges")
-    place = ends[1].argsort(stable=True)
-    rowptr = torch.zeros(nodes + 1, dtype=torch.int64)
-    rowptr[1:] = torch.bincount(ends[1], minlength=nodes).cumsum(0)
+    rowptr, place = in_rows(ends[1], nodes)
     if edge_weights is not None:
         edge_weights = convert("edge_weights", edge_weights)
         if len(edge_weights) != len(place):
             raise GraphError(f"there are {len(place)} edges and edge_weights for {len(edge_weights)}")
         edge_weights = edge_weights[place]
     return from_csr(rowptr, ends[0][place], features, labels, edge_ids=place, edge_weights=edge_weights, **more)
+
+
+def in_rows(target: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row pointers int64 [nodes + 1] of edges sorted by these targets, and each edge's place among the unsorted ones."""
+    rowptr = torch.zeros(nodes + 1, dtype=torch.int64)
+    rowptr[1:] = torch.bincount(target, minlength=nodes).cumsum(0)
+    return rowptr, target.argsort(stable=True)
 
 
 def from_pyg(data: Any, *, edge_weights: str | None = None) -> Graph:

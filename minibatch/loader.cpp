@@ -387,9 +387,184 @@ private:
     bool closing = false;
 };
 
+// The in-neighbours of nodes of one type, which are of one type too.
+struct Relation {
+    const int64_t* rowptr;
+    const int32_t* col;
+    const float* weights;  // null: all alike
+    int64_t source;        // types' numbers
+    int64_t target;
+};
+
+// A neighbourhood in graphs of several relations: at each hop every relation is sampled for the nodes that the hop before found.
+// disjoint: every seed has a neighbourhood of its own.
+class Neighbourhood {
+public:
+    Neighbourhood(const Relation* relations, int64_t count, int64_t types, bool disjoint)
+        : relations(relations, relations + count), disjoint(disjoint), nodes(static_cast<size_t>(types)),
+          trees(static_cast<size_t>(types)), steps(static_cast<size_t>(types)), columns(static_cast<size_t>(count)),
+          rows(static_cast<size_t>(count)), places(static_cast<size_t>(count)), hops(static_cast<size_t>(count)), entries(1024) {}
+
+    // seeds: of each type in turn, up to ends[type]. fanouts: of each hop of each relation, -1 for all.
+    void sample(const int64_t* seeds, const int64_t* ends, const int64_t* fanouts, int64_t depth, int64_t seed, bool replace) {
+        for (int64_t i = 0, type = 0; type < static_cast<int64_t>(nodes.size()); ++type) {
+            for (; i < ends[type]; ++i) {
+                const int64_t own = static_cast<int64_t>(nodes[static_cast<size_t>(type)].size());
+                number(type, seeds[i], i, own);  // of a seed that comes twice the first is the neighbour
+                add(type, seeds[i], i);
+            }
+        }
+        std::vector<size_t> begin(nodes.size(), 0);
+        note_steps();
+        std::vector<int64_t> mine;
+        std::vector<std::pair<double, int64_t>> keyed;
+        for (int64_t hop = 0; hop < depth; ++hop) {
+            std::vector<size_t> end(nodes.size());
+            for (size_t type = 0; type < nodes.size(); ++type) {
+                end[type] = nodes[type].size();
+            }
+            for (size_t at = 0; at < relations.size(); ++at) {
+                const Relation& of = relations[at];
+                const uint64_t call = mix(static_cast<uint64_t>(seed) + STEP * (1 + static_cast<uint64_t>(hop) * relations.size() + at));
+                for (size_t row = begin[static_cast<size_t>(of.target)]; row < end[static_cast<size_t>(of.target)]; ++row) {
+                    const int64_t node = nodes[static_cast<size_t>(of.target)][row];
+                    const int64_t first = of.rowptr[node];
+                    const int64_t degree = of.rowptr[node + 1] - first;
+                    const int64_t asked = fanouts[hop * static_cast<int64_t>(relations.size()) + static_cast<int64_t>(at)];
+                    // Beyond all neighbours there is nothing to pick, but again.
+                    const int fanout = static_cast<int>(asked < 0 || (asked > degree && !replace) ? degree : asked);
+                    const uint64_t key = mix(call ^ (static_cast<uint64_t>(row) * 0xd1342543de82ef95ull + 1));
+                    mine.resize(static_cast<size_t>(fanout));
+                    if (of.weights == nullptr) {
+                        pick(first, degree, fanout, replace && asked >= 0, key, mine.data());
+                    } else {
+                        pick_weighted(of.weights, first, degree, fanout, replace && asked >= 0, key, mine.data(), keyed);
+                    }
+                    const int64_t tree = disjoint ? trees[static_cast<size_t>(of.target)][row] : 0;
+                    for (const int64_t place : mine) {
+                        if (place >= 0) {
+                            const int64_t next = static_cast<int64_t>(nodes[static_cast<size_t>(of.source)].size());
+                            const int64_t column = number(of.source, of.col[place], tree, next);
+                            if (column == next) {
+                                add(of.source, of.col[place], tree);
+                            }
+                            columns[at].push_back(column);
+                            rows[at].push_back(static_cast<int64_t>(row));
+                            places[at].push_back(place);
+                        }
+                    }
+                }
+                hops[at].push_back(static_cast<int64_t>(rows[at].size()));
+            }
+            begin = end;
+            note_steps();
+        }
+    }
+
+    const std::vector<Relation> relations;
+    const bool disjoint;
+    std::vector<std::vector<int64_t>> nodes;  // of each type: ids
+    std::vector<std::vector<int64_t>> trees;  // of each type: the seed whose neighbourhood each is in, where they are disjoint
+    std::vector<std::vector<int64_t>> steps;  // of each type: nodes known before each hop and after the last
+    std::vector<std::vector<int64_t>> columns, rows, places;  // of each relation: numbers of source and target, and place in col
+    std::vector<std::vector<int64_t>> hops;   // of each relation: edges after each hop
+
+private:
+    struct Entry {
+        int64_t id = -1;
+        int64_t tree = 0;
+        int32_t type = 0;
+        int32_t number = 0;
+    };
+
+    void add(int64_t type, int64_t id, int64_t tree) {
+        nodes[static_cast<size_t>(type)].push_back(id);
+        if (disjoint) {
+            trees[static_cast<size_t>(type)].push_back(tree);
+        }
+    }
+
+    void note_steps() {
+        for (size_t type = 0; type < nodes.size(); ++type) {
+            steps[type].push_back(static_cast<int64_t>(nodes[type].size()));
+        }
+    }
+
+    // The number that this node has among those of its type, `next` where it is new.
+    int64_t number(int64_t type, int64_t id, int64_t tree, int64_t next) {
+        if (2 * used >= entries.size()) {
+            std::vector<Entry> before(2 * entries.size());
+            before.swap(entries);
+            for (const Entry& entry : before) {
+                if (entry.id >= 0) {
+                    entries[find(entry.type, entry.id, entry.tree)] = entry;
+                }
+            }
+        }
+        Entry& entry = entries[find(type, id, disjoint ? tree : 0)];
+        if (entry.id < 0) {
+            entry = Entry{id, disjoint ? tree : 0, static_cast<int32_t>(type), static_cast<int32_t>(next)};
+            ++used;
+        }
+        return entry.number;
+    }
+
+    size_t find(int64_t type, int64_t id, int64_t tree) const {
+        size_t at = mix(static_cast<uint64_t>(id) * STEP + static_cast<uint64_t>(tree) * 0xd1342543de82ef95ull + static_cast<uint64_t>(type));
+        for (at &= entries.size() - 1; entries[at].id >= 0; at = (at + 1) & (entries.size() - 1)) {
+            if (entries[at].id == id && entries[at].tree == tree && entries[at].type == type) {
+                break;
+            }
+        }
+        return at;
+    }
+
+    std::vector<Entry> entries;
+    size_t used = 0;
+};
+
+void copy_to(int64_t* out, const std::vector<int64_t>& values) { std::copy(values.begin(), values.end(), out); }
+
 }  // namespace
 
 extern "C" {
+
+// sizes [types * (hops + 1) + relations * hops]: of each type the nodes known before each hop and after the last, of each relation the
+// edges after each hop. Close what it returns with neighbourhood_take.
+void* neighbourhood_sample(
+    const Relation* relations, int64_t count, int64_t types, const int64_t* seeds, const int64_t* ends, const int64_t* fanouts,
+    int64_t hops, int64_t seed, int64_t replace, int64_t disjoint, int64_t* sizes) {
+    Neighbourhood* made = new Neighbourhood(relations, count, types, disjoint != 0);
+    made->sample(seeds, ends, fanouts, hops, seed, replace != 0);
+    for (const auto& steps : made->steps) {
+        copy_to(sizes, steps);
+        sizes += steps.size();
+    }
+    for (const auto& edges : made->hops) {
+        copy_to(sizes, edges);
+        sizes += edges.size();
+    }
+    return made;
+}
+
+// nodes, trees [types], columns, rows, places [relations]: where each array goes. trees may be null.
+void neighbourhood_take(
+    void* given, int64_t* const* nodes, int64_t* const* trees, int64_t* const* columns, int64_t* const* rows,
+    int64_t* const* places) {
+    const Neighbourhood* made = static_cast<const Neighbourhood*>(given);
+    for (size_t type = 0; type < made->nodes.size(); ++type) {
+        copy_to(nodes[type], made->nodes[type]);
+        if (trees != nullptr) {
+            copy_to(trees[type], made->trees[type]);
+        }
+    }
+    for (size_t at = 0; at < made->relations.size(); ++at) {
+        copy_to(columns[at], made->columns[at]);
+        copy_to(rows[at], made->rows[at]);
+        copy_to(places[at], made->places[at]);
+    }
+    delete made;
+}
 
 // slots: five addresses each (nodes, local, rows, labels, places). features, labels, weights and places may be null: then
 // there are none.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from minibatch.batches import Batch, BatchLoader
-from minibatch.graphs import KINDS, Graph, GraphError, convert, ids_of
+from minibatch.graphs import KINDS, Graph, GraphError, convert, ids_of, in_rows
 
 NOT_BUILT = {
     "input_time": None, "time_attr": None, "temporal_strategy": "uniform", "disjoint": False, "neighbor_sampler": None,
@@ -30,11 +30,19 @@ class NeighborLoader:
 
     data: a Data with edge_index, int64 [2, edges] from sources to targets, in host memory. num_neighbors: a hop, the seeds' first;
     -1 for all. input_nodes: ids or a mask, all nodes where None. weight_attr names weights of edges. subgraph_type: "directional",
-    "bidirectional" for the sampled edges in both directions, or "induced" for all edges between sampled nodes. A batch has n_id and e_id, where its nodes and edges were, input_id, where its
-    seeds were among the input nodes, batch_size, the seeds first, num_sampled_nodes and num_sampled_edges a hop, and the data's
+    "bidirectional" for the sampled edges in both directions, or "induced" for all edges between sampled nodes. A batch has n_id and
+    e_id, where its nodes and edges were, input_id, where its seeds were among the input nodes (of a mask: in it), batch_size, the seeds first, num_sampled_nodes and num_sampled_edges a hop, and the data's
     attributes of nodes and edges. Batches live until they are dropped. Every iteration is an epoch: another order where `shuffle`,
     other neighbours; `seed` (or `generator`) decides both. threads: 0 for one a core. Raises GraphError.
     """
+
+    def __new__(cls, data: Any, num_neighbors: Any, input_nodes: Any = None, **others: Any) -> Any:
+        """Of heterogeneous data PyTorch Geometric's own loader over native sampling."""
+        if not hasattr(data, "node_types"):
+            return super().__new__(cls)
+        from minibatch.pyg_loaders import HeteroNeighborLoader
+
+        return HeteroNeighborLoader(data, num_neighbors, input_nodes, **others)
 
     def __init__(
         self, data: Any, num_neighbors: list[int], input_nodes: Any = None, *, replace: bool = False,
@@ -53,6 +61,8 @@ class NeighborLoader:
         self.input_nodes = (
             torch.arange(self.graph.nodes) if input_nodes is None else ids_of(input_nodes, self.graph.nodes)
         )
+        mask = getattr(input_nodes, "dtype", None) in (torch.bool, np.dtype(bool))
+        self.input_ids = self.input_nodes if mask else torch.arange(len(self.input_nodes))
         assert self.graph.edge_ids is not None
         self._edge_ids = self.graph.edge_ids
         degrees = self.graph.rowptr[1:] - self.graph.rowptr[:-1]
@@ -94,7 +104,7 @@ class NeighborLoader:
         first = 0
         for batch in loader.epoch(self.input_nodes[order], number):
             seeds = batch.counts[0]
-            made = self._data_of(batch, order[first : first + seeds])
+            made = self._data_of(batch, self.input_ids[order[first : first + seeds]])
             first += seeds
             yield made if self.transform is None else self.transform(made)
 
@@ -149,12 +159,12 @@ class NeighborLoader:
 
 def _require_built(data: Any, num_neighbors: Any, input_nodes: Any, others: dict[str, Any]) -> None:
     """Raises GraphError that names what is not built."""
-    if hasattr(data, "node_types") or isinstance(num_neighbors, dict):
-        raise GraphError("heterogeneous graphs are not built; give a Data of one kind of node")
+    if isinstance(num_neighbors, dict):
+        raise GraphError("num_neighbors of each kind are heterogeneous graphs'; give a list, one for each hop")
     if isinstance(data, tuple):
         raise GraphError("feature and graph stores are not built; give a Data in host memory")
     if isinstance(input_nodes, tuple):
-        raise GraphError("input_nodes of a named kind are heterogeneous graphs', which are not built")
+        raise GraphError("input_nodes of a named kind are heterogeneous graphs'; give ids or a mask")
     for name, value in others.items():
         if name in NOT_BUILT and value not in (NOT_BUILT[name], None):
             raise GraphError(f"{name} is not built; leave it out")
@@ -168,9 +178,7 @@ def _graph_of(data: Any, weight_attr: str | None) -> Graph:
     """The data's edges as in-neighbours, with x where the native loader copies its dtype."""
     nodes = int(data.num_nodes)
     source, target = (ids_of(ids, nodes, "edge_index's ids") for ids in data.edge_index)
-    place = target.argsort(stable=True)
-    rowptr = torch.zeros(nodes + 1, dtype=torch.int64)
-    rowptr[1:] = torch.bincount(target, minlength=nodes).cumsum(0)
+    rowptr, place = in_rows(target, nodes)
     x = _tensor(getattr(data, "x", None))
     native = isinstance(x, torch.Tensor) and x.dim() == 2 and x.dtype in KINDS["features"] and len(x) == nodes
     weights = None

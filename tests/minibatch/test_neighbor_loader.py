@@ -138,7 +138,7 @@ def test_a_model_of_pyg_learns_without_a_change(data, model):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"data": HeteroData()}, "heterogeneous graphs are not built"),
+        ({"data": HeteroData()}, "input_nodes must be a kind of nodes"),
         ({"data": (None, None)}, "feature and graph stores are not built"),
         ({"data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
         ({"disjoint": True}, "disjoint is not built"),
@@ -156,3 +156,12 @@ def test_a_model_of_pyg_learns_without_a_change(data, model):
 def test_what_is_not_built_is_refused_by_name(data, arguments, says):
     with pytest.raises(GraphError, match=says):
         NeighborLoader(**({"data": data, "num_neighbors": [2]} | arguments))
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_seeds_are_numbered_in_the_mask_or_among_the_ids(data, mask):
+    ids = torch.arange(5, 105, 2)
+    given = torch.zeros(NODES, dtype=torch.bool).index_fill(0, ids, True) if mask else ids
+    for batch in NeighborLoader(data, [2], given, batch_size=16, shuffle=True):
+        seeds = batch.n_id[: batch.batch_size]
+        assert torch.equal(batch.input_id if mask else ids[batch.input_id], seeds)
