@@ -10,8 +10,9 @@ A kernel's `properties.py`, executed in the parent only and hidden from candidat
   empty list where this workload is not the one to ask, and
   `violated_together(calls, sizes) -> str`: of `[(inputs, outputs), ...]` in the same order.
 
-- and, of what shows in calls that nobody arranged, `unlikely(calls, sizes) -> str`: of `[(inputs, outputs), ...]` of some timed
-  calls, which chance would not have let come out so; each is right by itself.
+- and, for what shows in calls that nobody arranged, both of `evidence(inputs, outputs, sizes, secret)`: the little that is kept of a
+  timed call, by an integer that is the same for calls that are looked at together, and
+  `unlikely(seen, sizes) -> str`: of what was kept of several, which chance would not have let come out so; each is right by itself.
 
 A test that can fail by chance says how often: kernels/chance.py has the rate and the two tests that samplers need.
 """
@@ -19,7 +20,7 @@ A test that can fail by chance says how often: kernels/chance.py has the rate an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Spec, Workload
@@ -66,15 +67,23 @@ def find_joint_violation(
     return _said(kernel, "violated_together", said)
 
 
-def unlikely(
-    kernel: Kernel, workload: Workload, calls: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
-) -> str:
-    """ "" or what chance would not have let come out of these timed calls; "" where properties.py does not look at them."""
-    module = kernel.properties
-    if module is None or not hasattr(module, "unlikely"):
-        return ""
-    pairs = [(inputs, cut_to_used(kernel.spec, left)) for inputs, left in calls]
-    return _said(kernel, "unlikely", module.unlikely(pairs, workload.axes | kernel.spec.scalars))
+def looks_at_timed_calls(kernel: Kernel) -> bool:
+    return hasattr(kernel.properties, "unlikely")
+
+
+def evidence(
+    kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor], secret: int
+) -> Any:
+    """What is kept of a timed call, where `looks_at_timed_calls`."""
+    assert kernel.properties is not None
+    sizes = workload.axes | kernel.spec.scalars
+    return kernel.properties.evidence(inputs, cut_to_used(kernel.spec, outputs), sizes, secret)
+
+
+def unlikely(kernel: Kernel, workload: Workload, seen: list[Any]) -> str:
+    """ "" or what chance would not have let come out of the calls of which that was kept."""
+    assert kernel.properties is not None
+    return _said(kernel, "unlikely", kernel.properties.unlikely(seen, workload.axes | kernel.spec.scalars))
 
 
 def cut_to_used(spec: Spec, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import Field
 
-from harness import backends, device
-from harness.judge import verification, whose_code
-from harness.judge.pool import is_python_side
+from harness import device
+from harness.judge import verification
 from harness.judge.session import CACHES, EvaluationSession
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Cache, Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
@@ -158,11 +157,9 @@ def _doubts(session: EvaluationSession, request: ComparisonRequest) -> str:
     """Raises WorkerFailure."""
     if why := session.rules.why_unclear():
         return why
-    ours = session.rules.is_model(request.build.candidate)
-    if session.device == "cuda" or ours or not is_python_side(backends.get(request.build.backend)):
+    if session.rules.is_model(request.build.candidate):
         return ""
-    seen = whose_code.watch(session, request.build, next(one for one in session.suite() if one.timed))
-    return whose_code.doubt(seen, libraries=session.rules.libraries)
+    return session.rules.whose_gain(request.build, next(one for one in session.suite() if one.timed))
 
 
 def _not_slowed(

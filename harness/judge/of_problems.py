@@ -120,6 +120,15 @@ class ProblemRules(KernelRules):
             raise WorkerFailure(Outcome.CHEATED, f"{found.fault} ({found.says})")
         return (*notes, found.says)
 
+    def whose_gain(self, build: Build, workload: Workload) -> str:
+        """On a GPU by the profiles that the verdict's notes are from. Raises WorkerFailure."""
+        if self.session.device == "cpu" or not self.libraries:
+            return super().whose_gain(build, workload)
+        (eager,) = self.eager()
+        now = profile(self.session, build, workload)
+        before = profile(self.session, self.session.build(eager), workload, eager=True)
+        return shares.divide(now, before).doubt if now and before else ""
+
     def why_unclear(self) -> str:
         """Why results that are kept by an input's content would be right while a candidate is timed, or "".
 

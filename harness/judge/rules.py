@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness import backends
 from harness.checks.correctness import distributions
+from harness.judge import whose_code
 from harness.judge.pool import is_python_side
 from harness.judge.session import map_buffers
 from harness.problems import compiled_reference
@@ -92,6 +93,12 @@ class KernelRules:
     def degenerate(self) -> tuple[str, ...]:
         """Sources that pass without computing, as notes."""
         return ()
+
+    def whose_gain(self, build: Build, workload: Workload) -> str:
+        """Why a gain may be a library's, or "": on a CPU by where its threads stand. Raises WorkerFailure."""
+        if self.session.device == "cuda" or not is_python_side(backends.get(build.backend)):
+            return ""
+        return whose_code.doubt(whose_code.watch(self.session, build, workload), libraries=self.libraries)
 
     def why_unclear(self) -> str:
         """Why no gain may be called FASTER, or ""."""

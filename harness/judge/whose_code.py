@@ -34,6 +34,8 @@ NEITHER = re.compile(
     r"libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
 )
 """Names of bindings and thread pools, which stand between the interpreter and the code that works."""
+TORCH = re.compile(r"libtorch_cpu|libtorch_cuda|libmkl|dnnl")
+"""Names of the libraries that torch's own operators run."""
 MOST_LIBRARY = 0.25
 LEAST_OWN = 0.02
 DISPATCH_US = 30.0
@@ -48,6 +50,8 @@ class CodeShares(Frozen):
     own: int = 0
     library: int = 0
     neither: int = 0
+    beside_torch: int = 0
+    """Looks in code of a library that no operator of torch runs; they are in `library`, too."""
     names: tuple[str, ...] = ()
     """Names of the libraries."""
     call_us: float = 0.0
@@ -125,13 +129,14 @@ def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> CodeS
         if "x" in fields[1]:
             low, high = (int(end, 16) for end in fields[0].split("-"))
             ranges.append((low, high, fields[5] if len(fields) > 5 else ""))
-    counts, names = {"own": 0, "library": 0, "neither": 0}, set()
+    counts, names = {"own": 0, "library": 0, "neither": 0, "beside_torch": 0}, set()
     for place in places:
         path = next((path for low, high, path in ranges if low <= place < high), None)
         if path is None or path == "" or path.startswith(scratch) or "/candidate/" in path:
             kind = "own"  # memory that is no file's, too: what it compiled or wrote there
         elif LIBRARY.search(path) and not NEITHER.search(path):
             kind = "library"
+            counts["beside_torch"] += not TORCH.search(path)
             names.add(path.rpartition("/")[2].split(".so")[0][:40])
         else:
             kind = "neither"
@@ -147,6 +152,6 @@ def doubt(seen: CodeShares, *, libraries: bool) -> str:
     said = f"in {seen.library} of {seen.looks} looks it ran code of {' and '.join(seen.names)}, in {seen.own} its own"
     if share * seen.call_us < DISPATCH_US or share < MOST_LIBRARY:
         return ""
-    if libraries and seen.own >= LEAST_OWN * seen.looks:
+    if libraries and seen.own >= LEAST_OWN * seen.looks and seen.beside_torch < MOST_LIBRARY * seen.looks:
         return ""
     return f"a library did the work: {said}"

@@ -107,8 +107,8 @@ def run(
     """Blocks of one sample of each side, in an order that is drawn anew, until the intervals are narrow.
 
     `sides[0]` is what the others are compared with. Calls of the sides named in `check` are looked at. `pair`: the side
-    whose time is taken off all others'. Without `confirm` sides are believed that seem to be faster: of a comparison that decides
-    nothing. Raises SideFailure naming the contestant that failed.
+    whose time is taken off all others'. Without `confirm` a side that seems to be faster is held against our clock by the samples that
+    there are, without long ones: in a comparison that decides nothing. Raises SideFailure naming the contestant that failed.
     """
     protocol = comparison.protocol
     least, most = blocks or protocol.blocks
@@ -141,8 +141,11 @@ def run(
         if block + 1 >= least and (late or _narrow(arms, pair, protocol.width, protocol.far_apart)):
             break
     for arm in arms[1:]:
-        if confirm and _seems_ahead(comparison, arms[0], arm, pair):
-            _confirm(comparison, arms[0], arm, pair, look=arm.name in check)
+        if _seems_ahead(comparison, arms[0], arm, pair):
+            if confirm:
+                _confirm(comparison, arms[0], arm, pair, look=arm.name in check)
+            else:
+                _correct(comparison, arms[0], arm)
     for arm in arms[1:]:
         _doubt(comparison, arms[0], arm)
     for arm in arms:
@@ -256,6 +259,15 @@ def _confirm(comparison: ABComparison, first: Arm, arm: Arm, pair: Arm | None, *
     scale = statistics.median(_ratios(first, arm)) / max(statistics.median(ours), certain)
     if scale > 1:
         arm.seconds = [seconds * scale for seconds in arm.seconds]
+
+
+def _correct(comparison: ABComparison, first: Arm, arm: Arm) -> None:
+    """Scale a side's times to what our clock shows of the same samples, where all of that is less than its own claims."""
+    pipe_s = min(first.lacking)
+    shown = median_interval(_paired(_outside(first, pipe_s), _outside(arm, pipe_s)))
+    claimed = statistics.median(_ratios(first, arm))
+    if claimed > shown.high * (1 + MARGIN[comparison.device] / 2):
+        arm.seconds = [seconds * claimed / shown.median for seconds in arm.seconds]
 
 
 def _outside(arm: Arm, pipe_s: float) -> list[float]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.checks import properties
 from harness.checks.correctness import NEAR_MISS, GuardedBuffers, Layout, compute_expected, distributions
@@ -52,9 +54,9 @@ NEW_CONSTANT_TRIES = 8
 """Samples until one has a call with a new constant: a sample of few calls may have none."""
 ALIKE = 1.5
 """Sides whose paces differ by less are of about one speed."""
-TOGETHER, ROWS_TOGETHER, OFTEN = 4, 1 << 14, 0.3
-"""Timed calls that are looked at together, where chance is part of what is right; in so large a share of the looks as many as have so
-many rows: a thousand rows show next to nothing of how two of them depend on each other."""
+TOGETHER, ROWS_TOGETHER = 4, 1 << 15
+"""Timed calls of each look, at most, that are kept to be looked at together, where chance is part of what is right, and rows of calls
+from which on that is done: a thousand rows show next to nothing of how two of them depend on each other."""
 LEAST_SHARE = 0.02
 """A call that adds less than this to its neighbours' time is taken to add so much: subtraction cannot see less."""
 
@@ -186,6 +188,9 @@ class ABComparison:
         """All argument sets on a CPU, those longest unused first."""
         self.pair: Arm | None = None
         """The neighbours by themselves, once they have been prepared (GPU only)."""
+        self.seen: list[Any] = []
+        self.secret = secrets.randbits(64)
+        """What is known of timed calls that are looked at together, and the number that says which of their rows."""
         self.finished = 0
         """Digest of the last call as it was when its side had answered (GPU only)."""
 
@@ -379,23 +384,29 @@ class ABComparison:
             check = self.bench.check_outputs(slot, right, name)
         if not check.passed:
             raise WorkerFailure(_blame(check), f"wrong while it was timed: {check.message}")
-        self._look_at_chance(slot)
+        self._keep_for_chance(slot)
         arm.looked += 1
         arm.error = max(arm.error, check.error)
 
-    def _look_at_chance(self, slot: int) -> None:
-        """What several timed calls came to together, where a kernel's properties.py says what is unlikely. Raises WorkerFailure."""
-        module = self.kernel.properties
-        if module is None or not hasattr(module, "unlikely"):
+    def _keep_for_chance(self, slot: int) -> None:
+        """Of this call and some others of its request, what a kernel's properties.py looks at together. Raises WorkerFailure."""
+        if not properties.looks_at_timed_calls(self.kernel):
             return
         # Of several passes in a row nobody knows what the first call of the last one was made from.
         known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
         rows = self.kernel.spec.shape(self.kernel.spec.outputs[0], self.workload.axes)[0]
-        most = max(TOGETHER, ROWS_TOGETHER // rows) if random.random() < OFTEN else TOGETHER
-        slots = {slot, *random.sample(known, min(most, len(known)))}
-        calls = [(self.production.inputs(at), self.bench.outputs(at)) for at in slots]
-        if said := properties.unlikely(self.kernel, self.workload, calls):
-            raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {len(calls)} calls: {said}")
+        wanted = max(2, min(TOGETHER, ROWS_TOGETHER // rows, len(known)))
+        for at in {slot, *random.sample(known, min(wanted, len(known)))}:
+            call = self.production.inputs(at), self.bench.outputs(at)
+            self.seen.append(properties.evidence(self.kernel, self.workload, *call, self.secret))
+        if len(self.seen) * rows >= ROWS_TOGETHER:
+            self._look_at_chance()
+
+    def _look_at_chance(self) -> None:
+        """What the timed calls came to together that were kept since this was last asked. Raises WorkerFailure."""
+        seen, self.seen, self.secret = self.seen, [], secrets.randbits(64)
+        if seen and (said := properties.unlikely(self.kernel, self.workload, seen)):
+            raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {len(seen)} calls: {said}")
 
     def sample_of_others(self, arm: Arm) -> None:
         """One sample that does not count, of inputs of another distribution, and a look at one of its calls.
@@ -418,6 +429,7 @@ class ABComparison:
 
     def finish(self, arm: Arm) -> Check:
         """What all looks at a side have found. Raises WorkerFailure where it wrote to what is not its own."""
+        self._look_at_chance()
         if name := self.production.constants_intact():
             raise WorkerFailure(Outcome.CHEATED, f"wrong while it was timed: changed its input {name}")
         guards = self.bench.check_guards("guards, timed")

@@ -1,6 +1,7 @@
 """What a sample without replacement must keep: its rows, its sizes, no position twice, and all subsets equally likely."""
 
 import math
+import random
 
 import torch
 
@@ -8,6 +9,10 @@ from kernels.chance import FALSE_ALARM, off_mean, too_uneven
 
 CALLS = 15
 """Calls of different seeds that are judged together: at 4,096 rows some 60,000 samples."""
+ONE_BIT, LOW_BITS = 5, 24
+"""Seeds among them that differ from the first in one bit, from the LOW_BITS-th on."""
+PROJECTED = 4
+"""Random projections of a row's picks, and calls, by which rows are compared at all distances."""
 CHUNK_EDGES = 1 << 24
 """Neighbours that are sorted at once."""
 
@@ -64,7 +69,7 @@ def several(inputs, sizes) -> list:
     """The calls of CALLS seeds, half of them consecutive, and the first again.
 
     Node v has degree `_degrees()[v % 3]` and the neighbours v, v + 1, ..., so that a picked id says its position. Rows
-    come in a random order and, where there are more rows than nodes, repeatedly.
+    come in a random order, some nodes twice. Some seeds differ from the first in one bit, be it a high one.
     """
     nodes, rows, degrees = sizes["nodes"], sizes["rows"], _degrees(sizes["fanout"])
     device = inputs["col"].device
@@ -76,9 +81,12 @@ def several(inputs, sizes) -> list:
     owner = torch.repeat_interleave(torch.arange(nodes, device=device), degree)
     col = torch.zeros_like(inputs["col"])
     col[: len(owner)] = ((owner + torch.arange(len(owner), device=device) - rowptr[owner]) % nodes).to(col.dtype)
-    frontier = torch.cat([torch.randperm(nodes, device=device) for _ in range(-(-rows // nodes))])[:rows]
+    once = torch.randperm(nodes, device=device)[: rows - rows // 4]
+    frontier = torch.cat([once] * -(-rows // len(once)))[:rows]
+    frontier = frontier[torch.randperm(rows, device=device)]
     base = int(inputs["seed"]) % (1 << 62)
     seeds = [base + i for i in range(CALLS // 2)]
+    seeds += [base ^ (1 << bit) for bit in (torch.randperm(62 - LOW_BITS)[:ONE_BIT] + LOW_BITS).tolist()]
     seeds += torch.randint(1 << 62, (CALLS - len(seeds),)).tolist()
     given = {"rowptr": rowptr, "col": col, "frontier": frontier.to(inputs["frontier"].dtype)}
     return [given | {"seed": torch.full_like(inputs["seed"], seed)} for seed in [*seeds, seeds[0]]]
@@ -90,17 +98,31 @@ def violated_together(calls, sizes) -> str:
         return "the same seed gave two samples of the same rows"
     frontier, fanout = first[0]["frontier"].long(), sizes["fanout"]
     picked = torch.stack([outputs["picked"].long() for _, outputs in calls[:-1]])
+    order = frontier.argsort(stable=True)
+    twice = (frontier[order[1:]] == frontier[order[:-1]]).nonzero().flatten()
+    one, other = order[twice], order[twice + 1]
     for number, degree in enumerate(_degrees(fanout)):
         mine = frontier % 3 == number
-        positions = (picked[:, mine] - frontier[mine][:, None]) % sizes["nodes"]
+        positions = (picked - frontier[:, None]) % sizes["nodes"]
+        positions.clamp_(max=degree - 1)  # of the other rows
         taken = torch.zeros((*positions.shape[:2], degree), device=picked.device).scatter_(2, positions, 1.0)
-        if said := _uneven(taken, fanout) or _dependent(taken, fanout):
+        same, (mean, variance) = mine[one], _shared(fanout, degree)
+        both = (taken[:, one[same]] * taken[:, other[same]]).sum(dim=2)
+        if said := _uneven(taken[:, mine], fanout) or _dependent(taken[:, mine], fanout):
             return f"rows of degree {degree} at fanout {fanout}: {said}"
+        if both.numel() and (said := off_mean(both, mean, variance, ALARM)):
+            return f"rows of degree {degree} at fanout {fanout}: rows of one node share {said} positions"
+        own = torch.randint(2, (degree, PROJECTED), device=taken.device).mul_(2).sub_(1).float()
+        own = ((taken - fanout / degree) @ (own - own.mean(dim=0))).mul_(mine[:, None]).double()
+        if said := _alike_at_a_distance(own[:PROJECTED], ALARM) or _alike_at_a_distance(
+            own[: CALLS // 2], ALARM, next_call=True
+        ):
+            return f"rows of degree {degree} at fanout {fanout} are not independent: a row is like {said}"
     return ""
 
 
-ALARM = FALSE_ALARM / (3 * (4 + CALLS))
-"""Probability of a false alarm of each single test: there are 3 degrees, 4 tests of every kind and one for each
+ALARM = FALSE_ALARM / (3 * (9 + CALLS))
+"""Probability of a false alarm of each single test: there are 3 degrees, 9 tests of every kind and one for each
 distance of two calls."""
 
 
@@ -126,23 +148,33 @@ def _uneven(taken, fanout) -> str:
 
 
 BUCKETS = 8
-NEAR, LAGS, PARTS = 32, 64, 16
-"""Distances of two picks of a row, in a cache line or two, and of two rows of a call, that are looked at each by itself; rows are
-compared by how many picks lie in each of so many parts of them."""
+NEAR, PARTS = 32, 16
+"""Distances of two picks of a row, in a cache line or two, that are looked at each by itself; rows are compared by how many picks lie
+in each of so many parts of them."""
 ROWS_LOOKED_AT, FEWEST_ROWS, ROWS_PAIRED = 20_000, 200, 4000
 """Rows of a call that are looked at, at most and at least (the tests use the normal approximation); rows of all calls
 whose pairs of picks are all compared."""
 
 
-def unlikely(calls, sizes) -> str:
+def evidence(inputs, outputs, sizes, secret) -> tuple:
+    """(which rows of the call, their degrees, the places that each picked) of some of its rows; `secret` says which.
+
+    Of a long call its first rows and as many from a drawn place on, so that no distance of two rows is beyond being looked at.
+    """
+    rows, chance = len(inputs["frontier"]), random.Random(secret)
+    parts = chance.randrange(2, 9)
+    second = rows * chance.randrange(1, parts) // parts
+    return _positions(inputs, outputs["picked"], sizes["fanout"], second)
+
+
+def unlikely(seen, sizes) -> str:
     """Where in their rows timed calls picked: rows of every degree count, each by what a sample of its degree would show."""
     fanout = sizes["fanout"]
-    looked_at = [_positions(inputs, outputs["picked"], fanout) for inputs, outputs in calls]
-    if not looked_at or sum(len(degree) for _, degree, _ in looked_at) < FEWEST_ROWS:
+    if not seen or sum(len(degree) for _, degree, _ in seen) < FEWEST_ROWS:
         return ""
-    degree = torch.cat([one for _, one, _ in looked_at]).double()
-    places = torch.cat([one for _, _, one in looked_at]).double()
-    alarm = FALSE_ALARM / (BUCKETS + NEAR + LAGS + 6)
+    degree = torch.cat([one for _, one, _ in seen]).double()
+    places = torch.cat([one for _, _, one in seen]).double()
+    alarm = FALSE_ALARM / (BUCKETS + NEAR + 8)
     for number in range(BUCKETS + 2):  # the first and the last position have one of their own
         first = torch.ceil(number * degree / BUCKETS) if number < BUCKETS else (degree - 1) * (number - BUCKETS)
         end = torch.ceil((number + 1) * degree / BUCKETS) if number < BUCKETS else first + 1
@@ -157,12 +189,12 @@ def unlikely(calls, sizes) -> str:
             )
             return f"positions are not equally likely: picks in the {where} of their rows {said}"
     some = torch.randperm(len(places), device=places.device)[:ROWS_PAIRED]
-    few, upto = places[some], degree[some]
-    apart = (few[:, None, :] - few[:, :, None]).remainder(upto[:, None, None])
+    few, upto = places[some].float(), degree[some]
+    apart = (few[:, None, :] - few[:, :, None]).remainder_(upto.float()[:, None, None]).to(torch.int32)
     for distance in range(1, NEAR + 1):
         long = upto > 2 * distance  # at half a row's length both ways round are the same pair
         usual = fanout * (fanout - 1) / (upto[long] - 1)
-        pairs = (apart[long] == distance).sum(dim=(1, 2)) - usual
+        pairs = (apart == distance).sum(dim=(1, 2))[long] - usual
         if said := _off(pairs, torch.maximum(pairs.square().sum(), usual.sum()), alarm):
             return f"positions {distance} apart are not picked together as often as others: pairs a row {said}"
     spread = (degree - fanout) * (degree + 1) / (12 * fanout)
@@ -170,25 +202,68 @@ def unlikely(calls, sizes) -> str:
     strays = middle.square() - 1
     if said := _off(strays, strays.square().sum().clamp_min(2.0 * len(strays)), alarm):
         return f"picks of a row are not independent: how far their mean position strays {said}"
-    own = [_by_part(places, degree, fanout) for _, degree, places in looked_at]
-    by_place = [
-        one.new_zeros(LAGS + 2 + int(rows[-1]), PARTS).index_copy_(0, rows, one)[:ROWS_PAIRED]
-        for (rows, _, _), one in zip(looked_at, own, strict=True)
-        if len(rows)
+    longest = 1 + max(int(rows[-1]) for rows, _, _ in seen if len(rows))
+    own = [
+        degree.new_zeros(longest, PARTS).index_copy_(0, rows, _by_part(places, degrees, fanout))
+        for rows, degrees, places in seen
     ]  # 0 where a row is not looked at
-    for lag in range(1, LAGS + 1):
-        both = torch.cat([(one[lag:] * one[:-lag]).sum(dim=1) for one in by_place])
-        if said := _off(both, both.square().sum(), alarm):
-            return f"rows are not independent: in how it picks a row is like the one {lag} places behind it {said}"
-    by_row = {}
-    for call, (rows, _, _) in enumerate(looked_at):
-        for other in range(call):
-            shared = torch.isin(rows, looked_at[other][0]), torch.isin(looked_at[other][0], rows)
-            by_row[other, call] = (own[call][shared[0]] * own[other][shared[1]]).sum(dim=1)
-    products = torch.cat([*by_row.values(), degree.new_empty(0)])
-    if len(products) >= FEWEST_ROWS and (said := _off(products, products.square().sum(), alarm)):
+    together = torch.stack(own)
+    same_row = together.sum(dim=0).square().sum(dim=1) - together.square().sum(
+        dim=(0, 2)
+    )  # twice the products of all pairs of calls
+    if int((same_row != 0).sum()) >= FEWEST_ROWS and (said := _off(same_row, same_row.square().sum(), alarm)):
         return f"calls are not independent: in how it picks a row is like the same row of another call {said}"
+    if said := _alike_at_a_distance(own, alarm):
+        return f"rows are not independent: in how it picks a row is like {said}"
     return ""
+
+
+def _alike_at_a_distance(own, alarm, next_call=False) -> str:
+    """Products of any two rows of a call that lie so far apart, or as far from both its ends, for all distances at once;
+    with `next_call` those of a row and the rows of the call behind its own, but for the same row.
+
+    own: of each call [rows, PARTS], of rows with an expectation of 0 and parts that vary alike.
+    """
+    rows = len(own[0])
+    size = 1 << (2 * rows - 1).bit_length()
+    behind, mirrored, varies, turned = (own[0].new_zeros(size) for _ in range(4))
+    norms = [one.square().sum(dim=1) for one in own]
+    waves = [torch.fft.rfft(one, size, dim=0) for one in own]
+    heights = [torch.fft.rfft(norm, size) for norm in norms]
+    pairs = [(at, at + next_call) for at in range(len(own) - next_call)]
+    for one, other in pairs:
+        behind += torch.fft.irfft((waves[one].conj() * waves[other]).sum(dim=1), size)
+        varies += torch.fft.irfft(heights[one].conj() * heights[other], size)
+        if not next_call:
+            mirrored += torch.fft.irfft(waves[one].square().sum(dim=1), size)
+            turned += torch.fft.irfft(heights[one].square(), size)
+            mirrored[0 : 2 * rows : 2] -= norms[one]  # a row with itself
+            turned[0 : 2 * rows : 2] -= norms[one].square()
+    typical = sum(float(norm.square().sum()) for norm in norms) / max(1, sum(int((norm != 0).sum()) for norm in norms))
+    found = [(behind, varies, "the one {} places behind it")]
+    if next_call:
+        found = [(behind, varies, "the one {} places behind it in the next call")]
+    else:
+        behind[rows:] = varies[rows:] = 0
+        found.append((mirrored / 2, turned / 2, "the one whose place and its own add up to {}"))
+        # each product is there twice, so its square is as well: half of the sum, and half of the sum of squares
+    for at, (sums, squares, said) in enumerate(found):
+        enough = squares > FEWEST_ROWS * typical
+        enough[0] &= at == 1  # else a row with itself, or with the same row of the next call
+        if not bool(enough.any()):
+            continue
+        z = torch.where(enough, sums / (squares / (own[0].shape[1] - 1)).clamp_min(1e-9).sqrt(), 0.0)
+        usual = float(z[enough].abs().median()) / 0.6745  # parts of short rows are not alike
+        z /= min(max(usual, 1.0), MOST_UNLIKE)
+        worst = int(z.abs().argmax())
+        if math.erfc(abs(float(z[worst])) / math.sqrt(2)) < alarm / int(enough.sum()):
+            distance = worst - size if next_call and worst > size // 2 else worst
+            return f"{said.format(distance)} ({float(z[worst]):+.0f} standard errors)"
+    return ""
+
+
+MOST_UNLIKE = 2.0
+"""How much more products of rows may vary than those of rows with equal parts do."""
 
 
 def _by_part(places, degree, fanout):
@@ -202,13 +277,19 @@ def _by_part(places, degree, fanout):
     return taken - fanout * ends.diff(dim=1) / degree
 
 
-def _positions(inputs, picked, fanout):
+def _positions(inputs, picked, fanout, second):
     """(which rows of the call, their degrees, the positions that each picked [rows, fanout]) of some of its rows: of those that
-    have more neighbours than are picked, and none of them twice."""
+    have more neighbours than are picked, and none of them twice. Rows from `second` on are numbered behind those of the first half."""
     rowptr, col, frontier = inputs["rowptr"], inputs["col"], inputs["frontier"].long()
     first = rowptr[frontier.clamp_min(0)]
     degree = torch.where(frontier >= 0, rowptr[frontier.clamp_min(0) + 1] - first, 0)
-    rows = ((degree > fanout) & (degree < CHUNK_EDGES // ROWS_LOOKED_AT)).nonzero().flatten()[:ROWS_LOOKED_AT]
+    rows = ((degree > fanout) & (degree < CHUNK_EDGES // ROWS_LOOKED_AT)).nonzero().flatten()
+    moved = 0
+    if len(rows) > ROWS_LOOKED_AT:
+        half = rows[: ROWS_LOOKED_AT // 2]
+        far = rows[rows >= max(second, int(half[-1]) + 1)][: ROWS_LOOKED_AT // 2]
+        moved = (int(far[0]) if len(far) else 0) - int(half[-1]) - 1
+        rows = torch.cat([half, far])
     first, degree, ids = first[rows], degree[rows], picked[rows].long()
     if not len(rows):
         return rows, degree, ids
@@ -220,6 +301,8 @@ def _positions(inputs, picked, fanout):
     twice[owner[order[1:]][keys[1:] == keys[:-1]]] = True
     at = torch.searchsorted(keys, torch.arange(len(rows), device=col.device)[:, None] * nodes + ids)
     places = within[order][at.clamp_max(len(keys) - 1)]
+    if moved:
+        rows = torch.where(torch.arange(len(rows), device=col.device) < ROWS_LOOKED_AT // 2, rows, rows - moved)
     return rows[~twice], degree[~twice], places[~twice]
 
 
@@ -231,11 +314,16 @@ def _off(apart, variance, alarm) -> str:
     return "" if math.erfc(abs(z) / math.sqrt(2)) >= alarm else f"({z:+.0f} standard errors)"
 
 
-def _dependent(taken, fanout) -> str:
-    """Tests of two samples: how many positions they share is hypergeometric where they are independent."""
-    calls, rows, degree = taken.shape
+def _shared(fanout, degree):
+    """Mean and variance of how many positions two independent samples share: it is hypergeometric."""
     mean = fanout * fanout / degree
-    variance = mean * (1 - fanout / degree) * (degree - fanout) / (degree - 1)
+    return mean, mean * (1 - fanout / degree) * (degree - fanout) / (degree - 1)
+
+
+def _dependent(taken, fanout) -> str:
+    """Tests of two samples: rows of a call, and calls of a row."""
+    calls, rows, degree = taken.shape
+    mean, variance = _shared(fanout, degree)
     for what, other in (("the next row", taken[:, 1::2]), ("a far row", taken[:, 1::2].roll(rows // 4, dims=1))):
         shared = (taken[:, ::2][:, : other.shape[1]] * other).sum(dim=2)
         if said := off_mean(shared, mean, variance, ALARM):

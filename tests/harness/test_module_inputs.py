@@ -253,6 +253,8 @@ def test_where_a_draw_tells_the_answer_it_is_said(forward: str, inputs: str, kno
         (CodeShares(own=0, library=50, neither=10, call_us=900), True, True),
         (CodeShares(own=20, library=30, neither=10, call_us=900), True, False),
         (CodeShares(own=20, library=30, neither=10, call_us=900), False, True),
+        (CodeShares(own=20, library=30, neither=10, beside_torch=30, call_us=900), True, True),
+        (CodeShares(own=20, library=30, neither=10, beside_torch=5, call_us=900), True, False),
         (CodeShares(own=5, library=30, neither=25, call_us=20), False, False),
         (CodeShares(own=3, call_us=900), False, True),
     ],

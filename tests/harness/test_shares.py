@@ -35,3 +35,33 @@ def test_what_no_longer_runs_or_runs_for_less_time_is_replaced() -> None:
 def test_libraries_alone_are_no_candidate() -> None:
     for by_torch in (EAGER, {"cutlass_gemm": 5.0, COPY: 4.0}, {"triton_poi_fused_tanh_0": 5.0}):
         assert "no kernel of its own ran" in divide(by_torch, EAGER).fault
+
+
+NHWC = {"nchwToNhwcKernel_cudnn": 2.0, "sm90_xmma_fprop_implicit_gemm_nhwc": 9.0, "void at::native::tanh_kernel": 3.0}
+
+
+@pytest.mark.parametrize("decoy_us", [0.7, 1.8])
+def test_a_decoy_beside_another_kernel_of_the_library_replaces_nothing(decoy_us: float) -> None:
+    found = divide(NHWC | {"decoy": decoy_us, COPY: 4.1}, EAGER)
+    assert found.replaced > 0.8 and "its own kernel replaces nothing" in found.fault
+
+
+def test_a_gain_that_a_library_makes_is_doubted_however_long_a_decoy_takes() -> None:
+    found = divide(NHWC | {"decoy": 4.0, COPY: 4.1}, EAGER)
+    assert not found.fault and "a library did the work" in found.doubt
+
+
+def test_what_a_kernel_gains_beside_another_one_of_the_library_is_its_own() -> None:
+    swapped = {name: spent for name, spent in NHWC.items() if "tanh" not in name}
+    slower = swapped | {"sm90_xmma_fprop_implicit_gemm_nhwc": 17.5}
+    for libraries in (swapped, slower, {"sm90_xmma_fprop_implicit_gemm": 20.0}):
+        found = divide(libraries | {"bias_and_tanh": 1.2, COPY: 4.1}, EAGER)
+        assert not found.fault and not found.doubt, found
+    halves = divide({"sm90_xmma_gemm_small": 5.0, "mine": 6.0, "void at::native::tanh_kernel": 3.0, COPY: 4.1}, EAGER)
+    assert not halves.fault and not halves.doubt
+
+
+def test_a_copy_beside_an_own_kernel_does_none_of_its_work() -> None:
+    moved = {"void at::native::elementwise_kernel<direct_copy_kernel_cuda>": 9.0, "void at::native::FillFunctor": 2.0}
+    found = divide({**moved, "sm90_xmma_fprop_implicit_gemm": 20.0, "mine": 1.5, COPY: 4.1}, EAGER)
+    assert not found.fault and found.by_own == pytest.approx(3 / 23)

@@ -28,6 +28,7 @@ from harness.timing.interleaved import (
     LONG_S,
     OTHERS,
     _confirm,
+    _correct,
     _doubt,
     _narrow,
     _net,
@@ -835,6 +836,22 @@ def test_a_clock_that_runs_slow_is_corrected_where_a_long_sample_bears_it_out_by
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_clock_that_runs_slow_is_corrected_by_long_samples(device: str) -> None:
     assert claimed(device, 1e-3, 0.9e-3, [1e-3] * 3) <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("true_s", "claimed_s", "believed"), [(1e-3, 0.9e-3, 1.0), (0.9e-3, 0.9e-3, 1 / 0.9), (1e-3, 0.99e-3, 1 / 0.99)]
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_short_comparisons_believe_no_more_than_our_clock_shows(
+    device: str, true_s: float, claimed_s: float, believed: float
+) -> None:
+    """Without long samples: by what the short ones took. Where that says anything up to the claim it stands."""
+    taken = [0.0, 1e-6, 2e-6, 5e-6, 0.0, 3e-6, 1e-6, 4e-5]
+    first = side("first", [1e-3] * 8, [PIPE_S + more for more in taken], calls=CALLS)
+    lacking = [PIPE_S + more + CALLS * (true_s - claimed_s) for more in reversed(taken)]
+    other = side("other", [claimed_s] * 8, lacking, calls=CALLS)
+    _correct(Scripted(device), first, other)  # type: ignore[arg-type]
+    assert statistics.median(_ratios(first, other)) == pytest.approx(believed, rel=6e-3)
 
 
 def test_who_is_faster_loses_little_to_long_samples_that_others_interrupt() -> None:
