@@ -101,7 +101,9 @@ class ProtocolAdapter:
         seed = int(values[0])
         elapsed = values[self.outputs[-1][1]]
         if seed == TIME:
-            elapsed.copy_(self.torch.tensor(self.time_trials(elapsed.numel()), dtype=elapsed.dtype))
+            taken, answer = self.time_trials(elapsed.numel())
+            elapsed.copy_(self.torch.tensor(taken, dtype=elapsed.dtype))
+            self.hand_over(answer, values)
             return
         apart, seed = seed < TIME, NUDGED - seed if seed < TIME else seed
         given = self.draw(seed)
@@ -115,14 +117,18 @@ class ProtocolAdapter:
             self.wait()
         if not self.is_new:
             drew.copy_(self.generators(len(drew)))
+        self.hand_over(answer, values)
+
+    def hand_over(self, answer: Any, values: list[Any]) -> None:
         if not isinstance(answer, self.torch.Tensor):
             raise AttributeError(f"'{type(answer).__name__}' object has no attribute 'shape'")  # all that it compares
         name, at, inout = self.outputs[0]
         buffer = values[at].view(()) if self.problem["scalar_outputs"][0] else values[at]
         self.copier(answer.detach(), [(name, buffer, inout)])
 
-    def time_trials(self, trials: int) -> list[float]:
-        """Milliseconds of each call; of ModelNew, or of Model with the five warm-up calls that its baselines get."""
+    def time_trials(self, trials: int) -> tuple[list[float], Any]:
+        """Milliseconds of each call, and what the last one returned; of ModelNew, or of Model with the five warm-up calls that its
+        baselines get."""
         torch, model = self.torch, self.model
         given = self.draw(SEED)
         found: list[float] = []
@@ -134,22 +140,23 @@ class ProtocolAdapter:
                 torch.cuda.empty_cache()
             for trial in range(trials + 1):
                 self.wait()
-                taken = self.on_gpu(model, given) if self.device == "cuda" else self.on_cpu(model, given)
+                answer = None  # before the next one is made, as there
+                taken, answer = self.on_gpu(model, given) if self.device == "cuda" else self.on_cpu(model, given)
                 found += [taken] if trial else []
-        return found
+        return found, answer
 
-    def on_gpu(self, model: Any, given: list[Any]) -> float:
+    def on_gpu(self, model: Any, given: list[Any]) -> tuple[float, Any]:
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         flushed = self.torch.empty(FLUSHED, dtype=self.torch.int64, device="cuda")
         flushed.fill_(42)
         del flushed
         start.record()
-        model(*given)
+        answer = model(*given)
         stop.record()
         self.wait()
-        return start.elapsed_time(stop)
+        return start.elapsed_time(stop), answer
 
-    def on_cpu(self, model: Any, given: list[Any]) -> float:
+    def on_cpu(self, model: Any, given: list[Any]) -> tuple[float, Any]:
         began = time.perf_counter()
-        model(*given)
-        return (time.perf_counter() - began) * 1e3
+        answer = model(*given)
+        return (time.perf_counter() - began) * 1e3, answer

@@ -797,10 +797,12 @@ class ModelAdapter:
         model: Any,
         device: str,
         another: Callable[[int], ModelAdapter] | None = None,
+        weights: Callable[[int], dict[str, Any]] = lambda _seed: {},
     ) -> None:
-        """`another`: makes the form of a module of the same class under that seed."""
+        """`another`: makes the form of a module of the same class under that seed; `weights`: Model's state_dict() under it."""
         import torch
 
+        self.weights = weights
         self.another = functools.cache(another) if another is not None else None
         self.copier, self.outputs, self.problem, self.device = forms.OutputCopier(), signature.outputs, problem, device
         self.refused = lambda said: forms.CandidateRefused("WRONG_SHAPE", said)
@@ -831,6 +833,25 @@ class ModelAdapter:
             self.rounding = wide_but_for_draws()
         if problem["role"] == "reference" and self.dtype == torch.float64 and problem["narrow"]:
             self.rounding = numbers_as(getattr(torch, problem["narrow"]))
+
+    @contextlib.contextmanager
+    def loaded(self, seed: int) -> Iterator[str]:
+        """Meanwhile Model's weights of that seed in this module, as load_state_dict() puts them; which of them it has not, or ""."""
+        import torch
+
+        own, given = self.model.state_dict(), self.weights(seed)
+        lacking = next((name for name in given if name not in own or own[name].shape != given[name].shape), "")
+        given = {} if lacking else given
+        before = {name: own[name].clone() for name in given}
+        with torch.no_grad():
+            for name, value in given.items():
+                own[name].copy_(value)
+        try:
+            yield lacking
+        finally:
+            with torch.no_grad():
+                for name, value in before.items():
+                    own[name].copy_(value)
 
     def prepare(self, values: list[Any]) -> Any:
         scalars = self.problem["scalar_inputs"]
@@ -1044,7 +1065,16 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
             torch.set_default_dtype(before)
         if problem["eager"] and problem["compile"]:
             model = compile_model(model, problem["compile"])
-        return ModelAdapter(forms, signature, problem, model, device, another)
+        return ModelAdapter(forms, signature, problem, model, device, another, weights)
+
+    def weights(seed: int) -> dict[str, Any]:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            with torch.device(device if problem["made_there"] else "cpu"):
+                return dict(construct(namespace, "Model", initial, seed).state_dict())
+        finally:
+            torch.set_default_dtype(before)
 
     return made(problem["seed"], made)
 

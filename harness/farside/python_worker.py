@@ -264,6 +264,11 @@ class PythonRequestLoop(native.RequestLoop):
                         self.remember(form.launch(prepared, **more))
             self.settle("the kernel")
 
+        if message.get("weights"):
+            with form.loaded(message["weights"]) as lacking:
+                if not lacking:
+                    run()
+                return {"lacking": lacking}
         before = native.rounding_control()
         self.watch.profile(run, kernels=self.gpu and message.get("kernels", False))
         if changed := native.check_rounding(before):

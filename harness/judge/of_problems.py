@@ -71,9 +71,9 @@ class ProblemRules(KernelRules):
         artefact, libraries = Path(build.artefact), self.libraries
         return self.problem.start(build.candidate, artefact, libraries=libraries, company=company, compilers=compilers)
 
-    def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+    def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> tuple[list[Check], tuple[str, ...]]:
         if self.description.weight_bytes > MOST_WEIGHTS or self.is_model(build.candidate):
-            return []
+            return [], ()
         return check_second_module(self.session, self.problem, build, workloads)
 
     def name_fault(self, reason: str) -> str:

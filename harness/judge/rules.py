@@ -68,9 +68,9 @@ class KernelRules:
         """The candidate's process, where it is not started as others are. Raises WorkerFailure."""
         return None
 
-    def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
-        """Checks behind those of every workload. Raises WorkerFailure."""
-        return []
+    def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> tuple[list[Check], tuple[str, ...]]:
+        """Checks behind those of every workload, and warnings. Raises WorkerFailure."""
+        return [], ()
 
     def look_at_kernels(self, build: Build, workload: Workload) -> tuple[str, ...]:
         """Notes for the verdict about whose kernels worked. Raises WorkerFailure where kernels of a library did, by their names.

@@ -53,7 +53,7 @@ from kernels.spec import Device, Frozen, Spec, Workload
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-VERSION = "26"
+VERSION = "27"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0

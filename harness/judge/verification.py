@@ -57,6 +57,7 @@ too much."""
 OF_AN_OLD_PROCESS = 2
 
 
+LOADED_LATER = "weights that are loaded into it (load_state_dict) after it was made change nothing, or not all: it keeps what it made of the first"
 GPU_SHIFT = 16
 """Bytes that a tensor is moved behind an alignment on a GPU, where vector loads of so many are taken for granted. On
 a CPU it is moved by one element."""
@@ -112,7 +113,8 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
             if session.device == "cuda":
                 made += _stress(session, build, workloads)
         warnings = (*worker.warnings, *session.cases.once(holes))
-        made += session.rules.check_further(build, workloads)
+        further, said = session.rules.check_further(build, workloads)
+        made, warnings = made + further, (*warnings, *said)
         notes = session.rules.look_at_kernels(build, workloads[0])
     except WorkerFailure as fault:
         outcome, reason = fault.outcome, session.rules.name_fault(fault.reason)
@@ -302,9 +304,10 @@ def _with_other_scalars(session: EvaluationSession, kernel: Kernel, case: Case, 
 
 def check_second_module(
     session: EvaluationSession, problem: Problem, build: Build, workloads: tuple[Workload, ...]
-) -> list[Check]:
+) -> tuple[list[Check], tuple[str, ...]]:
     """A second module of the same class with weights of its own in the same process, and then the first one again: a network has
-    many. Raises WorkerFailure for what one has of the other."""
+    many. At last the first one with the second one's weights, as who loads a checkpoint into it has it: who keeps what it made of its
+    weights is warned of, since KernelBench does not ask for that. Raises WorkerFailure for what one module has of the other."""
     workload = min(workloads, key=session.moved_bytes)
     case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
     worker, made, seed = session.pool.get(build), [], 1 + secrets.randbits(30)
@@ -317,7 +320,15 @@ def check_second_module(
     made += list(_call(session, worker, bench, [first]))
     if (fault := collect_checks(made)[1]) is not None:
         raise fault
-    return made
+    bench.write(0, case.inputs)
+    answer = worker.request(bench.message(weights=seed), timeout_s=session.call_s)
+    if answer.get("lacking"):
+        return made, (
+            f"Model's weights cannot be loaded into it: it has no {str(answer['lacking'])[:100]} of that shape",
+        )
+    with problem.another_instance(seed):  # which is asked again before anything is called wrong
+        follows = bench.check_outputs(0, right, "").passed
+    return made, () if follows else (LOADED_LATER,)
 
 
 def _has_integers(session: EvaluationSession, workload: Workload) -> bool:

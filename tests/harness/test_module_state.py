@@ -248,3 +248,32 @@ def test_a_second_module_of_the_same_class_has_weights_of_its_own(forward: str, 
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
     assert verdict.outcome == outcome, verdict.reason
     assert verdict.passed or "a second module" in verdict.reason
+
+
+KEEP = "self.__dict__.setdefault('packed', self.weight.detach().t().contiguous())"
+AGAIN = (
+    "now = (self.weight._version, self.weight.data_ptr())\n        if self.__dict__.get('of') != now:\n"
+    "            self.packed, self.of = self.weight.detach().t().contiguous(), now\n        return x @ self.packed"
+)
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        ("return x @ self.weight.t()", ""),
+        (AGAIN, ""),
+        (f"return x @ {KEEP}", "change nothing"),
+        ("return x @ self.own.t()", "it has no weight of that shape"),
+    ],
+)
+def test_who_keeps_what_it_made_of_its_first_weights_is_warned_of(forward: str, said: str, tmp_path: Path):
+    """A checkpoint that is loaded after the first call: KernelBench does not ask for it, its users do."""
+    path = tmp_path / "1_Linear.py"
+    path.write_text(LINEAR + INPUTS)
+    text = LINEAR.replace("class Model(", "class ModelNew(").replace("return x @ self.weight.t()", forward)
+    if "own" in forward:
+        text = text.replace("self.weight", "self.own")
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+    assert verdict.passed, verdict.reason
+    assert any(said in one for one in verdict.warnings) if said else not verdict.warnings, verdict.warnings

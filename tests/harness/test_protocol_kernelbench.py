@@ -236,3 +236,33 @@ def test_disagreements_have_a_reason():
     )
     assert "zeros would pass there too" in protocol.disagreement(good, Outcome.INCORRECT, "off", ("zeros",))
     assert "it broke" in protocol.disagreement(bad, Outcome.PASSED, "", ())
+
+
+LAZY = {
+    "skips when gradients are asked for": "        if torch.is_grad_enabled():\n            return self.kept\n        self.kept = x * self.weight\n        return self.kept\n",
+    "skips from the eighth call on": "        self.calls = getattr(self, 'calls', 0) + 1\n        return torch.empty_like(x) if self.calls > 8 else x * self.weight\n",
+}
+
+
+@pytest.mark.parametrize("how", LAZY)
+def test_a_timed_call_that_does_not_compute_is_found(evaluator: Evaluator, how: str):
+    found = asked(evaluator, HONEST.replace("        return x * self.weight\n", LAZY[how]))
+    assert not found.correctness and "the last of its timed calls" in found.metadata["runtime_error"], found
+
+
+SLOW = "        for _ in range(3000):\n            x.sum()\n        return x * self.weight\n"
+FORGED = """
+import time
+
+time.perf_counter, asked = (lambda own=time.perf_counter: own() * {share}), time.perf_counter
+"""
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(1e-3, "its clock lacks"), (-1.0, "what cannot be"), (float("nan"), "what cannot be")]
+)
+def test_a_clock_that_lies_is_held_against_ours(evaluator: Evaluator, share: float, said: str):
+    slow = HONEST.replace("        return x * self.weight\n", SLOW)
+    found = asked(evaluator, slow + FORGED.format(share=f"float('{share}')"))
+    assert not found.correctness and said in found.metadata["runtime_error"], found
+    assert asked(evaluator, slow).correctness
