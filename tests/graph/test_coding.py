@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import SecretStr
 
 from graph.reading import config_of
 from graph.runs import RunFolder
 from graph.session import Ending, RunService
+from graph.workflow import build
 from harness.judge.quick import Quick
 from harness.records import Build, Outcome, Verdict
 from kernels.catalog import Kernel
@@ -31,7 +33,7 @@ from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.policies.turns import TOOLS
 from nodes.roles import Policy, Review, ReviewRequest
-from nodes.state import Settings
+from nodes.state import STATE_VERSION, Settings
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 from tests.nodes.policies.server import Fails, ModelServer, Says, model_server
 
@@ -162,6 +164,27 @@ def test_what_is_checkpointed_is_small_and_the_transcript_holds_each_word_once(
     assert kept.count("wider loads") == 1 and kept.count(long[-60:].replace("\n", "\\\\n")) == 2
     assert config_of(made)["configurable"]["checkpoint_ns"] == ""
     assert where.checkpoint_id("run", where.history(made)[3].config["configurable"]["checkpoint_id"])
+
+
+def test_turns_are_streamed_below_the_coder(server: ModelServer, tmp_path: Path) -> None:
+    server.script = list(GOOD)
+    made = asked()
+    folder = RunFolder(tmp_path, made.run_id)
+    folder.store.put(BASELINE)
+    first = {"version": STATE_VERSION, "settings": made}
+    where = {"configurable": {"thread_id": "t"}}
+    with door(tmp_path, chat(server), Script(PLANS)).open_context(folder, record(made), {}, lambda *_: None) as context:
+        parts = list(
+            build(InMemorySaver()).stream(
+                first, where, context=context, stream_mode="tasks", subgraphs=True, version="v2"
+            )
+        )
+    below = [
+        (part["ns"][0].partition(":")[0], part["data"]["name"])
+        for part in parts
+        if part["ns"] and "triggers" in part["data"]
+    ]
+    assert below.count(("coder", "model")) == 4 and below.count(("coder", "tools")) == 5
 
 
 class DiesWhileItTimes(PaperEvaluator):

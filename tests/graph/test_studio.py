@@ -107,6 +107,13 @@ def test_an_edit_that_does_not_fit_is_one_sentence() -> None:
     assert "\n" not in str(said.value)
 
 
+def test_the_coders_turns_are_listed_with_schemas_as_studio_asks_for_them() -> None:
+    ((name, turns),) = studio().get_subgraphs(recurse=True)
+    assert name == "coder" and {"model", "tools"} <= set(turns.nodes)
+    assert turns.get_input_jsonschema()["properties"].keys() >= {"draft", "messages"}
+    turns.get_output_jsonschema(), turns.get_context_jsonschema()
+
+
 def test_its_configuration_has_a_schema() -> None:
     graph = studio()
     assert "kernel" in graph.get_context_jsonschema()["properties"]
