@@ -172,7 +172,9 @@ def changes(run: RunFolder, result: Result, of: Path | None) -> tuple[str, str]:
         raise RunError(f"{of} cannot be read: {error}") from None
     name = _in_its_repository(of)
     headers = {where: text.decode(errors="replace") for where, text in kernel.headers.items()}
-    after = patch.patch_files(kernel.spec, own, baseline, winner, name, result.device, headers)
+    after = patch.patch_files(
+        kernel.spec, own, baseline, winner, name, result.device, headers, packaged=(of.parent / "__init__.py").exists()
+    )
     architecture = result.facts.architecture if result.facts is not None else "sm_90"
     built = patch.compile_patched(kernel, own, after, name, result.device, architecture)
     if name in after:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from harness import backends
 from harness.backends import form_of, is_python
 from harness.device import facts as device_facts
-from harness.export import launcher
+from harness.export import launcher, python_call
 from harness.export.dropin import ExportError, infer
 from harness.export.launcher import space, with_include
 from harness.judge.session import Brought, compile_build
@@ -77,12 +77,20 @@ FORMS = {
 
 
 def patch_files(
-    spec: Spec, own: str, baseline: str, winner: str, name: str, device: str, headers: dict[str, str] | None = None
+    spec: Spec,
+    own: str,
+    baseline: str,
+    winner: str,
+    name: str,
+    device: Device,
+    headers: dict[str, str] | None = None,
+    *,
+    packaged: bool = False,
 ) -> dict[str, str]:
     """The user's files as they become, by path: `name`, whose text is `own`, or the one of `headers` that holds the launcher, and a new one
     beside it where the winner has another form.
 
-    `baseline`: the text that the winner was measured against. Raises ExportError where the file has changed since, and for a host function
+    `baseline`: the text that the winner was measured against. packaged: the file is a module of a Python package. Raises ExportError where the file has changed since, and for a host function
     that cannot call the winner.
     """
     if own != baseline:
@@ -94,6 +102,8 @@ def patch_files(
     beside = str(path.with_name(f"{path.stem}.astrolabe{'.cuh' if device == 'cuda' else '.h'}"))
     if mine == theirs and not (mine == "plain" and _has_more(spec, own, winner, device)):
         return {name: winner}
+    if mine == "python" and theirs == "plain":
+        return python_call.patch(spec, own, winner, name, device, packaged=packaged)
     if theirs != "plain" or mine not in ("plain", *FORMS):
         raise ExportError(
             f"{name} is in the form {mine} and the winner in {theirs}: only a plain C winner is called from another form"
@@ -295,6 +305,10 @@ def compile_patched(
     kernel: Kernel, own: str, after: dict[str, str], name: str, device: Device, architecture: str = "sm_90"
 ) -> str:
     """Compiles the user's file as it becomes, in its own form. own: its text, where a header of it is what changes. One clause; raises ExportError with the compiler's first complaint."""
+    beside = {other: text for other, text in after.items() if other != name}
+    if is_python(own):  # what is compiled is the source beside it
+        name, own = next(((other, text) for other, text in beside.items() if not is_python(text)), (name, own))
+        beside = {}
     text = after.get(name, own)
     module = backends.for_source(text, device)
     if missing := module.why_unavailable():
@@ -306,7 +320,7 @@ def compile_patched(
             device="cuda", name=architecture, architecture=architecture, units=1, last_level_cache_bytes=1
         )
     settings, headers = kernel.spec.build, dict(kernel.headers)
-    changed = {other: more.encode() for other, more in after.items() if other != name}
+    changed = {other: more.encode() for other, more in beside.items()}
     headers |= changed if name not in after else {PurePosixPath(other).name: more for other, more in changed.items()}
     entry = backends.entry_of(module, kernel.spec, device)
     brought = Brought(settings.flags_on(device), settings.include, headers) if hasattr(module, "FLAGS") else Brought()

@@ -121,14 +121,19 @@ def positional(function: Any) -> int | None:
     )
 
 
-def required(function: Any) -> int:
-    """How many of a Python function's positional arguments have no default; 0 where it does not say."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return 0
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in kinds and one.default is one.empty for one in parameters)
+def taken(parameters: list[str], needed: int, names: list[str], kinds: list[str]) -> list[int] | None:
+    """Which of the spec's arguments a Python function of those positional parameters takes, the first `needed` without defaults: all, all but
+    the sizes, or the tensors alone; None where neither fits. A parameter with a default is a size only by its name."""
+    every = list(range(len(names)))
+    orders = every, [at for at in every if kinds[at] != "size"], [at for at in every if kinds[at] == "tensor"]
+    for order in orders:
+        own = all(
+            place < needed or kinds[at] != "size" or parameters[place] == names[at]
+            for place, at in enumerate(order[: len(parameters)])
+        )
+        if needed <= len(order) <= len(parameters) and own:
+            return order
+    return None
 
 
 class Signature:
@@ -156,10 +161,16 @@ class Signature:
     def writing(self, function: Callable[..., Any]) -> CallAdapter:
         """Takes every argument in order, all but the sizes or the tensors alone, by how many it takes; writes the outputs."""
         every = list(range(len(self.arguments)))
-        orders = every, self.at(lambda kind, _role: kind != "size"), self.at(lambda kind, _role: kind == "tensor")
-        most, least = positional(function), required(function)
-        picked = next((one for one in orders if most is not None and least <= len(one) <= most), every)
-        return CallAdapter(function, picked, None)
+        try:
+            found = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            found = []
+        if not found or any(one.kind is one.VAR_POSITIONAL for one in found):
+            return CallAdapter(function, every, None)
+        found = [one for one in found if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        needed = sum(one.default is one.empty for one in found)
+        picked = taken([one.name for one in found], needed, self.names, [kind for kind, _, _ in self.arguments])
+        return CallAdapter(function, every if picked is None else picked, None)
 
     def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> CallAdapter:
         """What an extension that binds itself takes: by name where its schema has our names, else by number."""

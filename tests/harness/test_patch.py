@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_change
     ("own", "winner", "said"),
     [
         (STABLE, None, "is not the text that the winner was measured against"),
-        ("import torch\n", PLAIN, "in the form python and the winner in plain"),
+        ("import torch\n", PLAIN, "it defines no function silu_and_mul"),
         (STABLE.replace("void silu_and_mul", "int silu_and_mul"), PLAIN, "returns int"),
         (STABLE.replace("silu_and_mul", "other"), PLAIN, "0 functions silu_and_mul take tensors"),
         (STABLE.replace("Tensor& out,", "Tensor& a, int64_t b, int64_t c, int64_t d, Tensor& out,").replace(" input)", " x)"), PLAIN, "not the spec's arguments"),
@@ -190,6 +191,56 @@ torch::Tensor silu_and_mul(torch::Tensor const& input) {
   return out;
 }
 """
+
+
+PYTHON = """'''Softcap.'''
+import torch
+
+
+def twice(x, out, by=2.0, scale=None, BLOCK=64):
+    '''Doubles.'''
+    def grid(meta):
+        return (1,)
+    out.copy_(x * 0)
+    return out if scale is None else scale
+"""
+
+
+def test_a_plain_winner_is_called_from_a_python_function_and_taken_where_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = TWICE.model_copy(update={"dtypes": ("float32",), "name": "twice_of_python", "entry": "twice"})
+    winner = (
+        "#include <stdint.h>\n"
+        'extern "C" void twice_float32(const float* x, float* out, float by, int64_t rows, int64_t columns) {\n'
+        "    for (int64_t i = 0; i < rows * columns; ++i) out[i] = by * x[i];\n}\n"
+    )
+    after = patch.patch_files(spec, PYTHON, PYTHON, winner, "own_twice.py", "cpu")
+    assert set(after) == {"own_twice.py", "own_twice_astrolabe.py", "own_twice_astrolabe.cpp"}
+    assert applied(tmp_path, {"own_twice.py": PYTHON}, after) == after
+    said = patch.compile_patched(replace(KERNEL, spec=spec, folder=tmp_path), PYTHON, after, "own_twice.py", "cpu")
+    assert said == "own_twice_astrolabe.cpp was compiled with the winner, by cpu"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ASTROLABE_CACHE", str(tmp_path / "cache"))
+    import torch
+
+    twice = importlib.import_module("own_twice").twice
+    x, out = torch.randn(2, 8), torch.empty(2, 8)
+    assert twice(x, out) is out and torch.equal(out, 2 * x)
+    assert twice(x, out, 3.0) is out and torch.equal(out, 3 * x)
+    for other in (x.double(), x.t().contiguous().t(), x.clone().requires_grad_()):
+        twice(other, torch.empty_like(other.detach()))
+        made = torch.ones_like(other.detach())
+        twice(other, made)
+        assert not made.any(), "its own code goes on"
+    twice(x, out, scale=1.0)
+    assert not out.any()
+
+
+def test_a_python_function_that_makes_its_output_is_refused() -> None:
+    own = PYTHON.replace("return out if", "return out.clone() if")
+    with pytest.raises(ExportError, match="which it makes"):
+        patch.patch_files(TWICE.model_copy(update={"dtypes": ("float32",)}), own, own, TWICE_WINNER, "own.py", "cuda")
 
 
 def test_an_extension_that_returns_its_output_returns_the_winners() -> None:

@@ -1,0 +1,113 @@
+"""A plain C winner called from the user's own Python: a source and a module that builds it beside the file, and two lines in its function."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import PurePosixPath
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from harness.export.dropin import PROGRAMMATIC, ExportError, describe, most_bytes
+from harness.farside.forms import taken
+from kernels.spec import Device, Scalar, Size, Spec
+
+NAME = "astrolabe_launched"
+
+
+def patch(spec: Spec, own: str, winner: str, name: str, device: Device, *, packaged: bool) -> dict[str, str]:
+    """The files as they become, by path. packaged: the file is a module of a package, whose imports may be relative.
+
+    Raises ExportError for a function that cannot call the winner.
+    """
+    path = PurePosixPath(name)
+    module = f"{path.stem}_astrolabe"
+    source = f"{module}{'.cu' if device == 'cuda' else '.cpp'}"
+    context = describe(spec, device) | {"source": source, "include": [], "beside": True, "summary": spec.summary}
+    if context["asked_values"]:
+        raise ExportError(f"a size that no tensor's shape tells is asked for: {context['asked_values'].strip(', ')}")
+    context |= {"programmatic": device == "cuda" and PROGRAMMATIC in winner, "most_bytes": most_bytes(spec, device)}
+    context["given"] = [argument.name for argument in spec.arguments if not isinstance(argument, Size)]
+    context["numbers"] = [argument.name for argument in spec.arguments if isinstance(argument, Scalar)]
+    render = Environment(
+        loader=PackageLoader("harness.export"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )  # Python, no HTML: everything that goes in is from the typed spec
+    return {
+        name: _calling(spec, own, f"from {'.' if packaged else ''}{module} import launched as {NAME}"),
+        str(path.with_name(f"{module}.py")): render.get_template("init.py.j2").render(context),
+        str(path.with_name(source)): winner,
+    }
+
+
+def _calling(spec: Spec, own: str, imported: str) -> str:
+    tree = ast.parse(own)
+    function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == spec.entry_name), None)
+    if function is None:
+        raise ExportError(f"it defines no function {spec.entry_name}")
+    given, condition = _named(spec, function)
+    told = ", ".join(f"{argument}={name}" for argument, name in given.items())
+    first = function.body[0]
+    said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(function.body) > 1
+    first = function.body[1] if said else first
+    indent = " " * first.col_offset
+    branch = [f"{indent}if {condition}{NAME}({told}):", f"{indent}    return{_returned(function)}"]
+    lines = own.splitlines(keepends=True)
+    at = first.lineno - 1
+    lines[at:at] = [f"{line}\n" for line in branch]
+    imports = [
+        node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno < function.lineno
+    ]
+    after = (imports[-1].end_lineno or 0) if imports else 0
+    lines[after:after] = [f"{imported}\n"]
+    return "".join(lines)
+
+
+def _named(spec: Spec, function: ast.FunctionDef) -> tuple[dict[str, str], str]:
+    """(argument of the spec -> the function's parameter, what must hold of the others); as the harness calls it. Raises ExportError."""
+    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    defaults = dict(
+        zip(parameters[len(parameters) - len(function.args.defaults) :], function.args.defaults, strict=True)
+    )
+    kinds = [argument.kind for argument in spec.arguments]
+    names = [argument.name for argument in spec.arguments]
+    picked = taken(parameters, len(parameters) - len(defaults), names, list(kinds))
+    if picked is None or function.args.vararg:
+        raise ExportError(
+            f"{function.name} takes {', '.join(parameters)}, which are not the spec's arguments, in order"
+        )
+    order = [spec.arguments[at] for at in picked]
+    others = [
+        f"{name} {'is' if isinstance(default, ast.Constant) and default.value is None else '=='} {ast.unparse(default)} and "
+        for name, default in list(defaults.items())
+        if name in parameters[len(order) :]
+    ]
+    named = {
+        argument.name: name for argument, name in zip(order, parameters, strict=False) if not isinstance(argument, Size)
+    }
+    missing = {one.name: repr(one.given) for one in spec.arguments if isinstance(one, Scalar) and one.name not in named}
+    return named | missing, "".join(others)
+
+
+def _returned(function: ast.FunctionDef) -> str:
+    """What it returns, where that is made of its parameters alone; "" where it returns nothing. Raises ExportError."""
+    inner = [
+        node for node in ast.walk(function) if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not function
+    ]
+    within = {id(node) for one in inner for node in ast.walk(one)}
+    found = {
+        ast.unparse(node.value)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and node.value is not None and id(node) not in within
+    } - {"None"}
+    parameters = {one.arg for one in (*function.args.posonlyargs, *function.args.args)}
+    if len(found) > 1:
+        raise ExportError(f"{function.name} returns one of several things")
+    if not found:
+        return ""
+    (text,) = found
+    nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    if not names <= parameters or any(isinstance(node, (ast.Call, ast.Await)) for node in nodes):
+        raise ExportError(
+            f"{function.name} returns {text[:60]}, which it makes; only one that writes into given tensors is patched"
+        )
+    return f" {text}"
