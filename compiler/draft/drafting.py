@@ -163,11 +163,15 @@ class _Draft:
         self.values: dict[torch.fx.Node, Value] = {}
         self.opened: list[str] = []
         """Names of what lies in lists, tuples and dicts."""
+        self.kinds: list[str] = []
+        """What the draft is for, before anything is read of an input: types, ranks, devices."""
         self.head: list[str] = []
-        self.checks: list[str] = []
-        """Behind `head`: a size may be named by an input that comes later."""
+        self.sizes: list[str] = []
+        """The same of sizes, behind `head`: one may be named by an input that comes later."""
         self.made_contiguous: list[str] = []
         self.tail: list[str] = []
+        self.weights: dict[str, torch.dtype] = {}
+        """Parameters, and what is prepared of them, as forward calls them."""
         self.inputs: dict[str, str] = {}
         """Tensors that come in, by their placeholders' names, as forward calls them."""
         self.overwritten: set[str] = set()
@@ -206,7 +210,13 @@ class _Draft:
         forward.lines += [f"{target} = {buffer.text}" for buffer, target in self.assigned.items()]
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text, classes = structure_text(leaves, self.exported.graph.call_spec.out_spec)
-        before = [*self.opened, *self.head, *self.checks, *self._limits(), *self.made_contiguous]
+        before = [
+            *self.opened,
+            *self._other_kinds(forward.lines),
+            *self.head,
+            *self._other_sizes(),
+            *self.made_contiguous,
+        ]
         lines = [*before, *forward.lines, *self.tail, f"return {text}"]
         products = [kernel.members[0].definition for kernel in kernels if kernel.layout in (TILE, PLANES)]
         tiles = ["halves" if product.tiling.halves else product.origin for product in products]
@@ -217,14 +227,16 @@ class _Draft:
     def _placeholders(self, graph: torch.fx.Graph) -> None:
         nodes = {node.name: node for node in graph.nodes if node.op == "placeholder"}
         user = [s for s in self.exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
-        for text, length in self.exported.lengths.items():
-            self.opened.append(f"if len({text}) != {length}:")
-            self.opened.append(f'    raise ValueError("this draft takes {length} in {_quoted(text)}")')
-        for name, default in self.exported.left_out.items():
-            self.opened.append(
-                f"if {name} != {default}:" if default[0] not in "NTF" else f"if {name} is not {default}:"
+        for text, value in self.exported.holders:
+            kind = self._builtin(next(kind.__name__ for kind in (list, tuple, dict) if isinstance(value, kind)))
+            inside = (
+                f"{text}.keys() != {set(value)!r}"
+                if kind == "dict"
+                else f"{self._builtin('len')}({text}) != {len(value)}"
             )
-            self.opened.append(f'    raise ValueError("this draft is for {name} = {_quoted(default)}")')
+            self.opened += self._otherwise(self._is_no(text, kind), inside)
+        for name, default in self.exported.left_out.items():
+            self.kinds.append(f"{name} is not {default}" if default[0] in "NTF" else self._differs(name, default))
         for place, spec in enumerate(user):
             node = nodes[spec.arg.name]
             self._input(place, node)
@@ -259,14 +271,14 @@ class _Draft:
                 f'self.register_buffer("{buffer.name}", {text}.detach().contiguous(), persistent=False)'
             )
             self.program.weights.add(buffer)
+            self.weights[buffer.text] = buffer.dtype
             self.values[node] = self.program.whole(buffer, origin=node.name)
 
     def _input(self, place: int, node: torch.fx.Node) -> None:
         name, value = self.exported.leaves[place].text, node.meta.get("val")
         if place in self.exported.fixed:
             constant = self.exported.fixed[place]
-            self.checks.append(f"if {name} is not None:" if constant is None else f"if {name} != {constant!r}:")
-            self.checks.append(f"    raise ValueError({f'this draft is for {name} = {constant!r}'!r})")
+            self.kinds.append(f"{name} is not None" if constant is None else self._differs(name, repr(constant)))
             return
         if not name.isidentifier():
             local = self.program.name(name)
@@ -275,6 +287,7 @@ class _Draft:
         inside = _in_c(name)
         if place in self.exported.floats:
             self.program.scalars[inside] = name
+            self.kinds.append(self._is_no(name, self._builtin("float")))
             self.values[node] = self.program.formula(
                 (), torch.float64, lambda position: make("scalar", inside, type="double"), name
             )
@@ -289,11 +302,16 @@ class _Draft:
             if size.is_Symbol and str(size) not in known:
                 self.head.append(f"{size} = {name}.shape[{axis}]")
                 known.add(str(size))
-        self.checks.append(f"if tuple({name}.shape) != {shape_text(buffer.shape)} or {name}.dtype != {buffer.dtype}:")
-        shape = ", ".join(map(index_text, buffer.shape))
-        self.checks.append(
-            f'    raise ValueError("this draft takes {name} of shape [{shape}] and type {buffer.dtype}")'
-        )
+        kinds = [
+            self._is_no(name, "torch.Tensor"),
+            f'{name}.device.type != "{self.device}"',
+            f"{name}.layout != torch.strided",
+            f"{name}.dtype != {buffer.dtype}",
+            f"{name}.dim() != {len(buffer.shape)}",
+        ]
+        self.kinds.append(" or ".join(kinds))
+        if buffer.shape:
+            self.sizes.append(f"{name}.shape != {shape_text(buffer.shape)}")
         self.made_contiguous.append(f"{name} = {name}.contiguous()")
         self.values[node] = self.program.whole(buffer, origin=name)
 
@@ -310,6 +328,7 @@ class _Draft:
             buffer.text += ".contiguous()"
         if spec.kind == InputKind.PARAMETER:
             self.program.weights.add(buffer)
+            self.weights[text] = value.dtype
         return self.program.whole(buffer, origin=buffer.name)
 
     def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
@@ -415,21 +434,54 @@ class _Draft:
                 for read in _reads(step) if read.text == target
             ]  # fmt: skip
             makers = [step for step in partition.steps if isinstance(step, Kernel) and buffer in step.made]
-            if readers == makers and made[buffer] == 1 and all(_reads_before(step, buffer, target) for step in makers):
+            if (
+                makers
+                and readers == makers
+                and made[buffer] == 1
+                and all(_reads_before(step, buffer, target) for step in makers)
+            ):
                 found[buffer] = target
         return found
 
-    def _limits(self) -> list[str]:
-        """Where the module would go another way than the graph, it goes as it is written."""
-        if not self.exported.limits:
+    def _builtin(self, word: str) -> str:
+        """Python's own function or type; forward's arguments may have any name."""
+        return f'__import__("builtins").{word}' if word in self.exported.arguments else word
+
+    def _is_no(self, text: str, kind: str) -> str:
+        return f"not {self._builtin('isinstance')}({text}, {kind})"
+
+    def _differs(self, name: str, constant: str) -> str:
+        """A tensor in a number's place would answer with a tensor."""
+        return f"{self._builtin('isinstance')}({name}, torch.Tensor) or {name} != {constant}"
+
+    def _otherwise(self, *conditions: str) -> list[str]:
+        """For what the draft was not made for, the module's own operators answer, or say what is wrong."""
+        if not conditions:
             return []
-        return [f"if not ({' and '.join(self.exported.limits)}):", f"    return self.as_written({self.exported.call})"]
+        first, *more = conditions
+        return [
+            "if (",
+            f"    {first}",
+            *(f"    or {c}" for c in more),
+            "):",
+            f"    return self.as_written({self.exported.call})",
+        ]
+
+    def _other_kinds(self, lines: list[str]) -> list[str]:
+        """One weight of each type that `lines` read says what the others are: a module is cast as a whole."""
+        read = {dtype: text for text, dtype in reversed(self.weights.items()) if any(text in line for line in lines)}
+        weights = [f"{text}.dtype != {dtype}" for dtype, text in read.items()]
+        return self._otherwise(*self.kinds, *weights, f'torch.is_autocast_enabled("{self.device}")')
+
+    def _other_sizes(self) -> list[str]:
+        """Also those for which the module would go another way than the graph."""
+        limits = [f"not ({' and '.join(self.exported.limits)})"] if self.exported.limits else []
+        return self._otherwise(*self.sizes, *limits)
 
     # ------------------------------------------------------------------------------------------ text
 
     def _text(self, made: list[Native], lines: list[str], classes: set[str]) -> str:
-        as_written = any("self.as_written(" in line for line in lines)
-        before, model = constructors(self.problem, self.program.kept, classes, as_written)
+        before, model = constructors(self.problem, self.program.kept, classes)
         helpers = "".join(f"\n\n{text}" for text in self.program.helpers.values())
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)
@@ -466,10 +518,6 @@ def _reads_before(kernel: Kernel, buffer: Buffer, target: str) -> bool:
             return False
     loads = [load for load in loads_of(kernel.roots) if load.args[0].text == target]
     return all(load.op == "load" and joined(load.args[1] - writer.places[0]) == 0 for load in loads)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', "'")
 
 
 def _is_count(node: torch.fx.Node) -> bool:

@@ -59,8 +59,8 @@ class Exported:
     model: torch.nn.Module
     leaves: list[Leaf]
     """In the order of the graph's own inputs."""
-    lengths: dict[str, int]
-    """Of the lists and tuples that come in."""
+    holders: list[tuple[str, list | tuple | dict]]
+    """Lists, tuples and dicts that come in, the outer ones first, with what forward calls them."""
     signature: str
     arguments: list[str]
     """Names in the signature."""
@@ -181,15 +181,16 @@ def _leaves(inputs: list[Any], names: list[str]) -> list[Leaf]:
     return [Leaf(names[path[0].idx] + pytree.keystr(path[1:]), value) for path, value in found]
 
 
-def _lengths(inputs: list[Any], names: list[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _holders(inputs: list[Any], names: list[str]) -> list[tuple[str, list | tuple | dict]]:
+    found: list[tuple[str, list | tuple | dict]] = []
 
     def look(text: str, value: Any) -> None:
         if isinstance(value, (list, tuple)):
-            found[text] = len(value)
+            found.append((text, value))
             for place, part in enumerate(value):
                 look(f"{text}[{place}]", part)
         elif isinstance(value, dict):
+            found.append((text, value))
             for key, part in value.items():
                 look(f"{text}[{key!r}]", part)
 
@@ -231,7 +232,7 @@ def export(
             attributes = _registered(model)
             if not attributes:
                 break
-        for floats in [numbers, set()] if numbers else [set()]:
+        for floats in [numbers, set()] if numbers and _may_be_open(model, spec, leaves, numbers) else [set()]:
             for doubled in (True, False):
                 given = [_argument(leaf.value, place in floats, doubled) for place, leaf in enumerate(leaves)]
                 before = _plain_attributes(model) if _assigns(text) else {}
@@ -259,7 +260,7 @@ def export(
                     if not isinstance(leaf.value, torch.Tensor) and place not in floats
                 }  # fmt: skip
                 return Exported(
-                    traced.program, model, leaves, _lengths(inputs, names), ast.unparse(taken.arguments), taken.names,
+                    traced.program, model, leaves, _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
                     [Supposed(*condition, taken.call) for condition in traced.supposed], _limits(traced.program, text),
                 )  # fmt: skip
@@ -408,6 +409,21 @@ def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:
         isinstance(value, torch.Tensor) and value.is_meta and name not in attributes
         for name, value in graph.constants.items()
     )
+
+
+def _may_be_open(model: torch.nn.Module, spec: pytree.TreeSpec, leaves: list[Leaf], numbers: set[int]) -> bool:
+    """Whether the module answers in the same types where its numbers are tensors, as the exporter has them: beside integers it does not."""
+    found: list[list[Any]] = []
+    for places in (numbers, set()):
+        given = [_argument(leaf.value, place in places, False) for place, leaf in enumerate(leaves)]
+        with (
+            torch.no_grad(),
+            contextlib.suppress(Exception),
+        ):  # the problem's code, without data: the exporter will say it
+            found.append(
+                [getattr(out, "dtype", None) for out in pytree.tree_leaves(model(*pytree.tree_unflatten(given, spec)))]
+            )
+    return len(found) < 2 or found[0] == found[1]
 
 
 def _argument(value: Any, is_open: bool, doubled: bool) -> Any:

@@ -175,21 +175,17 @@ def _prepares(model: ast.ClassDef, kept: list[str]) -> None:
     model.body += [prepare, *ast.parse(LOADED).body]
 
 
-def constructors(text: str, kept: list[str], classes: set[str], as_written: bool) -> tuple[str, str]:
-    """What ModelNew's constructor needs of the problem's text, and ModelNew's class without a forward.
+def constructors(text: str, kept: list[str], classes: set[str]) -> tuple[str, str]:
+    """What ModelNew needs of the problem's text, and ModelNew's class, in which Model's own forward is called `as_written`.
 
-    The submodules are built by the problem's own classes, in its order, so that equal seeds give equal weights; their `forward` is left
-    out where nothing calls it: `as_written` keeps all of them, Model's own under that name. `classes`: what else is needed.
+    The submodules are built by the problem's own classes, in its order, so that equal seeds give equal weights. `classes`: what else is needed.
     """
     tree = ast.parse(text)
-    cut = (lambda node: node) if as_written else _without_forward
-    model, rest = _model_class(tree), [node for node in tree.body if not _binds_model(node)]
-    model = _Renamed().visit(cut(model))
+    model, others = _model_class(tree), [node for node in tree.body if not _binds_model(node)]
+    model = _Renamed().visit(model)
     model.name = "ModelNew"
-    if as_written:
-        _rename_forward(model)
+    _rename_forward(model)
     _prepares(model, kept)
-    others = [cut(n) if isinstance(n, ast.ClassDef) else n for n in rest]
     needed, kept_nodes = _names(model) | classes, set()
     while True:
         more = [n for n in others if n not in kept_nodes and _binds(n) & needed and not isinstance(n, ast.Expr)]
@@ -233,18 +229,6 @@ def future_imports(before: str) -> tuple[list[str], str]:
     lines = before.split("\n")
     future = [line for line in lines if line.startswith("from __future__ ")]
     return future, "\n".join(line for line in lines if line not in future)
-
-
-def _without_forward(node: ast.ClassDef) -> ast.ClassDef:
-    body = [part for part in node.body if not (isinstance(part, ast.FunctionDef) and part.name == "forward")]
-    body = [part for part in body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
-    for part in body:
-        if isinstance(part, ast.FunctionDef) and len(part.body) > 1 and ast.get_docstring(part) is not None:
-            part.body = part.body[1:]
-    return ast.ClassDef(
-        name=node.name, bases=node.bases, keywords=node.keywords, body=body or [ast.Pass()],
-        decorator_list=node.decorator_list, type_params=[],
-    )  # fmt: skip
 
 
 def _names(node: ast.AST) -> set[str]:

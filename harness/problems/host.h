@@ -9,9 +9,12 @@
 
 typedef struct _object PyObject;
 typedef struct _ts PyThreadState;
+typedef struct _typeobject PyTypeObject;
 
 extern "C" {
 extern PyObject _Py_NotImplementedStruct;
+extern PyTypeObject PyFloat_Type;
+extern PyTypeObject PyLong_Type;
 extern PyObject* PyExc_ImportError;
 extern PyObject* PyExc_RuntimeError;
 extern PyObject* PyExc_ValueError;
@@ -60,6 +63,8 @@ struct Torch {
     Error (*get_strides)(Handle, int64_t**);
     Error (*get_storage_offset)(Handle, int64_t*);
     Error (*get_dtype)(Handle, int32_t*);
+    Error (*get_layout)(Handle, int32_t*);
+    bool (*is_autocast_enabled)(int8_t);
     Error (*get_device_type)(Handle, int32_t*);
     Error (*get_device_index)(Handle, int32_t*);
     bool (*grad_mode_is_enabled)();
@@ -117,11 +122,13 @@ inline void look_up_all() {
     HOST_NEEDS(get_strides);
     HOST_NEEDS(get_storage_offset);
     HOST_NEEDS(get_dtype);
+    HOST_NEEDS(get_layout);
     HOST_NEEDS(get_device_type);
     HOST_NEEDS(get_device_index);
     HOST_NEEDS(grad_mode_is_enabled);
     HOST_NEEDS(grad_mode_set_enabled);
 #undef HOST_NEEDS
+    look_up(torch.is_autocast_enabled, cpu, "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", true);
     void* device = loaded(HOST_LIBRARY);
 #ifdef __CUDACC__
     look_up(torch.get_current_cuda_stream, device, "aoti_torch_get_current_cuda_stream", true);
@@ -224,6 +231,11 @@ struct Tensor {
     int dtype() const {
         int32_t found = -1;
         torch.get_dtype(handle, &found);
+        return found;
+    }
+    int layout() const {  // 0 where elements lie by strides
+        int32_t found = -1;
+        torch.get_layout(handle, &found);
         return found;
     }
     int device() const {
@@ -474,7 +486,10 @@ struct Call {
         const int found = PyObject_RichCompareBool(a, b, 3);
         Py_DecRef(a);
         Py_DecRef(b);
-        if (found < 0) fail("");
+        if (found < 0) {  // a tensor of several numbers
+            PyErr_Clear();
+            throw Otherwise{};
+        }
         return found;
     }
     HOST_APART PyObject* tuple(std::initializer_list<PyObject*> parts) const {
@@ -603,7 +618,8 @@ inline PyObject* run(PyObject*, PyObject* const* given, intptr_t count) {
     void* guard = nullptr;
 #endif
     const bool grad = torch.grad_mode_is_enabled();
-    bool otherwise = false;
+    bool otherwise = torch.is_autocast_enabled(kDevice);  // library calls would answer in other types
+    if (otherwise) return &_Py_NotImplementedStruct;
     try {
         for (int at = 0; at < arguments; ++at) {
             PyObject* value = given[at + 1];
@@ -613,7 +629,7 @@ inline PyObject* run(PyObject*, PyObject* const* given, intptr_t count) {
                 if (slots[at].device() != kDevice) throw Otherwise{};
                 if (call.device_index == -1) call.device_index = slots[at].device_index();
             } else if (plan.arguments[at] == 'n') {
-                if (is_tensor(value)) throw Otherwise{};
+                if (type_of(value) != &PyFloat_Type && type_of(value) != &PyLong_Type) throw Otherwise{};
                 numbers[at] = PyFloat_AsDouble(value);
                 if (PyErr_Occurred()) {
                     PyErr_Clear();

@@ -91,6 +91,8 @@ class _Translation:
         self.steps: list[_Step] = []
         self.objects: list[str] = []
         self.slots = list(self.arguments)
+        self.is_begun = False
+        """Whether a statement may have changed something that Python's forward would change again."""
         self.lines: list[str] = []
         self.temporaries: dict[str, str] = {}
         """Text of an unnamed value in the statement at hand -> its slot."""
@@ -140,6 +142,7 @@ class _Translation:
 
     def _statement(self, node: ast.stmt) -> None:
         self.temporaries = {}
+        self.is_begun |= not _only_looks(node)
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             self._assign(node.targets[0], node.value)
         elif isinstance(node, ast.Expr):
@@ -250,8 +253,11 @@ class _Translation:
         return self._integer(node)
 
     def _check(self, node: ast.If) -> None:
-        """`if ...: raise ValueError("...")`."""
+        """`if ...: raise ValueError("...")`, or `return self.method(...)` while nothing has been done: then Python's forward does it all."""
         (raised,) = node.body if len(node.body) == 1 else (None,)
+        if _is_fallback(node, self.module) and not self.is_begun:
+            self.lines.append(f"if ({self._condition(node.test)}) throw Otherwise{{}};")
+            return
         if node.orelse or not isinstance(raised, ast.Raise) or not isinstance(raised.exc, ast.Call):
             raise NoHost("forward decides something")
         message = raised.exc.args[0] if len(raised.exc.args) == 1 else None
@@ -265,12 +271,14 @@ class _Translation:
             return "(" + word.join(map(self._condition, node.values)) + ")"
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return f"!({self._condition(node.operand)})"
+        if isinstance(node, ast.Call) and not node.keywords:
+            return self._asked(node)
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             raise NoHost(f"forward asks whether {ast.unparse(node)}")
         left, right = node.left, node.comparators[0]
         if isinstance(left, ast.Call) and ast.unparse(left.func) == "tuple" and len(left.args) == 1:
             left = left.args[0]
-        differ = isinstance(node.ops[0], ast.NotEq)
+        differ = isinstance(node.ops[0], (ast.NotEq, ast.IsNot))
         if self._is_integer(left) and self._is_integer(right):
             comparisons = {ast.NotEq: "!=", ast.Eq: "==", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
             if type(node.ops[0]) in comparisons:
@@ -281,10 +289,31 @@ class _Translation:
                 return f"!{of}.has({self._integers(right)})"
             if left.attr == "dtype":
                 return f"{of}.dtype() != {_dtype(right)}"
+            if left.attr == "layout" and ast.unparse(right) == "torch.strided":
+                return f"{of}.layout() != 0"
+        of_device = isinstance(left, ast.Attribute) and left.attr == "type" and _is_device(left.value, self.tensors)
+        if differ and of_device and isinstance(right, ast.Constant) and right.value == self.device:
+            return "false"  # of another device a tensor does not come this far
         if differ and isinstance(left, ast.Name) and self.kinds.get(left.id) == "o" and isinstance(right, ast.Constant):
             place = self.arguments.index(left.id)
             self._inside(f"if (c.differ(c.argument({place}), {self._object(right)})) throw Otherwise{{}};")
             return "false"
+        raise NoHost(f"forward asks whether {ast.unparse(node)}")
+
+    def _asked(self, node: ast.Call) -> str:
+        """What run() in host.h has seen to already, or may ask an argument."""
+        text, given = ast.unparse(node.func), node.args
+        if text == "torch.is_autocast_enabled" and [ast.unparse(part) for part in given] == [repr(self.device)]:
+            return "false"
+        if text == "isinstance" and len(given) == 2 and isinstance(given[0], ast.Name):
+            kind, wanted = self.kinds.get(given[0].id), ast.unparse(given[1])
+            place = self.arguments.index(given[0].id) if kind else 0
+            if (kind, wanted) == ("t", "torch.Tensor"):
+                return "true"
+            if (kind, wanted) == ("n", "float"):
+                return f"type_of(c.given[{place}]) == &PyFloat_Type"
+            if (kind, wanted) == ("o", "torch.Tensor"):
+                return f"is_tensor(c.given[{place}])"
         raise NoHost(f"forward asks whether {ast.unparse(node)}")
 
     def _return(self, node: ast.expr) -> None:
@@ -642,7 +671,7 @@ class _Translation:
 
 
 def _kind_of_argument(forward: ast.FunctionDef, name: str) -> str:
-    """`n` where ctypes makes a number of it, `o` where it is compared or not used, else a tensor."""
+    """`n` where ctypes makes a number of it, `o` where it is compared or not used, else a tensor. What a fallback is given says nothing."""
     compared = False
     tensor = False
     parents = {child: parent for parent in ast.walk(forward) for child in ast.iter_child_nodes(parent)}
@@ -652,11 +681,33 @@ def _kind_of_argument(forward: ast.FunctionDef, name: str) -> str:
         parent = parents[node]
         if isinstance(parent, ast.Call) and ast.unparse(parent.func).startswith("ctypes.c_"):
             return "n"
+        if isinstance(parent, ast.Call) and ast.unparse(parent.func) == "isinstance":
+            continue
+        holder = parents.get(parents.get(parent))  # type: ignore[arg-type]
+        if isinstance(holder, ast.If) and _is_fallback(holder, forward.args.args[0].arg):
+            continue
         if isinstance(parent, ast.Compare):
             compared = True
         else:
             tensor = True
     return "t" if tensor and not compared else "o"
+
+
+def _is_fallback(node: ast.If, module: str) -> bool:
+    """Whether it is `if ...: return self.method(...)`."""
+    (done,) = node.body if len(node.body) == 1 else (None,)
+    if node.orelse or not isinstance(done, ast.Return) or not isinstance(done.value, ast.Call):
+        return False
+    function = done.value.func
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == module
+
+
+def _only_looks(node: ast.stmt) -> bool:
+    """Whether a statement's calls, if it has any, make views and copies of a tensor, or refuse one."""
+    if isinstance(node, ast.If):
+        return True
+    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return isinstance(node, ast.Assign) and all(isinstance(f, ast.Attribute) and f.attr in VIEWS for f in calls)
 
 
 def _assigned(forward: ast.FunctionDef) -> set[str]:

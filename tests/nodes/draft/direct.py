@@ -12,6 +12,7 @@ import tempfile
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch.utils import _pytree as pytree
@@ -175,6 +176,18 @@ class Emulated(Native):
         return lambda *arguments: call(*arguments, ctypes.c_void_p(0))
 
 
+def emulated(source: str, loaded: ctypes.CDLL) -> types.ModuleType:
+    """A draft for a GPU whose kernels run in the emulation. What it was not drafted for is a failure."""
+    source = source.replace('device.type != "cuda"', 'device.type != "cpu"')
+    made = module(source, load_native=lambda _: Emulated(loaded, "emulated"))
+    made.ModelNew.as_written = _falls_back
+    return made
+
+
+def _falls_back(self, *arguments, **named):
+    raise AssertionError("the draft calls the module's own forward")
+
+
 def _argument(value):
     if isinstance(value, torch.Tensor):
         assert value.is_contiguous()
@@ -209,8 +222,9 @@ class Pair:
 
         return pytree.tree_map(drawn, self.reference.get_inputs())
 
-    def check(self, seed: int, inputs: list) -> None:
-        """Draft and eager from equal seeds agree within a small multiple of what eager itself errs by, and so do their buffers."""
+    def check(self, seed: int, inputs: list, as_written: bool | None = False) -> None:
+        """Draft and eager from equal seeds agree within a small multiple of what eager itself errs by, and so do their buffers.
+        `as_written`: whether Model's own forward shall have answered; None where either may."""
         models = []
         for made in (self.reference.Model, self.reference.Model, self.candidate.ModelNew):
             torch.manual_seed(seed)
@@ -220,7 +234,11 @@ class Pair:
         # What a module has compiled runs as it is written: inductor's build of it is nobody's topic.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             torch.manual_seed(7)
-            ours = new(*inputs)
+            with patch.object(type(new), "as_written", autospec=True, side_effect=type(new).as_written) as asked:
+                ours = new(*inputs)
+            assert as_written is None or asked.called == as_written, (
+                "who answered: the kernels or the module's own forward?"
+            )
             torch.manual_seed(7)
             theirs = eager(*of_eager)
             torch.manual_seed(7)

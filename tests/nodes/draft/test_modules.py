@@ -146,15 +146,6 @@ def test_an_open_number_is_read_from_the_call(tmp_path):
     pair.check(0, [x, -7.25])
 
 
-def test_another_shape_is_refused_in_one_sentence(tmp_path):
-    pair = Pair(MODULES["chain"], tmp_path)
-    x, y = pair.inputs(0)
-    with pytest.raises(ValueError, match="this draft takes x of shape"):
-        pair.candidate.ModelNew()(x[:, :5], y)
-    with pytest.raises(ValueError, match=r"type torch\.float32"):
-        pair.candidate.ModelNew()(x.double(), y)
-
-
 PIECES = problem(
     "return torch.cat([torch.relu(self.one(x)), torch.relu(self.two(x)), torch.tanh(self.three(x))], dim=1)",
     "[torch.randn(3, 4, 16, 16)]",

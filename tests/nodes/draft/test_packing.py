@@ -14,10 +14,10 @@ from compiler import draft
 from compiler.draft import kept
 from compiler.draft.drafting import RESERVED
 from tests.nodes.draft.direct import (
-    Emulated,
     _close,
     _leaves,
     check_group,
+    emulated,
     groups,
     module,
     native_source,
@@ -100,7 +100,7 @@ def test_packs_agree_with_eager_aligned_or_not(names: tuple[str, ...], tmp_path:
 
 def check(text: str, source: str, built: ctypes.CDLL) -> None:
     """Eager beside the draft, with inputs that are aligned and with inputs that are not."""
-    reference, new = module(text), module(source, load_native=lambda _: Emulated(built, "emulated"))
+    reference, new = module(text), emulated(source, built)
     torch.manual_seed(0)
     inputs = reference.get_inputs()
     eager, ours = reference.Model(), new.ModelNew()

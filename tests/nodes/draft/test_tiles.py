@@ -10,11 +10,11 @@ import torch
 from compiler import draft
 from compiler.draft import algebra, lower_convolutions, lower_products, tiles
 from tests.nodes.draft.direct import (
-    Emulated,
     Pair,
     _close,
     agree_on_what_is_not_finite,
     check_group,
+    emulated,
     module,
     native_source,
     problem,
@@ -98,7 +98,7 @@ def models(text: str, folder, *changes: tuple[str, str]):
         assert old in native
         native = native.replace(old, new)
     built = emulation.library(translated(native), folder)
-    new = module(source, load_native=lambda _: Emulated(built, "emulated"))
+    new = emulated(source, built)
     made = []
     for model in (reference.Model, new.ModelNew):
         torch.manual_seed(0)
