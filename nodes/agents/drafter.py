@@ -22,6 +22,11 @@ from nodes.state import Draft, Settings, State
 from nodes.subjects import subject_of
 
 PLAN = "draft"
+SLOW_S = 10.0
+SLOW = (
+    "the module takes long to draft: it is followed operator by operator, a loop step by step; fewer steps or layers in get_inputs and "
+    "get_init_inputs are drafted sooner, and after a minute of work it stays with torch"
+)
 BY_RULES = ("tester", "planner", "coder")
 """Roles for which the rules must answer so that the first plan is known from the start."""
 
@@ -119,14 +124,21 @@ def drafting(state: State, context: Context, tests: Callable[[], TesterAnswer]) 
 def _answer(draft: Draft, repair: int, settings: Settings, context: Context, state: State) -> DraftAnswer:
     if settings.draft:
         return DraftAnswer(source=context.store.get(settings.draft), notes=("given by the person",))
-    return context.policies["drafter"].answer(
-        DraftRequest(
-            spec=context.visible_spec(state),
-            device=context.evaluator.facts,
-            problem=context.store.get(settings.source),
-            numerics=settings.numerics,
-            source=context.store.get(draft.candidate) if draft.candidate else "",
-            failure=failure(draft) if draft.candidate else "",
-            repair=repair,
-        )
+    policy = context.policies["drafter"]
+    request = DraftRequest(
+        spec=context.visible_spec(state),
+        device=context.evaluator.facts,
+        problem=context.store.get(settings.source),
+        numerics=settings.numerics,
+        source=context.store.get(draft.candidate) if draft.candidate else "",
+        failure=failure(draft) if draft.candidate else "",
+        repair=repair,
     )
+    if policy.name != "rules":
+        return policy.answer(request)
+    slow = threading.Timer(SLOW_S, context.say, ("drafter", SLOW))
+    slow.start()
+    try:
+        return policy.answer(request)
+    finally:
+        slow.cancel()

@@ -75,3 +75,28 @@ def get_inputs():
 {arguments}"""
     source = draft.draft(text, "cpu")
     assert f"* {by};" in source and "def __init__(self, by=3.0)" in source
+
+
+LIMITED = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("main", {path!r})
+main = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(main)
+main.LIMIT_S = 0.2
+main.main()
+"""
+
+
+def test_a_module_that_takes_too_long_to_follow_stays_with_torch(tmp_path):
+    main = Path(draft.__file__).with_name("__main__.py")
+    (tmp_path / "problem.py").write_text("while True:\n    pass\n")
+    command = [
+        sys.executable,
+        "-c",
+        LIMITED.format(path=str(main)),
+        tmp_path / "problem.py",
+        "cpu",
+        tmp_path / "answer",
+    ]
+    subprocess.run(command, check=True, timeout=100)
+    assert json.loads((tmp_path / "answer").read_text())["none"].startswith("drafting takes more than")
