@@ -368,8 +368,11 @@ def triplet_margin_loss(low: Lowering, anchor, near, far, margin=1.0, p=2.0, eps
 
 @lowers("aten.cross_entropy_loss.default")
 def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEAN, ignore=-100, smoothing=0.0):
-    """Of class numbers, without class weights: the mean over rows of log(sum(exp(x))) - x[target]; ignored rows count nothing."""
-    if weight is not None or smoothing or target.dtype != torch.int64 or len(logits.shape) < 2:
+    """Of class numbers: the mean over rows of log(sum(exp(x))) - x[target]; ignored rows count nothing.
+
+    With class weights w a row counts w[target] times; smoothing s takes (1 - s) of that and s / classes of the same summed over all classes.
+    """
+    if target.dtype != torch.int64 or len(logits.shape) < 2:
         return None
     if reduction == 0 and len(low.shape) != len(target.shape):
         raise SizeNeeded(
@@ -378,25 +381,55 @@ def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEA
     low.program.realise(logits)
     highest, exponentials = shifted(low, logits, [1])
     type = highest.type
+    dtype = torch.float64 if type == "double" else torch.float32
+    if weight is not None:
+        low.program.realise(weight)
+
+    def of_class(column):
+        """The weight of a computed class."""
+        if weight is None:
+            return constant(1, type)
+        place = wrapped(low, column, weight.shape[0])
+        return cast(make("load_at", weight.buffer, weight.offset, weight.strides[0], place, type=weight.type), type)
+
+    def apart_of_all(position):
+        row = [position[0], sympy.Integer(0), *position[2:]]
+        apart = binary("sub", cast(logits.at(position), type), highest.at(row))
+        return apart if weight is None else binary("mul", cast(weight.at([position[1]]), type), apart)
+
+    if smoothing:
+        apart_sum = low.program.fold("sum", logits, [1], [dtype], apart_of_all)[0]
+        weights = None if weight is None else _fold(low, "sum", weight, None, False, dtype=dtype)
+        classes = index_value(logits.shape[1], type)
 
     def element(position):
-        chosen = cast(target.at(position), "int64_t")
-        inside = compare("ne", chosen, constant(ignore, "int64_t"))
-        column = where(inside, chosen, constant(0, "int64_t"))
+        inside, column = chosen_at(position)
         row = [position[0], sympy.Integer(0), *position[1:]]
         place = logits_at(low, logits, row, column)
         apart = binary("sub", cast(place, type), highest.at(row))  # first, so that nothing large is rounded
-        return masked(inside, binary("sub", unary("log", exponentials.at(row)), apart), constant(0, type))
+        logarithm = unary("log", exponentials.at(row))
+        loss = binary("mul", of_class(column), binary("sub", logarithm, apart))
+        if smoothing:
+            count = classes if weights is None else cast(weights.at([]), type)
+            of_all = binary("sub", binary("mul", count, logarithm), cast(apart_sum.at(position), type))
+            share = binary("div", constant(smoothing, type), classes)
+            loss = binary("add", binary("mul", constant(1 - smoothing, type), loss), binary("mul", share, of_all))
+        return masked(inside, loss, constant(0, type))
+
+    def chosen_at(position):
+        chosen = cast(target.at(position), "int64_t")
+        inside = compare("ne", chosen, constant(ignore, "int64_t"))
+        return inside, where(inside, chosen, constant(0, "int64_t"))
+
+    def counted(position):
+        inside, column = chosen_at(position)
+        return masked(inside, of_class(column), constant(0, type))
 
     if reduction != MEAN:
         return _reduced(low, target.shape, lambda p: cast(element(p), COMPUTED[low.dtype]), reduction)
-    dtype = torch.float64 if type == "double" else torch.float32
     losses = low.formula(element, target.shape, dtype)
     summed = _fold(low, "sum", losses, None, False, dtype=dtype)
-    one = low.formula(
-        lambda p: cast(compare("ne", target.at(p), constant(ignore, "int64_t")), type), target.shape, dtype
-    )
-    count = _fold(low, "sum", one, None, False, dtype=dtype)
+    count = _fold(low, "sum", low.formula(counted, target.shape, dtype), None, False, dtype=dtype)
     return low.formula(lambda p: cast(binary("div", summed.at(p), count.at(p)), COMPUTED[low.dtype]))
 
 

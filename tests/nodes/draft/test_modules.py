@@ -58,6 +58,15 @@ MODULES = {
         f"[{BATCH}, {BATCH}]",
     ),
     "divergence": problem("return F.kl_div(torch.log(x), y, reduction='batchmean')", "[torch.rand(5, 37), torch.rand(5, 37)]"),
+    "cross entropy with weights": problem(
+        "w = self.w\nreturn F.cross_entropy(x, y, w), F.cross_entropy(x, y, w, ignore_index=3, reduction='sum'), F.nll_loss(F.log_softmax(x, 1), y, w)",
+        f"[{BATCH}, torch.randint(0, 37, (5,))]", "self.register_buffer('w', torch.rand(37) + 0.1)",
+    ),
+    "cross entropy that is smoothed": problem(
+        "return (F.cross_entropy(x, y, label_smoothing=0.1), F.cross_entropy(x + 1e4, y, label_smoothing=0.3, ignore_index=3, reduction='sum'),\n"
+        "    F.cross_entropy(x, y, self.w, label_smoothing=0.2))",
+        f"[{BATCH}, torch.randint(0, 37, (5,))]", "self.register_buffer('w', torch.rand(37) + 0.1)",
+    ),
     "cross entropy": problem("return F.cross_entropy(x, y)", f"[{BATCH}, torch.randint(0, 37, (5,))]"),
     "triplets": problem("return F.triplet_margin_loss(x, y, z)", f"[{BATCH}, {BATCH}, {BATCH}]"),
     "hinge": problem("return torch.clamp(1 - x * y, min=0).mean()", f"[{BATCH}, torch.randn(37).sign()]"),
