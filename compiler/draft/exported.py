@@ -13,7 +13,7 @@ import random
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -486,6 +486,74 @@ def _sizes_are_some() -> Iterator[list[tuple[frozenset[str], str]]]:
     found += [(names, text) for text, names in supposed.items()]
 
 
+def _cumulative_norm(as_it_is: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Batch norm whose running statistics are the means of all batches (momentum=None): how many there were, torch reads as a number of
+    Python's, which the exporter cannot follow; here it stays a tensor."""
+
+    def forward(self: torch.nn.modules.batchnorm._BatchNorm, x: torch.Tensor) -> torch.Tensor:
+        if self.momentum is not None or not self.training or self.running_mean is None or self.running_var is None:
+            return as_it_is(self, x)
+        self._check_input_dim(x)
+        self.num_batches_tracked.add_(1)
+        share = 1 / self.num_batches_tracked.double()
+        variance, mean = torch.var_mean(x, [axis for axis in range(x.dim()) if axis != 1])
+        for kept, new in ((self.running_mean, mean), (self.running_var, variance)):
+            kept.copy_(kept * (1 - share) + new * share)
+        return torch.nn.functional.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
+
+    return forward
+
+
+VIEWS = (
+    "view",
+    "slice",
+    "select",
+    "permute",
+    "transpose",
+    "t",
+    "unsqueeze",
+    "squeeze",
+    "alias",
+    "narrow",
+    "expand",
+    "as_strided",
+)
+
+
+def _refuse_smears(graph: fx.Graph) -> None:
+    """A copy of part of a tensor to where that part goes on: eager reads there what it has just written, in an order that is its own."""
+    for node in graph.nodes:
+        if str(node.target) != "aten.copy.default" or not all(isinstance(part, fx.Node) for part in node.args[:2]):
+            continue
+        (base, to), (other, of) = map(_root, node.args[:2])
+        if base is other and base is not node.args[1] and to[2] > of[2] and _overlap(to, of):
+            raise NoDraft(
+                "forward copies part of a tensor onto itself, shifted: what comes out depends on the order in which torch copies"
+            )
+
+
+def _root(node: fx.Node) -> tuple[fx.Node, tuple[list[int], list[int], int]]:
+    """What a node is a view of, and its sizes, strides and offset there, at the shipped sizes."""
+
+    def plain(value: Any) -> int:
+        return int(value.node.hint) if isinstance(value, torch.SymInt) and value.node.hint is not None else int(value)
+
+    val, base = node.meta["val"], node
+    while str(base.target).startswith("aten.") and str(base.target).split(".")[1] in VIEWS:
+        base = base.args[0]
+    return base, ([*map(plain, val.shape)], [*map(plain, val.stride())], plain(val.storage_offset()))
+
+
+def _overlap(a: tuple, b: tuple) -> bool:
+    ends = [
+        offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        for sizes, strides, offset in (a, b)
+    ]
+    written = torch.zeros(max(ends) + 1, dtype=torch.bool)
+    written.as_strided(*a).fill_(True)
+    return bool(written.as_strided(*b).any())
+
+
 def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     """Names of sizes that depend on values, call by call."""
     bindings = [node.meta.get("unbacked_bindings") or {} for node in graph.nodes]
@@ -496,7 +564,8 @@ def _graph(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixe
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
     arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
     with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"):
-        with _sizes_are_some() as supposed:
+        norm = torch.nn.modules.batchnorm._BatchNorm
+        with _sizes_are_some() as supposed, patch.object(norm, "forward", _cumulative_norm(norm.forward)):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()
@@ -504,6 +573,7 @@ def _graph(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixe
             if str(operator) in LOWERINGS or any(word in str(operator) for word in KEPT):
                 table.pop(operator)
         program = exported.run_decompositions(table)
+        _refuse_smears(program.graph)
         if supposed and named != _hidden(program.graph):
             raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
         return _Traced(program, supposed)

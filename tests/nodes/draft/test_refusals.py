@@ -16,6 +16,7 @@ REFUSED = {
     "a value that the host waits for": (
         problem("return x * 2 if x.sum() > 0 else x", "[torch.randn(3, 4)]"), "torch.export cannot follow the module",
     ),
+    "a smear": (problem("y = x * 2\ny[1:] = y[:-1]\nreturn y", "[torch.randn(6, 4)]"), "copies part of a tensor onto itself"),
     "no tensor": (problem("return torch.ones(3) * x", "[3]"), "takes no tensor"),
     "no Model": (f"{HEADER}def get_inputs():\n    return []\n", "defines no Model"),
 }  # fmt: skip

@@ -40,6 +40,12 @@ RIGHT = {
     "an input that is changed": problem(
         "y.add_(x)\nreturn y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6), y", f"[{BATCH}, {BATCH}]"
     ),
+    "the mean of all batches": problem(
+        "return F.relu6(self.norm(x))", "[torch.randn(8, 6, 5)]", "self.norm = nn.BatchNorm1d(6, momentum=None)"
+    ),
+    "a buffer that is moved up": problem(
+        "self.a[:-1] = self.a[1:]\nself.a[-1] = x.mean()\nreturn x * self.a", "[torch.randn(5, 6)]", SHIFTED
+    ),
     "an input that a library changes": problem("x[:, :2] = torch.sort(x[:, :2], 1)[0]\nreturn x.exp().sum(1)", f"[{BATCH}]"),
     "a weight that is no contiguous one": problem("return torch.relu(x * self.w)", f"[{BATCH}]", "self.w = nn.Parameter(torch.rand(37, 5).t())"),
     "tensors in a list": problem("return [level.relu() * 2 for level in x]", "[[torch.randn(4, 8, 6), torch.randn(4, 3)]]"),
