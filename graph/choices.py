@@ -144,7 +144,8 @@ def read_source(name: str, on: str, missing: Missing = _missing_here) -> str:
     """The text of a source for that device, once its compiler is known to be where it is built."""
     path = Path(name)
     if path.suffix in HEADERS:
-        raise RunError(f"{name} is a header: give the source that includes it and holds the entry, {_wanted(on)[3:]}")
+        kinds = _wanted(on).removeprefix("it takes ")
+        raise RunError(f"{name} is a header: give the source that includes it and holds the entry ({kinds})")
     if path.suffix in catalog.DEVICES_OF_SUFFIX and on not in catalog.DEVICES_OF_SUFFIX[path.suffix]:
         raise RunError(f"{name} is not a source for device {on}: {_wanted(on)}")
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import Field
@@ -64,23 +65,24 @@ def find() -> Path | None:
 def watch(
     spec: Spec, build: Build, workloads: Sequence[Workload], on: str, say: Callable[[str], None] = lambda _text: None
 ) -> tuple[Report, ...]:
-    """One report a tool, in their order. Where a tool finds an error, or none can be run, the rest is not tried."""
+    """One report a tool, in their order, up to the first that finds an error. They run side by side: most of a second each is their start."""
     tool = find()
     if tool is None:
         return (Report(tool=NAME, words="it was not found (it comes with the CUDA toolkit)"),)
     if why := staging.why_not(build):
         return (Report(tool=NAME, words=why),)
-    reports: list[Report] = []
-    for name in TOOLS:
-        say(f"{NAME} {name}")
+    say(f"{NAME}: {', '.join(TOOLS)}")
+
+    def run(name: str) -> Report:
         try:
-            reports.append(_run(tool, name, spec, build, workloads, on))
+            return _run(tool, name, spec, build, workloads, on)
         except ToolboxUnavailable as error:
-            reports.append(Report(tool=NAME, words=str(error)))
-            break
-        if reports[-1].errors:
-            break
-    return tuple(reports)
+            return Report(tool=NAME, words=str(error))
+
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        reports = list(pool.map(run, TOOLS))
+    last = next((at for at, report in enumerate(reports) if report.errors or report.tool == NAME), len(reports))
+    return tuple(reports[: last + 1])
 
 
 def judge(verdict: Verdict, reports: Sequence[Report]) -> Verdict:
