@@ -222,6 +222,9 @@ class ForkedProcess:
 class PythonWorker(Worker):
     """A worker that calls its candidate with torch tensors: a Python module or a torch extension."""
 
+    ours = False
+    """Whether it is torch.compile's, which is timed and whose compilers are waited for."""
+
     def __init__(
         self,
         fork_server: ForkServer,
@@ -236,8 +239,7 @@ class PythonWorker(Worker):
         compilers: bool = False,
         ours: bool = False,
     ) -> None:
-        """`compilers`: it may start programs, in the same box; never one that is judged. `ours`: it is torch.compile's, which is
-        timed and whose compilers are waited for."""
+        """`compilers`: it may start programs, in the same box; never one that is judged, but for one of `ours`."""
         self.fork_server, self.spec, self.backend, self.compilers = fork_server, spec, backend, compilers or ours
         self.ours = ours
         symbols: dict[str, tuple[str, ...]] = dict.fromkeys(dtypes, (spec.entry_name,))
