@@ -171,7 +171,13 @@ def test_a_folder_says_what_it_is(kernel):
         assert {w.dtype for w in (*visible, *held_out)} == set(kernel.spec.dtypes)
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.spec.name)
+IN_CACHE = {"grouped_topk_gating", "moe_align"}
+"""Kernels that nobody calls with more than fits into it."""
+
+
+@pytest.mark.parametrize(
+    "kernel", [k for k in KERNELS if k.spec.name not in IN_CACHE], ids=lambda kernel: kernel.spec.name
+)
 def test_some_workload_leaves_the_cache(kernel):
     # Last-level caches: 60 MB of an H200's L2, 32 MB of a server core complex.
     for device, cache in (("cuda", 60e6), ("cpu", 32e6)):

@@ -400,6 +400,7 @@ struct __nv_fp8_e4m3 {
     return exponent ? std::ldexp(1.0f + mantissa / 8.0f, exponent - 7) : std::ldexp(mantissa / 8.0f, -6);
   }
 };
+#define __constant__ static
 inline float __half2float(__half x) { return x; }
 inline __half __float2half(float x) { return x; }
 inline __half __float2half_rn(float x) { return x; }
