@@ -7,7 +7,7 @@ precision; integers as they are. Scalars of the call stay scalars where the refe
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -49,6 +49,8 @@ class Traced:
     hints: dict[str, int]
     fixed: frozenset[str]
     """Scalars that became constants: the spec's values."""
+    tables: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
+    """Tensors that the reference writes down as numbers."""
 
 
 def first_timed(spec: Spec) -> Workload:
@@ -114,10 +116,10 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
         return {name: found[name] for name in (tensor.name for tensor in spec.outputs)}
 
     with mode, enable_python_dispatcher(), _OutOfPlace():
-        graph = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(
-            *given.values()
-        ).graph
+        module = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(*given.values())
+    graph = module.graph
     graph.eliminate_dead_code()
+    held = {node: getattr(module, str(node.target)) for node in graph.nodes if node.op == "get_attr"}
     pinned = [symbols[str(symbol)] for symbol in environment.replacements if str(symbol) in symbols]
     if pinned:
         raise NoProgram(f"the reference fixes the size {pinned[0]}: it is used as a number of Python's")
@@ -126,7 +128,9 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
         raise NoProgram(f"the reference has {count} operators once it is unrolled, more than {MOST_OPERATORS}")
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
-    return Traced(graph, dict(zip(given, placeholders, strict=True)), dict(outputs), symbols, hints, frozenset(fixed))
+    return Traced(
+        graph, dict(zip(given, placeholders, strict=True)), dict(outputs), symbols, hints, frozenset(fixed), held
+    )
 
 
 def _layer_norm(x, shape, weight, bias, eps):

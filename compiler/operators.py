@@ -7,12 +7,12 @@ import functools
 import sympy
 import torch
 
-from compiler.draft.expressions import COMPUTED, Expr, binary, cast, index_value, make
+from compiler.draft.expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, make, where
 from compiler.draft.index import Index
 from compiler.draft.lower_pointwise import _stored
 from compiler.draft.lower_views import wrapped
 from compiler.draft.lowering import LOWERINGS, Lowering
-from compiler.draft.tensors import NoDraft, Scatter, Value
+from compiler.draft.tensors import NoDraft, Program, Scatter, Value
 
 INTEGERS = {
     "bit_and": ("bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor", "__and__.Scalar"),
@@ -93,3 +93,46 @@ def _counts(place: Value) -> bool:
 
 
 LOWERINGS["aten.index_put.default"] = _index_put
+
+MOST_IN_TABLE = 64
+"""Elements of a table that is chosen from by comparisons."""
+
+
+def table_of(program: Program, held: torch.Tensor) -> Value:
+    """The numbers of a tensor that a reference writes down, as an expression of the place. Raises NoDraft."""
+    if held.numel() > MOST_IN_TABLE or type(held) is not torch.Tensor:
+        raise NoDraft(f"the reference writes a tensor of more than {MOST_IN_TABLE} numbers down")
+    type_, numbers = COMPUTED[held.dtype], held.flatten().tolist()
+
+    def element(position) -> Expr:
+        flat = sympy.Integer(0)
+        for size, at in zip(held.shape, position, strict=True):
+            flat = flat * size + at
+        return _chosen(index_value(flat), [constant(number, type_) for number in numbers])
+
+    return program.formula(held.shape, held.dtype, element, "table")
+
+
+def _chosen(place: Expr, parts: list[Expr], first: int = 0) -> Expr:
+    """The part at a place, by halves; `first`: the place of the first of these."""
+    if place.op == "index" and place.args[0].is_Integer:
+        return parts[int(place.args[0])]
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    here = compare("lt", place, constant(first + half, "int64_t"))
+    return where(here, _chosen(place, parts[:half], first), _chosen(place, parts[half:], first + half))
+
+
+def _index(low: Lowering, a: Value, places):
+    """Of a short table that is no buffer; the rest is gathered."""
+    (place, *more) = places
+    short = a.buffer is None and len(a.shape) == 1 and a.shape[0].is_Integer and a.shape[0] <= MOST_IN_TABLE
+    if more or place is None or not _counts(place) or not short:
+        return _GATHERED(low, a, places)
+    parts = [a.at([sympy.Integer(number)]) for number in range(int(a.shape[0]))]
+    return low.formula(lambda position: _chosen(wrapped(low, place.at(position), a.shape[0]), parts))
+
+
+_GATHERED = LOWERINGS["aten.index.Tensor"]
+LOWERINGS["aten.index.Tensor"] = _index

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler import operators, selects  # noqa: F401 -- they add to the table of lowerings
+from compiler import operators, selects  # noqa: F401 -- selects adds to the table of lowerings
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.drafting import RESERVED
 from compiler.draft.expressions import COMPUTED, cast, loads_of, make
@@ -203,6 +203,7 @@ def _lowered(
         node = traced.inputs.get(argument.name)
         if argument.kind == "scalar" and node is not None:
             values[node] = lowered.formula((), torch.float64, _scalar(argument.name, argument.ctype), argument.name)
+    values |= {node: operators.table_of(lowered, held) for node, held in traced.tables.items()}
     token = SIZES.set({theirs: sizes[axis] for theirs, axis in traced.symbols.items()})
     try:
         lower(lowered, traced.graph, values)

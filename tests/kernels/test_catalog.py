@@ -198,7 +198,7 @@ def test_a_reference_that_does_not_fit_its_spec_says_so_when_called(tmp_path, re
 
 def test_unknown_kernels_are_refused_with_the_nearest_names(tmp_path):
     assert "did you mean silu_and_mul " in refusal("silu_and_mull")
-    assert "did you mean fused_add_rmsnorm?" in refusal("add_rmsnorm")
+    assert "did you mean fused_add_rmsnorm " in refusal("add_rmsnorm")
     assert "silu_and_mul" in refusal("qqq")
     assert "is not a folder" in refusal(str(tmp_path / "nowhere"))
     assert "has no spec.py" in refusal(str(folder(tmp_path / "empty", None, None)))
