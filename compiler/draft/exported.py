@@ -250,6 +250,8 @@ def export(
                             )  # it makes tensors on the device of no input
                     if _lost_numbers(traced.program, attributes):
                         traced = _with_data(module, spec, given, dtype)
+                except NoDraft:
+                    raise
                 except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
                     failure = error
                     continue
@@ -496,10 +498,13 @@ def _cumulative_norm(as_it_is: Callable[..., torch.Tensor]) -> Callable[..., tor
         self._check_input_dim(x)
         self.num_batches_tracked.add_(1)
         share = 1 / self.num_batches_tracked.double()
-        variance, mean = torch.var_mean(x, [axis for axis in range(x.dim()) if axis != 1])
+        means, variances = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
+        out, _, _, mean, variance = torch.ops.aten._native_batch_norm_legit_functional(
+            x, self.weight, self.bias, means, variances, True, 1.0, self.eps
+        )
         for kept, new in ((self.running_mean, mean), (self.running_var, variance)):
             kept.copy_(kept * (1 - share) + new * share)
-        return torch.nn.functional.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
+        return out
 
     return forward
 
