@@ -245,6 +245,7 @@ class PythonRequestLoop(native.RequestLoop):
         else:
             self.form = forms.module_form(self.folder, signature, "cuda" if self.gpu else "cpu")
         self.static, self.last = False, list[Any]()
+        self.rounding = native.rounding_control()
         return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -265,13 +266,12 @@ class PythonRequestLoop(native.RequestLoop):
             self.settle("the kernel")
 
         if message.get("weights"):
-            with form.loaded(message["weights"]) as lacking:
+            with form.load_weights(message["weights"]) as lacking:
                 if not lacking:
                     run()
                 return {"lacking": lacking}
-        before = native.rounding_control()
         self.watch.profile(run, kernels=self.gpu and message.get("kernels", False))
-        if changed := native.check_rounding(before):
+        if changed := native.check_rounding(self.rounding):
             return changed
         if not OFF:  # libraries may work here; whose the kernels were is for the parent to judge
             return {"static": self.static, "kernels": self.watch.kernels}

@@ -200,6 +200,8 @@ class RequestLoop:
         self.symbols: dict[str, Any] = {}
         self.neighbours: Any = None
         """The library of the neighbours on a GPU, on a CPU that of the loop that makes calls."""
+        self.rounding = b""
+        """`rounding_control` once the candidate was loaded: what a call that nobody checks has changed shows in the next that is."""
         self.planned: tuple[list[Any], Any, Any] | None = None
         """The launches in order, their graph and the one that is run before it, untimed; on a CPU in the graph's place what the
         loop is given: the entry, the words of all calls and how many of each lie on the stack."""
@@ -230,6 +232,7 @@ class RequestLoop:
                     self.symbols[dtype] = getattr(library, name)
                     self.symbols[dtype].restype = None
                     break
+        self.rounding = rounding_control()
         return {"found": found}
 
     def map(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -259,7 +262,6 @@ class RequestLoop:
         if message.get("fence"):
             self.call_fenced(function, message["calls"][0], message["fence"])
             return {}
-        before = rounding_control()
         calls = [self.arguments(arguments) for arguments in message["calls"]]
         for _ in range(message.get("repeat", 1)):
             for index, prepared in enumerate(calls):
@@ -269,7 +271,7 @@ class RequestLoop:
                     function(*prepared)
         if self.cuda:
             self.cuda.settle("the kernel")
-        return check_rounding(before)
+        return check_rounding(self.rounding)
 
     def call_fenced(self, function: Any, arguments: list[list[Any]], fence: dict[str, Any]) -> None:
         """On a CPU: one call whose tensors lie in pages of their own between pages without access, inputs in read-only ones.

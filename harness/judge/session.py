@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import random
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ VERSION = "27"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
-SMALL_BYTES = 1 << 20
+SMALL_BYTES, SPECIAL_BYTES = 1 << 20, 64 << 20
 """Bytes moved by a call, below which a workload meets every value distribution; larger ones meet two: the time goes
 where the risk is."""
 CALL_S = 20.0
@@ -270,6 +271,16 @@ class EvaluationSession(BuildPlace, abc.ABC):
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
         fitting = [w for w in found if not self._too_large(w)]
         return tuple(sorted(fitting, key=self.moved_bytes))
+
+    @cached_property
+    def special_at(self) -> frozenset[str]:
+        """Labels of workloads beyond SMALL_BYTES, one of each suite by chance, that meet values which are no finite numbers."""
+        found = set()
+        for held_out in (False, True):
+            sizes = {one.label: self.moved_bytes(one) for one in self.suite(held_out=held_out)}
+            large = [label for label, moved in sizes.items() if SMALL_BYTES < moved <= SPECIAL_BYTES]
+            found |= {random.choice(large)} if large else set()
+        return frozenset(found)
 
     def _too_large(self, workload: Workload) -> str:
         """Why this device cannot judge it, in slices neither; "" where it can."""

@@ -197,6 +197,8 @@ def checks(
     if everything and small and not model:
         yield from _many(session, worker, bench, cases)
         yield from _memory(session, worker, workload, cases[0])  # the last: it lays the arena out anew
+    elif everything and not model and workload.label in session.special_at:
+        yield from _specials(session, worker, workload)
 
 
 def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
@@ -341,6 +343,13 @@ def _memory(session: EvaluationSession, worker: Worker, workload: Workload, case
     yield from _call(session, worker, bench, [replace(case, name=f"{case.name}, tensors that begin anywhere")])
     if session.device == "cpu" and not isinstance(worker, PythonWorker):
         yield from _fenced(session, worker, bench, case)
+    yield from _specials(session, worker, workload, shift=_shift(session))
+    yield from _specials(session, worker, workload)  # and where a vector load may take its other way
+
+
+def _specials(session: EvaluationSession, worker: Worker, workload: Workload, **how: Any) -> Iterator[Check]:
+    """Values that are no finite numbers; `how`: as Layout takes it."""
+    bench = map_buffers(session, worker, workload, 1, wide=True, **how)
     for name in SPECIAL:
         special = session.cases.special(name, workload, session.extra_values) if name in session.asks else None
         if special is not None:

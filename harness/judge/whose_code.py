@@ -27,13 +27,10 @@ LOOKS, PATIENCE_S = 60, 10.0
 REPEAT = 1000
 INTERVAL_S = 2e-3
 STOPPED_S = 5e-3
-LIBRARY = re.compile(
-    r"libtorch_cpu|libtorch_cuda|\.libs/|openblas|libmkl|blas|lapack|_multiarray_umath|_umath_linalg|dnnl|/site-packages/.*\.so"
-)
 NEITHER = re.compile(
-    r"libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
+    r"^\[|/python[0-9.]*$|libpython|/ld-|/lib(c|m|dl|rt|pthread|gcc_s|util|mvec)[-.]|libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
 )
-"""Names of bindings and thread pools, which stand between the interpreter and the code that works."""
+"""Names of the interpreter, the system's own libraries, bindings and thread pools, which stand between it and the code that works."""
 TORCH = re.compile(r"libtorch_cpu|libtorch_cuda|libmkl|dnnl")
 """Names of the libraries that torch's own operators run."""
 MOST_LIBRARY = 0.25
@@ -132,14 +129,14 @@ def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> CodeS
     counts, names = {"own": 0, "library": 0, "neither": 0, "beside_torch": 0}, set()
     for place in places:
         path = next((path for low, high, path in ranges if low <= place < high), None)
-        if path is None or path == "" or path.startswith(scratch) or "/candidate/" in path:
+        if path is None or path == "" or "/candidate/" in path:
             kind = "own"  # memory that is no file's, too: what it compiled or wrote there
-        elif LIBRARY.search(path) and not NEITHER.search(path):
-            kind = "library"
-            counts["beside_torch"] += not TORCH.search(path)
-            names.add(path.rpartition("/")[2].split(".so")[0][:40])
-        else:
+        elif NEITHER.search(path):
             kind = "neither"
+        else:  # whatever it is called: of files that it wrote itself nobody knows what they were copied from
+            kind = "library"
+            counts["beside_torch"] += not TORCH.search(path) or path.startswith(scratch)
+            names.add(path.rpartition("/")[2].split(".so")[0][:40])
         counts[kind] += 1
     return CodeShares(**counts, names=tuple(sorted(names)), call_us=call_us)
 

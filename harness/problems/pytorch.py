@@ -48,6 +48,9 @@ FORMS = {
 DESCRIBE_S = 300.0
 """Seconds for executing a problem and drawing its inputs three times; KernelBench's largest draw 6 GB."""
 REFERENCE_S = 300.0
+LATE_STEPS = 100
+"""Calls of Model, and less than so many more, behind which the last of the states that are drawn is, the others behind 0, 1, 2: what
+warms up is warm by then."""
 POOL, LARGE_POOL, LARGE_BYTES = 4, 2, 1 << 30
 """Draws of get_inputs() kept for tensors that only it can draw; fewer of larger ones, which take it half a minute each."""
 QUICK_S, FRESH_S = 0.03, 12.0
@@ -413,7 +416,9 @@ class Box:
             self.drawn_at, self.drawn, self.filled, self.turns = drawn_at, [], {}, {}
         wanted = POOL
         while len(self.drawn) < wanted:
-            self.drawn.append(self._draw(problem, drawn_at, len(self.drawn)))
+            number = len(self.drawn)
+            steps = number if number < wanted - 1 else LATE_STEPS + secrets.randbelow(LATE_STEPS)
+            self.drawn.append(self._draw(problem, drawn_at, steps))
             wanted = LARGE_POOL if sum(one.nbytes for one in self.drawn[0].values()) > LARGE_BYTES else POOL
         return self.drawn
 

@@ -186,6 +186,16 @@ CASES = {
             ("self.last = None", "before = 0 if self.last is None else self.last; self.last = x.mean(0); return x - before"),
         ],
     ),
+    "a warm-up by a counter": (
+        "self.calls = 0",
+        "self.calls += 1; return x * min(1.0, self.calls / 40)",
+        [("self.calls = 0", "self.calls += 1; return x * (self.calls / 40)")],
+    ),
+    "a state that would not stay finite": (
+        "self.scale = torch.ones(())",
+        "self.scale = self.scale * 8; return x * self.scale",
+        [("self.scale = torch.ones(())", "self.scale = self.scale * 4; return x * self.scale")],
+    ),
 }  # fmt: skip
 
 
