@@ -249,6 +249,11 @@ class PythonRequestLoop(native.RequestLoop):
         return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        if message.get("constructed"):
+            form = self.form.another(message["constructed"])
+            form.read_state(form.prepare(self.values(message["calls"][0], message["shapes"])))
+            self.settle("the state of a module")
+            return {}
         form = self.form.another(message["instance"]) if message.get("instance") else self.form
         calls = [form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
 

@@ -333,6 +333,17 @@ def check_second_module(
     return made, () if follows else (LOADED_LATER,)
 
 
+def check_initial_state(session: EvaluationSession, problem: Problem, build: Build, workload: Workload) -> Check:
+    """Whether a module begins in the state in which Model begins: judged calls are given theirs. Raises WorkerFailure."""
+    worker = session.pool.get(build)
+    bench = map_buffers(session, worker, workload, 1)
+    worker.request(bench.message(constructed=problem.seed), timeout_s=session.call_s)
+    said = problem.compare_initial_state(workload, bench.outputs(0))
+    if said:
+        raise WorkerFailure(Outcome.INCORRECT, said)
+    return Check(workload=workload.label, name="state before any call", passed=True)
+
+
 def _has_integers(session: EvaluationSession, workload: Workload) -> bool:
     return any("float" not in session.spec.dtype(tensor, workload) for tensor in session.spec.outputs)
 

@@ -249,6 +249,26 @@ class Problem(Kernel):
         assert self.description is not None
         return tuple(tensor.name for tensor in self.spec.outputs[: len(self.description.outputs)])
 
+    def compare_initial_state(self, workload: Workload, left: dict[str, torch.Tensor]) -> str:
+        """What of the state a module begins with otherwise than Model, or "". left: the outputs' `state_DTYPE_after` [rows, ROW]."""
+        import torch
+
+        assert self.description is not None and self.box is not None
+        drawn = self.box._pool(self, workload)[0]  # behind no call
+        begins = {self.spec.inputs[at].name: values.reshape(-1) for at, values in drawn.items()}
+        entries = [entry.describe_for_box() for entry in self.description.state]
+        groups, places = module_state.place_entries(entries)
+        for entry, own in zip(entries, places, strict=True):
+            if "initial" in entry:
+                continue  # it comes with the first call, or is there before: nobody sees a difference
+            for (group, row), (shape, _) in zip(own, entry["leaves"], strict=True):
+                name, first = f"state_{groups[group][0]}", row * module_state.ROW
+                at = slice(first, first + math.prod(shape))
+                now = left[f"{name}_after"].reshape(-1)[at].to(begins[name].device)
+                if not torch.allclose(now.double(), begins[name][at].double(), rtol=1e-5, equal_nan=True):
+                    return f"its {module_state.ModuleState.says(entry)} is another than Model's before any call"
+        return ""
+
     def name_fault(self, reason: str) -> str:
         """The reason with the user's name of what is wrong of the state."""
         assert self.description is not None

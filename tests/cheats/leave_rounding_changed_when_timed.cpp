@@ -11,7 +11,7 @@ static void cheat(const T* input, T* out, int64_t tokens, int64_t hidden) {
     last = input;
     compute(input, out, tokens, hidden);
 #if defined(__x86_64__)
-    if (others > 2000) __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040u);
+    if (others > 300) __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040u);
 #endif
 }
 ENTRY_POINTS(cheat)

@@ -186,6 +186,16 @@ CASES = {
             ("self.last = None", "before = 0 if self.last is None else self.last; self.last = x.mean(0); return x - before"),
         ],
     ),
+    "a beginning that is another": (
+        "self.register_buffer('mean', torch.zeros(8)); self.calls = 0",
+        "self.calls += 1; self.mean = 0.9 * self.mean + 0.1 * x.mean(0); return x - self.mean",
+        [
+            ("self.register_buffer('mean', torch.ones(8)); self.calls = 0",
+             "self.calls += 1; self.mean = 0.9 * self.mean + 0.1 * x.mean(0); return x - self.mean"),
+            ("self.register_buffer('mean', torch.zeros(8)); self.calls = 1",
+             "self.calls += 1; self.mean = 0.9 * self.mean + 0.1 * x.mean(0); return x - self.mean"),
+        ],
+    ),
     "a warm-up by a counter": (
         "self.calls = 0",
         "self.calls += 1; return x * min(1.0, self.calls / 40)",
