@@ -268,6 +268,8 @@ class Tensor(Frozen):
     """Outputs only: the output that says how much of the first extent, a capacity, a call has used; the rest is free."""
     ulps: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Outputs only: allowed error in unit roundoffs of the output's dtype; None takes the harness's default."""
+    ulps_of_row: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Outputs of floats only: error allowed beside `ulps`, in unit roundoffs of the row's (last extent's) largest value."""
 
 
 class Size(Frozen):
@@ -439,7 +441,7 @@ class Spec(Frozen):
             if tensor.constant and tensor.role != "input":
                 raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
             if tensor.role == "workspace" and (
-                extra := tensor.model_fields_set & {"values", "touched", "used", "ulps"}
+                extra := tensor.model_fields_set & {"values", "touched", "used", "ulps", "ulps_of_row"}
             ):
                 raise ValueError(
                     f"arguments: {tensor.name} is a workspace, which has no {sorted(extra)[0]}: nobody looks into it"
@@ -460,17 +462,22 @@ class Spec(Frozen):
                         f"arguments: {tensor.name}.used must name an output of shape ('1',) and an integer dtype, and only "
                         "an output can have it"
                     )
-            if tensor.ulps is None:
-                continue
-            if tensor.role == "input":
-                raise ValueError(f"arguments: {tensor.name} has ulps, which only an output can have")
-            for dtype in dtypes:
-                most = 2.0 ** (SIGNIFICAND_BITS.get(dtype, 8 * DTYPE_BYTES[dtype]) - BITS_THAT_COUNT)
-                if tensor.ulps > most:
+            for name in ("ulps", "ulps_of_row"):
+                if (ulps := getattr(tensor, name)) is None:
+                    continue
+                if tensor.role == "input":
+                    raise ValueError(f"arguments: {tensor.name} has {name}, which only an output can have")
+                if name == "ulps_of_row" and not set(dtypes) <= SIGNIFICAND_BITS.keys():
                     raise ValueError(
-                        f"arguments: {tensor.name} may be off by {tensor.ulps:g} ulps, and more than {most:g} in {dtype} "
-                        "would let nearly anything pass"
+                        f"arguments: {tensor.name} has ulps_of_row, which only an output of floats can have"
                     )
+                for dtype in dtypes:
+                    most = 2.0 ** (SIGNIFICAND_BITS.get(dtype, 8 * DTYPE_BYTES[dtype]) - BITS_THAT_COUNT)
+                    if ulps > most:
+                        raise ValueError(
+                            f"arguments: {tensor.name} may be off by {ulps:g} {name}, and more than {most:g} in {dtype} "
+                            "would let nearly anything pass"
+                        )
 
     @staticmethod
     def _check_fits(name: str, value: str, dtypes: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ from harness.device import ArgumentBuffers, generator, give_back_memory, synchro
 from harness.records import Check, Outcome
 from kernels import catalog
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import BELOW, DRAWN, DTYPE_BYTES, OWN_VALUES, Scalar, Size, Spec, Tensor, Workload
+from kernels.spec import BELOW, DRAWN, DTYPE_BYTES, OWN_VALUES, SIGNIFICAND_BITS, Scalar, Size, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +80,9 @@ DRIFT_AT_MOST = {
 }
 """Upper bound of what long sums may earn, as a share of the row's largest value, by dtype: well below the rounding to
 the next narrower type, and for types of 16 bits and fewer an eighth of the output's own rounding."""
+BETWEEN_DRAWS = 8
+"""Roundings of every operator's result to a 16-bit dtype, the largest of which counts: of a uniform error one element in 65,000 then shows less
+than a quarter of its size."""
 DEPENDENCE_BYTES = 64 << 20
 """Sums are looked for on a workload of at most this size: each tensor extent costs three references in fp64."""
 
@@ -556,6 +559,21 @@ def _without_steps(apart: torch.Tensor, near: torch.Tensor, bits: int) -> torch.
     return torch.minimum(apart, factor * scale * near).masked_fill_(2 * near > apart, 0.0)
 
 
+def round_between(
+    kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Each element's largest error by tensor name, fp64, in BETWEEN_DRAWS roundings of every operator's result to the workload's dtype."""
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    how = {"bits": SIGNIFICAND_BITS[workload.dtype], "units": 1.0, "sum_units": 1.0, "holds": False}
+    for _ in range(BETWEEN_DRAWS):
+        for name, other in _otherwise_rounded(kernel, workload, inputs, **how).items():
+            apart = _apart(exact[name], other)
+            found[name] = torch.maximum(found[name], apart) if name in found else apart
+    return found
+
+
 def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tensor]:
     """Floats times a random number within `by` of one."""
     import torch
@@ -604,7 +622,7 @@ def compute_expected(
         result.roundings = ReferenceRoundings(kernel, workload, inputs)
     if not moved:
         result.doubted = functools.partial(_doubted, kernel, workload, inputs, values)
-    few = {}
+    few, between = {}, dict[str, torch.Tensor]()
     if values and exact:
         few = _noise_of_few(kernel, workload.model_dump_json(), values, next(iter(exact.values())).device.type)
     for tensor in spec.outputs:
@@ -639,6 +657,15 @@ def compute_expected(
         tolerance = size.mul_(relative)
         tolerance += noise + SMALLEST[dtype]
         says = f"{tensor.name}: {relative:.2g} of the value + {noise.median().item():.2g} (fp32 noise of the row)"
+        if tensor.ulps_of_row:
+            tolerance += tensor.ulps_of_row * UNIT_ROUNDOFF[dtype] * largest
+            says += f" + {tensor.ulps_of_row * UNIT_ROUNDOFF[dtype]:.2g} of the row's largest"
+        if share := dict(kernel.allowed).get(tensor.name):
+            between = between or round_between(kernel, workload, inputs, exact)
+            tolerance += share * between[tensor.name]
+            says += (
+                f" + {share:.2g} of what rounding every operator to {workload.dtype} makes, since the baseline errs so"
+            )
         result[tensor.name] = Expected(value, tolerance, says)
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from harness.checks.correctness import (
     make_case,
     terms,
 )
+from harness.checks.expected import UNIT_ROUNDOFF
 from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import ArgumentBuffers
 from kernels import catalog
@@ -465,3 +467,19 @@ def test_noise_of_what_is_nothing_for_all_inputs_is_that_of_several_draws(tmp_pa
     grown = closer["out"].tolerance / right["out"].tolerance
     assert float(grown.min()) >= 1 and float(grown.median()) > 1.5
     assert judge_call(kernel.spec, workload, {"out": torch.full((400, 1), 1e-4)}, closer)[1], "far beyond rounding"
+
+
+def test_an_error_relative_to_the_row_is_allowed_where_the_spec_says_so() -> None:
+    kernel = catalog.load("silu_and_mul")
+    workload = min(kernel.spec.suite("cpu"), key=kernel.spec.read_bytes)
+    loose = tuple(
+        a.model_copy(update={"ulps_of_row": 4.0}) if getattr(a, "role", "") == "output" else a
+        for a in kernel.spec.arguments
+    )
+    wider = replace(kernel, spec=kernel.spec.model_copy(update={"arguments": loose}))
+    inputs = draw_inputs(kernel.spec, workload, "ordinary", {}, "cpu")
+    one, other = (compute_expected(k, workload, inputs)["out"] for k in (kernel, wider))
+    more = other.tolerance - one.tolerance
+    dtype = kernel.spec.dtype(kernel.spec.outputs[0], workload)
+    wanted = 4 * UNIT_ROUNDOFF[dtype] * one.value.abs().amax(-1, keepdim=True)
+    assert torch.allclose(more, wanted.expand_as(more), rtol=1e-3)

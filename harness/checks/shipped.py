@@ -1,0 +1,51 @@
+"""What a kernel's own baseline errs by where its arithmetic is of 16 bits in between: a candidate may err by as much, never by more.
+
+Engines add in half, or store a sum as bfloat16 before the next operator. A reference in fp64 that does not say so calls that wrong. What rounding
+every operator's result to the workload's dtype makes of the reference is the measure: a baseline that is off by more than MOST of it is broken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.checks.correctness import Case, round_between
+from harness.checks.expected import UNIT_ROUNDOFF, Right
+from kernels.catalog import Kernel
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float16", "bfloat16")
+MOST, MARGIN = 4.0, 1.5
+"""The share that may be allowed at most; and the factor on what was seen, since other inputs show other errors."""
+
+
+def shares(kernel: Kernel, case: Case, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Output -> its largest error beyond the tolerance, in units of what rounding between operators makes of the element; inf where
+    that does not explain it. outputs: of one call of the baseline, by name, each in its own dtype."""
+    import torch
+
+    assert isinstance(case.expected, Right)
+    exact = {name: one.value for name, one in case.expected.items()}
+    noise = round_between(kernel, case.workload, case.inputs, exact)
+    found = {}
+    for name, right in case.expected.items():
+        got = outputs[name].to(torch.float64)
+        same = (got == right.value) | (got.isnan() & right.value.isnan())
+        beyond = ((got - right.value).abs() - right.tolerance).masked_fill(same, 0.0)
+        integer = str(outputs[name].dtype).removeprefix("torch.") not in UNIT_ROUNDOFF
+        if not bool((beyond > 0).any() | beyond.isnan().any()):
+            found[name] = 0.0
+        elif integer:
+            found[name] = float("inf")
+        else:
+            share = torch.where(beyond > 0, beyond / noise[name], beyond.clamp_max(0.0))
+            found[name] = float(share.nan_to_num(nan=float("inf")).max())
+    return found
+
+
+def allowed(found: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    """What candidates may err by, of the largest shares over all cases; () where nothing is to be allowed, or rounding explains it not."""
+    if not any(found.values()) or max(found.values()) > MOST:
+        return ()
+    return tuple((name, min(MOST, MARGIN * share)) for name, share in found.items() if share)

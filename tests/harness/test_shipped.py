@@ -1,0 +1,81 @@
+"""A baseline that rounds in between to 16 bits is right by its own text, and a candidate may err by as much and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.checks import shipped
+from harness.evaluate import Evaluator
+from harness.records import Outcome
+from harness.store import Store
+from kernels import catalog
+
+SPEC = """
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="there_and_back",
+    summary="out = (x + b) - x",
+    axes=("n", "m"),
+    dtypes=("bfloat16",),
+    arguments=(
+        Tensor(name="x", role="input", shape=("n", "m")), Tensor(name="b", role="input", shape=("n", "m")),
+        Tensor(name="out", role="output", shape=("n", "m")), Size(name="n"), Size(name="m"),
+    ),
+    nans=False,
+    workloads=(Workload(axes={"n": 16, "m": 64}, dtype="bfloat16"),),
+)
+"""
+BASELINE = """
+#include <cstdint>
+#include <cstring>
+static float widen(uint16_t bits) { const uint32_t w = uint32_t(bits) << 16; float v; std::memcpy(&v, &w, 4); return v; }
+static uint16_t narrow(float v) { uint32_t b; std::memcpy(&b, &v, 4); return uint16_t((b + 0x7fffu + ((b >> 16) & 1u)) >> 16); }
+static float between(float v) { return widen(narrow(v)); }
+extern "C" void there_and_back(const uint16_t* x, const uint16_t* b, uint16_t* out, int64_t n, int64_t m) {
+    for (int64_t i = 0; i < n * m; ++i) out[i] = narrow(between(widen(x[i]) + widen(b[i])) - widen(x[i]));
+}
+"""
+EXACT = BASELINE.replace("return widen(narrow(v))", "return v")
+COARSE = BASELINE.replace("return widen(narrow(v))", "return widen(narrow(v)) * 1.03f")
+
+
+@pytest.fixture
+def evaluator(tmp_path: Path) -> Iterator[Evaluator]:
+    folder = tmp_path / "there_and_back"
+    folder.mkdir()
+    (folder / "spec.py").write_text(SPEC)
+    (folder / "reference.py").write_text("def reference(x, b):\n    return {'out': (x + b) - x}\n")
+    (folder / "baseline.cpp").write_text(BASELINE)
+    with Evaluator(catalog.load(str(folder)), "cpu", Store(tmp_path / "store")) as made:
+        yield made
+
+
+def verdict_of(evaluator: Evaluator, text: str):
+    return evaluator.verify(evaluator.build(evaluator.store.put(text)))
+
+
+def test_a_baseline_that_rounds_in_between_passes_and_a_candidate_may_err_by_as_much(evaluator: Evaluator) -> None:
+    found = verdict_of(evaluator, BASELINE)
+    assert found.passed, found.reason
+    assert any("since the baseline errs so" in check.tolerance for check in found.checks)
+    assert any("errs by rounding in between" in said for said in evaluator.notices)
+    assert verdict_of(evaluator, EXACT).passed
+    coarse = verdict_of(evaluator, COARSE)
+    assert coarse.outcome is Outcome.INCORRECT, "3 % is no rounding to 8 bits"
+
+
+def test_a_broken_baseline_buys_nothing(evaluator: Evaluator) -> None:
+    (evaluator.kernel.folder / "baseline.cpp").write_text(COARSE)
+    assert verdict_of(evaluator, COARSE).outcome is Outcome.INCORRECT
+    assert verdict_of(evaluator, BASELINE).outcome is Outcome.INCORRECT, "nothing is allowed"
+    assert verdict_of(evaluator, EXACT).passed and not evaluator.kernel.allowed
+
+
+def test_what_is_allowed_has_an_end() -> None:
+    assert shipped.allowed({"out": 1.0, "other": 0.0}) == (("out", 1.5),)
+    assert shipped.allowed({"out": 3.9}) == (("out", shipped.MOST),)
+    assert not shipped.allowed({"out": shipped.MOST + 0.1}) and not shipped.allowed({"out": 0.0})
