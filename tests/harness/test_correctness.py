@@ -17,13 +17,13 @@ from harness.checks.correctness import (
     Layout,
     compute_expected,
     distributions,
+    draw_inputs,
     find_summed_dimensions,
     judge,
     judge_call,
     make_case,
     terms,
 )
-from harness.checks.expected import UNIT_ROUNDOFF
 from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import ArgumentBuffers
 from kernels import catalog
