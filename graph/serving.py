@@ -57,11 +57,11 @@ class OperationArguments(Frozen):
 
 
 class StateArguments(Frozen):
-    """Where the run stands: round, incumbent, attempts, what is left of its limits, what is at work."""
+    """Where the run stands: round, best source so far, attempts, what is left of its limits, what is at work."""
 
 
 class FinishArguments(Frozen):
-    """End the run: the incumbent meets the held-out workloads, and the report is written."""
+    """End the run: the best source meets workloads that nobody has seen, and the report is written."""
 
     reason: str = Field(default="", max_length=1000)
 
@@ -329,7 +329,7 @@ class Service:
                 tried = [
                     one for one in ledger.read(self.run.store, [attempt.trials]) if one.candidate == attempt.candidate
                 ]
-                said.append(data("\n".join(ledger.rows(tried, [])), "by workload"))
+                said.append(data("\n".join(ledger.rows(tried, attempts)), "by workload"))
         if "incumbent" in state:
             suite = state["incumbent"].verdict.suite
             speed = f", {suite.speedup.median:.3f}x the baseline" if suite else ""

@@ -49,7 +49,7 @@ class Finding(Frozen):
     light_fraction: float | None = None
     """Geometric mean over the timed workloads of speed of light / time."""
     numbers: dict[str, float] = Field(default_factory=dict)
-    """Named figures with the unit in the name: `registers`, `load_width_bytes`, `cold_light_percent` ..."""
+    """Named figures with the unit in the name: `registers`, `load_width_bytes`, `cold_percent_of_sol` ..."""
     edit: str = ""
     """The one change that the numbers ask for, "" where they ask for none."""
     slow_workloads: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
         _mean(values) for values in ([t.median for t in beside], [t.speedup.median for t in found.timings])
     )
     lost = (
-        f"{gain:.2f}x of the incumbent in a short comparison, slower in each of {len(cases)} cases: not timed in full"
+        f"{gain:.2f}x of the best so far in a short comparison, slower in each of {len(cases)} cases: not timed in full"
     )
     return draft.model_copy(update={"lost": lost, "brief_speedup": round(speedup, 4)})
 

@@ -57,7 +57,7 @@ def unfit(draft: Draft, incumbent: Incumbent) -> str:
         return draft.lost or "passed, but was not measured"
     comparison = gain_of(draft).comparison
     if comparison is not Comparison.FASTER:
-        return f"not clearly faster than the incumbent: {comparison}"
+        return f"not clearly faster than the best so far: {comparison}"
     return slower_than_the_baseline(draft.verdict, incumbent)
 
 

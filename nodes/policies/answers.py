@@ -186,7 +186,7 @@ def compute_finding(request: ProfilerRequest) -> Finding:
     shares = {(t.workload.label, t.cache): t.light_fraction for t in request.timings if t.light_fraction is not None}
     numbers: dict[str, float] = {}
     for cache, mean in sol_by_cache(request.timings).items():
-        numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
+        numbers[f"{cache}_percent_of_sol"] = round(100 * mean, 1)
     if request.timings:
         numbers["speedup"] = round(statistics.geometric_mean([t.speedup.median for t in request.timings]), 4)
     worst: dict[str, float] = {}

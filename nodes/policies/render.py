@@ -260,8 +260,8 @@ def knowledge(spec: Spec, device: DeviceFacts, families: Sequence[Family]) -> st
 
 
 def describe_kernel(spec: Spec, device: DeviceFacts) -> str:
-    """The operation, the device and what a candidate is, as the prompts say it. Without what is held out."""
-    return _parts(spec, device, "operation", "suite", "contract")
+    """The operation, the device, what a candidate is and what counts as faster, as the prompts say it. Without what is held out."""
+    return _parts(spec, device, "operation", "suite", "contract", "acceptance")
 
 
 def _parts(spec: Spec, device: DeviceFacts, *names: str, **facts: Any) -> str:

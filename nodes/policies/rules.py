@@ -135,7 +135,7 @@ class RulesPolicy:
             dict.fromkeys(f"{t.workload.label} {t.cache}" for t in ranked if (t.light_fraction or 0) < AT_THE_LIMIT)
         )[:4]
         for cache, mean in sol_by_cache(timings).items():
-            numbers[f"{cache}_light_percent"] = round(100 * mean, 1)
+            numbers[f"{cache}_percent_of_sol"] = round(100 * mean, 1)
         bound = _bound(request, fraction)
         return Finding(
             bound=bound,

@@ -30,7 +30,7 @@ def test_keeps_the_fastest_that_passed_and_says_what_became_of_each(tmp_path: Pa
     ending = run(tmp_path, Script({1: ["speed 1.3"], 2: ["speed 1.2"], 3: ["speed 1.6"]}))
     assert ending.state == "finished"
     assert rows(ending) == [(1, "PASSED", True), (2, "PASSED", False), (3, "PASSED", True)]
-    assert ending.result.attempts[1].reason == "not clearly faster than the incumbent: SLOWER"
+    assert ending.result.attempts[1].reason == "not clearly faster than the best so far: SLOWER"
     assert ending.result.improved and ending.result.speedup.median == pytest.approx(1.6)
     assert ending.result.stop_reason == "rounds"
     assert ending.result.best_round == 3
@@ -141,7 +141,7 @@ def test_what_stays_unclear_is_asked_later_with_more_samples_until_they_are_too_
     ending = run(tmp_path, script, rounds=4, patience=4)
     assert rows(ending) == [(1, "PASSED", False), (2, "PASSED", False), (3, "PASSED", True), (4, "PASSED", False)]
     assert ending.result.attempts[0].reason == (
-        "not clearly faster than the incumbent: UNCLEAR, with 12 times the samples"
+        "not clearly faster than the best so far: UNCLEAR, with 12 times the samples"
     )
     did = (ending.run.folder / "evaluations.log").read_text().splitlines()
     again = [line.split()[0] for line in did if "-again" in line]

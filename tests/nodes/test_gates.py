@@ -85,7 +85,7 @@ def test_against_an_incumbent_its_comparison_counts_and_not_the_baselines() -> N
         [draft("a", verdict(2.0, gain=(1.01, "SAME"))), draft("b", verdict(1.5, gain=(1.1, "FASTER")))], width=2
     )
     assert [a.accepted for a in update["attempts"]] == [False, True]
-    assert update["attempts"][0].reason == "not clearly faster than the incumbent: SAME"
+    assert update["attempts"][0].reason == "not clearly faster than the best so far: SAME"
     assert update["incumbent"].candidate == "b" * 64 and update["stale_rounds"] == 0
 
 
@@ -310,7 +310,9 @@ def test_who_is_wrong_when_contested_again_leaves_the_incumbent_as_it_was_shown(
         return wrong
 
     evaluator = SimpleNamespace(build=lambda name: name, verify=lambda build: build, measure=timed)
-    context = SimpleNamespace(evaluator=evaluator, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
+    context = SimpleNamespace(
+        evaluator=evaluator, say=lambda *_: None, kernel=SimpleNamespace(spec=None), reference=lambda: ""
+    )
     before = contested([unclear("a", 1.2)])
     update = contest(before, SimpleNamespace(context=context, store=None))  # type: ignore[arg-type]
     assert set(update) == {"attempts"}, "neither the incumbent nor its times nor the rounds without one"
@@ -324,7 +326,9 @@ def test_who_is_wrong_when_contested_again_leaves_the_incumbent_as_it_was_shown(
 def test_who_is_faster_when_contested_again_is_the_incumbent_and_the_rounds_without_one_begin_anew() -> None:
     faster = verdict(1.5, gain=(1.25, "FASTER"))
     evaluator = SimpleNamespace(build=lambda name: name, verify=lambda build: build, measure=lambda *_, **__: faster)
-    context = SimpleNamespace(evaluator=evaluator, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
+    context = SimpleNamespace(
+        evaluator=evaluator, say=lambda *_: None, kernel=SimpleNamespace(spec=None), reference=lambda: ""
+    )
     update = contest(contested([unclear("a", 1.2)]), SimpleNamespace(context=context, store=None))  # type: ignore[arg-type]
     assert set(update) == {"attempts", "incumbent", "stale_rounds"} and update["stale_rounds"] == 0
     assert (update["incumbent"].candidate, update["incumbent"].verdict) == ("a" * 64, faster)
@@ -332,7 +336,9 @@ def test_who_is_faster_when_contested_again_is_the_incumbent_and_the_rounds_with
 
 
 def test_what_has_ended_a_run_already_stays_its_end() -> None:
-    context = SimpleNamespace(evaluator=None, say=lambda *_: None, kernel=SimpleNamespace(spec=None))
+    context = SimpleNamespace(
+        evaluator=None, say=lambda *_: None, kernel=SimpleNamespace(spec=None), reference=lambda: ""
+    )
     ended = {**contested([]), "stop": Stop.BASELINE}
     assert contest(ended, SimpleNamespace(context=context, store=None)) == {"stop": Stop.BASELINE}  # type: ignore[arg-type]
 

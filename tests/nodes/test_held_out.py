@@ -60,11 +60,11 @@ class Met:
         self.learned: list[tuple[list[str], str, str, Spec]] = []
         monkeypatch.setattr(
             held_out, "learn",
-            lambda store, _state, spec, found, withdrawn: self.learned.append(
+            lambda store, _state, spec, found, withdrawn, _reference: self.learned.append(
                 ([a.plan.id for a in found], withdrawn, store, spec)
             ),
         )  # fmt: skip
-        context = SimpleNamespace(evaluator=self.evaluator, kernel=SimpleNamespace(spec=SPEC))
+        context = SimpleNamespace(evaluator=self.evaluator, kernel=SimpleNamespace(spec=SPEC), reference=lambda: "")
         self.log.write_text("")  # what follows is the gate's
         self.update = held_out.held_out(state, SimpleNamespace(context=context, store=MEMORY))  # type: ignore[arg-type]
 

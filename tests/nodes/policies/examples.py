@@ -52,7 +52,7 @@ __global__ void add(__half* x, const __half* y, int64_t n) {
 """
 OTHER = SOURCE.replace("BLOCK 128", "BLOCK 64")
 FINDING = Finding(
-    bound="latency", summary="Two bytes a load.", light_fraction=0.41, numbers={"cold_light_percent": 41.0},
+    bound="latency", summary="Two bytes a load.", light_fraction=0.41, numbers={"cold_percent_of_sol": 41.0},
     slow_workloads=(VISIBLE.label,),
 )  # fmt: skip
 PLAN = Plan(

@@ -174,11 +174,11 @@ def test_an_answer_of_edits_becomes_one_with_the_whole_file(reply: str, notes: s
 
 
 def test_a_finding_keeps_the_measured_figures() -> None:
-    forged = {**FINDING, "numbers": [{"name": "cold_light_percent", "value": 99}, {"name": "../x", "value": 1}]}
+    forged = {**FINDING, "numbers": [{"name": "cold_percent_of_sol", "value": 99}, {"name": "../x", "value": 1}]}
     found = answers.finding(json.dumps(forged), for_profiler())
     assert found.numbers == {
-        "cold_light_percent": 40.0,
-        "hot_light_percent": 50.0,
+        "cold_percent_of_sol": 40.0,
+        "hot_percent_of_sol": 50.0,
         "speedup": pytest.approx(1.118, abs=1e-3),
     }
 

@@ -133,7 +133,7 @@ def test_json_schema_is_the_first_rung(server: ModelServer, tmp_path: Path) -> N
     chat = policy(server, tmp_path)
     found = chat.answer(for_profiler())
     assert found.bound == "memory" and found.slow_workloads == (VISIBLE.label,)
-    assert found.numbers["load_width_bytes"] == 2 and found.numbers["cold_light_percent"] == 40.0
+    assert found.numbers["load_width_bytes"] == 2 and found.numbers["cold_percent_of_sol"] == 40.0
     sent = server.requests[0]
     assert sent["path"] == "/v1/chat/completions" and sent["headers"]["authorization"] == f"Bearer {KEY}"
     form = sent["body"]["response_format"]["json_schema"]
@@ -218,7 +218,7 @@ def test_content_filter_has_its_own_sentence(server: ModelServer, tmp_path: Path
     chat = policy(server, tmp_path)
     assert "content filter" in chat.answer(for_coder()).reason
     finding = chat.answer(for_profiler())
-    assert finding.bound == "unknown" and finding.numbers["cold_light_percent"] == 40.0
+    assert finding.bound == "unknown" and finding.numbers["cold_percent_of_sol"] == 40.0
 
 
 # Answers that do not fit ---------------------------------------------------------------------------------------------

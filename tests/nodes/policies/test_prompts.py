@@ -44,7 +44,7 @@ from tests.nodes.policies.examples import (
 
 # Characters of a whole prompt about a source of 300 characters: what the words themselves take, the family's pages included.
 LIMITS = {
-    "tester": 12_000, "profiler": 12_500, "planner": 14_000, "coder": 12_500, "coder_tools": 13_500, "reviewer": 12_500,
+    "tester": 12_000, "profiler": 12_700, "planner": 14_000, "coder": 12_700, "coder_tools": 13_700, "reviewer": 12_700,
     "single": 14_000,
 }  # fmt: skip
 
@@ -142,7 +142,7 @@ def test_an_undefined_variable_is_an_error(name: str) -> None:
 def test_planner_reads_the_finding_the_attempts_and_their_effects() -> None:
     _, user = prompt("planner", for_planner())
     for words in (
-        "Bound: latency. Two bytes a load.", "cold_light_percent = 41", "1.210x the baseline [1.190, 1.230]",
+        "Bound: latency. Two bytes a load.", "cold_percent_of_sol = 41", "1.210x the baseline [1.190, 1.230]",
         "It has BLOCK=64 by a search: 2 of 23 variants tried, the best 1.210x.", "packed halves: INCORRECT", "error 7.1 times the tolerance", "+#define BLOCK 64",
         digest(OTHER)[:12], "exactly 2 plans",
     ):  # fmt: skip

@@ -69,7 +69,7 @@ def test_other_timings_do_not_matter(recorded: Path, offline: None) -> None:
     said: list[str] = []
     replay = ReplayPolicy(recorded, say=lambda kind, text: said.append(kind))
     found = replay.answer(for_profiler(timings=(timing(3.7),)))
-    assert found.bound == "memory" and found.numbers["cold_light_percent"] == pytest.approx(43.2, abs=0.1)
+    assert found.bound == "memory" and found.numbers["cold_percent_of_sol"] == pytest.approx(43.2, abs=0.1)
     finding = MEASURED.model_copy(update={"light_fraction": 0.44, "summary": "other figures"})
     plans = replay.answer(for_planner(finding=finding))
     assert replay.answer(for_coder(plan=plans[0], finding=finding, round=3)).source == EDITED
@@ -123,7 +123,7 @@ def test_a_finding_that_nobody_asked_for_then_is_the_measured_figures(tmp_path: 
     replay = ReplayPolicy(tmp_path / "transcript.jsonl", say=lambda kind, text: said.append(f"{kind}: {text}"))
     assert replay.answer(for_profiler(round=1)).bound == "memory"
     found = replay.answer(for_profiler(round=2, source=OTHER))
-    assert found.summary.startswith("measured figures only") and found.numbers["cold_light_percent"] == 40.0
+    assert found.summary.startswith("measured figures only") and found.numbers["cold_percent_of_sol"] == 40.0
     assert said[-1] == "replay: no finding was recorded in round 2; it holds the measured figures only"
     assert "differs in its round" in _mismatch(lambda: replay.answer(for_profiler(round=3, source=OTHER)))
 

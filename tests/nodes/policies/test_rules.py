@@ -236,7 +236,7 @@ def test_the_profiler_names_the_bound_with_numbers() -> None:
     assert finding(timing(large, 321.0, 320.0)).bound == "at the limit"
     assert finding().bound == "unknown" and finding().numbers == {"ptxas_registers": 32}
     found = finding(timing(small, 4.0, 0.6), timing(large, 545.0, 320.0))
-    assert found.numbers["ptxas_registers"] == 32 and "cold_light_percent" in found.numbers
+    assert found.numbers["ptxas_registers"] == 32 and "cold_percent_of_sol" in found.numbers
     assert found.slow_workloads[0].startswith("float16 tokens=16 ")
 
 
