@@ -8,14 +8,12 @@ from compiler.codegen import columns, ragged
 from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion, Sketch
+from compiler.schedule import WARP, Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion, Sketch, row_team
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 PACK_BYTES = 16
 BUSY_ROWS = 264
 """Rows from which on every multiprocessor of an H100 has two."""
-LONGEST_TEAM = 64
-"""Threads of a row at most where a block takes several."""
 SCALAR_ITEMS = 4
 """Elements that count as a pack where packs are of one."""
 
@@ -197,12 +195,10 @@ def _plan(
 
 
 def _team(width: int, longest: int, choice: ScheduleDefaults, few: bool) -> Rows:
-    """Several rows to a block, as `items_of`, `team_of` and `threads_of` in cuda/prelude.cuh say; no team where rows are longer."""
+    """Several rows to a block where they are short enough for that; no team where they are longer."""
     unit = 1 if width > 1 else SCALAR_ITEMS
-    items = (1 if few else choice.items or (4 if 64 * unit < longest <= 128 * unit else 2)) * unit
-    wanted = -(-longest // items)
-    team = _next_power(wanted) if wanted <= LONGEST_TEAM else 0
-    return Rows(vector=width, threads=choice.threads, team=team, items=items, unit=unit, longest=longest, few=few)
+    items, team, threads = row_team(longest, 1 if few else choice.items, unit, choice.threads)
+    return Rows(vector=width, threads=threads, team=team, items=items, unit=unit, longest=longest, few=few)
 
 
 def _is_columns(kernel: PackedKernel) -> bool:
@@ -229,7 +225,6 @@ def _column_bytes(kernel: PackedKernel, width: int) -> int:
     return width * sum(8 if type in ("double", "int64_t") else 4 for type in folds)
 
 
-WARP = 32
 WIDEST = 8
 """Elements of a pack."""
 SHARED_BYTES = 48 << 10
@@ -259,8 +254,7 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
             return sketch.model_copy(update={"wanted": numbers.get("ITEMS", 0), "split": numbers.get("SPLIT", 0)})
         if sketch.team and not sketch.few and longest:
             choice = ScheduleDefaults(items=numbers.get("ITEMS", 0), threads=threads or sketch.threads)
-            team = _team(sketch.vector, longest, choice, False)
-            return team.model_copy(update={"ragged": sketch.ragged}) if team.team else sketch
+            return _team(sketch.vector, longest, choice, False).model_copy(update={"ragged": sketch.ragged})
         return sketch
 
     def version(one: ScheduleVersion) -> ScheduleVersion:

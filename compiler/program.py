@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler import operators, selects  # noqa: F401 -- selects adds to the table of lowerings
+from compiler import operators
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.drafting import RESERVED
 from compiler.draft.expressions import COMPUTED, cast, loads_of, make
@@ -24,6 +24,7 @@ from compiler.draft.partition import FLAT, ROW, Kernel, Partition
 from compiler.draft.tensors import Buffer, Definition, NoDraft, Scatter, Value
 from compiler.draft.tensors import Program as Lowered
 from compiler.frontend import NoProgram, Traced, extent
+from compiler.selects import SelectedProgram, pieces_of
 from kernels.spec import Spec, Tensor
 
 SHORT_FOLD = 32
@@ -184,7 +185,7 @@ def _lowered(
         symbol = size_symbol(axis if by == 1 else f"{axis}_{by}")
         sizes[axis] = by * symbol
         hints[symbol] = max(1, min(traced.hints[axis], LONGEST_HINT) // by)
-    lowered = Lowered(hints)
+    lowered = SelectedProgram(hints)
     lowered.settles = False
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values = {}, {}
@@ -219,6 +220,7 @@ def _lowered(
             continue
         if not in_pieces:
             value.pieces = ()
+        value.pieces = value.pieces or pieces_of(lowered, value)
         outputs[tensor.name] = _output(
             lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
         )

@@ -51,6 +51,23 @@ class Rows(Frozen):
     """Likewise: blocks of a row; 0: any."""
 
 
+LONGEST_TEAM = 64
+"""Threads of a row at most where a block takes several."""
+WARP = 32
+
+
+def row_team(longest: int, items: int, unit: int, threads: int) -> tuple[int, int, int]:
+    """(packs that a thread keeps, threads of a row or 0 where it is a block's, threads of a block) for rows of at most `longest` packs.
+
+    `items`: of which a thread is to keep, in `unit`s; 0: two, or four where a warp then does for a row.
+    """
+    few = 4 if 2 * WARP * unit < longest <= 4 * WARP * unit else 2
+    kept = max((items or few) * unit, -(-longest // 1024))
+    needed = -(-longest // kept)
+    team = 1 << max(0, needed - 1).bit_length()
+    return (kept, team, threads) if team <= LONGEST_TEAM else (kept, 0, -(-needed // WARP) * WARP)
+
+
 class Columns(Frozen):
     """A reduction over outer axes: a block takes `lanes` packs of columns and `threads / lanes` rows at a time.
 

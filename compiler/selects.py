@@ -6,13 +6,26 @@ their reduction over pairs. Registered by being imported.
 
 from __future__ import annotations
 
+import functools
+
 import sympy
 import torch
 
-from compiler.draft.expressions import Expr, binary, compare, constant, index_value, where
+from compiler.draft.expressions import (
+    COMPUTED,
+    Expr,
+    binary,
+    cast,
+    compare,
+    constant,
+    index_value,
+    loads_of,
+    walk,
+    where,
+)
 from compiler.draft.lower_reductions import _fold
 from compiler.draft.lowering import LOWERINGS, Lowering, plain
-from compiler.draft.tensors import Piece, Value
+from compiler.draft.tensors import Piece, Program, Value
 
 MOST_SELECTED = 8
 """Rounds of two reductions each; sorting is another algorithm."""
@@ -101,18 +114,58 @@ def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
 
 
 def _side_by_side(low: Lowering, columns: list[Value], dtype: torch.dtype) -> Value:
-    """[..., 1] each as [..., k]; written each by itself."""
+    """[..., 1] each as [..., k]."""
     kept = list(columns[0].shape[:-1])
     count = len(columns)
 
     def element(position) -> Expr:
+        if position[-1].is_Integer:
+            return columns[int(position[-1])].at([*position[:-1], sympy.Integer(0)])
         chosen = columns[-1].at([*position[:-1], sympy.Integer(0)])
         for number in range(count - 2, -1, -1):
             here = compare("eq", index_value(position[-1]), constant(number, "int64_t"))
             chosen = where(here, columns[number].at([*position[:-1], sympy.Integer(0)]), chosen)
         return chosen
 
-    whole = low.formula(element, [*kept, count], dtype)
+    return low.formula(element, [*kept, count], dtype)
+
+
+class SelectedProgram(Program):
+    """Whose definitions over a few columns that were selected are one a column, so that a row's reductions stay where they are."""
+
+    def fold(self, kind, source, axes, dtypes, element=None):
+        last, read = len(source.shape) - 1, element or source.at
+        joined = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}.get(kind)
+        if (
+            joined is None
+            or [axis % len(source.shape) for axis in axes] != [last]
+            or not _is_selected(self, source, read)
+        ):
+            return super().fold(kind, source, axes, dtypes, element)
+        type = COMPUTED[dtypes[0]]
+
+        def of_columns(position) -> Expr:
+            values = [cast(read([*position, sympy.Integer(number)]), type) for number in range(int(source.shape[last]))]
+            return functools.reduce(lambda a, b: binary(joined, a, b), values)
+
+        return [self.formula(source.shape[:last], dtypes[0], of_columns, self.operator or source.origin)]
+
+
+def _is_selected(program: Program, value: Value, read) -> bool:
+    """Whether nothing that it loads differs from column to column of a few."""
+    if value.buffer is not None or not value.shape or not value.shape[-1].is_Integer or value.shape[-1] > MOST_SELECTED:
+        return False
+    at = [program.ranges.named(f"at{axis}", size) for axis, size in enumerate(value.shape)]
+    expr = read(at)
+    told = any(isinstance(arg, sympy.Expr) and at[-1] in arg.free_symbols for e in walk([expr]) for arg in e.args)
+    return told and not any(at[-1] in load.args[1].free_symbols for load in loads_of([expr]))
+
+
+def pieces_of(program: Program, value: Value) -> tuple[Piece, ...]:
+    """The columns of a value that was computed of a few selected ones, each written by itself; none of any other."""
+    if not _is_selected(program, value, value.at):
+        return ()
+    *kept, count = value.shape
 
     def piece(number: int) -> Piece:
         def place(position):
@@ -121,10 +174,12 @@ def _side_by_side(low: Lowering, columns: list[Value], dtype: torch.dtype) -> Va
                 flat = flat * size + at
             return sympy.expand(flat * count + number)
 
-        return Piece(low.program.reshape(columns[number], kept), place)
+        column = program.formula(
+            kept, value.dtype, lambda position: value.at([*position, sympy.Integer(number)]), value.origin
+        )
+        return Piece(column, place)
 
-    whole.pieces = tuple(piece(number) for number in range(count))
-    return whole
+    return tuple(piece(number) for number in range(int(count)))
 
 
 for _kind in ("max", "min"):

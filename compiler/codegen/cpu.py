@@ -15,7 +15,8 @@ from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, in_axes, indent, row_stores, signature
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr
+from compiler.draft.expressions import Expr, walk
+from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import STORED, Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
@@ -93,8 +94,26 @@ class CpuText(Text):
             f"    const int64_t {pack} = first + {lane};", *indent(made, 1), "}",
         ]  # fmt: skip
 
+    def take_lines(self) -> None:
+        """Packs of elements are counted in lines of the shortest length that places are divided by: a division a line, not a pack."""
+        pack = self.kernel.pack
+        values = [index for e in walk(self.kernel.roots) for index in e.args if isinstance(index, sympy.Expr)]
+        indices = [*values, *(place for member in self.kernel.members for place in member.places)]
+        lengths = {a.args[1] for index in indices for a in index.atoms(FloorDiv, Modulo) if a.args[0] == pack}
+        length = next((one for one in lengths if all(_divides(one, other) for other in lengths)), None)
+        if self.width > 1 and length is not None:
+            line, at = (sympy.Symbol(self.fresh(name), integer=True, nonnegative=True) for name in ("line", "at"))
+            self.lines, self.levels[1] = (line, at, length), {line, at}
+
     def over_packs(self, made: list[str], begin: str, end: str) -> list[str]:
         """The lines for each pack or strip from `begin` to `end`."""
+        if self.lines is not None:
+            line, at, length = map(index_text, self.lines)
+            return [
+                f"for (int64_t left = {end} - {begin}, {line} = {begin} / ({length}), {at} = {begin} % ({length}); left > 0; ++{line}, {at} = 0) {{",
+                f"    const int64_t line_end = left < {length} - {at} ? {at} + left : {length};", f"    left -= line_end - {at};",
+                f"    for (; {at} < line_end; ++{at}) {{", *indent(made, 2), "    }", "}",
+            ]  # fmt: skip
         if self.width > 1:
             pack = self.kernel.pack
             return [f"for (int64_t {pack} = {begin}; {pack} < {end}; ++{pack}) {{", *indent(made, 1), "}"]
@@ -120,6 +139,10 @@ class CpuText(Text):
         lane = "one"
         joined = f"{total}[{lane}] = ({self.join(member)})({total}[{lane}], {part}[{lane}]);"
         return [self.over_lanes, f"for (int {lane} = 0; {lane} < {self.lanes}; ++{lane}) {{ {joined} }}"]
+
+
+def _divides(one: Index, other: Index) -> bool:
+    return sympy.denom(sympy.cancel(other / one)) == 1
 
 
 def _names(text: CpuText, folds: list[Member], word: str = "") -> dict[Member, str]:
@@ -179,6 +202,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
 def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -> KernelFunction:
     """Packs from `begin` to `end`; reductions of each element one after another."""
     text = CpuText(program, kernel)
+    text.take_lines()
     stores = stores_of(text)
     folds = folds_of(text, stores)
     roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]

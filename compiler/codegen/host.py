@@ -18,7 +18,7 @@ from compiler.draft.partition import ROW
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
+from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion, row_team
 from kernels.spec import Spec
 
 NARROW = 2**31 - 2**20
@@ -231,9 +231,23 @@ class HostFile:
         threads, longest = str(sketch.threads), sketch.longest
         each = str(sketch.threads // sketch.team if sketch.team else 1)
         if sketch.items and self.open and not sketch.few:
+            assert longest is not None
+            teams = {items: row_team(longest, items, sketch.unit, 0) for items in self.open.get("ITEMS", (0,))}
+
+            def picked(part: int) -> str:
+                """What `row_team` says for the number that ITEMS is."""
+                said = {
+                    items: str(found[part]) if part < 2 or found[1] == 0 else "THREADS"
+                    for items, found in teams.items()
+                }
+                default = said.pop(0)
+                return (
+                    "".join(f"ITEMS == {items} ? {text} : " for items, text in said.items() if text != default)
+                    + default
+                )
+
             lines = [
-                f"constexpr int kItems = items_of({longest}, ITEMS, {sketch.unit}), kTeam = team_of({longest}, kItems);",
-                f"constexpr int kThreads = threads_of({longest}, kItems, THREADS);",
+                f"constexpr int kItems = {picked(0)}, kTeam = {picked(1)}, kThreads = {picked(2)};",
                 f"const int threads = kTeam > 0 ? kThreads : static_cast<int>(({packs} + kItems * 32 - 1) / (kItems * 32)) * 32;",
             ]
             numbers, threads = ["kThreads", "kTeam", 1, "kItems"], "threads"

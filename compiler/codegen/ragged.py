@@ -10,8 +10,8 @@ from __future__ import annotations
 import sympy
 
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, loads_of, make, walk
-from compiler.draft.index import FloorDiv, Index, Modulo, product
+from compiler.draft.expressions import Expr, loads_of, walk
+from compiler.draft.index import Index, product
 from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import index_text
 from compiler.draft.tensors import Buffer
@@ -49,46 +49,11 @@ class RaggedText(Text):
             self.column = _symbol("column")
             known = {self.counter, self.first} | self.row.free_symbols
             self.levels = [set(), known, self.levels[2], {self.column, self.lane}]
+            self.lines = (self.row, self.column, self.length)
         self.guarded = False
         """Whether what a lane computes may be computed inside a row alone."""
-        self._placed: dict[int, Expr] = {}
 
     # ------------------------------------------------------------------------------------------ places by row and column
-
-    def resolve(self, expr: Expr) -> Expr:
-        found = super().resolve(expr)
-        return found if self.kernel.layout == ROW else self._in_rows(found)
-
-    def _in_rows(self, expr: Expr) -> Expr:
-        found = self._placed.get(id(expr))
-        if found is None:
-            args = [
-                self._in_rows(arg)
-                if isinstance(arg, Expr)
-                else self.placed(arg)
-                if isinstance(arg, sympy.Expr)
-                else arg
-                for arg in expr.args
-            ]
-            same = all(new is old for new, old in zip(args, expr.args, strict=True))
-            found = self._placed[id(expr)] = expr if same else make(expr.op, *args, type=expr.type)
-            self._placed[id(found)] = found
-        return found
-
-    def placed(self, index: Index) -> Index:
-        pack = self.kernel.pack
-        if self.kernel.layout == ROW or pack not in index.free_symbols:
-            return index
-        parts: dict[Index, Index] = {}
-        for atom in index.atoms(FloorDiv, Modulo):
-            by = sympy.cancel(atom.args[1] / self.length) if atom.args[0] == pack else None
-            if by is None or sympy.denom(by) != 1:
-                continue
-            if isinstance(atom, FloorDiv):
-                parts[atom] = self.row if by == 1 else FloorDiv(self.row, by)
-            else:
-                parts[atom] = self.column if by == 1 else Modulo(self.row, by) * self.length + self.column
-        return sympy.expand(index.xreplace(parts).xreplace({pack: self.row * self.length + self.column}))
 
     def window(self, buffer: Buffer, place: Index, by=None) -> tuple[Window, Index] | None:
         if self.column not in place.free_symbols:

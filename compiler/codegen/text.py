@@ -13,7 +13,7 @@ import torch
 
 from compiler.draft.accumulators import identity
 from compiler.draft.expressions import Expr, constant, make
-from compiler.draft.index import Index
+from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import STORED, Scope, Statements, _bare, index_text
@@ -68,6 +68,9 @@ class Text:
         self._levels: dict[int, int] = {}
         self.arrays: dict[Window, str] = {}
         """Windows that stay in registers, as arrays over items."""
+        self.lines: tuple[Index, Index, Index] | None = None
+        """Of a kernel of elements whose packs are told by lines: the line, the place in it, a line's length."""
+        self._placed: dict[int, Expr] = {}
 
     # ------------------------------------------------------------------------------------------ values
 
@@ -95,9 +98,44 @@ class Text:
             result = self._made(expr.op, args, expr.type)
         else:
             result = expr
+        result = result if self.lines is None else self.in_lines(result)
         self._resolved[id(expr)] = result
         self._resolved[id(result)] = result
         return result
+
+    def in_lines(self, expr: Expr) -> Expr:
+        """The expression with its places told by lines."""
+        found = self._placed.get(id(expr))
+        if found is None:
+            args = [
+                self.in_lines(arg)
+                if isinstance(arg, Expr)
+                else self.placed(arg)
+                if isinstance(arg, sympy.Expr)
+                else arg
+                for arg in expr.args
+            ]
+            same = all(new is old for new, old in zip(args, expr.args, strict=True))
+            found = self._placed[id(expr)] = expr if same else make(expr.op, *args, type=expr.type)
+            self._placed[id(found)] = found
+        return found
+
+    def placed(self, index: Index) -> Index:
+        """A place that a program names, in this text's variables."""
+        pack = self.kernel.pack
+        if self.lines is None or pack not in index.free_symbols:
+            return index
+        line, at, length = self.lines
+        parts: dict[Index, Index] = {}
+        for atom in index.atoms(FloorDiv, Modulo):
+            by = sympy.cancel(atom.args[1] / length) if atom.args[0] == pack else None
+            if by is None or sympy.denom(by) != 1:
+                continue
+            if isinstance(atom, FloorDiv):
+                parts[atom] = line if by == 1 else FloorDiv(line, by)
+            else:
+                parts[atom] = at if by == 1 else Modulo(line, by) * length + at
+        return sympy.expand(index.xreplace(parts).xreplace({pack: line * length + at}))
 
     def _made(self, op: str, args: list, type: str) -> Expr:
         """The operation; where numbers may be approximate, a division by what does not change is done once, as a reciprocal."""
@@ -183,10 +221,6 @@ class Text:
         """How many a row, or a kernel of elements, has."""
         length = self.kernel.length if self.kernel.layout == ROW else self.kernel.rows
         return index_text(sympy.expand(length / self.width))
-
-    def placed(self, index: Index) -> Index:
-        """A place that a program names, in this text's variables."""
-        return index
 
     def begin(self, roots: list[Expr]) -> None:
         """Called before anything of `roots` is printed."""

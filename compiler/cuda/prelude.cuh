@@ -347,26 +347,6 @@ void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, in
 }
 #endif
 
-// Of rows of at most `longest` packs, of which a thread is to keep about `items` times `unit` (0: two, or four where a warp then does
-// for a row): packs a thread, threads of a row (0: more than several rows could share a block with), threads of a block.
-[[maybe_unused]] constexpr int items_of(int longest, int items, int unit) {
-    const int few = longest > 64 * unit && longest <= 128 * unit ? 4 : 2;
-    const int least = (longest + 1023) / 1024, wanted = (items > 0 ? items : few) * unit;
-    return wanted > least ? wanted : least;
-}
-[[maybe_unused]] constexpr int team_of(int longest, int items) {
-    const int wanted = (longest + items - 1) / items;
-    int team = 1;
-    while (team < wanted) {
-        team *= 2;
-    }
-    return team > 64 ? 0 : team;
-}
-[[maybe_unused]] constexpr int threads_of(int longest, int items, int threads) {
-    const int wanted = (longest + items - 1) / items;
-    return team_of(longest, items) == 0 ? (wanted + 31) / 32 * 32 : threads;
-}
-
 // How a kernel of rows is launched for the size at hand: blocks of a row, packs that a thread keeps (0: none), threads of a block.
 struct RowPlan {
     int split, items, threads;

@@ -73,7 +73,7 @@ def drawn(seed: int, device: str = "cuda") -> tuple[str, str, ScheduleDefaults, 
     outputs = "" if in_place else f'Tensor(name="out", role="output", shape={shape}),'
     sizes = [(draw.choice((1, 3, 37)), draw.choice((8, 16, 64, 136, 520))) for _ in range(3)]
     fourths = form in ("halves", "bits")
-    sizes.append((draw.choice((2, 5)), draw.choice((12, 20, 92, 260) if fourths else (5, 13, 37, 129, 263))))
+    sizes.append((draw.choice((2, 5)), draw.choice((12, 20, 92, 260) if fourths else (5, 13, 37, 129, 263, 1029))))
     workloads = "\n        ".join(
         f'Workload(axes={{"rows": {rows}, "cols": {cols}}}, dtype={dtype!r}, devices=({device!r},)),'
         for rows, cols in dict.fromkeys(sizes)
@@ -100,7 +100,7 @@ import torch
 def reference(x, w, places, codes, eps):
     weights, ids = torch.softmax(x * w, -1).topk(3, -1)
     largest, at = x.max(-1)
-    return {"weights": weights, "ids": ids, "least": (x - eps).argmin(-1), "largest": largest, "at": at}
+    return {"weights": weights / weights.sum(-1, keepdim=True), "ids": ids, "least": (x - eps).argmin(-1), "largest": largest, "at": at}
 """
 SELECTED = "\n".join(
     f'Tensor(name="{name}", role="output", shape={shape}{kind}),'
