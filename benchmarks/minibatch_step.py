@@ -3,7 +3,7 @@
     python -m benchmarks.minibatch_step [--graph papers100M-like] [--rungs gpu-graph ...] [--out FOLDER]
 
 Sampling and computation of one batch are captured as a CUDA graph each and replayed; the profiler says how long each kernel
-took, in order, in the mean of REPLAYS replays of different batches. Floors are of a copy's and a large product's measured
+took, in the mean of REPLAYS replays of different batches, and what ran when in some whole steps. Floors are of a copy's and a large product's measured
 rates. Needs a GPU. Writes FOLDER/step.json ($OUT where it is set).
 """
 
@@ -20,11 +20,12 @@ from typing import Any
 import torch
 
 from benchmarks import minibatch_ladder as ladder
-from minibatch import rungs, synthetic, training
+from minibatch import rungs, synthetic, timeline, training
 from minibatch.placing import Placed
 from minibatch.resident import MARGIN, Trainer
 
 REPLAYS = 20
+STEPS = 4
 
 
 def main() -> None:
@@ -62,6 +63,7 @@ def measure(trainer: Trainer, epochs: int, measured: dict[str, float]) -> dict[s
             "sample": kernels_of(trainer, lambda: trainer.sample_next(0)),
             "compute": kernels_of(trainer, lambda: trainer.compute(trainer.sampled[0])),
         },
+        "steps": steps_of(trainer),
         "floors_us": floors(trainer, records[-1].edges / records[-1].batches, measured),
     }
     start = time.perf_counter()
@@ -82,10 +84,9 @@ def rates() -> dict[str, float]:
     }
 
 
-def kernels_of(trainer: Trainer, run: Any) -> list[tuple[str, float]]:
-    """(name, mean microseconds) of each kernel of a captured `run`, in order. Changes no weight."""
-    from torch.profiler import ProfilerActivity, profile
-
+def kernels_of(trainer: Trainer, run: Any) -> list[tuple[str, float, int]]:
+    """(name, microseconds a replay, times) of the kernels of a captured `run`, in the order in which they first ran. Changes no
+    weight."""
     trainer.begin(trainer.graph.train, 0)
     trainer.idle.fill_(1)
     trainer.sample_next(0)
@@ -95,22 +96,23 @@ def kernels_of(trainer: Trainer, run: Any) -> list[tuple[str, float]]:
         run()
     trainer.begin(trainer.graph.train, 0)
     captured.replay()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(REPLAYS):
-            captured.replay()
-        torch.cuda.synchronize()
+    events = timeline.kernels_of(captured.replay, REPLAYS)
     trainer.idle.zero_()
-    events = sorted(
-        (event.start_ns(), event.name(), event.duration_ns() / 1e3)
-        for event in seen.profiler.kineto_results.events()
-        if event.device_type() == torch.autograd.DeviceType.CUDA
-    )
-    size = len(events) // REPLAYS
-    return [
-        (events[at][1][:120], sum(events[replay * size + at][2] for replay in range(REPLAYS)) / REPLAYS)
-        for at in range(size)
-    ]
+    found: dict[str, list[int]] = {}
+    for name, _, _, duration in events:
+        found.setdefault(name[:120], []).append(duration)
+    return [(name, sum(ns) / REPLAYS / 1e3, len(ns) // REPLAYS) for name, ns in found.items()]
+
+
+def steps_of(trainer: Trainer) -> list[tuple[str, int, int, int]]:
+    """(name, stream, begin in ns, duration in ns) of the kernels of some whole steps. Changes no weight."""
+    trainer.begin(trainer.graph.train, 0)
+    trainer.idle.fill_(1)
+    trainer.sample_next(0)
+    todo = itertools.cycle(trainer.graphs)
+    found = timeline.kernels_of(lambda: next(todo).replay(), STEPS)
+    trainer.idle.zero_()
+    return found
 
 
 def floors(trainer: Trainer, edges: float, measured: dict[str, float]) -> dict[str, dict[str, float]]:
@@ -147,9 +149,9 @@ def report(rung: str, found: dict[str, Any]) -> None:
         f"{rung}: epochs {found['epoch_s']} s, stages alone {found['stages_us']} us, accuracy {found['valid_accuracy']}"
     )
     for stage, kernels in found["kernels"].items():
-        print(f"  {stage}: {sum(us for _, us in kernels):.1f} us in {len(kernels)} kernels")
-        for name, us in kernels:
-            print(f"    {us:8.2f}  {name}")
+        print(f"  {stage}: {sum(us for _, us, _ in kernels):.1f} us in {sum(times for *_, times in kernels)} kernels")
+        for name, us, times in kernels:
+            print(f"    {us:8.2f}  {times} x {name}")
     for name, floor in found["floors_us"].items():
         print(
             f"  floor of {name}: {floor['us']:.1f} us, {floor['bytes'] / 1e6:.0f} MB, {floor['flops'] / 1e9:.1f} GFLOP"

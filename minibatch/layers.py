@@ -1,12 +1,14 @@
 """GraphSAGE's layers forward and backward by hand: one product a layer, hidden rows read as few times as can be.
 
 Own row and neighbours' mean lie side by side, so that a layer is one product. A hidden row is kept as the product left it;
-ReLU and dropout are applied where it is read, so they cost no pass over memory and no mask is kept. Backward, gradients are
-gathered along the transposed sample instead of added atomically. On a GPU by layers.cu, on a CPU the same by torch.
+ReLU and dropout are applied where it is read, so they cost no pass over memory, and what they leave is kept as a bit an element
+for the backward pass. There gradients are gathered along the transposed sample instead of added atomically. On a GPU by layers.cu,
+whose kernels make loss, gradient and Adam's step too, on a CPU the same by torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import torch
 
 from minibatch.models import Sage
 from minibatch.native import library
+from minibatch.streams import Branch
 
 WORD = 0xFFFFFFFF
 BYTES = 256
@@ -46,6 +49,11 @@ class Passed:
     ids: list[torch.Tensor]
     inputs: list[torch.Tensor]
     hidden: list[torch.Tensor]
+    masks: list[torch.Tensor]
+    """What ReLU and dropout left of each hidden row that was read, of all layers but the last: bool [rows, width], on a GPU
+    uint8 [rows, packs]."""
+    drop: int
+    """Of BYTES."""
 
 
 class Layers:
@@ -70,6 +78,13 @@ class Layers:
         self.weights = [part.view(shape) for part, shape in zip(self.rounded.split(both), shapes, strict=True)]
         self.gradients = [part.view(shape) for part, shape in zip(self.gradient[:-1].split(both), shapes, strict=True)]
         self.drop = min(BYTES - 1, round(model.dropout * BYTES))
+        self.first, self.second = (torch.zeros_like(self.flat) for _ in range(2))
+        """Adam's moments of `flat`, on a GPU."""
+        self.made = torch.zeros((), device=self.flat.device)
+        """How many of Adam's steps were made."""
+        self.next = torch.zeros(2, device=self.flat.device)
+        self.beside = Branch(device)
+        """What the next layer of the backward pass does not wait for."""
 
     def forward(
         self, table: torch.Tensor, own: torch.Tensor | None, ids: list[torch.Tensor], key: torch.Tensor | None
@@ -79,29 +94,68 @@ class Layers:
         in evaluation. The logits are the last `hidden`."""
         if self.rounded is not self.flat:
             self.rounded.copy_(self.flat)
-        passed = Passed(ids, [], [])
+        passed = Passed(ids, [], [], [], 0 if key is None else self.drop)
         h = table
         for number, named in enumerate(ids):
-            x = self._self_and_mean(h, own if number == 0 else None, named, number, key)
+            x, mask = self._self_and_mean(h, own if number == 0 else None, named, number, key)
             h = x @ self.weights[number]
+            if mask is not None:
+                passed.masks.append(mask)
             passed.inputs.append(x)
             passed.hidden.append(h)
         return passed
 
-    def backward(
-        self, passed: Passed, grad: torch.Tensor, transposed: list[Transposed], key: torch.Tensor | None
-    ) -> None:
+    def backward(self, passed: Passed, grad: torch.Tensor, transposed: list[Transposed]) -> None:
         """Writes `gradient`, all but the flag. grad: of the logits; transposed: of all layers but the first, in their order."""
         grad = grad.to(self.weights[0].dtype)
+        held = []  # what the other stream reads must not be given to another tensor meanwhile
         for number in reversed(range(len(passed.inputs))):
             x, out = passed.inputs[number], self.gradients[number]
-            if self.device == "cuda":
-                torch.mm(x.t(), grad, out_dtype=torch.float32, out=out)
-            else:
-                torch.mm(x.t(), grad, out=out)
+            held.append(grad)
+            with self.beside.fork() if number else contextlib.nullcontext():
+                if self.device == "cuda":
+                    torch.mm(x.t(), grad, out_dtype=torch.float32, out=out)
+                else:
+                    torch.mm(x.t(), grad, out=out)
             if number:
                 below = grad @ self.weights[number].t()
-                grad = self._gather_gradient(below, transposed[number - 1], passed.hidden[number - 1], number, key)
+                grad = self._gather_gradient(below, transposed[number - 1], passed.masks[number - 1], passed)
+        self.beside.join()
+
+    def softmax_gradient(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(float32 [rows], shares whose sum is the mean cross entropy of rows that have a label; its gradient) of bfloat16 logits."""
+        grad, shares = torch.empty_like(logits), torch.empty(len(logits), device=logits.device)
+        self._call("softmax_gradient", logits, labels, grad, shares, *logits.shape)
+        return shares, grad
+
+    def adopt(self, optimizer: torch.optim.Adam) -> None:
+        """Let the optimizer's state be views of ours, with its values where it has some: then `adam` makes its steps."""
+        begin = 0
+        for weight in (w for pair in zip(self.model.own, self.model.neighbours, strict=True) for w in pair):
+            end, held = begin + weight.numel(), optimizer.state.get(weight, {})
+            views = {"exp_avg": self.first[begin:end], "exp_avg_sq": self.second[begin:end], "step": self.made}
+            for name, view in views.items():
+                if name in held and held[name].data_ptr() != view.data_ptr():
+                    view.copy_(held[name].reshape(view.shape))
+            optimizer.state[weight] = {
+                name: view if name == "step" else view.view_as(weight) for name, view in views.items()
+            }
+            begin = end
+
+    def close_batch(
+        self, shares: torch.Tensor, fits: tuple[torch.Tensor, torch.Tensor] | None, idle: torch.Tensor, rate: torch.Tensor,
+        finished: torch.Tensor, losses: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """losses[finished] is the sum of shares, and the last of `gradient` 1 where the batch did not fit, by (totals, room), or
+        steps are idle; on a GPU."""
+        totals, room = fits if fits else (None, None)
+        about = (totals, room, idle, rate, self.made, finished, losses, self.gradient[-1:], self.next)
+        self._call("close_batch", shares, *about, len(shares), len(totals) if totals is not None else 0)
+
+    def adam(self, finished: torch.Tensor, key: torch.Tensor, flags: torch.Tensor, ranks: int) -> None:
+        """Adam's step, left out where the last of `gradient` is not 0; finished and key go on; on a GPU."""
+        state = (self.first, self.second, self.gradient, self.gradient[-1:], self.next, self.made)
+        self._call("adam", self.flat, self.rounded, *state, finished, key, flags, len(self.flat), ranks)
 
     def transpose(self, ids: torch.Tensor, sources: int, buffers: BufferProvider, name: str) -> Transposed:
         """ids int32 [rows, fanout] of places below `sources`; buffers: int32 ones by name, where what is made is kept."""
@@ -133,44 +187,43 @@ class Layers:
 
     def _self_and_mean(
         self, h: torch.Tensor, own: torch.Tensor | None, ids: torch.Tensor, layer: int, key: torch.Tensor | None
-    ) -> torch.Tensor:
-        """[rows, 2 width]: the own row and the neighbours' mean; of hidden rows what ReLU and dropout leave of them."""
-        rows, width = len(ids), h.shape[1]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """[rows, 2 width]: the own row and the neighbours' mean; of hidden rows what ReLU and dropout leave of them, by the mask."""
+        rows, width, mask = len(ids), h.shape[1], None
+        drop = self.drop if key is not None else 0
         if self.native is None:
             if layer:
-                h = torch.where(self._kept(h, layer, key), h, 0) * self._scale(key)
+                mask = self._kept(h, layer, key)
+                h = torch.where(mask, h, 0) * (BYTES / (BYTES - drop))
             mine = torch.arange(rows) if own is None else own.long()
             self_ = torch.where(mine[:, None] >= 0, h[mine.clamp_min(0)], 0)
             some = (ids >= 0).unsqueeze(-1)
             mean = torch.where(some, h[ids.clamp_min(0).long()], 0).sum(dim=1) / some.sum(dim=1).clamp_min(1)
-            return torch.cat([self_, mean], dim=1)
+            return torch.cat([self_, mean], dim=1), mask
         out = h.new_empty(rows, 2 * width)
-        drop = self.drop if key is not None else 0
-        self._call("self_and_mean", h, own, ids, out, rows, ids.shape[1], width, int(layer > 0), key, layer, drop)
-        return out
+        if layer and key is not None:
+            mask = torch.empty(len(h), width // _pack(width), dtype=torch.uint8, device=h.device)
+        self._call("self_and_mean", h, own, ids, out, mask, rows, ids.shape[1], width, int(layer > 0), key, layer, drop)
+        return out, mask
 
     def _gather_gradient(
-        self, grad: torch.Tensor, transposed: Transposed, hidden: torch.Tensor, layer: int, key: torch.Tensor | None
+        self, grad: torch.Tensor, transposed: Transposed, mask: torch.Tensor, passed: Passed
     ) -> torch.Tensor:
         """[sources, width]: of the product of the layer below; grad [rows, 2 width] of what `_self_and_mean` made of it."""
-        sources, width = hidden.shape
+        sources, width = len(mask), grad.shape[1] // 2
         if self.native is None:
             rows = len(grad)
-            found = torch.zeros_like(hidden)
+            found = grad.new_zeros(sources, width)
             found[:rows] = grad[:, :width]
             offsets = transposed.offsets.long()
             to = torch.repeat_interleave(torch.arange(sources), offsets[1:] - offsets[:-1])
             entries = transposed.entries[: len(to)].long()
             found.index_add_(0, to, grad[entries, width:] * transposed.inverse[entries, None])
-            return torch.where(self._kept(hidden, layer, key), found, 0) * self._scale(key)
-        out = torch.empty_like(hidden)
-        about = (transposed.inverse, transposed.offsets, transposed.entries, hidden, out)
-        drop = self.drop if key is not None else 0
-        self._call("gather_gradient", grad, *about, sources, len(grad), width, key, layer, drop)
+            return torch.where(mask, found, 0) * (BYTES / (BYTES - passed.drop))
+        out = grad.new_empty(sources, width)
+        about = (transposed.inverse, transposed.offsets, transposed.entries, mask, out)
+        self._call("gather_gradient", grad, *about, sources, len(grad), width, passed.drop)
         return out
-
-    def _scale(self, key: torch.Tensor | None) -> float:
-        return 1.0 if key is None else BYTES / (BYTES - self.drop)
 
     def _kept(self, h: torch.Tensor, layer: int, key: torch.Tensor | None) -> torch.Tensor:
         """Which elements of hidden rows ReLU and dropout leave."""
@@ -188,6 +241,11 @@ class Layers:
             else:
                 arguments.append(None if value is None else ctypes.c_int64(value))
         getattr(self.native, f"layers_{name}")(*arguments, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+
+
+def _pack(width: int) -> int:
+    """Columns that a thread of layers.cu has."""
+    return 8 if width % 8 == 0 else 4 if width % 4 == 0 else 1
 
 
 def draw_dropout_mask(rows: int, width: int, drop: int, key: int, layer: int) -> torch.Tensor:

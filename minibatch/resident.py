@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +24,7 @@ from minibatch.layers import Layers, Passed, Transposed
 from minibatch.models import Sage
 from minibatch.objectives import Objective
 from minibatch.ops import Kernels, scratch_for
+from minibatch.streams import Branch
 from minibatch.timeline import STEP, SpanTrace
 
 CALIBRATED_ON = 16
@@ -57,6 +58,10 @@ class SampledBatch:
     """Transposed hops, all but the last, where layers are computed by hand."""
 
 
+EachHop = Callable[[SampledBatch, int, int], None]
+"""Called beside the next hop with (what was sampled so far, the hop that is done, rows known after it or 0 where it is not renumbered)."""
+
+
 class StepBuffers:
     """int32 buffers by name that stay where they are once they were asked for; or new ones each time (`kept` False)."""
 
@@ -82,21 +87,26 @@ class Sampler:
         """Whether a batch may have a seed twice; the seeds are then renumbered first."""
         self.capacities: list[int] = []
         """Empty until `set_capacities`."""
+        self.beside = Branch("cpu")
+        """What the next hop does not wait for."""
 
-    def exact(self, seeds: torch.Tensor, draws: torch.Tensor) -> SampledBatch:
+    def exact(self, seeds: torch.Tensor, draws: torch.Tensor, each_hop: EachHop | None = None) -> SampledBatch:
         """Sizes as they are: the host waits for each hop. seeds int32 [rows], -1 behind them; draws int64 [hops]."""
         seeds = seeds[seeds >= 0]
         buffers = StepBuffers(self.device, kept=False)
         most = most_nodes(len(seeds), self.fanouts, self.graph.nodes)
-        return self._sample(seeds, draws, buffers, most, exact=True)
+        return self._sample(seeds, draws, buffers, most, each_hop, exact=True)
 
-    def padded(self, seeds: torch.Tensor, draws: torch.Tensor, buffers: StepBuffers) -> SampledBatch:
+    def padded(
+        self, seeds: torch.Tensor, draws: torch.Tensor, buffers: StepBuffers, each_hop: EachHop | None = None
+    ) -> SampledBatch:
         """Sizes of the capacities, without waiting; whether they were enough is in `totals`."""
-        return self._sample(seeds, draws, buffers, self.capacities, exact=False)
+        return self._sample(seeds, draws, buffers, self.capacities, each_hop, exact=False)
 
     def _sample(
-        self, seeds: torch.Tensor, draws: torch.Tensor, buffers: StepBuffers, sizes: list[int], *, exact: bool
-    ) -> SampledBatch:
+        self, seeds: torch.Tensor, draws: torch.Tensor, buffers: StepBuffers, sizes: list[int], each_hop: EachHop | None,
+        *, exact: bool,
+    ) -> SampledBatch:  # fmt: skip
         rows = len(seeds)
         ids = buffers.get("ids0", rows * (1 + self.fanouts[0]))
         place = None
@@ -106,13 +116,17 @@ class Sampler:
             self.kernels.relabel(seeds, rows, ids[:rows], buffers.get("distinct", 1), place, scratch)
         else:
             ids[:rows].copy_(seeds)
-        found = SampledBatch(self._labels(seeds), place, seeds, totals=buffers.get("totals", self.relabelled))
+        with self.beside.fork():
+            labels = self._labels(seeds)
+        found = SampledBatch(labels, place, seeds, totals=buffers.get("totals", self.relabelled))
         for hop, fanout in enumerate(self.fanouts):
             head, picked = ids[:rows], ids[rows:].view(rows, fanout)
             self.kernels.sample_neighbors(self.graph.rowptr, self.graph.col, head, draws[hop : hop + 1], picked)
             found.heads.append(head)
             found.picked.append(picked)
             if hop == self.relabelled:
+                self._end_hop(each_hop, found, hop, 0)
+                self.beside.join()
                 return found
             following = self.fanouts[hop + 1] if hop + 1 < len(self.fanouts) else 0
             room = min(sizes[hop + 1], len(ids))
@@ -129,8 +143,15 @@ class Sampler:
                 shorter[:room].copy_(after[:room])
                 after = shorter
             ids, rows = after, room
+            self._end_hop(each_hop, found, hop, rows)
         found.heads.append(ids[:rows])
+        self.beside.join()
         return found
+
+    def _end_hop(self, each_hop: EachHop | None, found: SampledBatch, hop: int, rows: int) -> None:
+        if each_hop:
+            with self.beside.fork():
+                each_hop(found, hop, rows)
 
     def _labels(self, seeds: torch.Tensor) -> torch.Tensor:
         labels = self.graph.labels[seeds.long().clamp_min(0)]
@@ -253,6 +274,8 @@ class Trainer:
         for counter in (self.position, self.finished, self.flags, self.edges):
             counter.zero_()
         self.features.begin()
+        if self.layers and self.device == "cuda":
+            self.layers.adopt(self.optimizer)  # a checkpoint's moments may have been loaded
         self.draws.copy_(torch.arange(self.hops) + batch_seed(self.seed, number))
         self.key.fill_(batch_seed(self.seed, number))
         return steps
@@ -260,33 +283,36 @@ class Trainer:
     def sample_next(self, slot: int) -> None:
         """The next batch's neighbourhood into a slot; all sizes and counters stay on the device."""
         seeds = self.order.index_select(0, self.position.clamp_max(len(self.order) - 1))[0]
+        each_hop = self._each_hop(self.buffers[slot]) if self.layers else None
         if self.padded:
-            found = self.sampler.padded(seeds, self.draws, self.buffers[slot])
+            found = self.sampler.padded(seeds, self.draws, self.buffers[slot], each_hop)
         else:
-            found = self.sampler.exact(seeds, self.draws)
-        if self.layers:
-            buffers = self.buffers[slot] if self.padded else StepBuffers(self.device, kept=False)
-            self._transpose(self.layers, found, buffers)
+            found = self.sampler.exact(seeds, self.draws, each_hop)
         kept = self.sampled.get(slot)
         if self.captured and kept is not None:
             kept.labels.copy_(found.labels)  # not in the slot's buffers
             kept.seeds.copy_(found.seeds)
         else:
             self.sampled[slot] = found
-        for picked in found.picked:
-            if self.layers:
-                self.layers.count_picked(picked, self.edges)
-            else:
+        if not self.layers:
+            for picked in found.picked:
                 self.edges += (picked >= 0).sum()
         self.position += 1
         self.draws += SEEDS_A_BATCH
 
-    def _transpose(self, layers: Layers, found: SampledBatch, buffers: StepBuffers) -> None:
-        """What the backward pass gathers along, of all hops but the last."""
-        found.transposed = [
-            layers.transpose(local, len(found.heads[hop + 1]), buffers, str(hop))
-            for hop, local in enumerate(found.local[: self.hops - 1])
-        ]
+    def _each_hop(self, buffers: StepBuffers) -> EachHop:
+        """Counts the hop's edges, and makes what the backward pass gathers along, of all hops but the last."""
+        layers = self.layers
+        assert layers is not None
+        if not self.padded:
+            buffers = StepBuffers(self.device, kept=False)
+
+        def run(found: SampledBatch, hop: int, rows: int) -> None:
+            layers.count_picked(found.picked[hop], self.edges)
+            if hop < self.hops - 1:
+                found.transposed.append(layers.transpose(found.local[hop], rows, buffers, str(hop)))
+
+        return run
 
     def _passed(self, layers: Layers, found: SampledBatch, key: torch.Tensor | None) -> Passed:
         """The layers' forward pass."""
@@ -312,6 +338,9 @@ class Trainer:
 
     def compute(self, found: SampledBatch) -> None:
         """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit."""
+        if self.layers and self.device == "cuda":
+            self._compute_layers(self.layers, found)
+            return
         loss = self._differentiate_layers(self.layers, found) if self.layers else self._differentiate(found)
         flag = torch.maximum(self.sampler.overflowed(found), self.idle) if self.padded else self.idle.clone()
         if self.ranks > 1:
@@ -337,8 +366,30 @@ class Trainer:
         logits = passed.hidden[-1].float().requires_grad_()
         loss = self.objective.loss(of_seeds(logits, found), found.labels)
         (gradient,) = torch.autograd.grad(loss, logits)
-        layers.backward(passed, gradient, found.transposed[::-1], self.key)
+        layers.backward(passed, gradient, found.transposed[::-1])
         return loss
+
+    def _compute_layers(self, layers: Layers, found: SampledBatch) -> None:
+        """`compute` in few launches, by kernels of layers.cu."""
+        passed = self._passed(layers, found, self.key)
+        logits = passed.hidden[-1]
+        if found.rows is None and self.objective.kind == "classes":
+            shares, gradient = layers.softmax_gradient(logits, found.labels)
+        else:
+            wide = logits.float().requires_grad_()
+            loss = self.objective.loss(of_seeds(wide, found), found.labels)
+            (gradient,) = torch.autograd.grad(loss, wide)
+            shares = loss.detach().reshape(1)
+        fits = (found.totals, self.sampler.room) if self.padded else None
+        with layers.beside.fork():
+            rate = self.optimizer.param_groups[0]["lr"]
+            layers.close_batch(shares, fits, self.idle, rate, self.finished, self.losses)
+        layers.backward(passed, gradient, found.transposed[::-1])
+        if self.ranks > 1:
+            from torch import distributed
+
+            distributed.all_reduce(layers.gradient)
+        layers.adam(self.finished, self.key, self.flags, self.ranks)
 
     def _reduce(self, flag: torch.Tensor) -> None:
         """One all-reduce of all gradients and the flag: a step that one rank leaves out is left out by all."""
@@ -383,6 +434,7 @@ class Trainer:
             return
         # Sampling is a chain of small kernels: each would wait until a large one of the computation has run to its end.
         side, self.aside = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+        self.sampler.beside = Branch(self.device, priority=-1)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for step in range(WARM_STEPS):
@@ -437,9 +489,9 @@ class Trainer:
         try:
             self.finished.fill_(step)
             self.key.fill_(batch_seed(self.seed, number) + step)
-            found = self.sampler.exact(self.order[step], draws)
-            if self.layers:
-                self._transpose(self.layers, found, StepBuffers(self.device, kept=False))
+            found = self.sampler.exact(
+                self.order[step], draws, self._each_hop(self.buffers[0]) if self.layers else None
+            )
             self.compute(found)
         finally:
             self.padded = padded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,8 +133,8 @@ def of_kernels(events: list[tuple[str, int, int, int]]) -> list[Span]:
     )
 
 
-def of_replays(replay: Any, times: int = 3) -> list[Span]:
-    """Spans of the kernels that `times` calls of `replay` run on the GPU, by the profiler."""
+def kernels_of(replay: Callable[[], Any], times: int) -> list[tuple[str, int, int, int]]:
+    """(name, stream, begin in ns, duration in ns) of the kernels that `times` calls of `replay` run on the GPU, by the profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -147,4 +147,9 @@ def of_replays(replay: Any, times: int = 3) -> list[Span]:
         for event in seen.profiler.kineto_results.events()
         if event.device_type() == torch.autograd.DeviceType.CUDA
     ]
-    return of_kernels(found)
+    return sorted(found, key=lambda event: event[2])
+
+
+def of_replays(replay: Callable[[], Any], times: int = 3) -> list[Span]:
+    """Spans of the kernels that `times` calls of `replay` run on the GPU."""
+    return of_kernels(kernels_of(replay, times))

@@ -7,6 +7,7 @@ import torch
 
 from minibatch import layers, models
 from minibatch.layers import Layers
+from minibatch.objectives import Objective
 from minibatch.resident import StepBuffers
 from tests.kernels.test_minibatch_kernels_emulated import emulated
 
@@ -38,7 +39,7 @@ def test_gradients_by_hand_are_autograds(dropout):
     key = torch.tensor([-5])
     passed = of.forward(table, own, ids, key)
     grad = torch.randn_like(passed.hidden[-1])
-    of.backward(passed, grad, transposed(of, ids[1:], [60, 20]), key)
+    of.backward(passed, grad, transposed(of, ids[1:], [60, 20]))
     h = torch.where(own[:, None] >= 0, table[own.clamp_min(0).long()], 0)
     mean = models.self_and_mean(table, ids[0])[1]
     weights = [
@@ -119,10 +120,15 @@ def test_the_cuda_source_computes_what_the_cpu_does(native, width, key):
     theirs = Emulated(of, native)
     table, hidden = table.bfloat16(), torch.randn(60, width).bfloat16()
     for h, mine, named, layer in ((table, own, ids[0], 0), (hidden, None, ids[1], 1), (hidden, None, ids[1], 2)):
-        wanted = of._self_and_mean(h.float(), mine, named, layer, key)
-        torch.testing.assert_close(
-            theirs._self_and_mean(h, mine, named, layer, key).float(), wanted, rtol=1e-2, atol=1e-2
-        )
+        wanted, kept = of._self_and_mean(h.float(), mine, named, layer, key)
+        found, mask = theirs._self_and_mean(h, mine, named, layer, key)
+        torch.testing.assert_close(found.float(), wanted, rtol=1e-2, atol=1e-2)
+        assert (mask is None) == (layer == 0 or key is None)
+        if mask is not None and kept is not None:
+            read = torch.cat([torch.arange(len(named)), named[named >= 0].long()]).unique()
+            pack = width // mask.shape[1]
+            bits = (mask[:, :, None] >> torch.arange(pack) & 1).bool().reshape(kept.shape)
+            assert torch.equal(bits[read], kept[read])
     edges = torch.ones(1, dtype=torch.int64)
     theirs.count_picked(ids[0], edges)
     assert int(edges) == 1 + int((ids[0] >= 0).sum())
@@ -133,6 +139,73 @@ def test_the_cuda_source_computes_what_the_cpu_does(native, width, key):
     assert torch.equal(way.inverse, other.inverse)
     for begin, end in zip(way.offsets[:-1].tolist(), way.offsets[1:].tolist(), strict=True):
         assert way.entries[begin:end].sort().values.equal(other.entries[begin:end].sort().values)
-    wanted = of._gather_gradient(grad.float(), way, hidden.float(), 1, key)
-    found = theirs._gather_gradient(grad, other, hidden, 1, key).float()
+    if key is None:
+        return  # nothing goes backward in evaluation
+    passed = layers.Passed([], [], [], [], of.drop)
+    kept, mask = (one._self_and_mean(h, None, ids[1], 1, key)[1] for one, h in ((of, hidden.float()), (theirs, hidden)))
+    wanted = of._gather_gradient(grad.float(), way, kept, passed)
+    found = theirs._gather_gradient(grad, other, mask, passed).float()
     torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("classes", [3, 172])
+@pytest.mark.parametrize("unlabelled", [0.0, 0.4, 1.0])
+def test_the_cuda_source_has_the_loss_and_its_gradient(native, classes, unlabelled):
+    torch.manual_seed(3)
+    theirs = Emulated(made(8, 0.3)[0], native)
+    logits = (4 * torch.randn(300, classes)).bfloat16()
+    labels = torch.where(torch.rand(300) < unlabelled, -1, torch.randint(classes, (300,)))
+    shares, grad = theirs.softmax_gradient(logits, labels)
+    wide = logits.float().requires_grad_()
+    loss = Objective("classes").loss(wide, labels)
+    assert float(shares.sum()) == pytest.approx(float(loss.detach()), rel=1e-5)
+    torch.testing.assert_close(grad.float(), torch.autograd.grad(loss, wide)[0], rtol=1e-2, atol=1e-6)
+
+
+def test_the_cuda_source_makes_adams_steps_and_leaves_out_those_of_batches_that_do_not_fit(native):
+    torch.manual_seed(4)
+    of, *_ = made(8, 0.3)
+    theirs = Emulated(of, native)
+    theirs.rounded = torch.empty_like(theirs.flat, dtype=torch.bfloat16)
+    copied = theirs.flat.clone().requires_grad_()
+    wanted, rate = torch.optim.Adam([copied], lr=0.02), torch.tensor(0.02)
+    mine = torch.optim.Adam(of.model.parameters(), lr=0.02)
+    theirs.adopt(mine)
+    losses, flags, finished, key = torch.zeros(8), torch.zeros(8), torch.zeros(1).long(), torch.tensor([7])
+    fits = {"fits": [5, 8], "does not fit": [5, 9], "exact": None, "idle": None}
+    for number, (name, totals) in enumerate([*fits.items(), *fits.items()]):
+        gradient = torch.randn(len(theirs.flat))
+        theirs.gradient[:-1] = 2 * gradient  # of two ranks
+        room = None if totals is None else (torch.tensor(totals).int(), torch.tensor([5, 8]).int())
+        theirs.close_batch(
+            torch.tensor([1.0, number]), room, torch.tensor(float(name == "idle")), rate, finished, losses
+        )
+        before = theirs.flat.clone()
+        theirs.adam(finished, key, flags, 2)
+        left_out = name in ("does not fit", "idle")
+        assert (float(losses[number]), float(flags[number])) == (1 + number, left_out)
+        if left_out:
+            assert torch.equal(theirs.flat, before)
+        else:
+            copied.grad = gradient
+            wanted.step()
+    assert (int(finished), int(key)) == (8, 15)
+    torch.testing.assert_close(theirs.flat, copied.detach(), rtol=1e-5, atol=1e-6)
+    assert torch.equal(theirs.rounded, theirs.flat.bfloat16())
+    state = [mine.state[weight] for pair in zip(of.model.own, of.model.neighbours, strict=True) for weight in pair]
+    assert torch.equal(torch.cat([held["exp_avg"].flatten() for held in state]), theirs.first)
+    assert all(float(held["step"]) == 4 for held in state)
+
+
+def test_a_checkpoints_moments_are_gone_on_from():
+    of, *_ = made(8, 0.3)
+    saved = torch.optim.Adam(of.model.parameters(), lr=0.02)
+    of.gradient[:-1] = torch.randn(len(of.flat))
+    saved.step()
+    other, *_ = made(8, 0.3)
+    loaded = torch.optim.Adam(other.model.parameters(), lr=0.02)
+    loaded.load_state_dict(saved.state_dict())
+    other.adopt(loaded)
+    other.adopt(loaded)
+    assert float(other.made) == 1
+    torch.testing.assert_close(other.first, 0.1 * of.gradient[:-1])

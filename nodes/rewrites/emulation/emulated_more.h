@@ -33,13 +33,13 @@ inline unsigned __ballot_sync(unsigned, int vote) {
   return all;
 }
 inline int __syncthreads_count(int vote) {
-  static int counts[emulate::kCluster][2];
-  static unsigned parity[emulate::kCluster];
-  const unsigned mine = emulate::rank, at = parity[mine] % 2;
-  counts[mine][at] += vote != 0;
+  static int counts[emulate::kCluster];
+  const unsigned mine = emulate::rank;
+  counts[mine] += vote != 0;
   __syncthreads();
-  const int all = counts[mine][at];
+  const int all = counts[mine];
   __syncthreads();
-  counts[mine][at] = 0;
+  counts[mine] = 0;
+  __syncthreads();  // before anybody votes again
   return all;
 }
