@@ -11,7 +11,7 @@
 namespace {
 
 constexpr int THREADS = 128;
-constexpr int IN_FLIGHT = 5;
+constexpr int IN_FLIGHT = 3;  // more takes registers, and an SM holds fewer threads
 constexpr int LISTED = 2;  // of a source's list in flight: most sources are one row's neighbour
 
 __device__ inline uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(THREADS) self_and_mean(
 // row: grad[row, :width] of the row itself where it is among the first `rows`, and grad[r, width:] / (r's number of neighbours) of
 // each row r that has it as neighbour: entries[offsets[row]] to entries[offsets[row + 1]]. A row that nobody read has no gradient.
 template <int PACK>
-__global__ void __launch_bounds__(THREADS, 8) gather_gradient(
+__global__ void __launch_bounds__(THREADS, 12) gather_gradient(
     const Pack<PACK>* __restrict__ grad, const float* __restrict__ inverse, const int32_t* __restrict__ offsets,
     const int32_t* __restrict__ entries, const uint8_t* __restrict__ mask, Pack<PACK>* __restrict__ out, int64_t total,
     int64_t rows, int packs, int drop) {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(THREADS, 8) gather_gradient(
     out[at] = scaled<PACK>(sum, 256.0f / static_cast<float>(256 - drop));
 }
 
-// counts [sources], zeroed before: how many rows have each source as neighbour; inverse [rows]: one over a row's neighbours.
+// counts [sources], zeros before: how many rows have each source as neighbour; inverse [rows]: one over a row's neighbours.
 __global__ void count_entries(
     const int32_t* __restrict__ local, int32_t* counts, float* __restrict__ inverse, int64_t total, int fanout) {
     const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
@@ -420,8 +420,7 @@ extern "C" void layers_gather_gradient(
 }
 
 extern "C" void layers_count_entries(
-    const int32_t* local, int32_t* counts, float* inverse, int64_t rows, int64_t fanout, int64_t sources, cudaStream_t stream) {
-    cudaMemsetAsync(counts, 0, static_cast<size_t>(sources) * sizeof(int32_t), stream);
+    const int32_t* local, int32_t* counts, float* inverse, int64_t rows, int64_t fanout, cudaStream_t stream) {
     count_entries<<<blocks(rows * fanout), THREADS, 0, stream>>>(local, counts, inverse, rows * fanout, static_cast<int>(fanout));
 }
 
@@ -458,5 +457,5 @@ extern "C" void layers_adam(
 }
 
 extern "C" void layers_count_picked(const int32_t* ids, unsigned long long* edges, int64_t total, cudaStream_t stream) {
-    count_picked<<<total < 64 * THREADS ? 1 : 64, THREADS, 0, stream>>>(ids, edges, total);
+    count_picked<<<total < 256 * THREADS ? 1 : 256, THREADS, 0, stream>>>(ids, edges, total);
 }

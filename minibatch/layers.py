@@ -26,7 +26,7 @@ BYTES = 256
 
 
 class BufferProvider(Protocol):
-    def get(self, name: str, size: int) -> torch.Tensor: ...
+    def get(self, name: str, size: int, *, zeros: bool = False) -> torch.Tensor: ...
 
 
 @dataclass
@@ -163,17 +163,16 @@ class Layers:
         offsets = buffers.get(f"offsets {name}", sources + 1)
         entries = buffers.get(f"entries {name}", ids.numel())
         inverse = buffers.get(f"inverse {name}", rows).view(torch.float32)
-        counts = buffers.get(f"counts {name}", sources)
+        counts = buffers.get(f"counts {name}", sources, zeros=True)  # and zeros again after each transposition
         offsets[:1].zero_()
         if self.native is None:
             at = torch.nonzero(ids.flatten() >= 0).flatten()
             named = ids.flatten()[at].long()
-            counts.copy_(torch.bincount(named, minlength=sources))
-            torch.cumsum(counts, 0, dtype=torch.int32, out=offsets[1:])
+            torch.cumsum(torch.bincount(named, minlength=sources), 0, dtype=torch.int32, out=offsets[1:])
             entries[: len(at)].copy_(at[named.argsort(stable=True)] // fanout)
             inverse.copy_((ids >= 0).sum(dim=1).clamp_min(1).float().reciprocal())
             return Transposed(offsets, entries, inverse)
-        self._call("count_entries", ids, counts, inverse, rows, fanout, sources)
+        self._call("count_entries", ids, counts, inverse, rows, fanout)
         torch.cumsum(counts, 0, dtype=torch.int32, out=offsets[1:])
         self._call("fill_entries", ids, counts, offsets, entries, rows, fanout)
         return Transposed(offsets, entries, inverse)

@@ -32,6 +32,10 @@ CALIBRATED_ON = 16
 MARGIN = 1.06
 """Factor of the capacities over the largest sizes seen: over 1,179 batches of papers100M's shape sizes vary by some 1 %
 (standard deviation), a hub more or less."""
+INFERRED_EXACTLY = 4
+"""Batches of an inference whose largest sizes, and MARGIN more, are the capacities of those that follow."""
+INFERRED_AHEAD = 32
+"""Batches that are inferred before the host waits and looks whether they fitted."""
 WARM_STEPS = 3
 """Steps before a capture, also where an epoch has fewer."""
 
@@ -62,6 +66,11 @@ EachHop = Callable[[SampledBatch, int, int], None]
 """Called beside the next hop with (what was sampled so far, the hop that is done, rows known after it or 0 where it is not renumbered)."""
 
 
+def _write(out: torch.Tensor, values: torch.Tensor) -> None:
+    """A copy by a kernel: a captured copy has no priority, and waited 72 us for a large kernel beside it."""
+    torch.add(values, 0, out=out)
+
+
 class StepBuffers:
     """int32 buffers by name that stay where they are once they were asked for; or new ones each time (`kept` False)."""
 
@@ -69,9 +78,10 @@ class StepBuffers:
         self.device, self.kept = device, kept
         self.held: dict[str, torch.Tensor] = {}
 
-    def get(self, name: str, size: int) -> torch.Tensor:
+    def get(self, name: str, size: int, *, zeros: bool = False) -> torch.Tensor:
+        """zeros: a new one holds zeros."""
         if not self.kept or name not in self.held:
-            self.held[name] = torch.empty(size, dtype=torch.int32, device=self.device)
+            self.held[name] = (torch.zeros if zeros else torch.empty)(size, dtype=torch.int32, device=self.device)
         return self.held[name]
 
 
@@ -115,7 +125,7 @@ class Sampler:
             place, scratch = buffers.get("place", rows), buffers.get("scratch", len(scratch_for(rows, "meta")))
             self.kernels.relabel(seeds, rows, ids[:rows], buffers.get("distinct", 1), place, scratch)
         else:
-            ids[:rows].copy_(seeds)
+            _write(ids[:rows], seeds)
         with self.beside.fork():
             labels = self._labels(seeds)
         found = SampledBatch(labels, place, seeds, totals=buffers.get("totals", self.relabelled))
@@ -175,11 +185,15 @@ class Sampler:
             draws = torch.arange(len(self.fanouts), device=self.device) + (number << 8)
             totals = self.exact(seeds, draws).totals.tolist()
             known[1:] = [max(a, b) for a, b in zip(known[1:], totals, strict=True)]
+        self.set_capacities_for(known)
+        return self.capacities
+
+    def set_capacities_for(self, known: Sequence[int]) -> None:
+        """Capacities for batches of which these were the largest sizes, and MARGIN more."""
         most = most_nodes(self.batch, self.fanouts, self.graph.nodes)
         rounded = [-(-int(n * MARGIN) // 256) * 256 for n in known[1:]]
         # A batch has all its rows also where the graph has fewer nodes: those without a seed are padded.
         self.set_capacities([self.batch, *(min(a, b) for a, b in zip(rounded, most[1:], strict=False))])
-        return self.capacities
 
 
 @dataclass
@@ -240,6 +254,7 @@ class Trainer:
         rate = torch.tensor(lr, device="cuda") if self.device == "cuda" else lr
         self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
+        self.padded_inference = self.device == "cuda"
         self.buffers = [StepBuffers(self.device, kept=True) for _ in range(2)]
         self.sampled: dict[int, SampledBatch] = {}
         self.graphs: list[torch.cuda.CUDAGraph] = []
@@ -290,8 +305,8 @@ class Trainer:
             found = self.sampler.exact(seeds, self.draws, each_hop)
         kept = self.sampled.get(slot)
         if self.captured and kept is not None:
-            kept.labels.copy_(found.labels)  # not in the slot's buffers
-            kept.seeds.copy_(found.seeds)
+            _write(kept.labels, found.labels)  # not in the slot's buffers
+            _write(kept.seeds, found.seeds)
         else:
             self.sampled[slot] = found
         if not self.layers:
@@ -504,11 +519,33 @@ class Trainer:
         self.model.eval()
         sampler = Sampler(self.graph, self.kernels, fanouts, batch, fused=self.fused)
         sampler.repeated = any_twice(ids)
-        for number, begin in enumerate(range(0, len(ids), batch)):
+        buffers = StepBuffers(self.device, kept=True)
+
+        def infer(number: int, padded: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1) + number * SEEDS_A_BATCH
-            some = ids[begin : begin + batch]
-            found = sampler.exact(pad_to(some, batch), draws)
-            yield self.logits(found)[: len(some)], found.labels[: len(some)]
+            some = ids[number * batch : (number + 1) * batch]
+            seeds = pad_to(some, batch)
+            found = sampler.padded(seeds, draws, buffers) if padded else sampler.exact(seeds, draws)
+            return self.logits(found)[: len(some)], found.labels[: len(some)], found.totals.clone()
+
+        known, number, total = [batch] * (sampler.relabelled + 1), 0, -(-len(ids) // batch)
+        # The first batches have sizes as they are, all of them on a CPU, where there is nothing to be waited for.
+        for number in range(min(total, INFERRED_EXACTLY) if self.padded_inference else total):
+            logits, labels, totals = infer(number, padded=False)
+            known[1:] = [max(a, b) for a, b in zip(known[1:], totals.tolist(), strict=True)]
+            yield logits, labels
+        for begin in range(number + 1, total, INFERRED_AHEAD):
+            sampler.set_capacities_for(known)
+            buffers.held.clear()
+            numbers = range(begin, min(total, begin + INFERRED_AHEAD))
+            made = [infer(number, padded=True) for number in numbers]
+            sizes = torch.stack([totals for *_, totals in made]).tolist()  # waits for all of them
+            rooms = sampler.capacities[1 : sampler.relabelled + 1]
+            for number, (logits, labels, _), size in zip(numbers, made, sizes, strict=True):
+                if any(n > room for n, room in zip(size, rooms, strict=True)):
+                    logits, labels, totals = infer(number, padded=False)
+                    known[1:] = [max(a, b) for a, b in zip(known[1:], totals.tolist(), strict=True)]
+                yield logits, labels
 
     def accuracy(self, ids: torch.Tensor, fanouts: Sequence[int], batch: int) -> float | None:
         """The objective's metric of `ids`: the share that is labelled rightly where labels are classes."""
