@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 LIBRARY = {
-    "Graph": "graphs", "GraphError": "graphs", "from_coo": "graphs", "from_csr": "graphs", "from_pyg": "graphs",
+    "Graph": "graphs", "GraphError": "graphs", "from_coo": "graphs", "from_csr": "graphs", "from_pyg": "graphs", "from_dgl": "folders", "from_ogb": "folders", "from_graphbolt": "folders",
     "load": "graphs", "save": "graphs", "Batch": "batches", "BatchLoader": "batches", "NeighborLoader": "neighbor_loader", "LinkNeighborLoader": "pyg_loaders",
 }  # fmt: skip
 """Names that other programs use, with the module that has each: imported when it is asked for, since PyTorch takes seconds."""

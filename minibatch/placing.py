@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 
 from harness.machine import cache_folder
 from harness.report.console import Console
-from minibatch import benchmark_graphs, graphs, synthetic
+from minibatch import benchmark_graphs, folders, graphs, synthetic
 from minibatch.graphs import Graph, GraphError
 from minibatch.memory import amount, available_bytes
 
@@ -117,8 +118,24 @@ def place(wanted: Wanted, console: Console) -> Placed:
         if not folder.is_dir():
             known = ", ".join([*synthetic.RECIPES, *benchmark_graphs.NAMES])
             raise GraphError(f"there is no graph {wanted.graph!r}; there is {known}, or a graph's folder")
+        folder = _converted(folder, console)
     graph = graphs.load(folder)
     return replace(_put(graph, wanted), identity=graph.identity())
+
+
+def _converted(folder: Path, console: Console) -> Path:
+    """The folder, or our own of what a folder of OGB's or GraphBolt's holds, made anew when its files change."""
+    read = folders.kind_of(folder)
+    if read is None or (folder / "graph.json").exists():
+        return folder
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    about = [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    key = hashlib.sha256(repr((str(folder.resolve()), about)).encode()).hexdigest()[:16]
+    kept = cache_folder() / "graphs" / f"{folder.resolve().name}-{key}"
+    if not kept.exists():
+        with console.status(f"reading {folder}"):
+            graphs.save(read(folder), kept, same=True)
+    return kept
 
 
 def _require_room(name: str, needed: int, free: int, where: str) -> None:
