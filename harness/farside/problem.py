@@ -234,6 +234,25 @@ def inputs(namespace: types.ModuleType, seed: int) -> tuple[list[torch.Tensor], 
 # --- describe --------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def stage(says: str) -> Iterator[None]:
+    """What the problem's own code raises inside, as a sentence that begins so and ends in its last line of the file. Raises UnfitProblem."""
+    try:
+        yield
+    except UnfitProblem:
+        raise
+    except Exception as error:  # noqa: BLE001, the problem's code raises what it likes
+        line, trace = error.lineno if isinstance(error, SyntaxError) else 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename.endswith("problem.py") and trace.tb_frame.f_globals is not globals():
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        why = str(error).partition(" (problem.py, line")[0]
+        if any(words in why for words in ("name resolution", "Network is unreachable", "urlopen error")):
+            why += "; problems run without a network"
+        raise UnfitProblem(f"{says}: {type(error).__name__}: {why}{f' (line {line})' if line else ''}") from None
+
+
 def describe(namespace: types.ModuleType) -> dict[str, Any]:
     """What the parent makes a spec of. Everything in it is doubted there. Raises Unfit."""
     import torch
@@ -246,10 +265,12 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
     def make() -> Any:
         return construct(namespace, "Model", getattr(namespace, "get_init_inputs", list), 42)
 
-    model = make()
+    with stage("Model cannot be made"):
+        model = make()
     if not isinstance(model, torch.nn.Module):
         raise UnfitProblem("its Model is no torch.nn.Module")
-    given, form = inputs(namespace, 1)
+    with stage("get_inputs() fails"):
+        given, form = inputs(namespace, 1)
     whole = [(tensor.shape, str(tensor.dtype).removeprefix("torch."), tensor.nbytes) for tensor in given]
     for shape, dtype, _ in whole:
         if dtype not in DTYPES:
@@ -260,7 +281,8 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
     samples = [[take_sample(tensor) for tensor in given]]
     structured, bound = ([look(tensor) for tensor in given] for look in (is_structured, is_bound))
     trial = Trial(model, form, make)
-    shapes, leading, sizes = trial.leading(given)
+    with stage("a call of Model fails"):
+        shapes, leading, sizes = trial.leading(given)
     if leading and not large:
         shapes, sizes = trial.larger(given, inputs(namespace, 2)[0], leading, shapes, sizes)
     # One draw at a time: KernelBench's largest has 16 GiB.
@@ -1060,13 +1082,15 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
     folder = Path.cwd()
     path = folder / "problem.py"
     path.write_text(problem["text"])
-    namespace = forms.execute(path)
     device = "cuda" if message["gpu"] else "cpu"
     if problem["role"] == "describe":
         try:
+            with stage("it cannot be imported"):
+                namespace = forms.execute(path)
             return Described(describe(namespace))
         except UnfitProblem as refusal:
             return Described({"unfit": str(refusal)})
+    namespace = forms.execute(path)
     if problem["role"] == "inputs":
         return InputsAdapter(namespace, signature, problem)
     if problem["role"] == "protocol":

@@ -240,7 +240,7 @@ def text_of(path: Path) -> str:
 
 def check_description(answer: object, path: Path) -> Description:
     if isinstance(answer, dict) and "unfit" in answer:
-        raise KernelError(f"{path} is no problem that can be worked on: {str(answer['unfit'])[:500]}")
+        raise KernelError(f"{path} is no problem that can be worked on: {' '.join(str(answer['unfit']).split())[:500]}")
     try:
         return Description.model_validate_json(json.dumps(answer))
     except (ValidationError, TypeError, ValueError) as error:
