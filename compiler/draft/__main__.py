@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -20,11 +21,15 @@ def _limit(answer: str) -> None:
     """Answers that it takes too long when it does; torch.export would take an exception for the module's own."""
 
     def stop(*_) -> None:
+        if (
+            time.thread_time() < LIMIT_S
+        ):  # other threads count for the timer: a host of many cores wakes as many of torch's
+            return
         Path(answer).write_text(json.dumps({"none": TOO_LONG}), encoding="utf-8")
         os._exit(0)
 
     signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT_S, 0.1)
 
 
 def _package():
