@@ -74,8 +74,8 @@ def judge(evaluator: Evaluator, text: str) -> Verdict:
 
 
 def zygote(evaluator: Evaluator) -> int:
-    assert evaluator.pool._fork_server is not None
-    return evaluator.pool._fork_server.process.pid
+    server = evaluator.pool._fork_servers[False]
+    return server.process.pid
 
 
 def test_a_python_source_is_told_from_a_native_one() -> None:
