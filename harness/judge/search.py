@@ -137,7 +137,10 @@ def search(
     workloads = [workload for workload, _, _ in cases]
     as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
     proposal = bands.propose(session.spec, workloads, known | {start: as_it_came}, margin)
-    finalists = [key for key in sorted(known, key=lambda key: score(known[key]))[:FINALISTS] if score(known[key]) < 0]
+    ahead = -margin / 4  # what is less ahead of the numbers it came with will not be clearly so
+    finalists = [
+        key for key in sorted(known, key=lambda key: score(known[key]))[:FINALISTS] if score(known[key]) < ahead
+    ]
     finalists += [key for _, key in proposal[1] if key not in finalists and key != start] if proposal else []
     if not finalists:
         reason = f"{said}, none faster than the numbers it came with"
