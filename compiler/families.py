@@ -28,7 +28,7 @@ STEPS = 8
 """So many single places of one axis, taken one after another: a loop over that axis."""
 TELLING = 0.25
 """An operator counts from this share of the largest one's elements on."""
-DECODED = 8
+DECODED = 16
 """Query rows of a product in attention up to which keys and values are read once each, and what counts is their bytes."""
 TABLE = 4096
 """Elements of a table that stays in a core's or block's own memory: a look-up, no gather."""
@@ -49,7 +49,7 @@ PARTS: dict[Family, tuple[Family, ...]] = {
 """Family -> those that are a part of it where both were found; the first that was found here is what a kernel is first of all."""
 REDUCTIONS = (
     "sum", "mean", "prod", "amax", "amin", "any", "all", "var", "std", "var_mean", "std_mean", "logsumexp", "norm", "linalg_vector_norm",
-    "_softmax", "_log_softmax", "nansum", "aminmax",
+    "_softmax", "_safe_softmax", "_log_softmax", "nansum", "aminmax",
 )  # fmt: skip
 NORMS = {"native_layer_norm": True, "native_group_norm": True, "_fused_rms_norm": True}
 SELECTS = ("topk", "argmax", "argmin", "kthvalue", "mode", "median")
@@ -98,6 +98,10 @@ class _Recorder(TorchDispatchMode):
         """By id, tensors that count from 0; kept likewise."""
         self.compared = False
         """Whether integers were compared with each place that they may name: what is summed then is counted."""
+        self.multiplied: dict[tuple[int, ...], bool] = {}
+        """Shape of what a tensor was multiplied to by another of fewer elements -> whether each of both was repeated: an outer product."""
+        self.packed = False
+        """Whether bits of integers were taken apart."""
         self.steps: dict[tuple[Any, ...], set[int]] = {}
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -158,13 +162,31 @@ class _Recorder(TorchDispatchMode):
             self.softmax |= "softmax" in name or name == "logsumexp"
             if self.compared and name == "sum":
                 say("histogram", elements)
+            if name == "sum" and tuple(first.shape) in self.multiplied:
+                outer = self.multiplied[tuple(first.shape)]
+                self.recorded.products.append((elements if outer else 1, self.softmax))
+                if outer:
+                    say("matrix product", elements)
             self._reduction(name, first, args, kwargs, elements)
         elif name == "eq":
             self.compared |= [id(one) in self.places for one in read].count(True) == 1 and not first.is_floating_point()
         elif name == "exp":
             self.softmax = True
+        elif name == "mul" and len(read) > 1 and min(one.numel() for one in read) > 1:
+            self._multiplied(read, made)
+        elif "shift" in name or "bitwise_and" in name or name == "__and__":
+            self.packed |= not first.is_floating_point()
         elif name in ("select", "slice") and first.dim():
             self._step(name, first, args, elements)
+
+    def _multiplied(self, read: list[torch.Tensor], made: torch.Tensor) -> None:
+        repeated = [
+            math.prod(size for size, stride in zip(one.shape, one.stride(), strict=True) if stride or size == 1)
+            for one in read
+        ]
+        whole = made.numel()
+        if min(repeated) < whole:
+            self.multiplied[tuple(made.shape)] = max(repeated) < whole
 
     def _constant(self, made: Any) -> None:
         if isinstance(made, torch.Tensor):
@@ -236,7 +258,7 @@ def families(spec: Spec, reference: str) -> tuple[Family, ...]:
             pass
         except Exception:  # noqa: BLE001 -- so does its function
             continue
-        return _judge(spec, recorder.recorded)
+        return _judge(spec, recorder.recorded, recorder.packed)
     return ()
 
 
@@ -249,17 +271,19 @@ def _run(spec: Spec, reference: Any, workload: Workload, recorder: _Recorder, mo
             kind = getattr(torch, workload.dtype if tensor.dtype == "T" else tensor.dtype)
             kind = torch.float32 if kind.is_floating_point and kind != torch.float64 else kind
             given[tensor.name] = torch.zeros(spec.shape(tensor, workload.axes), dtype=kind)
-        others = {**spec.scalars, **workload.axes}
+        others: dict[str, Any] = {**spec.scalars, **workload.axes}
         others = {name: value for name, value in others.items() if name not in given and (rest or name in accepted)}
         for argument in spec.arguments:
             if argument.kind == "scalar" and argument.ctype == "int64_t" and argument.name in others:
                 others[argument.name] = int(others[argument.name])
+        if "dtype" in accepted and "dtype" not in {**given, **others}:
+            others["dtype"] = getattr(torch, workload.dtype)
         named = {name: value for name, value in given.items() if rest or name in accepted}
         with recorder:
             reference(**named, **others)
 
 
-def _judge(spec: Spec, recorded: Recorded) -> tuple[Family, ...]:
+def _judge(spec: Spec, recorded: Recorded, packed: bool) -> tuple[Family, ...]:
     least = TELLING * recorded.largest
     there: set[Family] = {name for name, elements in recorded.found.items() if elements >= least}  # type: ignore[misc]
     there |= {name for name in ("select", "sort", "histogram") if name in recorded.found}
@@ -267,7 +291,8 @@ def _judge(spec: Spec, recorded: Recorded) -> tuple[Family, ...]:
     if len(products) >= 2 and products[0][1] is False and any(after for _rows, after in products[1:]):
         there.add("decode attention" if products[0][0] <= DECODED else "attention")
     few_bits = {"int8", "uint8", "float8_e4m3fn"}
-    if "matrix product" in there and few_bits & {tensor.dtype for tensor in spec.inputs if len(tensor.shape) > 1}:
+    held = {tensor.dtype for tensor in spec.inputs if len(tensor.shape) > 1}
+    if "matrix product" in there and (few_bits & held or (packed and "int32" in held)):
         there.add("quantised product")
     if _updates_state(spec) and there & {"row reduction", "matrix product", "column reduction"}:
         there.add("state update")

@@ -17,6 +17,7 @@ from harness.engines import Engine, EngineChoice
 from harness.problems import pytorch
 from harness.store import Store
 from harness.timing import load
+from kernels.catalog import KernelError
 from nodes.context import Context
 from nodes.options import ROLES, Role
 from nodes.roles import Policy, Usage
@@ -132,8 +133,11 @@ def _rules() -> Policy:
 
 
 def _reference(settings: Settings) -> str:
-    """The text of the kernel's reference.py; "" of a module, which has none."""
-    file = pytorch.find_definition(settings.kernel) / "reference.py"
+    """The text of the kernel's reference.py; "" of a module, which has none, and of a kernel that is not there, as who loads it says."""
+    try:
+        file = pytorch.find_definition(settings.kernel) / "reference.py"
+    except KernelError:
+        return ""
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 

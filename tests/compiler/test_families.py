@@ -18,7 +18,7 @@ def made(**tensors: str) -> Spec:
     for name, said in tensors.items():
         words = said.split()
         dtype = next((word for word in words if word.startswith(("int", "uint", "float"))), "T")
-        drawn = next((word for word in words if ":" in word), "index:e")
+        drawn = next((word for word in words if ":" in word or word == "bits"), "index:e")
         shape = tuple(word for word in words[1:] if word not in (dtype, drawn))
         role = {"in": "input", "out": "output", "inout": "inout"}[words[0]]
         values = {"values": (drawn,)} if dtype == "int32" and role == "input" else {}
@@ -34,6 +34,7 @@ def made(**tensors: str) -> Spec:
 ROWS = {"x": "in n d", "y": "out n d"}
 CASES = [
     ("elementwise", ROWS, "def reference(x): return {'y': F.silu(x) * x}"),
+    ("elementwise", ROWS, "def reference(x, dtype): return {'y': (x * 2).to(dtype).float()}"),
     ("row reduction", ROWS, "def reference(x): return {'y': x / x.norm(dim=-1, keepdim=True)}"),
     ("column reduction", {"x": "in n d", "y": "out d"}, "def reference(x): return {'y': x.var(0)}"),
     ("row reduction", {"x": "in n d", "y": "out d"}, "def reference(x): return {'y': x.view(x.shape[1], -1).sum(1)}"),
@@ -61,6 +62,15 @@ CASES = [
      "def reference(q, k_, v): return {'y': (q @ k_.t()).softmax(-1) @ v}"),
     ("decode attention", {"q": "in n d", "k_": "in n s d", "v": "in n s d", "y": "out n d"},
      "def reference(q, k_, v):\n    p = torch.einsum('nd,nsd->ns', q, k_).softmax(-1)\n    return {'y': torch.einsum('ns,nsd->nd', p, v)}"),
+    ("decode attention", {"q": "in n d", "k_": "in n s d", "v": "in n s d", "y": "out n d"},
+     "def reference(q, k_, v):\n    p = (q[:, None] * k_).sum(-1).softmax(-1)\n    return {'y': (p[..., None] * v).sum(1)}"),
+    ("decode attention", {"q": "in n e d", "k_": "in n s d", "v": "in n s d", "y": "out n e d"},
+     "def reference(q, k_, v): return {'y': F.scaled_dot_product_attention(q, k_, v)}"),
+    ("matrix product", {"a": "in n e", "b": "in e d", "y": "out n d"}, "def reference(a, b): return {'y': (a[:, :, None] * b[None]).sum(1)}"),
+    ("row reduction", {"a": "in n d", "b": "in d", "y": "out n"}, "def reference(a, b): return {'y': (a * b).sum(1).exp()}"),
+    ("quantised product", {"a": "in one k", "b": "in d e int32 bits", "s": "in d", "y": "out one d"},
+     "def reference(a, b, s):\n    w = torch.stack([(b >> 4 * i) & 15 for i in range(32)], -1).flatten(1).to(a.dtype)\n"
+     "    return {'y': a @ (w * s[:, None]).t()}"),
     ("state update", {"h": "inout n d k", "x": "in n d", "b": "in n k", "y": "out n d"},
      "def reference(h, x, b):\n    h = 0.9 * h + x[..., None] * b[:, None]\n    return {'h': h, 'y': (h * b[:, None]).sum(-1)}"),
     ("convolution", {"x": "in n e d", "w": "in e e e", "y": "out n e d"}, "def reference(x, w): return {'y': F.conv1d(x, w)}"),
