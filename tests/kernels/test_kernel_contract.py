@@ -104,12 +104,11 @@ def called(
     """All tensors, by name, after one call on copies of these inputs; outputs were all ones bits before."""
     spec = kernel.spec
     tensors = {name: tensor.clone() for name, tensor in inputs.items()}
-    for tensor in spec.outputs:
-        if tensor.role == "output":
-            dtype = getattr(torch, spec.dtype(tensor, workload))
-            poisoned = torch.empty(spec.shape(tensor, workload.axes), dtype=dtype, device=device)
-            poisoned.view(torch.uint8).fill_(0xFF)
-            tensors[tensor.name] = poisoned
+    for tensor in spec.poisoned:
+        dtype = getattr(torch, spec.dtype(tensor, workload))
+        poisoned = torch.empty(spec.shape(tensor, workload.axes), dtype=dtype, device=device)
+        poisoned.view(torch.uint8).fill_(0xFF)
+        tensors[tensor.name] = poisoned
     arguments: list = []
     for argument in spec.arguments:
         if isinstance(argument, Tensor):
