@@ -28,6 +28,7 @@ from kernels.spec import Spec, Tensor, Workload, expression
 
 MOST_OPERATORS = 400
 """Lowering and index arithmetic take milliseconds an operator."""
+NOT_COMPILED = ("float8_e5m2", "uint32", "uint16")
 MOST_CALLS = 1500
 """Of torch's functions, sizes that are looked up among them."""
 
@@ -59,6 +60,9 @@ def first_timed(spec: Spec) -> Workload:
 
 def trace(spec: Spec, reference: str, dtype: str) -> Traced:
     """The graph of `reference` (its text) for workloads of a dtype. Raises NoProgram."""
+    for tensor in spec.tensors:
+        if (kind := dtype if tensor.dtype == "T" else tensor.dtype) in NOT_COMPILED:
+            raise NoProgram(f"{tensor.name} is of {kind}, which no kernel of the compiler's reads or writes")
     found: dict[str, Any] = {}
     try:
         exec(compile(reference, "reference.py", "exec"), found)

@@ -554,7 +554,7 @@ class Folder:
         if tensors[0].is_floating_point():
             if all(one == "ordinary" for one in found):
                 return ""
-            usable = [one for one in found if one != "stored"]
+            usable = [one for one in found if one not in ("stored", "given", "among")]
             if len(usable) < len(found) and max(tensor.numel() for tensor in tensors) >= 64:
                 self.doubts.append(
                     f"how {name} is distributed was not found out: it is drawn as normal numbers (values, or a function of inputs.py)"

@@ -19,20 +19,22 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Dtype = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int32", "int16", "int8", "uint8", "bool"
-]
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8", "uint32", "uint16",
+    "uint8", "bool",
+]  # fmt: skip
 DTYPE_BYTES: dict[str, int] = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
 }  # fmt: skip
-SIGNIFICAND_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4}
+SIGNIFICAND_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
 BITS_THAT_COUNT = 3
 """An output of which fewer leading bits must be right is hardly checked: so much `ulps` may take at most."""
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 LIMITS: dict[str, tuple[float, float]] = {
     "float64": (-1.7976931348623157e308, 1.7976931348623157e308), "float32": (-LARGEST_FLOAT, LARGEST_FLOAT),
     "float16": (-65504.0, 65504.0), "bfloat16": (-(2 - 2**-7) * 2.0**127, (2 - 2**-7) * 2.0**127),
-    "float8_e4m3fn": (-448.0, 448.0), "int64": (-(2.0**63), 2.0**63), "int32": (-(2.0**31), 2.0**31 - 1),
+    "float8_e4m3fn": (-448.0, 448.0), "float8_e5m2": (-57344.0, 57344.0), "uint32": (0.0, 2.0**32 - 1), "uint16": (0.0, 65535.0),
+    "int64": (-(2.0**63), 2.0**63), "int32": (-(2.0**31), 2.0**31 - 1),
     "int16": (-(2.0**15), 2.0**15 - 1), "int8": (-128.0, 127.0), "uint8": (0.0, 255.0), "bool": (0.0, 1.0),
 }  # fmt: skip
 """Dtype -> its least and largest finite value."""

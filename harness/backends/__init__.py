@@ -122,10 +122,17 @@ def uses_torch(text: str) -> bool:
 
 C_TYPES = {
     "float64": "double", "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "float8_e4m3fn": "__nv_fp8_e4m3",
+    "float8_e5m2": "__nv_fp8_e5m2", "uint32": "uint32_t", "uint16": "uint16_t",
     "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
 }  # fmt: skip
 """dtype -> its type in CUDA's C++."""
-HOST_TYPES = {**C_TYPES, "float16": "_Float16", "bfloat16": "uint16_t", "float8_e4m3fn": "uint8_t"}
+HOST_TYPES = {
+    **C_TYPES,
+    "float16": "_Float16",
+    "bfloat16": "uint16_t",
+    "float8_e4m3fn": "uint8_t",
+    "float8_e5m2": "uint8_t",
+}
 _CUDA_HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_fp8.h>\n"
 
 

@@ -32,7 +32,14 @@ GUARD_BYTES = 256
 """Bytes of random pattern before and after every tensor: an overrun of one 16-byte store lands in them."""
 WIDE_GUARD_BYTES = 1 << 20
 TF32_ROUNDOFF = 2.0**-11
-DEFAULT_ULPS = {"float64": 64.0, "float32": 64.0, "float16": 3.0, "bfloat16": 3.0, "float8_e4m3fn": 1.02}
+DEFAULT_ULPS = {
+    "float64": 64.0,
+    "float32": 64.0,
+    "float16": 3.0,
+    "bfloat16": 3.0,
+    "float8_e4m3fn": 1.02,
+    "float8_e5m2": 1.02,
+}
 """16-bit outputs: one rounding of the result, one of an intermediate that the operation stores, one to spare; eight
 would let a bfloat16 result pass for a float16 one. float32: expf and a division are a few ulp each, and the __expf
 family loses one more for every unit of the exponent."""
@@ -42,6 +49,7 @@ SMALLEST = {
     "bfloat16": 2.0**-126,
     "float16": 2.0**-24,
     "float8_e4m3fn": 2.0**-9,
+    "float8_e5m2": 2.0**-16,
 }
 """Spacing of subnormals for the types that GPUs never flush, the smallest normal for those that they may."""
 NOISE_FACTOR = 8.0
@@ -77,6 +85,7 @@ DRIFT_AT_MOST = {
     "float16": 2.0**-14,
     "bfloat16": 2.0**-11,
     "float8_e4m3fn": 2.0**-7,
+    "float8_e5m2": 2.0**-6,
 }
 """Upper bound of what long sums may earn, as a share of the row's largest value, by dtype: well below the rounding to
 the next narrower type, and for types of 16 bits and fewer an eighth of the output's own rounding."""
@@ -218,6 +227,12 @@ def draw(
         return
     if kind == DRAWN:
         view.copy_(catalog.draw_by_function(rest, workload.axes, tuple(view.shape), generator("cpu")))
+        return
+    if view.dtype in (torch.uint16, torch.uint32):  # no random kernels for these
+        wide = torch.empty(view.shape, dtype=torch.int64, device=view.device)
+        own = {"bits": f"integers:0:{1 << 8 * view.element_size()}"}.get(kind, values)
+        draw(wide, own if ":" in own else "integers:0:127", workload, rng)
+        view.copy_(wide)
         return
     if kind == "integers":
         low, high = (int(bound) for bound in rest.split(":"))
@@ -581,7 +596,7 @@ def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tenso
     def one(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.dtype.is_floating_point:
             return tensor
-        return torch.empty_like(tensor, dtype=torch.float64).uniform_(1 - by, 1 + by).mul_(tensor)
+        return torch.empty_like(tensor, dtype=torch.float64).uniform_(1 - by, 1 + by).mul_(tensor.to(torch.float64))
 
     return {name: one(tensor) for name, tensor in inputs.items()}
 

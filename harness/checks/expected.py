@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
 }  # fmt: skip
 BEYOND = 1e9
 """The error reported where it is infinite or not a number, so that records stay valid JSON."""

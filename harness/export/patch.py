@@ -45,7 +45,8 @@ class Tensors:
 
 def _scalar_types(prefix: str) -> dict[str, str]:
     names = {
-        "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "float8_e4m3fn": "Float8_e4m3fn", "int64": "Long",
+        "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "float8_e4m3fn": "Float8_e4m3fn",
+        "float8_e5m2": "Float8_e5m2", "uint32": "UInt32", "uint16": "UInt16", "int64": "Long",
         "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool",
     }  # fmt: skip
     return {dtype: f"{prefix}{name}" for dtype, name in names.items()}
@@ -56,6 +57,7 @@ _DL_NAMES = {
     **{f"{kind}{bits}": f"DLDataType{{{code}, {bits}, 1}}" for kind, code in _DL.items() for bits in (8, 16, 32, 64)},
     "bool": "DLDataType{kDLBool, 8, 1}",
     "float8_e4m3fn": "DLDataType{kDLFloat8_e4m3fn, 8, 1}",
+    "float8_e5m2": "DLDataType{kDLFloat8_e5m2, 8, 1}",
 }
 FORMS = {
     "torch": Tensors(

@@ -184,6 +184,8 @@ DTYPES = (
     "int32",
     "int16",
     "int8",
+    "uint32",
+    "uint16",
     "uint8",
     "bool",
 )

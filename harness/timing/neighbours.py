@@ -64,7 +64,7 @@ NEIGHBOURS = {"plain": 0, "pdl": 1, "early": 2, "alone": 0}
 """How the kernels around a call launch: see `before` in probes/company.cu."""
 OFF_ZERO = 0.05
 """Share of its deviation above which a mean is not taken for zero."""
-_MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3}
+_MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e5m2": 2}
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 ELEMENTWISE = (
     "ordinary",
@@ -92,7 +92,8 @@ _M64 = 0xFFFFFFFFFFFFFFFF
 def is_persistent(tensor: Tensor) -> bool:
     """Whether a model keeps this input between calls, so that no kernel writes it before each one."""
     kind = tensor.values[0].partition(":")[0]
-    return tensor.role == "input" and (tensor.constant or tensor.touched is not None or kind not in ELEMENTWISE)
+    whole = kind not in ELEMENTWISE or tensor.dtype in ("uint16", "uint32")  # of which torch draws no bits
+    return tensor.role == "input" and (tensor.constant or tensor.touched is not None or whole)
 
 
 def group_persistent(spec: Spec) -> list[list[Tensor]]:

@@ -45,12 +45,17 @@ HEADERS = (
 """Headers of the toolkit that a candidate may want; <cuda.h> for types only, since only the runtime is linked."""
 
 _C_TYPES: dict[Device, dict[str, str]] = {
-    "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16", "float8_e4m3fn": "__nv_fp8_e4m3"},
-    "cpu": {"float16": "_Float16", "bfloat16": "uint16_t", "float8_e4m3fn": "uint8_t"},
+    "cuda": {
+        "float16": "__half",
+        "bfloat16": "__nv_bfloat16",
+        "float8_e4m3fn": "__nv_fp8_e4m3",
+        "float8_e5m2": "__nv_fp8_e5m2",
+    },
+    "cpu": {"float16": "_Float16", "bfloat16": "uint16_t", "float8_e4m3fn": "uint8_t", "float8_e5m2": "uint8_t"},
 }
 _COMMON_C_TYPES = {
     "float64": "double", "float32": "float", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t",
-    "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
+    "int8": "int8_t", "uint32": "uint32_t", "uint16": "uint16_t", "uint8": "uint8_t", "bool": "bool",
 }  # fmt: skip
 
 
