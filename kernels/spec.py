@@ -286,13 +286,18 @@ class Scalar(Frozen):
 
     kind: Literal["scalar"] = "scalar"
     name: OwnName
-    ctype: Literal["float", "double", "int64_t"] = "float"
+    ctype: Literal["float", "double", "int64_t", "void*"] = "float"
+    """`void*`: an optional tensor that the call leaves away, a null pointer or None; the reference does not get it."""
     value: float = Field(allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Scalar:
         if self.ctype == "int64_t" and not (self.value.is_integer() and abs(self.value) < 2**63):
             raise ValueError(f"{self.value} is no int64_t")
+        if self.ctype == "void*" and self.value:
+            raise ValueError(
+                f"{self.value} is no null pointer: an optional tensor that is left away has the value 0, one that is given is a Tensor"
+            )
         if self.ctype == "float" and abs(self.value) > LARGEST_FLOAT:
             raise ValueError(f"{self.value} is too large for a float (ctype='double' holds it)")
         return self
@@ -393,8 +398,9 @@ class Spec(Frozen):
 
     @property
     def scalars(self) -> dict[str, float]:
-        """As a function gets them, by name."""
-        return {argument.name: argument.given for argument in self.arguments if isinstance(argument, Scalar)}
+        """As a function gets them, by name, without pointers."""
+        found = (argument for argument in self.arguments if isinstance(argument, Scalar) and argument.ctype != "void*")
+        return {argument.name: argument.given for argument in found}
 
     def shape(self, tensor: Tensor, axes: dict[str, int]) -> tuple[int, ...]:
         return tuple(expression(extent, axes) for extent in tensor.shape)

@@ -190,8 +190,8 @@ class Layout:
             elif isinstance(argument, Size):
                 encoded.append(["i", self.workload.axes[argument.name]])
             elif isinstance(argument, Scalar):
-                code = {"float": "f", "double": "d", "int64_t": "i"}[argument.ctype]
-                encoded.append([code, int(argument.value) if code == "i" else argument.value])
+                code = {"float": "f", "double": "d", "int64_t": "i", "void*": "n"}[argument.ctype]
+                encoded.append([code, int(argument.value) if code in "in" else argument.value])
         return encoded
 
     def message(self, buffers: ArgumentBuffers, slots: int = 1, *, op: str = "call", **more: Any) -> dict[str, Any]:

@@ -151,6 +151,10 @@ def read(package: Path) -> ExportedPackage:
 
 def describe(spec: Spec, device: Device) -> dict[str, Any]:
     """What the templates need of a spec. Raises ExportError where sizes or names do not allow an operator."""
+    if absent := next((a.name for a in spec.arguments if isinstance(a, Scalar) and a.ctype == "void*"), ""):
+        raise ExportError(
+            f"{absent} is an optional tensor that was left away, which an operator's schema does not have"
+        )
     leader = next((tensor for tensor in spec.inputs if tensor.dtype == "T"), spec.tensors[0])
     found = infer(spec, spec.inputs)
     late = {axis: code for axis, code in infer(spec, spec.tensors).items() if axis not in found}

@@ -650,6 +650,11 @@ def _branch(
         for name, value in scalars.items():
             with_names = re.sub(rf"\b{name}\b", value, with_names)
         conditions.append(f"{here} == ({with_names})")
+    conditions += [
+        f"{known[a.name]} == nullptr"
+        for a in spec.arguments
+        if isinstance(a, Scalar) and a.ctype == "void*" and a.name in known
+    ]
     conditions += [f"reinterpret_cast<uintptr_t>({known[t.name]}) % {ALIGNED_BYTES} == 0" for t in spec.tensors]
     conditions += [f"{a.name} > 0" for a in spec.arguments if isinstance(a, Size)]
     types, values = pointers(winner, entry), []
@@ -660,7 +665,8 @@ def _branch(
             values.append(argument.name)
         else:
             exact = str(int(argument.value)) if argument.ctype == "int64_t" else repr(argument.value)
-            values.append(f"static_cast<{argument.ctype}>({known.get(argument.name, exact)})")
+            here = f"static_cast<{argument.ctype}>({known.get(argument.name, exact)})"
+            values.append("nullptr" if argument.ctype == "void*" else here)
     if device == "cuda":
         values.append(known.get("stream", "cudaStream_t(0)"))
     lines += [

@@ -210,7 +210,8 @@ def _named(spec: Spec, parameters: str, form: Tensors, made: Sequence[Tensor] = 
     )
     for order in orders:
         if len(order) == len(names) and all(
-            isinstance(argument, Tensor) == (form.type in part) for argument, part in zip(order, given, strict=True)
+            (isinstance(argument, Tensor) or getattr(argument, "ctype", "") == "void*") == (form.type in part)
+            for argument, part in zip(order, given, strict=True)
         ):
             return {argument.name: name for argument, name in zip(order, names, strict=True)} | own
     raise ExportError(
@@ -240,12 +241,15 @@ def _branch(
         axis: re.sub(r"(\w+)\.shape\[(\d+)\]", lambda m: form.size.format(names[m[1]], m[2]), code).replace("//", "/")
         for axis, code in axes.items()
     }
+    absent = [a.name for a in spec.arguments if isinstance(a, Scalar) and a.ctype == "void*" and a.name in names]
     ranks = [f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in given]
     plain = [form.contiguous.format(names[t.name]) for t in given]
     aligned = [f"reinterpret_cast<uintptr_t>({names[t.name]}.data_ptr()) % {ALIGNED_BYTES} == 0" for t in given]
     sizes = [f"{form.size.format(names[t.name], at)} == {extent(one)}" for t in given for at, one in enumerate(t.shape)]
     lines = [f"if ({' && '.join(ranks)}) {{", *(f"  const int64_t {axis}_ = {code};" for axis, code in shapes.items())]
-    lines += [f"  const bool {space(spec)}_fits = {' && '.join([*plain, *aligned, *sizes])};"]
+    lines += [
+        f"  const bool {space(spec)}_fits = {' && '.join([*(f'!{names[a]}.has_value()' for a in absent), *plain, *aligned, *sizes])};"
+    ]
     for dtype in spec.dtypes:
         entry = next((name for name in spec.entry_names(dtype) if re.search(rf"\b{name}\s*\(", winner)), None)
         if entry is None:
@@ -261,7 +265,8 @@ def _branch(
                 values.append(f"{argument.name}_" if argument.name in axes else names[argument.name])
             elif isinstance(argument, Scalar):
                 exact = str(int(argument.value)) if argument.ctype == "int64_t" else repr(argument.value)
-                values.append(f"static_cast<{argument.ctype}>({names.get(argument.name, exact)})")
+                here = f"static_cast<{argument.ctype}>({names.get(argument.name, exact)})"
+                values.append("nullptr" if argument.ctype == "void*" else here)
         if device == "cuda":
             values.append(form.stream.replace("{leader}", leader))
         lines += [

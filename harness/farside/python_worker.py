@@ -360,7 +360,7 @@ class PythonRequestLoop(native.RequestLoop):
                 dtype, shape = next(given)  # type: ignore[call-overload]
                 found.append(self.tensor(self.arenas[item[1]][0] + item[2], getattr(self.torch, dtype), shape))
             else:
-                found.append(item[1])
+                found.append(None if item[0] == "n" else item[1])
         return found
 
     def tensor(self, address: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:

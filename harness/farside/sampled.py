@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
+CTYPES = {"i": ctypes.c_int64, "n": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 MOST = 1 << 16
 
 

@@ -27,7 +27,7 @@ HOST_ROUND_S = 0.1
 """Seconds of calls in one measurement of the time on the host: a thousand of a model's would outlast the request."""
 FENCE_BYTES = 1 << 20
 """Bytes without access before and behind a tensor."""
-CTYPES = {"i": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
+CTYPES = {"i": ctypes.c_int64, "n": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 
 
 class CudaError(Exception):
@@ -397,7 +397,7 @@ class RequestLoop:
             self.whole = None
 
     def arguments(self, encoded: list[list[Any]]) -> list[Any]:
-        """["p", arena, offset] | ["i", integer] | ["f", float] | ["d", float] -> ctypes values."""
+        """["p", arena, offset] | ["i", integer] | ["n", 0], a null pointer | ["f", float] | ["d", float] -> ctypes values."""
         return [
             ctypes.c_void_p(self.arenas[item[1]][0] + item[2]) if item[0] == "p" else CTYPES[item[0]](item[1])
             for item in encoded

@@ -91,7 +91,7 @@ def _encoded(spec: Spec, argument: Tensor | Size | Scalar, workload: Workload, f
         return ["t", _size(spec, argument, workload), files.get(argument.name, "")]
     if isinstance(argument, Size):
         return ["i", workload.axes[argument.name]]
-    code = {"float": "f", "double": "d", "int64_t": "i"}[argument.ctype]
+    code = {"float": "f", "double": "d", "int64_t": "i", "void*": "i"}[argument.ctype]
     return [code, int(argument.value) if code == "i" else argument.value]
 
 
