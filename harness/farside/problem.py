@@ -857,6 +857,14 @@ class ModelAdapter:
         if problem["role"] == "reference" and self.dtype == torch.float64 and problem["narrow"]:
             self.rounding = numbers_as(getattr(torch, problem["narrow"]))
 
+    def prepare_strided(self, values: list[Any]) -> Any:
+        """`prepare`, with the last two axes of each input exchanged in memory, as a transposed tensor's are."""
+        strided = list(values)
+        for at in self.inputs[: len(self.problem["scalar_inputs"])]:
+            if values[at].dim() > 1:
+                strided[at] = values[at].transpose(-1, -2).contiguous().transpose(-1, -2)
+        return self.prepare(strided)
+
     def read_state(self, prepared: Any) -> None:
         """Write the state as it is into what a call would leave it in."""
         *_, views, after = prepared

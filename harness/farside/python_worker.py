@@ -255,7 +255,8 @@ class PythonRequestLoop(native.RequestLoop):
             self.settle("the state of a module")
             return {}
         form = self.form.another(message["instance"]) if message.get("instance") else self.form
-        calls = [form.prepare(self.values(c, message["shapes"])) for c in message["calls"]]
+        prepare = form.prepare_strided if message.get("strided") else form.prepare
+        calls = [prepare(self.values(c, message["shapes"])) for c in message["calls"]]
 
         asked = message.get("rounding")
         otherwise = sys.modules["astrolabe_rounding"].Rounding(**asked) if asked else nullcontext()

@@ -11,7 +11,7 @@ from harness.checks.correctness import compute_expected, distributions, draw_inp
 from harness.judge import shares
 from harness.judge.rules import KernelRules, kernels_of_calls
 from harness.judge.session import VERSION, EvaluationSession
-from harness.judge.verification import check_initial_state, check_second_module
+from harness.judge.verification import CONTIGUOUS, check_initial_state, check_second_module, takes_strides
 from harness.problems import degenerate as degeneracy
 from harness.problems.pytorch import Problem
 from harness.processes.worker import Worker, WorkerFailure
@@ -75,9 +75,11 @@ class ProblemRules(KernelRules):
         if self.description.weight_bytes > MOST_WEIGHTS or self.is_model(build.candidate):
             return [], ()
         made, said = check_second_module(self.session, self.problem, build, workloads)
+        smallest = min(workloads, key=self.session.moved_bytes)
         if self.has_state:
-            smallest = min(workloads, key=self.session.moved_bytes)
             made.append(check_initial_state(self.session, self.problem, build, smallest))
+        if not self.description.random and not takes_strides(self.session, build, smallest):
+            said = (*said, CONTIGUOUS)
         return made, said
 
     def name_fault(self, reason: str) -> str:

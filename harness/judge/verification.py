@@ -58,6 +58,7 @@ OF_AN_OLD_PROCESS = 2
 
 
 LOADED_LATER = "weights that are loaded into it (load_state_dict) after it was made change nothing, or not all: it keeps what it made of the first"
+CONTIGUOUS = "inputs that are not contiguous in memory, such as a transposed tensor, give a wrong answer or end the process: it takes them for contiguous"
 GPU_SHIFT = 16
 """Bytes that a tensor is moved behind an alignment on a GPU, where vector loads of so many are taken for granted. On
 a CPU it is moved by one element."""
@@ -335,6 +336,20 @@ def check_second_module(
     with problem.another_instance(seed):  # which is asked again before anything is called wrong
         follows = bench.check_outputs(0, right, "").passed
     return made, () if follows else (LOADED_LATER,)
+
+
+def takes_strides(session: EvaluationSession, build: Build, workload: Workload) -> bool:
+    """Whether a module is right, or says that it is not, for inputs that are not contiguous. Its process may end with it."""
+    case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
+    worker = session.pool.get(build)
+    bench = map_buffers(session, worker, workload, 1)
+    bench.write(0, case.inputs)
+    try:
+        worker.request(bench.message(strided=True), timeout_s=session.call_s)
+    except WorkerFailure as fault:
+        session.pool.drop(build.candidate)
+        return not fault.reason.startswith("the process ")  # an error that it raises says so
+    return bench.check_outputs(0, case.expected, "").passed
 
 
 def check_initial_state(session: EvaluationSession, problem: Problem, build: Build, workload: Workload) -> Check:

@@ -297,3 +297,27 @@ def test_who_keeps_what_it_made_of_its_first_weights_is_warned_of(forward: str, 
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
     assert verdict.passed, verdict.reason
     assert any(said in one for one in verdict.warnings) if said else not verdict.warnings, verdict.warnings
+
+
+SCALE = HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+RAW = "return torch.as_strided(x, x.shape, (x.shape[1], 1)) * 2"
+
+
+@pytest.mark.parametrize(
+    ("forward", "warned"),
+    [
+        ("return x * 2", False),
+        (RAW, True),
+        (f"x = x.contiguous()\n        {RAW}", False),
+        (f"assert x.is_contiguous(), 'contiguous inputs only'\n        {RAW}", False),
+    ],
+)
+def test_who_takes_every_input_for_contiguous_is_warned_of(forward: str, warned: bool, tmp_path: Path):
+    """KernelBench's inputs are; its users' are views of others."""
+    path = tmp_path / "1_Scale.py"
+    path.write_text(SCALE + INPUTS)
+    text = SCALE.replace("class Model(", "class ModelNew(").replace("return x * 2", forward)
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+    assert verdict.passed, verdict.reason
+    assert any("not contiguous" in one for one in verdict.warnings) is warned, verdict.warnings
