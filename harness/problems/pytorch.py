@@ -359,6 +359,11 @@ class Box:
                 patience_s=DESCRIBE_S, limits=describing(),
             )  # fmt: skip
         except WorkerFailure as fault:
+            if "no answer within" in fault.reason:
+                raise KernelError(
+                    f"{path} takes more than {DESCRIBE_S:.0f} s to be imported and called a few times on this machine's processor: "
+                    "get_inputs and get_init_inputs must make less"
+                ) from None
             raise KernelError(f"{path} cannot be imported: {_plain(fault.reason)}") from None
         found = worker.found
         worker.close()
