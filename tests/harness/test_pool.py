@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +12,18 @@ from harness.device import DeviceError
 from harness.judge import pool
 from harness.judge.pool import OURS, Pool
 from harness.judge.rules import KernelRules
+from harness.problems import compiled_reference
 from harness.problems.pytorch import COMPILING
 from harness.processes.worker import LIMITS, WorkerFailure
 from harness.records import Build, Outcome
+from harness.store import digest
 from harness.timing.interleaved import ArmFailure
 from kernels import catalog
 
 GIB = 1 << 30
+
+
+SESSION: Any = SimpleNamespace(kernel=catalog.load("silu_and_mul"))
 
 
 class Process:
@@ -45,7 +51,7 @@ class Paper(Pool):
     def __init__(self, on: str = "cpu", **more: Any) -> None:
         how = {
             "dtypes": ("float32",),
-            "rules": KernelRules(None),  # type: ignore[arg-type]
+            "rules": KernelRules(SESSION),
             "company": lambda: None,
             "least": lambda: 0,
             "ahead": lambda _build: None,
@@ -148,8 +154,8 @@ def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.M
 class Fork(Process):
     """A zygote."""
 
-    def __init__(self, device: str) -> None:
-        super().__init__(device=device)
+    def __init__(self, device: str, *, libraries: bool) -> None:
+        super().__init__(device=device, libraries=libraries)
 
 
 def real(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Pool:
@@ -159,7 +165,7 @@ def real(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Pool:
     monkeypatch.setattr(pool, "ForkServer", Fork)
     how = {
         "dtypes": ("float32",),
-        "rules": KernelRules(None),  # type: ignore[arg-type]
+        "rules": KernelRules(SESSION),
         "company": lambda: "company.so",
         "least": lambda: 0,
         "ahead": lambda _build: None,
@@ -189,10 +195,10 @@ def test_candidates_in_python_are_forked_from_one_process_until_that_dies(monkey
     candidate = build("a").model_copy(update={"backend": "python_module"})
     first, second = one.start(candidate), one.start(candidate)
     (zygote, spec, backend), how = first.started.pop("given"), first.started
-    assert (spec, backend, zygote.started) == (one.spec, "python_module", {"device": "cpu"})
+    assert (spec, backend, zygote.started) == (one.spec, "python_module", {"device": "cpu", "libraries": False})
     assert how == {
         "name": "PythonWorker", "device": "cpu", "artefact": Path("a.so"), "dtypes": ("float32",), "company": "company.so",
-        "limits": LIMITS, "compilers": False,
+        "limits": LIMITS, "compilers": False, "ours": False,
     }  # fmt: skip
     assert second.started["given"][0] is zygote
     compiling = one.start(candidate, compilers=True).started
@@ -204,6 +210,16 @@ def test_candidates_in_python_are_forked_from_one_process_until_that_dies(monkey
     one.close()
     one.close()
     assert not other.alive and one.start(candidate).started["given"][0].alive
+
+
+def test_a_compiled_reference_has_libraries_compilers_and_a_fork_server_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = real(monkeypatch)
+    compiled = digest(compiled_reference.source(SESSION.kernel, "compile"))
+    ours, theirs = (one.start(build(name).model_copy(update={"backend": "python_module"})) for name in (compiled, "a"))
+    assert ours.started["ours"] and ours.started["limits"] == COMPILING and not theirs.started["ours"]
+    assert [worker.started["given"][0].started["libraries"] for worker in (ours, theirs)] == [True, False]
 
 
 def test_what_has_to_be_done_first_is_done_before_a_process_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +236,7 @@ def test_a_candidate_of_a_problem_is_started_by_its_rules(monkeypatch: pytest.Mo
         def start(self, build: Build, **how: Any) -> Any:
             return Process(given=build.candidate, **how) if build.backend == "model_new" else None
 
-    one = real(monkeypatch, rules=Own(None))  # type: ignore[arg-type]
+    one = real(monkeypatch, rules=Own(SESSION))
     worker = one.start(build("a").model_copy(update={"backend": "model_new"}))
     assert worker.started == {"given": "a", "company": "company.so", "compilers": False}
     assert one.start(build("a")).started["name"] == "Worker", "its native candidates are as others are"
