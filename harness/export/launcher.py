@@ -182,9 +182,7 @@ def functions(text: str, name: str) -> list[Function]:
         last = closing(text, body - 1)
         parameters = tuple(split(text[match.end() : end]))
         found.append(
-            Function(
-                head, parameters, body, last if last > 0 else len(text), match.start(), _scope(text, match.start())
-            )
+            Function(head, parameters, body, last if last > 0 else len(text), match.start(), scope(text, match.start()))
         )
     return found
 
@@ -210,7 +208,7 @@ def _head(text: str, at: int) -> str:
     return re.sub(r"^\s*(public|private|protected)\s*:", "", text[first + 1 : at])
 
 
-def _scope(text: str, at: int) -> str:
+def scope(text: str, at: int) -> str:
     """Name of the struct or namespace whose braces `at` is in."""
     depth = 0
     for place in range(at - 1, -1, -1):

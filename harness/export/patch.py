@@ -167,6 +167,10 @@ def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, devi
         for match in re.finditer(rf"(\w[\w:<>&* ]*)\s+{function}\s*\(([^(){{}};]*)\)\s*\{{", own)
         if form.type in match[2]
     ]
+    scopes = {re.sub(r"<.*>", "", binding).split("::")[-2] for binding in bindings if "::" in binding}
+    if len(found) > 1 and scopes:  # structs of one file all call theirs `run`
+        masked = launcher.mask(own)
+        found = [match for match in found if launcher.scope(masked, match.start()) in scopes]
     if len(found) != 1:
         raise ExportError(
             f"{len(found)} functions {' or '.join(functions)} take tensors in it, and one is to call the winner"
