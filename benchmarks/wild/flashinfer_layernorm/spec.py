@@ -15,7 +15,13 @@ SPEC = Spec(
         Size(name="output_1"),
     ),
     build={
-        "flags": ("-std=c++17", "-use_fast_math", "-DFLASHINFER_ENABLE_F16", "-DFLASHINFER_ENABLE_BF16"),
+        "flags": (
+            "-std=c++17",
+            "-use_fast_math",
+            "-DFLASHINFER_ENABLE_F16",
+            "-DFLASHINFER_ENABLE_BF16",
+            "-DENABLE_BF16",
+        ),
         "include": ("include",),
     },
     workloads=(

@@ -19,6 +19,12 @@ SPEC = Spec(
     ),
     build={
         "include": ("include",),
-        "flags": ("-std=c++17", "-use_fast_math", "-DFLASHINFER_ENABLE_F16", "-DFLASHINFER_ENABLE_BF16"),
+        "flags": (
+            "-std=c++17",
+            "-use_fast_math",
+            "-DFLASHINFER_ENABLE_F16",
+            "-DFLASHINFER_ENABLE_BF16",
+            "-DENABLE_BF16",
+        ),
     },
 )
