@@ -176,6 +176,8 @@ class _Draft:
         """Tensors that come in, by their placeholders' names, as forward calls them."""
         self.overwritten: set[str] = set()
         """Texts of what forward changes in place at its end."""
+        self.moved_shapes: dict[str, tuple] = {}
+        """Of what forward changes in place, by its text: what replaces it may lie in memory under another shape."""
         self.assigned: dict[Buffer, str] = {}
         """What becomes an attribute of the module, which is no buffer."""
 
@@ -206,7 +208,9 @@ class _Draft:
         forward.steps(outputs)
         for buffer, target in moved:
             if buffer not in in_place:
-                forward.lines.append(f"{target}.copy_({buffer.text})")
+                shape = self.moved_shapes[target]
+                view = "" if shape == buffer.shape else f".view({', '.join(map(index_text, shape))})"
+                forward.lines.append(f"{target}.copy_({buffer.text}{view})")
         forward.lines += [f"{target} = {buffer.text}" for buffer, target in self.assigned.items()]
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         text, classes = structure_text(leaves, self.exported.graph.call_spec.out_spec)
@@ -369,6 +373,7 @@ class _Draft:
                     if (
                         value.buffer is None or value.buffer.text != target or not value.is_whole
                     ):  # else the library has changed it
+                        self.moved_shapes[target] = value.shape
                         moved.append((self.program.realise(self._apart(value)), target))
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
                 name = self.inputs[spec.target]
@@ -376,6 +381,7 @@ class _Draft:
                     given = self.program.name(f"{name}_given")
                     self.opened.append(f"{given} = {name}")
                     name = given
+                self.moved_shapes[name] = self._value(argument).shape
                 moved.append((self.program.realise(self._apart(self._value(argument))), name))
             elif spec.kind == OutputKind.USER_OUTPUT:
                 returned.append(self._user_output(spec, argument))

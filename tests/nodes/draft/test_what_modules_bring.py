@@ -46,6 +46,9 @@ RIGHT = {
     "a buffer that is moved up": problem(
         "self.a[:-1] = self.a[1:]\nself.a[-1] = x.mean()\nreturn x * self.a", "[torch.randn(5, 6)]", SHIFTED
     ),
+    "an input that a library changes under another shape": problem(
+        "y = x.view(-1, 2, 4)\ny[:, :1] = torch.sort(y[:, :1], -1)[0]\nreturn y.exp().sum(1)", "[torch.randn(5, 8)]"
+    ),
     "an input that a library changes": problem("x[:, :2] = torch.sort(x[:, :2], 1)[0]\nreturn x.exp().sum(1)", f"[{BATCH}]"),
     "a weight that is no contiguous one": problem("return torch.relu(x * self.w)", f"[{BATCH}]", "self.w = nn.Parameter(torch.rand(37, 5).t())"),
     "tensors in a list": problem("return [level.relu() * 2 for level in x]", "[[torch.randn(4, 8, 6), torch.randn(4, 3)]]"),
