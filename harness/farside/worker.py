@@ -170,18 +170,11 @@ class Neighbours:
         now = self.address("never", 0) if self.apart else self.address("digests", slot)
         neighbour = ctypes.c_int(self.message["neighbour"])
         by = ctypes.byref
-        if self.message["evict_once"] and slot == 0:
-            self.evict(NeighbourCalls(), stream)
         self.library.company_produce(by(inputs), by(poisoned), secret, seen, now, neighbour, stream)
-        if not self.message["evict_once"]:
-            self.evict(poisoned, stream)
-
-    def evict(self, outputs: NeighbourCalls, stream: Any) -> None:
-        """Read more than the cache holds, then bring `outputs` back. Of their own time nothing is a call's: the pair has it, too."""
         evicted, size, kept = self.message["evict"]
         if size:
-            place, never, by = ctypes.c_void_p(self.base + evicted), self.address("never", 0), ctypes.byref
-            self.library.company_evict(by(outputs), place, ctypes.c_int64(size), never, ctypes.c_int(kept), stream)
+            place, never = ctypes.c_void_p(self.base + evicted), self.address("never", 0)
+            self.library.company_evict(by(poisoned), place, ctypes.c_int64(size), never, ctypes.c_int(kept), stream)
 
     def after(self, slot: int, stream: Any) -> None:
         outputs = self.pieces(self.message["outputs"], slot)

@@ -412,18 +412,7 @@ def two_calls(spec: Spec, tensor: Tensor, workload: Workload, device: str) -> tu
 class InputProducer:
     """The inputs of every call of a comparison, by argument set: written, and made once more to check them."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        workload: Workload,
-        layout: Layout,
-        device: str,
-        evict_bytes: int,
-        *,
-        evict_once: bool = False,
-    ) -> None:
-        """`evict_bytes`: read on a GPU to evict the cache between each producer and its kernel; `evict_once`: before the first
-        producer alone."""
+    def __init__(self, spec: Spec, workload: Workload, layout: Layout, device: str, evict_bytes: int) -> None:
         self.spec, self.workload, self.layout, self.device = spec, workload, layout, device
         steps = STEPS if device == "cuda" else HOST_STEPS
         self.steps = steps
@@ -438,7 +427,7 @@ class InputProducer:
             )
         self.kept = [tensor for tensor in spec.inputs if is_persistent(tensor)]
         self.groups = group_persistent(spec)
-        self.evict_bytes, self.evict_once = evict_bytes, evict_once
+        self.evict_bytes = evict_bytes
         self.size = 0
         self.places: dict[str, int] = {}
         """Offsets in the arena, behind the argument sets, of what a GPU's kernels read."""
@@ -690,5 +679,4 @@ class InputProducer:
             "never": self.places["never"],
             "programmatic": company in ("pdl", "early"),
             "evict": [self.places["evict"], self.evict_bytes, int(bool(self.kept))],
-            "evict_once": self.evict_once,
         }

@@ -35,9 +35,8 @@ NEIGHBOURS_US, BYTES_A_US = 7.0, 1.3e6
 passes)."""
 CHAIN_BYTES = 4 << 30
 """Argument sets of a chain take so much at most, two of them whatever they take."""
-CONSTANT_COPIES, CONSTANT_BYTES = 4, 1 << 30
-"""Copies of a constant, and what they take, at most: calls have them in turn. Hot on a GPU each call of a chain has its own, if they
-do not take more, and before the chain the cache is evicted: a model's other layers would have done that to its weights."""
+CONSTANT_BYTES = 1 << 30
+"""Copies of a constant take so much at most, and are four at most: calls have them in turn."""
 EVICT_FACTOR = 1.4
 """Cold: so many times the last-level cache is read between producer and kernel. On an H200 calls took as long after 1.4 as
 after 3 to within 1 % where their tensors are small, to within 6 % above 25 MB, and varied a third as much."""
@@ -166,16 +165,13 @@ class ABComparison:
         spec, sizes, copies = kernel.spec, Layout(kernel.spec, workload, 1).sizes, {}
         kept = [tensor.name for tensor in spec.inputs if is_persistent(tensor)]
         fresh = sum(size for name, size in sizes.items() if name not in kept)
-        evict, once = 0, False
+        evict = 0
         if device == "cuda":
-            if context != "alone" and (cache == "cold" or kept):
-                evict = int(EVICT_FACTOR * cache_bytes)
-            once = cache == "hot"
-            slots = chain_length(fresh, 0 if once else evict, pace_us)
+            evict = int(EVICT_FACTOR * cache_bytes) if cache == "cold" and context != "alone" else 0
+            slots = chain_length(fresh, evict, pace_us)
             if context == "alone":
                 slots = max(2, min(slots, int(HOT_SHARE * cache_bytes / fresh)))
-            each = slots if evict and once else CONSTANT_COPIES
-            copies = {name: max(1, min(slots, each, CONSTANT_BYTES // sizes[name])) for name in kept}
+            copies = {name: max(1, min(slots, 4, CONSTANT_BYTES // sizes[name])) for name in kept}
         else:
             touched = sum(spec.tensor_bytes(tensor, workload) for tensor in spec.tensors)
             passed = self.protocol.cache_factor * cache_bytes if cache == "cold" else HOT_SHARE * cache_bytes
@@ -183,7 +179,7 @@ class ABComparison:
             most = TABLES_FACTOR * passed if cache == "cold" else passed
             copies = {name: max(1, min(slots, int(most / sizes[name]))) for name in kept}
         self.layout = Layout(spec, workload, slots, copies_together(spec, copies))
-        self.production = InputProducer(spec, workload, self.layout, device, evict, evict_once=once)
+        self.production = InputProducer(spec, workload, self.layout, device, evict)
         self.size = self.layout.size + self.production.size
         """Bytes of the arena."""
         self.called: list[int] = list(range(slots))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 
 from harness.checks.correctness import Layout, draw
 from harness.device import ArgumentBuffers, generator
-from harness.farside.worker import Neighbours
 from harness.timing import neighbours
 from harness.timing.neighbours import InputMixture, InputProducer, digest, is_persistent, mix_number
 from kernels import catalog
@@ -433,32 +431,6 @@ def test_a_company_is_told_how_to_launch(opened: Any, name: str, programmatic: b
     assert ordinary[4] == -1 and zeros[4] >= 0, "x is read where it says something"
     assert len(message["poisoned"]) == 1 and len(message["outputs"]) == 2, "what is written in place is not poisoned"
     assert message["evict"][1:] == [4096, 1], "with constants, what asks to stay is evicted too"
-
-
-@pytest.mark.parametrize(
-    ("once", "size", "slot", "order"),
-    [
-        (True, 4096, 0, ["evict", "produce"]), (True, 4096, 1, ["produce"]),
-        (False, 4096, 1, ["produce", "evict"]), (False, 0, 0, ["produce"]),
-    ],
-)  # fmt: skip
-def test_what_is_evicted_before_a_chain_leaves_inputs_in_the_cache(
-    once: bool, size: int, slot: int, order: list[str]
-) -> None:
-    calls: list[tuple[str, int]] = []
-    library = SimpleNamespace(
-        company_produce=lambda _inputs, outputs, *_: calls.append(("produce", outputs._obj.count)),
-        company_evict=lambda outputs, *_: calls.append(("evict", outputs._obj.count)),
-    )
-    message = {
-        "neighbour": 0, "apart": False, "steps": 1, "pieces": [], "poisoned": [[0, 64, 64]], "secrets": 0, "digests": 0, "never": 0,
-        "evict": [0, size, 1], "evict_once": once,
-    }  # fmt: skip
-    Neighbours(library, 1 << 20, message).before(slot, 2, None)
-    assert [name for name, _ in calls] == order
-    assert all(count == (0 if once and name == "evict" else 1) for name, count in calls), (
-        "poison does not warm the outputs ahead"
-    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
