@@ -50,6 +50,7 @@ _WORDS = """
     Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
+    Slots turn groups counter words other group_fold launch_groups kGroupThreads kMostBlocks kLine kPartWords kWords multiprocessors together seen
     kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
     planes weights image images channel group row_tile out_of of_rows of_row unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
     sample_input lay_out_planes lay_out_row convolve_planes put_planes scale_of power_for larger_finite largest_of_block kHopper input shared parts

@@ -9,6 +9,7 @@ import sympy
 import torch
 
 from .accumulators import JOINS, PARTS, accumulator_type, cast_to, identity, is_struct
+from .block_groups import BlockGroup, group_of
 from .expressions import Expr, loads_of, walk
 from .index import FloorDiv, Index, Modulo, index_is_divided
 from .kept import Kept, kept_of
@@ -53,6 +54,7 @@ class Emitter:
         self.row_names: dict[Index, str] = {}
         self.wide = "int64_t"
         self.kept: Kept | None = None
+        self.group: BlockGroup | None = None
         self.packs = self._packs() if device == "cuda" else {}
         self.packed: dict[tuple[Buffer, Index], str] = {}
         """What the loop that is being printed has in packs."""
@@ -93,7 +95,11 @@ class Emitter:
                 self.kept = kept_of(singles, int(kernel.length), self.name)
             return singles if self.kept is not None else {}
         items = min((one.items for one in packs.values()), default=1)
-        return {at: replace(one, items=items) for at, one in packs.items()}
+        packs = {at: replace(one, items=items) for at, one in packs.items()}
+        whole = self.folds_by_block and kernel.length.is_Integer and len(packs) == len(loops)
+        if packs and whole and not self.across and not self.aliased:
+            self.group = group_of(packs, items, int(kernel.length), self.name)
+        return packs
 
     @property
     def items(self) -> int:
@@ -258,9 +264,12 @@ class Emitter:
             f"{tab}for ({self.wide} first = {first}; first < {end}; first += {width} * Items) {{",
         ]
         loading = [f"const {one.type} {one.name} = load_pack<Items>({one.at});" for one in loads]
+        opened = [(one.type, one.name, one.at) for one in loads]
         if self.kept is not None:
             head = self.kept.loop(tab, self.wide, end)
-            loading = self.kept.loading(packs, [(one.type, one.name, one.at) for one in loads])
+            loading = self.kept.loading(packs, opened)
+        if self.group is not None:
+            head, loading = self.group.loops(packs, opened, tab, self.wide, end, width), []
         top.lines += [
             *head,
             *(f"{tab}    {line}" for line in loading),
@@ -408,7 +417,8 @@ class Emitter:
                     else (f"{accumulator_type(self.device, definition)}{identity(self.device, definition)}")
                 )
                 fold = "block_fold" if self.kept is None else "cluster_fold<Blocks>"
-                top.line(f"{name} = {fold}({name}, {start}, {join});")
+                call = f"{fold}({name}, {start}, {join})" if self.group is None else self.group.fold(name, start, join)
+                top.line(f"{name} = {call};")
         parts = PARTS.get(definition.kind)
         texts = [f"{name}.{part}" for part in parts] if parts else [name]
         for out, text in zip(definition.outs, texts, strict=False):
@@ -444,7 +454,7 @@ class Emitter:
         alone = (
             "threadIdx.y == 0"
             if self.is_split
-            else "threadIdx.x == 0" + (" && sharer == 0" if self.kept else "")
+            else "threadIdx.x == 0" + (" && sharer == 0" if self.kept or self.group else "")
             if self.device == "cuda" and self.kernel.layout == ROW
             else ""
         )

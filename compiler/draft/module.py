@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .block_groups import MEETING_WORDS
 from .index import Index
 from .library import index_text
 from .partition import Kernel, Partition
@@ -77,6 +78,8 @@ class Forward:
         for name in native.arguments:
             if name in made and made[name] not in self.in_place:
                 self.lines.append(f"{name} = {empty_text(made[name])}")
+        if native.meeting:
+            self.lines.append(f"{native.meeting} = torch.empty(({MEETING_WORDS},), dtype=torch.int32, device=device)")
         texts = {b.name: self.in_place.get(b, b.text) for b in self.partition.program.buffers}
         numbers = set(native.scalars)
         arguments = [

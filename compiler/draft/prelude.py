@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import halves, hopper, kept, planes, recurrences, tensor_cores
+from . import block_groups, halves, hopper, kept, planes, recurrences, tensor_cores
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -318,7 +318,7 @@ def prelude(device: str, body: str) -> str:
     )
     found += [_QUOTIENT] if device == "cuda" and "Moments" in pieces else []
     found += [_PIECES[name].format(device=qualifier, **words) for name in pieces]
-    if device == "cuda" and re.search(r"\b(warp_fold|block_fold|cluster_fold)\b", body):
+    if device == "cuda" and re.search(r"\b(warp_fold|block_fold|cluster_fold|group_fold)\b", body):
         found.append(_ACROSS.format())
         found += [_SHUFFLES[name].format() for name in pieces if name in _SHUFFLES]
         found.append(_WARP_FOLD.format())
@@ -343,6 +343,8 @@ def prelude(device: str, body: str) -> str:
         found.append(planes.PRELUDE)
     if "cluster_fold" in body:
         found.append(kept.PRELUDE)
+    if "group_fold" in body:
+        found.append(block_groups.prelude())
     if device == "cuda" and ("round_to_tf32_even" in body or "Recurrence" in body):
         found.append(_TF32)
     if "Recurrence" in body:

@@ -34,6 +34,8 @@ class Native:
     summary: str
     scalars: list[str]
     """Those arguments that are numbers of the call, passed as double."""
+    meeting: str = ""
+    """That argument that is memory where blocks meet, MEETING_WORDS integers."""
 
 
 def natives(partition: Partition, device: str) -> list[Native]:
@@ -60,7 +62,12 @@ def native(kernel: Kernel, partition: Partition, device: str) -> Native:
         return Native(kernel.name, tiles.arguments(), _tiles(kernel, tiles, summary), summary, [])
     emitter = Emitter(kernel, partition, device)
     text = _cuda(kernel, emitter, summary) if device == "cuda" else _cpp(kernel, emitter, summary)
-    return Native(kernel.name, emitter.arguments(), text, summary, [name for name, _ in emitter.scalars()])
+    scalars = [name for name, _ in emitter.scalars()]
+    if emitter.group is not None:
+        return Native(
+            kernel.name, [*emitter.arguments(), emitter.group.meeting], text, summary, scalars, emitter.group.meeting
+        )
+    return Native(kernel.name, emitter.arguments(), text, summary, scalars)
 
 
 def _summary(kernel: Kernel) -> str:
@@ -155,8 +162,12 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     rows = index_text(kernel.rows)
     lines = _over_rows(kernel, emitter, rows)
     names = ", ".join(emitter.arguments())
+    group = emitter.group.parameters() if emitter.group is not None else []
+    meeting = [f"int32_t* {emitter.group.meeting}"] if emitter.group is not None else []
     if emitter.kept is not None:
         templates = ["int Blocks"]
+    elif emitter.group is not None:
+        templates = [*emitter.group.templates]
     else:
         templates = [*(["int Items"] if emitter.items > 1 else []), *(["typename Index"] if narrow else [])]
     return "\n".join(
@@ -164,12 +175,12 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
             f"// {summary}",
             *([f"template <{', '.join(templates)}>"] if templates else []),
             f"__global__ void {_bound(emitter)}{kernel.name}_kernel(",
-            f"    {', '.join(emitter.parameters(restricted=True))}) {{",
+            f"    {', '.join([*emitter.parameters(restricted=True), *group])}) {{",
             *lines,
             "}",
             "",
             f'extern "C" void {kernel.name}(',
-            f"    {', '.join([*emitter.parameters(), 'cudaStream_t stream'])}) {{",
+            f"    {', '.join([*emitter.parameters(), *meeting, 'cudaStream_t stream'])}) {{",
             *_launch(kernel, emitter, rows, names, narrow),
             "}",
             "",
@@ -179,6 +190,8 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
 
 def _bound(emitter: Emitter) -> str:
     """What the compiler may reckon with; without it a long row's block may take registers of which there is room for one block only."""
+    if emitter.group is not None:
+        return emitter.group.bound(emitter.threads_of_row)
     return f"__launch_bounds__({emitter.threads_of_row}) " if emitter.folds_by_block else ""
 
 
@@ -206,6 +219,10 @@ def _over_rows(kernel: Kernel, emitter: Emitter, rows: str) -> list[str]:
             "gridDim.x / sharers",
             emitter.kept.before(index_text(kernel.length), emitter.element_type),
         )
+    elif emitter.group is not None:
+        before = emitter.group.before(emitter.element_type)
+        first, step = (f"Slots > 0 ? {word} / sharers : {word}" for word in (first, step))
+        first, step = f"{first}", f"({step})"
     loop = f"    for ({wide} {row} = {first}; {row} < {rows}; {row} += {step}) {{"
     return [*before, loop, *emitter.body(2), "    }"]
 
@@ -220,6 +237,8 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
         lines.append(f"    const bool aligned = (({addresses}) & {PACK_BYTES - 1}) == 0;")
     if emitter.kept is not None:
         lines += emitter.kept.launch(f"{kernel.name}_kernel", names)
+    if emitter.group is not None:
+        lines += emitter.group.launch(f"{kernel.name}_kernel", items, names)
     if emitter.in_packs:
         lines.append(f"    const int threads = {PACK_THREADS};")
         lines.append(f"    const int64_t each = {PACK_THREADS} * (aligned ? {items} : 1);")
@@ -249,6 +268,9 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
             for also, index in (("narrow", "int"), ("", "int64_t"))
             for when, given in variants
         ]
+    if emitter.group is not None:
+        names += ", nullptr, 1"
+        variants = [(when, [*given, "0"]) for when, given in variants]
     return [*lines, *_chosen(f"{kernel.name}_kernel", names, variants)]
 
 

@@ -3,11 +3,6 @@
 #pragma once
 #include "cuda_emulation.h"
 
-template <typename V> V atomicAdd(V* to, V value) {
-  const V before = *to;
-  *to = before + value;
-  return before;
-}
 inline float4 atomicAdd(float4* to, float4 value) {
   const float4 before = *to;
   *to = {before.x + value.x, before.y + value.y, before.z + value.z, before.w + value.w};

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from compiler import draft
-from compiler.draft import kept
+from compiler.draft import block_groups, kept
 from compiler.draft.drafting import RESERVED
 from tests.nodes.draft.direct import (
     _close,
@@ -153,6 +153,34 @@ def test_rows_that_a_cluster_keeps_agree_with_eager(name: str, tmp_path: Path, m
         folder = tmp_path / str(changed == native)
         folder.mkdir()
         check(text, source, emulation.library(changed, folder))
+
+
+GROUPED = {
+    "norms": problem(
+        # a number a channel within a group; rows that a block ends in the middle of
+        "return F.group_norm(x, 2, self.weight), y.log_softmax(dim=1), F.normalize(y, dim=1)",
+        "[torch.randn(3, 4, 24, 32) * 3, torch.randn(5, 1284)]", "self.weight = nn.Parameter(torch.arange(1.0, 5.0))",
+    ),
+    "two inputs": problem("return (x * y).softmax(dim=1) + x, y / (x * y).amax(dim=1, keepdim=True)", "[torch.randn(7, 1152), torch.rand(7, 1152) + 1]"),
+    "halves": problem("return x.softmax(dim=1)", "[torch.randn(2, 2560).half()]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_rows_that_a_group_of_blocks_keeps_agree_with_eager(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The groups, which go through several rows each, and what is launched where a device has no room for them."""
+    for number, value in (("ROW_BYTES", 1), ("KEPT_PACKS", 4 if name == "two inputs" else 2), ("THREADS", 64)):
+        monkeypatch.setattr(block_groups, number, value)
+    monkeypatch.setenv("EMULATE_MULTIPROCESSORS", "2")
+    source = draft.draft(GROUPED[name], "cuda")
+    native = native_source(source, "cuda")
+    assert "group_fold(" in native and "torch.int32, device=device)" in source
+    built = emulation.library(native, tmp_path)
+    check(GROUPED[name], source, built)
+    monkeypatch.setenv("EMULATE_MULTIPROCESSORS", "1")
+    check(GROUPED[name], source, built)
 
 
 def test_few_long_columns_take_a_block_each(tmp_path: Path) -> None:
