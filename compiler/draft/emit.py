@@ -98,7 +98,8 @@ class Emitter:
         packs = {at: replace(one, items=items) for at, one in packs.items()}
         whole = self.folds_by_block and kernel.length.is_Integer and len(packs) == len(loops)
         if packs and whole and not self.across and not self.aliased:
-            self.group = group_of(packs, items, int(kernel.length), self.name)
+            kinds = {m.definition.kind for m in kernel.members if _folds(m, kernel)}
+            self.group = group_of(packs, items, int(kernel.length), kinds, self.name)
         return packs
 
     @property

@@ -171,7 +171,12 @@ def test_rows_that_a_group_of_blocks_keeps_agree_with_eager(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The groups, which go through several rows each, and what is launched where a device has no room for them."""
-    for number, value in (("ROW_BYTES", 1), ("KEPT_PACKS", 4 if name == "two inputs" else 2), ("THREADS", 64)):
+    for number, value in (
+        ("ROW_BYTES", 1),
+        ("KEPT_PACKS", 4 if name == "two inputs" else 2),
+        ("THREADS", 64),
+        ("KINDS", {"welford", "softmax", "sum", "max"}),
+    ):
         monkeypatch.setattr(block_groups, number, value)
     monkeypatch.setenv("EMULATE_MULTIPROCESSORS", "2")
     source = draft.draft(GROUPED[name], "cuda")
