@@ -8,7 +8,18 @@ from compiler.codegen import columns, ragged
 from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import WARP, Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion, Sketch, row_team
+from compiler.schedule import (
+    MOST_SINGLE,
+    WARP,
+    Columns,
+    Elements,
+    KernelPlan,
+    Rows,
+    Schedule,
+    ScheduleVersion,
+    Sketch,
+    row_team,
+)
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 PACK_BYTES = 16
@@ -144,9 +155,16 @@ def _bands(
             for kernel, length in zip(rows, lengths, strict=True)
         )
         few = max(_value(program, kernel.rows, workload) for kernel in rows) < BUSY_ROWS
-        if _team(ragged or rows[0].width, _next_power(packs), choice, few).team:
-            found.add((_next_power(packs), BUSY_ROWS if few else None))
+        longest = _longest(packs, single=not ragged and rows[0].width == 1)
+        if _team(ragged or rows[0].width, longest, choice, few).team:
+            found.add((longest, BUSY_ROWS if few else None))
     return sorted(found, key=lambda band: (band[0], band[1] is None))
+
+
+def _longest(packs: int, single: bool) -> int:
+    """Packs up to which the numbers of such a row serve; `single`: of one element each."""
+    by = WARP if packs <= 16 * WARP else 2 * WARP
+    return -(-packs // by) * by if single and 2 * WARP < packs <= MOST_SINGLE else _next_power(packs)
 
 
 def _value(program: KernelProgram, index, workload: Workload) -> int:

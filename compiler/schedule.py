@@ -54,6 +54,8 @@ class Rows(Frozen):
 LONGEST_TEAM = 64
 """Threads of a row at most where a block takes several."""
 WARP = 32
+MOST_SINGLE = 1280
+"""Elements of a row of packs of one up to which a warp, or two from 512 on, do for it."""
 
 
 def row_team(longest: int, items: int, unit: int, threads: int) -> tuple[int, int, int]:
@@ -63,6 +65,8 @@ def row_team(longest: int, items: int, unit: int, threads: int) -> tuple[int, in
     """
     few = 4 if 2 * WARP * unit < longest <= 4 * WARP * unit else 2
     kept = max((items or few) * unit, -(-longest // 1024))
+    if items == 0 and unit > 1 and 2 * WARP < longest <= MOST_SINGLE:
+        kept = -(-longest // (WARP if longest <= 16 * WARP else 2 * WARP))
     needed = -(-longest // kept)
     team = 1 << max(0, needed - 1).bit_length()
     return (kept, team, threads) if team <= LONGEST_TEAM else (kept, 0, -(-needed // WARP) * WARP)
