@@ -83,7 +83,7 @@ def negate(_far: FarSide, tensors: dict[str, torch.Tensor]) -> None:
 class Negation(Kernel):
     """out = -input, of any dtype and size; a second input `table` is read by nobody and kept between calls."""
 
-    has_reference, properties, reference_on = True, None, "cpu"
+    has_reference, reference_asks_dtype, properties, reference_on = True, False, None, "cpu"
 
     def reference_axes(self) -> tuple[str, ...]:
         return ()
