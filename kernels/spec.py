@@ -448,11 +448,15 @@ class Spec(Frozen):
         for tensor in self.tensors:
             if tensor.constant and tensor.role != "input":
                 raise ValueError(f"arguments: {tensor.name} is constant, which only an input can be")
-            if tensor.role == "workspace" and (
-                extra := tensor.model_fields_set & {"values", "touched", "used", "ulps", "ulps_of_row"}
-            ):
+            fields = Tensor.model_fields  # not what was set: a spec read from its own JSON has set all of them
+            extra = [
+                name
+                for name in ("touched", "ulps", "ulps_of_row", "used", "values")
+                if getattr(tensor, name) != fields[name].default
+            ]
+            if tensor.role == "workspace" and extra:
                 raise ValueError(
-                    f"arguments: {tensor.name} is a workspace, which has no {sorted(extra)[0]}: nobody looks into it"
+                    f"arguments: {tensor.name} is a workspace, which has no {extra[0]}: nobody looks into it"
                 )
             dtypes = self.dtypes if tensor.dtype == "T" else (tensor.dtype,)
             for value in tensor.values:

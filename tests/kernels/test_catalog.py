@@ -232,3 +232,9 @@ def test_ambiguous_or_missing_baselines_are_refused(tmp_path):
     kernel = catalog.load(str(folder(tmp_path / "none")))
     with pytest.raises(KernelError, match="has no baseline for cpu: put it into baseline.cpp"):
         kernel.baseline("cpu")
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_a_spec_can_be_read_from_its_own_json(name):
+    spec = catalog.load(name).spec
+    assert type(spec).model_validate_json(spec.model_dump_json()) == spec
