@@ -6,8 +6,8 @@
 
 Each draft is a file of its own (`run.py export`'s form) and judged by `eval_kernel_against_ref` as KernelBench's scripts ask it: five
 correctness trials, 100 timed calls, float32, torch's TF32 defaults. Afterwards torch.compile's default is timed by `measure_ref_program_time`
-on those that are right, in the seed's order, and eager again beside it: a later machine of the same model may do that, and says by eager's
-two times how much it differs. Its evaluation runs unchanged, with these turns around it:
+on those that are right, in the seed's order, and the draft and eager again beside it, so that a later machine may do that, of another model, too.
+Its evaluation runs unchanged, with these turns around it:
 
 - Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
 - Several judges share a GPU, but whoever times has it alone: calls are under a shared lock, KernelBench's timing function under an exclusive
@@ -36,7 +36,6 @@ import random
 import re
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -270,8 +269,9 @@ class Session:
             assert self.machine
             name, folder = self.machine.gpus[gpu], self.out / f"gpu{gpu}"
             large = gpu_need(problem, self.machine) > self.machine.memory_bytes * LARGE_SHARE
-            asked = (problem, self.options.kernelbench.resolve(), name, folder, large)
-            task = lambda: judge(*asked, self.out) if kind == "judge" else compile_reference(*asked)  # noqa: E731
+            function = judge if kind == "judge" else compile_reference
+            asked = (problem, self.options.kernelbench.resolve(), name, folder, large, self.out)
+            task = lambda: function(*asked)  # noqa: E731
         process = FORK.Process(target=in_child, args=(task, answer, log, kind == "prepare"))
         process.start()
         limit_s = BUILD_S if kind == "prepare" else self.options.limit
@@ -311,8 +311,8 @@ class Session:
             )
         else:
             assert problem.row
-            times = {name: answer.get(name) for name in ("compile_runtime", "compile_runtime_stats", "eager_beside")}
-            row = problem.row | times | {"compile_s": answer["seconds"]}
+            names = ("compile_runtime", "compile_runtime_stats", "draft_beside", "eager_beside")
+            row = problem.row | {name: answer.get(name) for name in names} | {"compile_s": answer["seconds"]}
             self.write(problem, row | ({"compile_why": answer["why"]} if answer.get("why") else {}))
 
     def write(self, problem: Problem, row: dict[str, Any]) -> None:
@@ -486,8 +486,12 @@ def judge(problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool,
         return row | {"why": "", "metadata": metadata, "alone_s": round(turn.alone_s, 2)}
 
 
-def compile_reference(problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool) -> dict[str, Any]:
-    """torch.compile's time and, on the same GPU, eager's."""
+def compile_reference(
+    problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, out: Path
+) -> dict[str, Any]:
+    """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager."""
+    if why := prepare(problem, out / "drafts", None)["why"]:
+        return {"why": why}
     with its_evaluation(problem, checkout, gpu, folder, large, 0) as (turn, _, timing):
         from torch._inductor import compile_fx, config
 
@@ -500,11 +504,17 @@ def compile_reference(problem: Problem, checkout: Path, gpu: str, folder: Path, 
             return measure(called, inputs, **named)
 
         timing.time_execution_with_cuda_event = after_compiling
-        found: dict[str, Any] = {}
-        for name, compiled in (("compile_runtime", True), ("eager_beside", False)):
+        text, found = problem.path.read_text(), {}
+        drafted = problem.file(out / "drafts", ".py").read_text()
+        texts = {
+            "compile_runtime": (text, True),
+            "draft_beside": (f"{text}\n{drafted}\nModel = ModelNew\n", False),
+            "eager_beside": (text, False),
+        }
+        for name, (source, compiled) in texts.items():
             times = timing.measure_ref_program_time(
                 problem.name,
-                problem.path.read_text(),
+                source,
                 num_trials=CALLS,
                 use_torch_compile=compiled,
                 device=torch.device("cuda:0"),
@@ -610,7 +620,7 @@ def import_what_it_imports() -> None:
 
 def speedup(row: dict[str, Any], over: str = "ref_runtime") -> float | None:
     """Of a right draft, by its time beside what it is compared with; None otherwise."""
-    runtime = row.get("runtime") or 0
+    runtime = row.get("draft_beside" if over == "compile_runtime" else "runtime") or 0
     if not row.get("correctness") or not runtime > 0 or not (row.get(over) or 0) > 0:
         return None
     return row[over] / runtime
@@ -684,16 +694,6 @@ def show(problems: list[Problem], rows: dict[str, dict[str, Any]], console: Cons
     for gain, row in sorted(slower, key=lambda pair: pair[0]):
         console.print(f"slower: {row['problem']}: {gain:.3f}x, {row['runtime']:g} ms for {row['ref_runtime']:g} ms")
     devices = {f"{row['device']}, torch {row['torch']}" for row in rows.values()}
-    again = [
-        row["eager_beside"] / row["ref_runtime"]
-        for row in rows.values()
-        if row.get("eager_beside") and row.get("ref_runtime")
-    ]
-    if again:
-        least, middle, most = min(again), statistics.median(again), max(again)
-        console.print(
-            f"eager beside torch.compile takes {middle:.3f} times as long as beside the draft ({least:.2f} to {most:.2f})"
-        )
     console.print(f"{len(rows)} of {len(problems)} judged; {'; '.join(devices)}")
 
 

@@ -8,6 +8,7 @@ import torch
 
 from compiler import draft
 from compiler.draft import lower_recurrent, recurrences
+from tests.nodes.draft import direct
 from tests.nodes.draft.direct import Pair, _close, _leaves, module, native_source, problem
 from tests.nodes.rewrites.emulate import emulation
 from tests.nodes.rewrites.emulate.tensor_cores import translated
@@ -62,7 +63,7 @@ def emulated(text: str, folder, multiprocessors: int, monkeypatch, numerics: str
     monkeypatch.setenv("EMULATE_MULTIPROCESSORS", "8")
     reference, source = module(text), draft.draft(text, "cuda", numerics=numerics)
     built = emulation.library(translated(native_source(source, "cuda")), folder)
-    new = emulated(source, built)
+    new = direct.emulated(source, built)
     made = []
     for model in (reference.Model, new.ModelNew):
         torch.manual_seed(0)
