@@ -32,10 +32,6 @@ CALIBRATED_ON = 16
 MARGIN = 1.06
 """Factor of the capacities over the largest sizes seen: over 1,179 batches of papers100M's shape sizes vary by some 1 %
 (standard deviation), a hub more or less."""
-INFERRED_EXACTLY = 4
-"""Batches of an inference whose largest sizes, and MARGIN more, are the capacities of those that follow."""
-INFERRED_AHEAD = 32
-"""Batches that are inferred before the host waits and looks whether they fitted."""
 WARM_STEPS = 3
 """Steps before a capture, also where an epoch has fewer."""
 
@@ -185,15 +181,11 @@ class Sampler:
             draws = torch.arange(len(self.fanouts), device=self.device) + (number << 8)
             totals = self.exact(seeds, draws).totals.tolist()
             known[1:] = [max(a, b) for a, b in zip(known[1:], totals, strict=True)]
-        self.set_capacities_for(known)
-        return self.capacities
-
-    def set_capacities_for(self, known: Sequence[int]) -> None:
-        """Capacities for batches of which these were the largest sizes, and MARGIN more."""
         most = most_nodes(self.batch, self.fanouts, self.graph.nodes)
         rounded = [-(-int(n * MARGIN) // 256) * 256 for n in known[1:]]
         # A batch has all its rows also where the graph has fewer nodes: those without a seed are padded.
         self.set_capacities([self.batch, *(min(a, b) for a, b in zip(rounded, most[1:], strict=False))])
+        return self.capacities
 
 
 @dataclass
@@ -254,7 +246,6 @@ class Trainer:
         rate = torch.tensor(lr, device="cuda") if self.device == "cuda" else lr
         self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=self.device == "cuda")
         self.hops = len(fanouts)
-        self.padded_inference = self.device == "cuda"
         self.buffers = [StepBuffers(self.device, kept=True) for _ in range(2)]
         self.sampled: dict[int, SampledBatch] = {}
         self.graphs: list[torch.cuda.CUDAGraph] = []
@@ -519,33 +510,11 @@ class Trainer:
         self.model.eval()
         sampler = Sampler(self.graph, self.kernels, fanouts, batch, fused=self.fused)
         sampler.repeated = any_twice(ids)
-        buffers = StepBuffers(self.device, kept=True)
-
-        def infer(number: int, padded: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        for number, begin in enumerate(range(0, len(ids), batch)):
             draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1) + number * SEEDS_A_BATCH
-            some = ids[number * batch : (number + 1) * batch]
-            seeds = pad_to(some, batch)
-            found = sampler.padded(seeds, draws, buffers) if padded else sampler.exact(seeds, draws)
-            return self.logits(found)[: len(some)], found.labels[: len(some)], found.totals.clone()
-
-        known, number, total = [batch] * (sampler.relabelled + 1), 0, -(-len(ids) // batch)
-        # The first batches have sizes as they are, all of them on a CPU, where there is nothing to be waited for.
-        for number in range(min(total, INFERRED_EXACTLY) if self.padded_inference else total):
-            logits, labels, totals = infer(number, padded=False)
-            known[1:] = [max(a, b) for a, b in zip(known[1:], totals.tolist(), strict=True)]
-            yield logits, labels
-        for begin in range(number + 1, total, INFERRED_AHEAD):
-            sampler.set_capacities_for(known)
-            buffers.held.clear()
-            numbers = range(begin, min(total, begin + INFERRED_AHEAD))
-            made = [infer(number, padded=True) for number in numbers]
-            sizes = torch.stack([totals for *_, totals in made]).tolist()  # waits for all of them
-            rooms = sampler.capacities[1 : sampler.relabelled + 1]
-            for number, (logits, labels, _), size in zip(numbers, made, sizes, strict=True):
-                if any(n > room for n, room in zip(size, rooms, strict=True)):
-                    logits, labels, totals = infer(number, padded=False)
-                    known[1:] = [max(a, b) for a, b in zip(known[1:], totals.tolist(), strict=True)]
-                yield logits, labels
+            some = ids[begin : begin + batch]
+            found = sampler.exact(pad_to(some, batch), draws)
+            yield self.logits(found)[: len(some)], found.labels[: len(some)]
 
     def accuracy(self, ids: torch.Tensor, fanouts: Sequence[int], batch: int) -> float | None:
         """The objective's metric of `ids`: the share that is labelled rightly where labels are classes."""

@@ -6,7 +6,7 @@ import torch
 from harness.records import Comparison
 from harness.report.words import epoch_gain
 from kernels import catalog
-from minibatch import models, resident, synthetic, training, trial
+from minibatch import models, synthetic, training, trial
 from minibatch.graphs import Graph, GraphError
 from minibatch.ops import Kernels
 from minibatch.resident import WARM_STEPS, Trainer
@@ -169,22 +169,6 @@ def test_all_neighbours_that_there_are_come_where_the_fanout_allows(graph, kerne
     made.epoch(graph.train, 0)
     sampled = made.accuracy(graph.test[:64], [widest] * 3, 64)
     assert sampled == pytest.approx(training.full_accuracy(made.model, graph, graph.test[:64]), abs=1e-6)
-
-
-@pytest.mark.parametrize("margin", [1.06, 0.7])
-def test_inference_in_padded_batches_gives_what_exact_ones_do(graph, kernels, monkeypatch, margin):
-    made = trainer(graph, kernels)
-    made.epoch(graph.train, 0)
-    ids = torch.cat([graph.test, graph.valid])
-    exact = list(made.outputs(ids, [4, 4, 4], 32))
-    monkeypatch.setattr(resident, "INFERRED_AHEAD", 5)
-    monkeypatch.setattr(resident, "MARGIN", margin)  # below one batches do not fit and are made again
-    made.padded_inference = True
-    padded = list(made.outputs(ids, [4, 4, 4], 32))
-    assert len(padded) == len(exact) == -(-len(ids) // 32)
-    for (wanted, labels), (found, others) in zip(exact, padded, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-        assert torch.equal(labels, others)
 
 
 def test_a_source_of_a_run_takes_the_place_of_a_kernel(graph):
