@@ -114,7 +114,9 @@ def search(
         if useless >= PATIENCE[min(best_of) < 0] and not proposals.near_left:
             break
         near = proposals.near_left
-        keys = proposals.ask(min(batch * devices(), MOST_VARIANTS - len(known) - failed))
+        # Of several devices no more than it takes to know whether the search ends: more would be built for nothing.
+        wanted = max(batch, near or PATIENCE[min(best_of) < 0] - useless)
+        keys = proposals.ask(min(wanted, batch * devices(), MOST_VARIANTS - len(known) - failed))
         if not keys:
             break
         for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
