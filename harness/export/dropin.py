@@ -78,6 +78,10 @@ def export(
         context[name] = {dtype: table[dtype] for dtype in floats}
     context["noise"] = NOISE_FACTOR
     late = infer(kernel.spec, kernel.spec.tensors)
+    if unknown := sorted(set(kernel.reference_axes()) - set(late)):
+        raise ExportError(
+            f"{kernel.spec.name}'s reference asks for {', '.join(unknown)}, which no tensor's shape says, so a package's tests cannot: take --as diff"
+        )
     context["reference_axes"] = {
         axis: re.sub(r"(\w+)\.shape", r'tensors["\1"].shape', late[axis]) for axis in sorted(kernel.reference_axes())
     }
@@ -302,7 +306,7 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
             "starts": f"torch.arange(shape[0]) * axes[{rest!r}] // shape[0]",
             **dict.fromkeys(
                 ("distinct", "permutation"),
-                f"torch.randperm(axes[{rest!r}], generator=generator)[: torch.Size(shape).numel()].reshape(shape)",
+                f"torch.randperm(axes[{rest!r}], generator=generator)[: math.prod(shape)].reshape(shape)",
             ),
             "below": f"below(found[{rest!r}], shape, generator)",
             "padded": f"torch.randint(-1, axes[{rest!r}], shape, generator=generator)",

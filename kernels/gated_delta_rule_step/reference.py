@@ -12,7 +12,10 @@ def reference(
     slot: torch.Tensor,
     state: torch.Tensor,
 ) -> dict[str, torch.Tensor]:
-    """q, k [batch, q_heads, 128], v [batch, v_heads, 128], a, beta [batch, v_heads], state [slots, v_heads, 128 of k, 128 of v]."""
+    """q, k [batch, q_heads, 128], v [batch, v_heads, 128], a, beta [batch, v_heads].
+
+    state [slots, v_heads, 128 of k, 128 of v].
+    """
 
     def unit(x: torch.Tensor) -> torch.Tensor:
         """Of length 1, for each head of v."""

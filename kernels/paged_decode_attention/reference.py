@@ -9,7 +9,7 @@ def reference(
     lengths: torch.Tensor,
     scale: float,
 ) -> dict[str, torch.Tensor]:
-    """query [seqs, heads, 128], caches [pages, 16, kv_heads, 128], block_table [seqs, table], lengths [seqs] -> [seqs, heads, 128]."""
+    """query [seqs, heads, 128], caches [pages, 16, kv_heads, 128], block_table [seqs, table], lengths [seqs]."""
     seqs, table = block_table.shape
     kv_heads = key_cache.shape[2]
     keys = key_cache[block_table.long()].view(seqs, 16 * table, kv_heads, 128)

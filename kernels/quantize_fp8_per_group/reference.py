@@ -2,7 +2,7 @@ import torch
 
 
 def reference(input: torch.Tensor) -> dict[str, torch.Tensor]:
-    """input [tokens, hidden] -> codes as numbers [tokens, hidden], not rounded yet, and scales [tokens, hidden / 128]."""
+    """input [tokens, hidden] -> codes as numbers [tokens, hidden], not rounded, and scales [tokens, hidden / 128]."""
     groups = input.view(input.shape[0], -1, 128)
     scales = groups.abs().amax(-1).clamp_min(1e-10) / 448
     return {"out": (groups / scales[..., None]).clamp(-448, 448).view(input.shape), "scales": scales}

@@ -2,7 +2,7 @@ import torch
 
 
 def reference(input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> dict[str, torch.Tensor]:
-    """input, residual [tokens, hidden], weight [hidden] -> codes as numbers, not rounded yet, scales [tokens], the residual anew."""
+    """input, residual [tokens, hidden], weight [hidden] -> codes, not rounded, scales [tokens], residual anew."""
     total = input + residual
     normed = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * weight
     scales = (normed.abs().amax(-1) / 448).clamp_min(1 / (448 * 512))

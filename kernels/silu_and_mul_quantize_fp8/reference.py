@@ -2,7 +2,7 @@ import torch
 
 
 def reference(input: torch.Tensor) -> dict[str, torch.Tensor]:
-    """input [tokens, 2 hidden] -> codes as numbers [tokens, hidden], not rounded yet, and scales [tokens, hidden / 128]."""
+    """input [tokens, 2 hidden] -> codes as numbers [tokens, hidden], not rounded, and scales [tokens, hidden / 128]."""
     gate, up = input.chunk(2, dim=-1)
     product = gate * torch.sigmoid(gate) * up
     groups = product.view(product.shape[0], -1, 128)
