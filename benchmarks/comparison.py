@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -101,11 +102,11 @@ def verdicts(kernel: Kernel, on: Device, dtype: str, store: Store, more: str, *,
     if not measured.passed:
         raise SystemExit(f"{kernel.spec.name}: {measured.outcome}: {measured.reason}")
     said = Counter(str(timing.comparison) for timing in measured.timings)
-    print(f"{kernel.spec.name}{more.strip().replace('//', ',')}: {dict(said)}", flush=True)
+    print(f"{kernel.spec.name}{more.strip().replace('//', ',')}: {dict(said)}", file=sys.stderr)
     wrong = [] if slow_us else [t for t in measured.timings if t.comparison in (Comparison.FASTER, Comparison.SLOWER)]
     for timing in wrong:
         taken = samples.load(store, measured.candidate, timing.workload, timing.cache, timing.company)
-        print(samples.as_csv([taken] if taken else []), flush=True)
+        print(samples.as_csv([taken] if taken else []), file=sys.stderr)
     return list(measured.timings)
 
 

@@ -69,7 +69,7 @@ VIEWS = (
 
 
 @dataclass
-class Recorded:
+class RecordedOperator:
     """What was found in the operators so far, each with the most elements that one operator of the kind worked on."""
 
     found: Counter[str] = field(default_factory=Counter)
@@ -90,7 +90,7 @@ class _Recorder(TorchDispatchMode):
         """`given`: elements of the largest input."""
         super().__init__()
         self.given = given
-        self.recorded = Recorded()
+        self.recorded = RecordedOperator()
         self.count, self.softmax = 0, False
         self.constants: dict[int, Any] = {}
         """By id, tensors that hold one number; kept, so that no other gets their id."""
@@ -283,7 +283,7 @@ def _run(spec: Spec, reference: Any, workload: Workload, recorder: _Recorder, mo
             reference(**named, **others)
 
 
-def _judge(spec: Spec, recorded: Recorded, packed: bool) -> tuple[Family, ...]:
+def _judge(spec: Spec, recorded: RecordedOperator, packed: bool) -> tuple[Family, ...]:
     least = TELLING * recorded.largest
     there: set[Family] = {name for name, elements in recorded.found.items() if elements >= least}  # type: ignore[misc]
     there |= {name for name in ("select", "sort", "histogram") if name in recorded.found}

@@ -48,7 +48,7 @@ class RunRequest(KernelRequest, RunOptions):
     draft: Annotated[str | None, Option("FILE")] = None
     """Your own first candidate (ModelNew) for a PyTorch module."""
     compare: tuple[Literal["compile", "max-autotune", "none"], ...] = ()
-    """Time the winner against torch.compile of the module or reference, too; repeatable (modules on cuda: both, else none)."""
+    """Time the winner beside torch.compile, too; repeatable (modules on cuda: both)."""
     run_id: Annotated[str, Option("NAME")] = ""
     """Name the run."""
     tune_seconds: Annotated[float | None, Option(usual="cuda 8, cpu 4")] = Field(default=None, ge=0)

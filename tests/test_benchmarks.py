@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import cluster, comparison, draft_correctness, kernelbench_agreement, library
+from benchmarks import cluster, comparison, draft_correctness, kernelbench_agreement
 from harness import backends
 from kernels import catalog
 from kernels.spec import Workload
@@ -55,14 +55,6 @@ def test_one_process_beside_two_devices(small, monkeypatch, capsys, tmp_path):
     run(cluster, monkeypatch, "compare", str(tmp_path / "one.json"), str(tmp_path / "two.json"))
     said = capsys.readouterr().out
     assert "1.000 of linear; verdicts agree 0 of 1," in said and f"{item['said']} and CHEATED" in said
-
-
-@pytest.mark.slow
-def test_a_candidate_beside_the_library(small, monkeypatch, capsys):
-    monkeypatch.setattr(library.torch, "compile", lambda function, dynamic: function)  # takes a minute, and is torch's
-    run(library, monkeypatch, "--kernel", "silu_and_mul", str(small.baseline("cpu")[1]), "--device", "cpu")
-    said = capsys.readouterr().out
-    assert "beside the faster library, least" in said and said.count("hot") == said.count("cold") == 1
 
 
 STAND_IN = """

@@ -117,7 +117,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     ("words", "said"),
     [
         ([], "the following arguments are required: --kernel"),
-        (["--kernel", "silu_and_mull", "--device", "cpu"], "did you mean silu_and_mul?"),
+        (["--kernel", "silu_and_mull", "--device", "cpu"], "did you mean silu_and_mul or silu_and_mul_quantize_fp8?"),
         (["--kernel", "no/such/folder"], "no/such/folder is not a folder"),
         (["--kernel", "silu_and_mul", "--device", "tpu"], "invalid choice: 'tpu'"),
         (["--kernel", "silu_and_mul", "--rounds", "-1"], "'-1' is not a whole number of at least 0"),
@@ -348,7 +348,7 @@ def test_a_reviewer_is_there_where_one_is_asked_for(
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     asked = door.parse(["--kernel", "silu_and_mul", "--device", "cpu", "--model", "m", "--model-coder", "a,b", *words])
     settings = choose(asked).settings
-    assert settings.review is review and settings.chat.models["coder"] == "a,b" and settings.memory == "on"
+    assert settings.review is review and settings.chat.models["coder"] == "a,b" and settings.memory == "off"
 
 
 def test_several_models_are_for_the_coder_only(monkeypatch: pytest.MonkeyPatch) -> None:

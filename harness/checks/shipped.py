@@ -44,7 +44,7 @@ def shares(kernel: Kernel, case: Case, outputs: dict[str, torch.Tensor]) -> dict
     return found
 
 
-def allowed(found: dict[str, float]) -> tuple[tuple[str, float], ...]:
+def allow_errors(found: dict[str, float]) -> tuple[tuple[str, float], ...]:
     """What candidates may err by, of the largest shares over all cases; () where nothing is to be allowed, or rounding explains it not."""
     if not any(found.values()) or max(found.values()) > MOST:
         return ()

@@ -82,7 +82,7 @@ constexpr bool points_to = std::is_pointer<Pointer>::value && std::is_same<std::
 
 
 @dataclass(frozen=True)
-class Call:
+class LauncherCall:
     """A call of a function or a launch of a kernel, in words of the source."""
 
     name: str
@@ -97,7 +97,7 @@ class Call:
         return self.name.rpartition("::")[2]
 
 
-def parse_call(text: str) -> Call:
+def parse_call(text: str) -> LauncherCall:
     """Of one call that is the whole text. Raises ExportError."""
     found = re.match(r"\s*([\w:]+)\s*", text)
     if found is None:
@@ -114,13 +114,13 @@ def parse_call(text: str) -> Call:
     inside = re.match(r"\s*\((.*)\)\s*;?\s*$", text[at:], re.DOTALL)
     if inside is None:
         raise ExportError(f"build.binding: {text[:80]!r} is no call with its arguments")
-    return Call(found[1], templates, launch, tuple(split(inside[1])))
+    return LauncherCall(found[1], templates, launch, tuple(split(inside[1])))
 
 
-def calls(spec: Spec, device: str) -> dict[str, Call]:
+def calls(spec: Spec, device: str) -> dict[str, LauncherCall]:
     """dtype -> what `build.binding` calls for it; without one the entry that the source itself has."""
     names = [a.name for a in spec.arguments] + (["stream"] if device == "cuda" else [])
-    found = dict[str, Call]()
+    found = dict[str, LauncherCall]()
     for dtype in spec.dtypes:
         asked = spec.build.binding if isinstance(spec.build.binding, str) else spec.build.binding.get(dtype, "")
         text = asked or spec.entry_names(dtype)[0]
@@ -129,7 +129,7 @@ def calls(spec: Spec, device: str) -> dict[str, Call]:
 
 
 @dataclass(frozen=True)
-class Function:
+class LauncherFunction:
     """A function that a text defines."""
 
     head: str
@@ -169,7 +169,7 @@ class Function:
         return " ".join(words)
 
 
-def functions(text: str, name: str) -> list[Function]:
+def functions(text: str, name: str) -> list[LauncherFunction]:
     """Definitions of that name in a masked text."""
     found = []
     for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text):
@@ -182,12 +182,14 @@ def functions(text: str, name: str) -> list[Function]:
         last = closing(text, body - 1)
         parameters = tuple(split(text[match.end() : end]))
         found.append(
-            Function(head, parameters, body, last if last > 0 else len(text), match.start(), scope(text, match.start()))
+            LauncherFunction(
+                head, parameters, body, last if last > 0 else len(text), match.start(), scope(text, match.start())
+            )
         )
     return found
 
 
-def exported(own: str) -> set[str]:
+def find_exported(own: str) -> set[str]:
     """Functions at a file's top level, or in a namespace, that others may call."""
     text, inner, found = mask(own), list[bool](), set[str]()
     for match in re.finditer(r"[{}]|(\w+)\s*\(", text):
@@ -249,7 +251,7 @@ def with_call(spec: Spec, own: str, winner: str, device: str, header: str) -> tu
     Raises ExportError where it does, and the call cannot be put there.
     """
     bound = calls(spec, device)
-    by_function: dict[str, dict[str, Call]] = {}
+    by_function: dict[str, dict[str, LauncherCall]] = {}
     for dtype, call in bound.items():
         by_function.setdefault(call.function, {})[dtype] = call
     text, made = own, []
@@ -263,7 +265,7 @@ def with_call(spec: Spec, own: str, winner: str, device: str, header: str) -> tu
 
 
 def _with_one(
-    spec: Spec, own: str, winner: str, device: str, bound: dict[str, Call], name: str
+    spec: Spec, own: str, winner: str, device: str, bound: dict[str, LauncherCall], name: str
 ) -> tuple[str, str] | None:
     """`with_call` of the dtypes that one function is bound for; without the include."""
     text, function = mask(own), next(iter(bound.values())).function
@@ -327,12 +329,12 @@ def with_include(own: str, lines: str, before: int | None = None) -> str:
     return f"{own[:at]}{lines}{own[at:]}"
 
 
-def _takes(function: Function, count: int) -> bool:
+def _takes(function: LauncherFunction, count: int) -> bool:
     needed = sum(not default for default in function.defaults)
     return needed <= count <= len(function.parameters)
 
 
-def _inside(spec: Spec, function: Function, bound: dict[str, Call], name: str) -> Replaced:
+def _inside(spec: Spec, function: LauncherFunction, bound: dict[str, LauncherCall], name: str) -> Replaced:
     """The winner first in the launcher's own body."""
     ends = {"void": "return;"} | dict.fromkeys(_STATUS, "return cudaGetLastError();")
     if function.returns not in ends:
@@ -356,7 +358,7 @@ def _inside(spec: Spec, function: Function, bound: dict[str, Call], name: str) -
 
 
 def _replaced(
-    bound: dict[str, Call], arguments: list[Argument], templates: list[str], at: int, line: Line, launched: str
+    bound: dict[str, LauncherCall], arguments: list[Argument], templates: list[str], at: int, line: Line, launched: str
 ) -> Replaced:
     arguments, types = list(arguments), []
     for place, name in enumerate(templates):
@@ -372,7 +374,9 @@ def _replaced(
     return Replaced(line(call), at, arguments, types)
 
 
-def _launches(spec: Spec, text: str, bound: dict[str, Call], kernels: list[Function], name: str) -> list[Replaced]:
+def _launches(
+    spec: Spec, text: str, bound: dict[str, LauncherCall], kernels: list[LauncherFunction], name: str
+) -> list[Replaced]:
     """Each launch of the kernel in that text that is the binding's. Raises ExportError where there are some and none can be read."""
     first = next(iter(bound.values()))
     whole = [f for f in kernels if _takes(f, len(first.arguments))]
@@ -421,7 +425,7 @@ def _other(here: list[str], bound: tuple[str, ...]) -> bool:
     )
 
 
-def _only_in_grid(spec: Spec, bound: dict[str, Call]) -> str:
+def _only_in_grid(spec: Spec, bound: dict[str, LauncherCall]) -> str:
     """The axis that the entry is given, and the launch's grid alone tells."""
     for size in (a.name for a in spec.arguments if isinstance(a, Size)):
         if not any(re.search(rf"\b{size}\b", text) for call in bound.values() for text in call.arguments):
@@ -430,7 +434,7 @@ def _only_in_grid(spec: Spec, bound: dict[str, Call]) -> str:
 
 
 def _launch(
-    text: str, first: int, at: int, kernels: list[Function], count: int
+    text: str, first: int, at: int, kernels: list[LauncherFunction], count: int
 ) -> tuple[int, list[str], str, str, Line] | None:
     """(start of the statement, the kernel's arguments, grid, stream, how a line before it begins) of a launch; None for what is none."""
     if text[at : at + 3] == "<<<":
@@ -516,7 +520,7 @@ def _statement(text: str, at: int) -> tuple[int, Line]:
     return first, lambda call: f"if (!{call})"
 
 
-def _matched(bound: dict[str, Call], given: list[str], kernels: list[Function]) -> list[Argument]:
+def _matched(bound: dict[str, LauncherCall], given: list[str], kernels: list[LauncherFunction]) -> list[Argument]:
     """The launch's arguments beside the binding's; those beyond must be the kernel's defaults. Raises ExportError."""
     count = len(next(iter(bound.values())).arguments)
     if len(given) < count:

@@ -129,7 +129,7 @@ def _has_more(spec: Spec, own: str, winner: str, device: str) -> bool:
     if spec.build.binding:
         entries = backends.entry_of(backends.for_source(winner, device), spec, device)["entries"]
         return backends.with_entries(winner, entries) == winner
-    return not launcher.exported(own) <= launcher.exported(winner)
+    return not launcher.find_exported(own) <= launcher.find_exported(winner)
 
 
 def _header(spec: Spec, winner: str, more: str = "") -> str:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness.export.dropin import PROGRAMMATIC, ExportError, describe, most_bytes
-from harness.farside.forms import taken
+from harness.farside.forms import take_arguments
 from kernels.spec import Device, Scalar, Size, Spec
 
 NAME = "astrolabe_launched"
@@ -69,7 +69,7 @@ def _named(spec: Spec, function: ast.FunctionDef) -> tuple[dict[str, str], str]:
     )
     kinds = [argument.kind for argument in spec.arguments]
     names = [argument.name for argument in spec.arguments]
-    picked = taken(parameters, len(parameters) - len(defaults), names, list(kinds))
+    picked = take_arguments(parameters, len(parameters) - len(defaults), names, list(kinds))
     if picked is None or function.args.vararg:
         raise ExportError(
             f"{function.name} takes {', '.join(parameters)}, which are not the spec's arguments, in order"

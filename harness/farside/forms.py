@@ -121,7 +121,7 @@ def positional(function: Any) -> int | None:
     )
 
 
-def taken(parameters: list[str], needed: int, names: list[str], kinds: list[str]) -> list[int] | None:
+def take_arguments(parameters: list[str], needed: int, names: list[str], kinds: list[str]) -> list[int] | None:
     """Which of the spec's arguments a Python function of those positional parameters takes, the first `needed` without defaults: all, all but
     the sizes, or the tensors alone; None where neither fits. A parameter with a default is a size only by its name."""
     every = list(range(len(names)))
@@ -169,7 +169,9 @@ class Signature:
             return CallAdapter(function, every, None)
         found = [one for one in found if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         needed = sum(one.default is one.empty for one in found)
-        picked = taken([one.name for one in found], needed, self.names, [kind for kind, _, _ in self.arguments])
+        picked = take_arguments(
+            [one.name for one in found], needed, self.names, [kind for kind, _, _ in self.arguments]
+        )
         return CallAdapter(function, every if picked is None else picked, None)
 
     def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> CallAdapter:

@@ -413,7 +413,7 @@ def _errs_as_shipped(session: EvaluationSession) -> bool:
         return False
     finally:
         session.pool.drop(own.candidate)
-    if not (allowed := shipped.allowed(worst)):
+    if not (allowed := shipped.allow_errors(worst)):
         return False
     said = ", ".join(
         f"{name} by {share:.2g} of what rounding every operator to 16 bits makes" for name, share in allowed

@@ -10,7 +10,7 @@ def _rows(shape: tuple[int, ...], spread: float, generator: torch.Generator) -> 
     return (counts / 2**23).float()
 
 
-def peaked(shape: tuple[int, ...], sizes: dict[str, int], generator: torch.Generator) -> torch.Tensor:
+def draw_peaked(shape: tuple[int, ...], sizes: dict[str, int], generator: torch.Generator) -> torch.Tensor:
     return _rows(shape, 3.0, generator)
 
 

@@ -10,7 +10,9 @@ SPEC = Spec(
     axes=("rows", "vocabulary"),
     dtypes=("float32",),
     arguments=(
-        Tensor(name="probabilities", role="input", shape=("rows", "vocabulary"), values=("drawn:peaked", "drawn:flat")),
+        Tensor(
+            name="probabilities", role="input", shape=("rows", "vocabulary"), values=("drawn:draw_peaked", "drawn:flat")
+        ),
         Tensor(name="top_p", role="input", shape=("rows",), values=("drawn:shares",)),
         Tensor(name="out", role="output", shape=("rows", "vocabulary")),
         Size(name="rows"),

@@ -166,8 +166,8 @@ CASES = [
     (lambda: same, (torch.zeros(3), {}), "argument other is a dict, neither a tensor nor a number"),
     (
         lambda: normalised,
-        (torch.zeros(3, dtype=torch.complex64).real.to(torch.uint16),),
-        "argument x is of dtype uint16",
+        (torch.zeros(3, dtype=torch.complex64),),
+        "argument x is of dtype complex64",
     ),
     (lambda: normalised, (torch.zeros(0, 3),), "argument x is empty"),
     (lambda: of_a_global, (torch.zeros(4),), "of_a_global uses TABLE, a Tensor outside of it: make it an argument"),

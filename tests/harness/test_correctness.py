@@ -98,7 +98,7 @@ class Operation:
     """A reference without a folder."""
 
     has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
-    reference_asks_dtype = False
+    reference_asks_dtype, allowed = False, ()
 
     def __init__(self, dtype: str, shape: tuple[int, int], function):
         inputs = Tensor(name="input", role="input", shape=("rows", "columns"))
@@ -229,7 +229,7 @@ def test_expected_names_a_missing_output():
     class Forgetful:
         spec = kernel.spec
         has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
-        reference_asks_dtype = False
+        reference_asks_dtype, allowed = False, ()
 
         def reference_in(self, _dtype, /, **_):
             return {}
@@ -294,7 +294,7 @@ def test_rows_that_show_little_of_their_noise_earn_the_typical_one(columns):
 
     class Kernel:
         has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
-        reference_asks_dtype = False
+        reference_asks_dtype, allowed = False, ()
 
         def __init__(self):
             self.spec = spec
