@@ -26,12 +26,12 @@ class KernelSubject:
         return {}
 
     def conclude(self, update: dict, winner: Verdict, state: State, context: Context) -> dict:
-        """The update by a winner that is right on all workloads, given what the gates before made of it."""
-        if not state["settings"].compare:
-            return update
+        """The update by a winner that is right on all workloads, given what the gates before made of it, with its times against
+        torch.compile where they were asked for."""
         compared = _compare_with_compiled(winner, state, context)
+        update = update | self.answer(compared)
         if not compared.passed:  # found out while it was timed against torch.compile
-            return {**update, "disqualified": f"{compared.outcome}: {compared.reason}"}
+            return update | {"disqualified": f"{compared.outcome}: {compared.reason}"}
         return update | {"incumbent": state["incumbent"].model_copy(update={"verdict": compared})}
 
     def conclude_without_winner(self, state: State, context: Context) -> dict:
@@ -50,11 +50,8 @@ class ProblemSubject(KernelSubject):
         return {"answer": verdict}
 
     def conclude(self, update: dict, winner: Verdict, state: State, context: Context) -> dict:
-        compared = _compare_with_compiled(winner, state, context)
-        if not compared.passed:  # found out while it was timed against torch.compile
-            return {**update, "disqualified": f"{compared.outcome}: {compared.reason}", "answer": compared}
-        update |= {"incumbent": state["incumbent"].model_copy(update={"verdict": compared}), "answer": compared}
-        suite = compared.suite
+        update = super().conclude(update, winner, state, context)
+        suite = update["answer"].suite if update["answer"].passed else None
         if suite is not None and suite.comparison is not Comparison.FASTER:
             said = f"right, but not clearly faster than eager torch: {suite.comparison}, {suite.speedup.median:.3f}x"
             update.setdefault("disqualified", said)
