@@ -17,7 +17,6 @@ Line = Callable[[str], str]
 """A call of the winner's -> the line that makes it."""
 OPENING, CLOSING = "([{", ")]}"
 _TEMPLATE = re.compile(r"\btemplate\s*<")
-_WORD_CALLED = re.compile(r"(\w+)\s*\(")
 _CAST = re.compile(
     r"(?:\((?P<c>[\w:<> ]+[\w>]\s*\**)\)|(?:static|reinterpret|const)_cast<(?P<cpp>[^()]*)>)\s*(?P<rest>.+)", re.DOTALL
 )
