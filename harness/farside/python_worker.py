@@ -232,9 +232,7 @@ class PythonRequestLoop(native.RequestLoop):
         self.ours = frozenset(foreign_libraries(self.site, self.folder))
         signature = forms.Signature(message["arguments"], message["entry"])
         torch.set_grad_enabled(False)
-        if not message["ours"] and not (message.get("problem") or {}).get(
-            "compile"
-        ):  # there Triton is torch's own affair
+        if not message["ours"]:  # of torch.compile Triton is torch's own affair
             triton_side.settle(self.folder, gpu=self.gpu, compilers=message["compilers"])
         if message.get("problem"):
             self.form = problem_side.form(forms, protocol_side, message, signature)

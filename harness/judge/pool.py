@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness import backends
 from harness.device import ArgumentBuffers, DeviceError
-from harness.problems.pytorch import COMPILING
+from harness.problems.pytorch import COMPILING, REFERENCE_S
 from harness.processes.fork_server import ForkServer, PythonWorker
 from harness.processes.fork_server import settle as settle_waiting
 from harness.processes.worker import LIMITS, Worker, WorkerFailure
@@ -171,6 +171,7 @@ class Pool:
         if (own := self._rules.start(build, company=company, compilers=compilers)) is not None:
             return own
         ours = self._rules.is_model(build.candidate)
+        compilers = compilers or ours
         server = self._fork_servers.get(ours)
         if server is None or not server.alive:
             if server is not None:
@@ -178,7 +179,7 @@ class Pool:
             self._fork_servers[ours] = server = ForkServer(self.device, libraries=ours)
         return PythonWorker(
             server, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes, company=company,
-            limits=COMPILING if compilers or ours else LIMITS, compilers=compilers, ours=ours,
+            limits=COMPILING if compilers else LIMITS, compilers=compilers, ours=ours, patience_s=REFERENCE_S if ours else 0.0,
         )  # fmt: skip
 
     def _seen(self, worker: Worker) -> Worker:

@@ -1,7 +1,8 @@
 """torch.compile of a kernel's reference: the rival that a user would try first, as a Python candidate of our own.
 
 The reference's outputs are copied to the kernel's within what is compiled, so that the compiler may write there at once. A
-reference computes in the dtype of its inputs; torch's compiler keeps what lies between operators in float32.
+reference computes in the dtype of its inputs; torch's compiler keeps what lies between operators in float32. It is compiled as a
+problem's Model is, by `compile_model` of the worker (harness/farside/problem.py).
 """
 
 from __future__ import annotations
@@ -13,14 +14,7 @@ from kernels.spec import Scalar, Size
 
 _WRAPPER = """
 
-import torch as _torch
-import torch._dynamo.config as _tracing
-import torch._inductor.config as _inductor
-
-_inductor.compile_threads = 1
-_inductor.cpp_cache_precompile_headers = False
-_tracing.recompile_limit = 64
-_tracing.fail_on_recompile_limit_hit = True
+import sys as _sys
 
 
 def _into({names}):
@@ -28,7 +22,7 @@ def _into({names}):
 {copies}
 
 
-_compiled = _torch.compile(_into, mode={mode!r}, dynamic=False)
+_compiled = _sys.modules["astrolabe_problem"].compile_model(_into, {mode!r})
 
 
 def {entry}({names}):

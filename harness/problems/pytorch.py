@@ -88,20 +88,12 @@ class ProblemWorker(PythonWorker):
         company: Path | None = None,
         limits: sandbox.ProcessLimits = LIMITS,
     ) -> None:
-        self.problem, self.patience_s = problem, patience_s
-        limits = COMPILING if compilers else limits
+        self.problem = problem
         super().__init__(
             fork_server, spec, "model_new", device=device, artefact=artefact, dtypes=spec.dtypes, company=company,
-            limits=limits, compilers=compilers,
+            limits=COMPILING if compilers else limits, compilers=compilers, ours=bool(problem.get("compile")),
+            patience_s=patience_s,
         )  # fmt: skip
-
-    def request(self, message: dict[str, Any], **how: Any) -> dict:
-        if message["op"] in ("load", "call", "plan"):
-            how["timeout_s"] = max(how.get("timeout_s") or 0.0, self.patience_s)
-        return super().request(message, **how)
-
-    def _has_children(self) -> bool:
-        return super()._has_children() and not self.problem.get("compile")  # torch.compile's Model is timed
 
     def _entry(self) -> dict[str, Any]:
         return {**super()._entry(), "problem": self.problem}

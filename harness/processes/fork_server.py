@@ -26,8 +26,6 @@ from kernels.spec import Scalar, Size, Spec, Tensor
 
 FAR_SIDE = Path(__file__).parent.parent / "farside" / "python_worker.py"
 WARM_S = 120.0
-COMPILING_S = 300.0
-"""Seconds that a call may take in which torch.compile compiles."""
 """`import torch` takes 1 to 5 s, on a busy machine with a cold disk ten times that."""
 
 STATIC = "returns the same output tensor call after call: whoever keeps a result must copy it"
@@ -223,7 +221,9 @@ class PythonWorker(Worker):
     """A worker that calls its candidate with torch tensors: a Python module or a torch extension."""
 
     ours = False
-    """Whether it is torch.compile's, which is timed and whose compilers are waited for."""
+    """Whether it is torch.compile's: it is timed, although it may start compilers."""
+    patience_s = 0.0
+    """Seconds that a load or call may take at least, where it compiles or is a user's: 0 for what its caller allows."""
 
     def __init__(
         self,
@@ -238,18 +238,19 @@ class PythonWorker(Worker):
         limits: sandbox.ProcessLimits = LIMITS,
         compilers: bool = False,
         ours: bool = False,
+        patience_s: float = 0.0,
     ) -> None:
         """`compilers`: it may start programs, in the same box; never one that is judged, but for one of `ours`."""
-        self.fork_server, self.spec, self.backend, self.compilers = fork_server, spec, backend, compilers or ours
-        self.ours = ours
+        self.fork_server, self.spec, self.backend, self.compilers = fork_server, spec, backend, compilers
+        self.ours, self.patience_s = ours, patience_s
         symbols: dict[str, tuple[str, ...]] = dict.fromkeys(dtypes, (spec.entry_name,))
         super().__init__(device=device, artefact=artefact, symbols=symbols, company=company, limits=limits)
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         if message["op"] == "enter" and self.compilers:
             message = message | {"box": message["box"] | {"allow_exec": True}}
-        if self.ours and message["op"] in ("load", "call", "plan"):
-            how["timeout_s"] = max(how.get("timeout_s") or 0.0, COMPILING_S)
+        if self.patience_s and message["op"] in ("load", "call", "plan"):
+            how["timeout_s"] = max(how.get("timeout_s") or 0.0, self.patience_s)
         answer = super().request(message, **how)
         if answer.get("static") is True and STATIC not in self.warnings:
             self.warnings.append(STATIC)

@@ -198,7 +198,7 @@ def test_candidates_in_python_are_forked_from_one_process_until_that_dies(monkey
     assert (spec, backend, zygote.started) == (one.spec, "python_module", {"device": "cpu", "libraries": False})
     assert how == {
         "name": "PythonWorker", "device": "cpu", "artefact": Path("a.so"), "dtypes": ("float32",), "company": "company.so",
-        "limits": LIMITS, "compilers": False, "ours": False,
+        "limits": LIMITS, "compilers": False, "ours": False, "patience_s": 0.0,
     }  # fmt: skip
     assert second.started["given"][0] is zygote
     compiling = one.start(candidate, compilers=True).started
@@ -219,6 +219,7 @@ def test_a_compiled_reference_has_libraries_compilers_and_a_fork_server_of_its_o
     compiled = digest(compiled_reference.source(SESSION.kernel, "compile"))
     ours, theirs = (one.start(build(name).model_copy(update={"backend": "python_module"})) for name in (compiled, "a"))
     assert ours.started["ours"] and ours.started["limits"] == COMPILING and not theirs.started["ours"]
+    assert ours.started["compilers"] and ours.started["patience_s"] > 0
     assert [worker.started["given"][0].started["libraries"] for worker in (ours, theirs)] == [True, False]
 
 
