@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.capture.source import CaptureError
+from harness.cpp import Parameter, find_definitions
 from kernels.spec import HEADER_SUFFIXES
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -20,13 +21,8 @@ FOLDERS = ("", "include", "csrc", "src", "source")
 """Of a checkout, that headers are included from."""
 
 
-@dataclass(frozen=True)
-class CParameter:
-    """One parameter of a C++ function."""
-
-    type: str
-    name: str
-    default: str
+class CParameter(Parameter):
+    """One parameter of a C++ function, and what its type says of it."""
 
     @property
     def is_tensor(self) -> bool:
@@ -71,85 +67,22 @@ class CFunction:
 
 def read_function(text: str, symbol: str) -> CFunction:
     """The function that a symbol such as `run`, `ns::run` or `Norm<128, T>::run` names. Raises CaptureError."""
-    bare = _COMMENTS.sub(lambda found: " " * len(found[0]), text)
     path = re.sub(r"<.*?>(?=$|::)", "", re.sub(r"<[^<>]*<[^<>]*>[^<>]*>", "<>", symbol)).split("::")
-    name, begin = path[-1], 0
-    for outer in path[:-1]:
-        if found := re.compile(rf"\b(struct|class)\s+{re.escape(outer)}\b[^;{{]*\{{").search(bare, begin):
-            begin = found.end()
-    definition = re.compile(rf"([\w:<>,&*\s\"]*?)\b{re.escape(name)}\s*\(")
-    for found in definition.finditer(bare, begin):
-        end = _closing(bare, found.end() - 1)
-        if end is None or not re.match(r"\s*(const\b|noexcept\b|->\s*\w+)*\s*\{", bare[end + 1 :]):
-            continue
-        before = re.split(r"[;}{]|^\s*#.*$", bare[begin : found.end(1)], flags=re.MULTILINE)[-1]
-        if re.search(r"\b(return|else|if|while|for|switch)\b", before) or not before.strip():
-            continue
-        templates = re.search(r"template\s*<(.*)>", before, re.DOTALL)
-        inner = _parted(templates[1]) if templates else []
-        kinds = tuple(m[1] for one in inner if (m := re.search(r"\b(?:typename|class)\s+(\w+)\s*$", one)))
-        numbers = tuple(
-            m[1] for one in inner if "=" not in one and (m := re.search(r"(\w+)\s*$", one)) and m[1] not in kinds
-        )
-        return CFunction(
-            name, tuple(_parameter(one) for one in _parted(bare[found.end() : end])), kinds, numbers,
-            "__global__" in before, 'extern "C"' in before or _in_c_block(bare, found.start()), _returned(before), _namespace(bare, found.start()),
-        )  # fmt: skip
-    raise CaptureError(f"no function {symbol} with a body was found in it")
-
-
-def _namespace(text: str, at: int) -> str:
-    around: list[str | None] = []
-    for found in re.finditer(r"\bnamespace\s+([\w:]+)\s*\{|[{}]", text[:at]):
-        if found[0] == "}":
-            around = around[:-1]
-        else:
-            around.append(found[1])
-    return "::".join(name for name in around if name)
-
-
-def _returned(before: str) -> str:
-    words = re.sub(
-        r"template\s*<.*>|\b(static|inline|extern|constexpr|__global__|__host__|__forceinline__)\b|\"C\"",
-        " ",
-        before,
-        flags=re.DOTALL,
+    defined = find_definitions(text, path[-1])
+    if not defined:
+        raise CaptureError(f"no function {symbol} with a body was found in it")
+    outer = path[:-1]
+    found = next((one for one in defined if set(outer) <= set(one.scopes)), defined[0])
+    kinds = tuple(m[1] for part in found.template if (m := re.match(r"(?:typename|class)\s+(\w+)\s*$", part)))
+    numbers = tuple(
+        name
+        for part, name in zip(found.template, found.template_names, strict=True)
+        if "=" not in part and name not in kinds
     )
-    return " ".join(re.sub(r"\b__launch_bounds__\s*\(.*\)", " ", words).split())
-
-
-def _in_c_block(text: str, at: int) -> bool:
-    begin = text.rfind('extern "C" {', 0, at)
-    return begin >= 0 and text.count("{", begin, at) > text.count("}", begin, at)
-
-
-def _closing(text: str, at: int) -> int | None:
-    """Place of the parenthesis that closes the one there."""
-    depth = 0
-    for place in range(at, min(len(text), at + 20_000)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-    return None
-
-
-def _parted(text: str) -> list[str]:
-    """Between commas that are in no brackets."""
-    found, depth, begin = [], 0, 0
-    for at, letter in enumerate(text):
-        depth += {"(": 1, "<": 1, "{": 1, "[": 1, ")": -1, ">": -1, "}": -1, "]": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            found.append(text[begin:at])
-            begin = at + 1
-    return [one.strip() for one in (*found, text[begin:]) if one.strip()]
-
-
-def _parameter(text: str) -> CParameter:
-    said, _, default = text.partition("=")
-    said = re.sub(r"__restrict__|__restrict|\bRESTRICT\b", " ", said)
-    if (found := re.match(r"(.*?)(\w+)\s*(\[\w*\])?\s*$", said, re.DOTALL)) and found[1].strip():
-        return CParameter(" ".join(found[1].split()) + ("*" if found[3] else ""), found[2], default.strip())
-    return CParameter(" ".join(said.split()), "", default.strip())
+    parameters = tuple(CParameter(one.type, one.name, one.default) for one in found.parameters)
+    return CFunction(
+        path[-1], parameters, kinds, numbers, found.is_kernel, found.has_c_linkage, found.returns, found.namespace
+    )
 
 
 @dataclass(frozen=True)

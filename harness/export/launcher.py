@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.backends import C_TYPES, HOST_TYPES
+from harness.cpp import CLOSING, OPENING, Definition, angles, closing, find_definitions, mask, split, statement_head
 from harness.export.dropin import ExportError
 from kernels.spec import Scalar, Size, Spec, Tensor
 
 Line = Callable[[str], str]
 """A call of the winner's -> the line that makes it."""
-OPENING, CLOSING = "([{", ")]}"
-_TEMPLATE = re.compile(r"\btemplate\s*<")
 _CAST = re.compile(
     r"(?:\((?P<c>[\w:<> ]+[\w>]\s*\**)\)|(?:static|reinterpret|const)_cast<(?P<cpp>[^()]*)>)\s*(?P<rest>.+)", re.DOTALL
 )
@@ -25,54 +24,6 @@ _STATUS = ("cudaError_t", "cudaError")
 _CONTROL = re.compile(
     r"\s*(?:(?:if\s*(?:constexpr\s*)?|for|while|switch)\s*(?=\()|else\b|do\b|default\s*:|case\b[^:;]*:)"
 )
-
-
-def mask(text: str) -> str:
-    """The text with comments, strings and lines of the preprocessor blank, of the same length."""
-    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|^[ \t]*#(?:\\\n|[^\n])*'
-    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL | re.MULTILINE)
-
-
-def closing(text: str, at: int) -> int:
-    """Place of the bracket that closes the one at `at`, -1 without."""
-    depth = 0
-    for place in range(at, len(text)):
-        depth += (text[place] in OPENING) - (text[place] in CLOSING)
-        if depth == 0:
-            return place
-    return -1
-
-
-def split(text: str) -> list[str]:
-    """At commas outside brackets, those of templates among them."""
-    parts, depth, first = [], 0, 0
-    at = 0
-    while at < len(text):
-        if text[at] == "<" and (inside := re.match(r"<[\w\s:,*&<>]*>", text[at:])) and at and text[at - 1] not in " <":
-            at += _angles(text, at) or len(inside[0])
-            continue
-        depth += (text[at] in OPENING) - (text[at] in CLOSING)
-        if text[at] == "," and depth == 0:
-            parts.append(text[first:at])
-            first = at + 1
-        at += 1
-    parts.append(text[first:])
-    return [part.strip() for part in parts] if text.strip() else []
-
-
-def _angles(text: str, at: int) -> int:
-    """Length of the template's arguments that begin at `at`, 0 where they do not end."""
-    depth = round_ = 0
-    for place in range(at, len(text)):
-        if text[place] in "()":
-            round_ += 1 if text[place] == "(" else -1
-        elif text[place] in ";{}":
-            return 0
-        elif round_ == 0 and text[place] in "<>":
-            depth += 1 if text[place] == "<" else -1
-            if depth == 0:
-                return place - at + 1
-    return 0
 
 
 POINTS_TO = """template <typename T, typename Pointer>
@@ -103,7 +54,7 @@ def parse_call(text: str) -> LauncherCall:
         raise ExportError(f"build.binding: {text[:80]!r} is no call")
     at, templates, launch = found.end(), tuple[str, ...](), tuple[str, ...]()
     if text[at : at + 1] == "<" and text[at : at + 3] != "<<<":
-        length = _angles(text, at)
+        length = angles(text, at)
         templates = tuple(split(text[at + 1 : at + length - 1]))
         at += length
     if text[at : at + 3] == "<<<":
@@ -127,67 +78,6 @@ def calls(spec: Spec, device: str) -> dict[str, LauncherCall]:
     return found
 
 
-@dataclass(frozen=True)
-class LauncherFunction:
-    """A function that a text defines."""
-
-    head: str
-    """What stands before its name: template, attributes, what it returns."""
-    parameters: tuple[str, ...]
-    body: int
-    """Place behind its opening brace."""
-    end: int
-    start: int
-    scope: str = ""
-    """Struct or namespace that it stands in, the innermost."""
-
-    @property
-    def names(self) -> list[str]:
-        bare = [part.partition("=")[0].strip() for part in self.parameters]
-        return [found[1] if (found := re.search(r"(\w+)(\s*\[\w*\])?$", part)) else "" for part in bare]
-
-    @property
-    def defaults(self) -> list[str]:
-        return [part.partition("=")[2].strip() for part in self.parameters]
-
-    @property
-    def templates(self) -> list[str]:
-        """Names of its template's parameters."""
-        found = _TEMPLATE.search(self.head)
-        if found is None:
-            return []
-        inside = self.head[found.end() : found.end() - 1 + _angles(self.head, found.end() - 1) - 1]
-        return [re.split(r"\s*=", part)[0].split()[-1] for part in split(inside) if part]
-
-    @property
-    def returns(self) -> str:
-        bare = re.sub(
-            r"\btemplate\s*<.*>\s*|__launch_bounds__\s*\([^)]*\)|__\w+__|\[\[.*?\]\]", " ", self.head, flags=re.DOTALL
-        )
-        words = re.sub(r"\b(static|inline|constexpr|extern|virtual)\b|\"C\"", " ", bare).split()
-        return " ".join(words)
-
-
-def functions(text: str, name: str) -> list[LauncherFunction]:
-    """Definitions of that name in a masked text."""
-    found = []
-    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text):
-        end = closing(text, match.end() - 1)
-        behind = re.match(r"\s*(?:const\b|noexcept\b|override\b)?\s*\{", text[end + 1 :]) if end > 0 else None
-        head = _head(text, match.start())
-        if behind is None or not re.search(r"[\w>*&\]]\s*$", head) or re.search(r"\b(return|new|else)\s*$", head):
-            continue
-        body = end + 1 + behind.end()
-        last = closing(text, body - 1)
-        parameters = tuple(split(text[match.end() : end]))
-        found.append(
-            LauncherFunction(
-                head, parameters, body, last if last > 0 else len(text), match.start(), scope(text, match.start())
-            )
-        )
-    return found
-
-
 def find_exported(own: str) -> set[str]:
     """Functions at a file's top level, or in a namespace, that others may call."""
     text, inner, found = mask(own), list[bool](), set[str]()
@@ -197,27 +87,12 @@ def find_exported(own: str) -> set[str]:
         elif match[0] == "}":
             inner = inner[:-1]
         elif not any(inner):
-            own_heads = [one.head for one in functions(text, match[1]) if one.start == match.start()]
-            if own_heads and not re.search(r"\b(static|__global__|__device__|template|inline)\b", own_heads[0]):
+            defined = [
+                one for one in find_definitions(own, match[1]) if one.start == match.start() and not one.template
+            ]
+            if defined and not re.search(r"\b(static|__global__|__device__|inline)\b", defined[0].head):
                 found.add(match[1])
     return found
-
-
-def _head(text: str, at: int) -> str:
-    """From the end of the statement before to `at`."""
-    first = max(text.rfind(one, 0, at) for one in ";{}")
-    return re.sub(r"^\s*(public|private|protected)\s*:", "", text[first + 1 : at])
-
-
-def scope(text: str, at: int) -> str:
-    """Name of the struct or namespace whose braces `at` is in."""
-    depth = 0
-    for place in range(at - 1, -1, -1):
-        depth += (text[place] == "}") - (text[place] == "{")
-        if depth < 0:
-            named = re.search(r"\b(?:struct|class|namespace)\s+(?:\w+\s+)*?([\w:]+)[^;{}()]*$", _head(text, place))
-            return named[1] if named else ""
-    return ""
 
 
 @dataclass
@@ -268,11 +143,11 @@ def _with_one(
 ) -> tuple[str, str] | None:
     """`with_call` of the dtypes that one function is bound for; without the include."""
     text, function = mask(own), next(iter(bound.values())).function
-    defined = functions(text, function)
+    defined = find_definitions(own, function)
     scope = next(iter(bound.values())).name.split("::")[-2:-1]
     if len(defined) > 1 and scope:
-        defined = [one for one in defined if one.scope == scope[0]] or defined
-    kernels = [one for one in defined if "__global__" in one.head]
+        defined = [one for one in defined if scope[0] in one.scopes] or defined
+    kernels = [one for one in defined if one.is_kernel]
     if any(call.launch for call in bound.values()):
         places = _launches(spec, text, bound, kernels, name)
     else:
@@ -328,31 +203,29 @@ def with_include(own: str, lines: str, before: int | None = None) -> str:
     return f"{own[:at]}{lines}{own[at:]}"
 
 
-def _takes(function: LauncherFunction, count: int) -> bool:
-    needed = sum(not default for default in function.defaults)
+def _takes(function: Definition, count: int) -> bool:
+    needed = sum(not one.default for one in function.parameters)
     return needed <= count <= len(function.parameters)
 
 
-def _inside(spec: Spec, function: LauncherFunction, bound: dict[str, LauncherCall], name: str) -> Replaced:
+def _inside(spec: Spec, function: Definition, bound: dict[str, LauncherCall], name: str) -> Replaced:
     """The winner first in the launcher's own body."""
     ends = {"void": "return;"} | dict.fromkeys(_STATUS, "return cudaGetLastError();")
     if function.returns not in ends:
         raise ExportError(
             f"its launcher returns {function.returns or 'something'}: only one that returns nothing or a cudaError_t is patched"
         )
+    if unnamed := [str(at + 1) for at, one in enumerate(function.parameters) if not one.name]:
+        raise ExportError(f"its launcher gives no name to its parameter {', '.join(unnamed)}")
+    given = len(next(iter(bound.values())).arguments)
     arguments = [
-        Argument(own, {dtype: call.arguments[at] for dtype, call in bound.items()})
-        for at, own in enumerate(function.names[: len(next(iter(bound.values())).arguments)])
+        Argument(one.name, {d: call.arguments[at] if at < given else one.default for d, call in bound.items()})
+        for at, one in enumerate(function.parameters)
     ]
-    if any(default for default in function.defaults[len(arguments) :]):
-        arguments += [
-            Argument(own, dict.fromkeys(bound, default))
-            for own, default in list(zip(function.names, function.defaults, strict=True))[len(arguments) :]
-        ]
     returned = ends[function.returns]
     launched = f"{space(spec)}::{name}"
     return _replaced(
-        bound, arguments, function.templates, function.body, lambda call: f"if ({call}) {returned}", launched
+        bound, arguments, function.template_names, function.body, lambda call: f"if ({call}) {returned}", launched
     )
 
 
@@ -374,7 +247,7 @@ def _replaced(
 
 
 def _launches(
-    spec: Spec, text: str, bound: dict[str, LauncherCall], kernels: list[LauncherFunction], name: str
+    spec: Spec, text: str, bound: dict[str, LauncherCall], kernels: list[Definition], name: str
 ) -> list[Replaced]:
     """Each launch of the kernel in that text that is the binding's. Raises ExportError where there are some and none can be read."""
     first = next(iter(bound.values()))
@@ -385,7 +258,7 @@ def _launches(
             continue
         at, templates = match.end(), []
         if text[at : at + 1] == "<" and text[at : at + 3] != "<<<":
-            length = _angles(text, at)
+            length = angles(text, at)
             if not length:
                 continue
             templates = split(text[at + 1 : at + length - 1])
@@ -433,7 +306,7 @@ def _only_in_grid(spec: Spec, bound: dict[str, LauncherCall]) -> str:
 
 
 def _launch(
-    text: str, first: int, at: int, kernels: list[LauncherFunction], count: int
+    text: str, first: int, at: int, kernels: list[Definition], count: int
 ) -> tuple[int, list[str], str, str, Line] | None:
     """(start of the statement, the kernel's arguments, grid, stream, how a line before it begins) of a launch; None for what is none."""
     if text[at : at + 3] == "<<<":
@@ -504,7 +377,7 @@ def _statement(text: str, at: int) -> tuple[int, Line]:
     place = at
     while (begin := _opening(text, place)) >= 0:
         place = begin
-    first = max(text.rfind(one, 0, place) for one in ";{}") + 1
+    first = statement_head(text, place)
     while found := _CONTROL.match(text, first):
         first = found.end()
         if text[first : first + 1] == "(":
@@ -519,12 +392,12 @@ def _statement(text: str, at: int) -> tuple[int, Line]:
     return first, lambda call: f"if (!{call})"
 
 
-def _matched(bound: dict[str, LauncherCall], given: list[str], kernels: list[LauncherFunction]) -> list[Argument]:
+def _matched(bound: dict[str, LauncherCall], given: list[str], kernels: list[Definition]) -> list[Argument]:
     """The launch's arguments beside the binding's; those beyond must be the kernel's defaults. Raises ExportError."""
     count = len(next(iter(bound.values())).arguments)
     if len(given) < count:
         raise ExportError(f"it gives {len(given)} arguments, the binding {count}")
-    defaults = kernels[0].defaults if kernels else []
+    defaults = [one.default for one in kernels[0].parameters] if kernels else []
     for at, text in enumerate(given[count:], count):
         default = defaults[at] if at < len(defaults) else ""
         if re.sub(r"\s", "", text) != re.sub(r"\s", "", default):

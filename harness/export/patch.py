@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from harness import backends
 from harness.backends import form_of, is_python
+from harness.cpp import find_scopes
 from harness.device import facts as device_facts
 from harness.export import launcher, python_call
 from harness.export.dropin import ExportError, infer
@@ -169,8 +170,7 @@ def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, devi
     ]
     scopes = {re.sub(r"<.*>", "", binding).split("::")[-2] for binding in bindings if "::" in binding}
     if len(found) > 1 and scopes:  # structs of one file all call theirs `run`
-        masked = launcher.mask(own)
-        found = [match for match in found if launcher.scope(masked, match.start()) in scopes]
+        found = [match for match in found if scopes.intersection(find_scopes(own, match.start()))]
     if len(found) != 1:
         raise ExportError(
             f"{len(found)} functions {' or '.join(functions)} take tensors in it, and one is to call the winner"
