@@ -19,7 +19,7 @@ from kernels import catalog
 from nodes.ledger import LedgerEntry
 from nodes.policies import render as rendering
 from nodes.policies.model import ModelPolicy
-from nodes.policies.render import data, prototypes, render
+from nodes.policies.render import data, describe_kernel, prototypes, render
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.policies.trim import LIMIT_CHARS, trim
 from nodes.roles import Attempt, CoderRequest, Standing, TurnRequest, Version
@@ -320,6 +320,14 @@ def test_prototypes_follow_the_spec() -> None:
         'extern "C" void scaled_add_bfloat16(uint16_t* x, const uint16_t* y, const float* weights, int64_t rows, '
         "int64_t columns, float factor);"
     )
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_every_kernel_of_the_catalog_can_be_described(name: str) -> None:
+    kernel = catalog.load(name)
+    for device in (GPU, CPU):
+        said = describe_kernel(kernel.spec, device)
+        assert all(f"- `{tensor.name}` [" in said for tensor in kernel.spec.tensors)
 
 
 @pytest.mark.parametrize("name", catalog.names())
