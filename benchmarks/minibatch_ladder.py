@@ -221,9 +221,9 @@ def _of_trainer(trainer: Any, best: Any, batches: int) -> dict[str, Any]:
     if trainer.captured:
         found["stages_us"] = trainer.stages_us()
         found["stages_s"] = {stage: spent * batches / 1e6 for stage, spent in found["stages_us"].items()}
-    found["valid_accuracy"] = trainer.accuracy(graph.valid[: 20 * BATCH], FANOUTS, BATCH)
+    found["valid_accuracy"] = trainer.accuracy(graph.valid[: 20 * BATCH], FANOUTS)
     start = time.perf_counter()
-    found["test_accuracy_20_20_20"] = trainer.accuracy(graph.test, [20, 20, 20], BATCH)
+    found["test_accuracy_20_20_20"] = trainer.accuracy(graph.test, [20, 20, 20])
     found["inference_s_20_20_20"] = time.perf_counter() - start
     return found
 

@@ -57,7 +57,7 @@ def measure(trainer: Trainer, epochs: int, measured: dict[str, float]) -> dict[s
         "epoch_s": [record.seconds for record in records[1:]],
         "losses": [record.loss for record in records],
         "fallbacks": [record.fallbacks for record in records],
-        "valid_accuracy": trainer.accuracy(graph.valid[: 20 * ladder.BATCH], ladder.FANOUTS, ladder.BATCH),
+        "valid_accuracy": trainer.accuracy(graph.valid[: 20 * ladder.BATCH], ladder.FANOUTS),
         "stages_us": trainer.stages_us(),
         "kernels": {
             "sample": kernels_of(trainer, lambda: trainer.sample_next(0)),
@@ -67,7 +67,7 @@ def measure(trainer: Trainer, epochs: int, measured: dict[str, float]) -> dict[s
         "floors_us": floors(trainer, records[-1].edges / records[-1].batches, measured),
     }
     start = time.perf_counter()
-    found["test_accuracy_20_20_20"] = trainer.accuracy(graph.test, [20, 20, 20], ladder.BATCH)
+    found["test_accuracy_20_20_20"] = trainer.accuracy(graph.test, [20, 20, 20])
     found["inference_s_20_20_20"] = time.perf_counter() - start
     return found
 

@@ -322,7 +322,7 @@ def infer(request: InferRequest) -> int:
     start = time.perf_counter()
     predicted: list[torch.Tensor] = []
     with _bar(console, "sampled") as say:
-        outputs = _sampled(asked, placed, model, device, rung, objective, ids, say)
+        outputs = _sampled(asked, request.batch, placed, model, device, rung, objective, ids, say)
         found[f"sampled_{metric}"] = objective.metric_of(_kept(outputs, objective, predicted if asked.out else None))
     found["sampled_s"] = time.perf_counter() - start
     lines = [
@@ -381,13 +381,13 @@ def _write(path: Path, ids: torch.Tensor, predicted: torch.Tensor) -> None:
 
 
 def _sampled(
-    asked: ResolvedInference, placed: Placed, model: torch.nn.Module, device: str, rung: str,
+    asked: ResolvedInference, batch: int | None, placed: Placed, model: torch.nn.Module, device: str, rung: str,
     objective: objectives.Objective, ids: torch.Tensor, say: training.Say,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
-    """(logits, labels) of batches of ids from sampled neighbours, on the device where the graph is."""
+    """(logits, labels) of batches of ids from sampled neighbours, on the device where the graph is; batch: seeds a batch where it was given."""
     if rungs.VARIANTS[rung].resident:
         trainer = trainer_of(rung, placed, model, asked.fanout, asked.batch, seed=asked.seed, objective=objective)
-        yield from trainer.outputs(ids, asked.fanout, asked.batch)
+        yield from trainer.outputs(ids, asked.fanout, batch)
         return
     with rungs.loader_of(asked, placed, device) as loader:
         yield from training.infer_sampled(model, loader, ids, device, say)

@@ -92,8 +92,7 @@ class Layers:
         """ids: of each layer, deepest first, int32 [rows, fanout], places in the layer below's rows, in table of the first;
         own: of the first layer each row's place in table, its number where None. key: int64 [1] that picks what is dropped, none
         in evaluation. The logits are the last `hidden`."""
-        if self.rounded is not self.flat:
-            self.rounded.copy_(self.flat)
+        self.round_weights()
         passed = Passed(ids, [], [], [], 0 if key is None else self.drop)
         h = table
         for number, named in enumerate(ids):
@@ -104,6 +103,18 @@ class Layers:
             passed.inputs.append(x)
             passed.hidden.append(h)
         return passed
+
+    def round_weights(self) -> None:
+        """Let products have the weights as they are now."""
+        if self.rounded is not self.flat:
+            self.rounded.copy_(self.flat)
+
+    def infer(
+        self, number: int, h: torch.Tensor, own: torch.Tensor | None, ids: torch.Tensor, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One layer in evaluation, into `out` where it is given; arguments as `forward`'s of one layer."""
+        x, _ = self._self_and_mean(h, own, ids, number, None)
+        return torch.mm(x, self.weights[number], out=out)
 
     def backward(self, passed: Passed, grad: torch.Tensor, transposed: list[Transposed]) -> None:
         """Writes `gradient`, all but the flag. grad: of the logits; transposed: of all layers but the first, in their order."""

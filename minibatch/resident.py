@@ -34,6 +34,13 @@ MARGIN = 1.06
 (standard deviation), a hub more or less."""
 WARM_STEPS = 3
 """Steps before a capture, also where an epoch has fewer."""
+ROWS_AT_ONCE = 1 << 16
+"""Rows of inference's first layer: what is gathered for so many stays in a GPU's second-level cache until the product read it."""
+BYTES_AN_ID = 48
+"""Of a sampled id that is renumbered: itself, its place, up to eight words of the table, and what is left after."""
+MOST_IDS = 1 << 30
+SPARE = 0.7
+"""Share of free memory that a batch of inference may take."""
 
 
 @dataclass
@@ -85,7 +92,6 @@ class Sampler:
     """Samples the neighbourhoods of batches of seeds. `fused`: the last hop is not renumbered, its ids stay global."""
 
     def __init__(self, graph: Graph, kernels: Kernels, fanouts: Sequence[int], batch: int, *, fused: bool) -> None:
-        require_fanouts(fanouts)
         self.graph, self.kernels, self.fanouts, self.batch, self.fused = graph, kernels, list(fanouts), batch, fused
         self.device = str(graph.col.device.type)
         self.relabelled = len(fanouts) - 1 if fused else len(fanouts)
@@ -114,7 +120,7 @@ class Sampler:
         *, exact: bool,
     ) -> SampledBatch:  # fmt: skip
         rows = len(seeds)
-        ids = buffers.get("ids0", rows * (1 + self.fanouts[0]))
+        ids = buffers.get("ids0", rows * (1 + sum(self.fanouts[:1])))
         place = None
         if self.repeated:
             ids[:rows].fill_(-1)
@@ -231,6 +237,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         if not isinstance(model, Sage):
             raise GraphError("the GPU route's kernels are GraphSAGE's; take --rung salient for other models")
+        require_fanouts(fanouts)
         self.graph, self.model, self.kernels, self.seed, self.ranks = graph, model, kernels, seed, ranks
         self.padded, self.captured, self.fused = padded or captured, captured, fused and cache_rows is None
         self.sampler = Sampler(graph, kernels, fanouts, batch, fused=self.fused)
@@ -504,19 +511,83 @@ class Trainer:
 
     @torch.no_grad()
     def outputs(
-        self, ids: torch.Tensor, fanouts: Sequence[int], batch: int
+        self, ids: torch.Tensor, fanouts: Sequence[int], batch: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(logits, labels) of batches of `ids` from neighbourhoods sampled with these fanouts."""
-        self.model.eval()
-        sampler = Sampler(self.graph, self.kernels, fanouts, batch, fused=self.fused)
-        sampler.repeated = any_twice(ids)
-        for number, begin in enumerate(range(0, len(ids), batch)):
-            draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1) + number * SEEDS_A_BATCH
-            some = ids[begin : begin + batch]
-            found = sampler.exact(pad_to(some, batch), draws)
-            yield self.logits(found)[: len(some)], found.labels[: len(some)]
+        """(logits, labels) of batches of `ids` from neighbourhoods sampled with these fanouts.
 
-    def accuracy(self, ids: torch.Tensor, fanouts: Sequence[int], batch: int) -> float | None:
+        batch: seeds a batch; on a GPU as many as memory holds where None. A node has one sample a hop and batch, drawn apart from
+        all others, so a seed's logits have one distribution whatever the batch: a wider one only shares more of the work.
+        """
+        self.model.eval()
+        batch = batch or self._seeds_at_once(fanouts, len(ids))
+        # The last hop of fused layers is sampled where it is read, some rows at a time.
+        sampler = Sampler(self.graph, self.kernels, fanouts[: -1 if self.fused else None], batch, fused=False)
+        sampler.repeated = any_twice(ids)
+        draws = torch.arange(self.hops, device=self.device) + batch_seed(self.seed, -1)
+        if self.layers:
+            self.layers.round_weights()
+        for some in ids.split(batch):
+            found = sampler.exact(pad_to(some, len(some)), draws)
+            draws += self.hops
+            h, layers = (
+                (self._first_layer(found.heads[-1], fanouts[-1], draws), found.local[::-1])
+                if self.fused
+                else self._first_renumbered(found)
+            )
+            for number, local in enumerate(layers, start=1):
+                h = self._layer(number, h, local)
+            yield of_seeds(h.float(), found), found.labels
+
+    def _first_layer(self, nodes: torch.Tensor, fanout: int, draws: torch.Tensor) -> torch.Tensor:
+        """[nodes, out] of int32 nodes and neighbours sampled for them; draws, int64, go on."""
+        out = self.graph.features.new_empty(len(nodes), self.model.own[0].shape[1])
+        for some, rows in zip(nodes.split(ROWS_AT_ONCE), out.split(ROWS_AT_ONCE), strict=True):
+            picked = some.new_empty(len(some), fanout)
+            self.kernels.sample_neighbors(self.graph.rowptr, self.graph.col, some, draws[:1], picked)
+            draws += 1
+            if self.layers:
+                self.layers.infer(0, self.graph.features, some, picked, rows)
+            else:
+                rows.copy_(self.model.combine(0, self.features.rows(some), self.features.mean(picked)))
+        return out
+
+    def _first_renumbered(self, found: SampledBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """(the first layer's rows, the other layers) of a batch whose last hop is renumbered too."""
+        first, *others = found.local[::-1]
+        return self._layer(0, self.features.rows(found.heads[-1]), first), others
+
+    def _layer(self, number: int, h: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+        if self.layers:
+            return self.layers.infer(number, h, None, local)
+        return self.model.combine(number, *self.model.aggregate(h, local))
+
+    def _seeds_at_once(self, fanouts: Sequence[int], count: int) -> int:
+        """The most seeds of `count` whose batch is sure to fit into free memory, in batches alike; a training batch's on a CPU."""
+        if self.device == "cpu":
+            return self.sampler.batch
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        batches = 1
+        while (batch := -(-count // batches)) > self.sampler.batch and not self._fits(batch, fanouts, SPARE * free):
+            batches += 1
+        return max(1, batch)
+
+    def _fits(self, batch: int, fanouts: Sequence[int], free: float) -> bool:
+        """Whether inference of a batch takes no more than so many bytes, whatever its neighbours are."""
+        known = most_nodes(batch, fanouts, self.graph.nodes)
+        named = [rows * (1 + fanout) for rows, fanout in zip(known, fanouts, strict=False)][
+            : -1 if self.fused else None
+        ]
+        widths = [self.graph.features.shape[1], *(weight.shape[1] for weight in self.model.own)]
+        size = self.graph.features.element_size()
+        rows = sum(
+            count * (out + (0 if layer == 0 and self.fused else 2 * width)) * size
+            for layer, (count, width, out) in enumerate(zip(known[-2::-1], widths, widths[1:], strict=False))
+        )
+        if not self.fused:
+            rows += known[-1] * widths[0] * size * 2
+        return max(named, default=0) < MOST_IDS and sum(named) * BYTES_AN_ID + rows <= free
+
+    def accuracy(self, ids: torch.Tensor, fanouts: Sequence[int], batch: int | None = None) -> float | None:
         """The objective's metric of `ids`: the share that is labelled rightly where labels are classes."""
         return self.objective.metric_of(self.outputs(ids, fanouts, batch))
 

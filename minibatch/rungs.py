@@ -247,7 +247,7 @@ def _resident(trainer: Trainer, asked: Resolved) -> Route:
         say(record.batches, record.batches)
         return record
 
-    outputs = lambda ids, _say: trainer.outputs(ids, asked.fanout, asked.batch)  # noqa: E731
+    outputs = lambda ids, _say: trainer.outputs(ids, asked.fanout)  # noqa: E731
     return Route(run, outputs, trainer.optimizer, trainer.objective, trainer)
 
 

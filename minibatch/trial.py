@@ -52,10 +52,7 @@ def run(
         )
     seconds = {name: [record.seconds for record in made] for name, made in records.items()}
     speedup = median_interval([a / b for a, b in zip(seconds["base"], seconds["swapped"], strict=True)])
-    accuracy = {
-        name: trainer.accuracy(graph.valid, trainer.sampler.fanouts, trainer.sampler.batch)
-        for name, trainer in sides.items()
-    }
+    accuracy = {name: trainer.accuracy(graph.valid, trainer.sampler.fanouts) for name, trainer in sides.items()}
     return EpochGain(
         kernels=tuple(sources),
         nodes=graph.nodes,
