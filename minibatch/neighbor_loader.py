@@ -37,12 +37,14 @@ class NeighborLoader:
     """
 
     def __new__(cls, data: Any, num_neighbors: Any, input_nodes: Any = None, **others: Any) -> Any:
-        """Of heterogeneous data PyTorch Geometric's own loader over native sampling."""
-        if not hasattr(data, "node_types"):
+        """Of heterogeneous data and disjoint neighbourhoods PyTorch Geometric's own loader over native sampling."""
+        if not hasattr(data, "node_types") and not others.get("disjoint"):
             return super().__new__(cls)
-        from minibatch.pyg_loaders import HeteroNeighborLoader
+        from minibatch.pyg_loaders import NodeNeighborLoader
 
-        return HeteroNeighborLoader(data, num_neighbors, input_nodes, **others)
+        if not hasattr(data, "node_types"):
+            _require_whole(data, input_nodes)
+        return NodeNeighborLoader(data, num_neighbors, input_nodes, **others)
 
     def __init__(
         self, data: Any, num_neighbors: list[int], input_nodes: Any = None, *, replace: bool = False,
@@ -115,17 +117,20 @@ class NeighborLoader:
             edge_index, e_id, edges = *_both_ways(edge_index, e_id, len(nodes)), None
         made = shallow.copy(self.data)
         for name in self.node_attributes:
-            values = _tensor(self.data[name])
             native = name == "x" and self.loader.with_features
-            made[name] = batch.x if native else values.index_select(self.data.__cat_dim__(name, values), nodes)
+            made[name] = batch.x if native else self._rows(name, nodes)
         for name in self.edge_attributes:
-            values = _tensor(self.data[name])
-            made[name] = values.index_select(self.data.__cat_dim__(name, values), e_id)
+            made[name] = self._rows(name, e_id)
         made.edge_index, made.n_id, made.e_id, made.input_id = edge_index, nodes, e_id, input_id
         made.batch_size, made.num_nodes = batch.counts[0], len(nodes)
         news = [batch.counts[0], *(b - a for a, b in zip(batch.counts, batch.counts[1:], strict=False))]
         made.num_sampled_nodes, made.num_sampled_edges = news, edges
         return made.pin_memory() if self.pin and torch.cuda.is_available() else made
+
+    def _rows(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        """Those of an attribute, on the device where it is."""
+        values = _tensor(self.data[name])
+        return values.index_select(self.data.__cat_dim__(name, values), ids.to(values.device))
 
     def _sampled(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, list[int] | None]:
         """edge_index, e_id and how many edges each hop has: hops one behind another."""
@@ -161,15 +166,20 @@ def _require_built(data: Any, num_neighbors: Any, input_nodes: Any, others: dict
     """Raises GraphError that names what is not built."""
     if isinstance(num_neighbors, dict):
         raise GraphError("num_neighbors of each kind are heterogeneous graphs'; give a list, one for each hop")
-    if isinstance(data, tuple):
-        raise GraphError("feature and graph stores are not built; give a Data in host memory")
-    if isinstance(input_nodes, tuple):
-        raise GraphError("input_nodes of a named kind are heterogeneous graphs'; give ids or a mask")
+    _require_whole(data, input_nodes)
     for name, value in others.items():
         if name in NOT_BUILT and value not in (NOT_BUILT[name], None):
             raise GraphError(f"{name} is not built; leave it out")
         if name not in NOT_BUILT and name not in WITHOUT_MEANING:
             raise GraphError(f"there is no argument {name}")
+
+
+def _require_whole(data: Any, input_nodes: Any) -> None:
+    """Raises GraphError where the data is none of one kind of nodes, with edges."""
+    if isinstance(data, tuple):
+        raise GraphError("feature and graph stores are not built; give a Data in host memory")
+    if isinstance(input_nodes, tuple):
+        raise GraphError("input_nodes of a named kind are heterogeneous graphs'; give ids or a mask")
     if getattr(data, "edge_index", None) is None:
         raise GraphError("the data has no edge_index (an adj_t is not read here)")
 
@@ -180,7 +190,13 @@ def _graph_of(data: Any, weight_attr: str | None) -> Graph:
     source, target = (ids_of(ids, nodes, "edge_index's ids") for ids in data.edge_index)
     rowptr, place = in_rows(target, nodes)
     x = _tensor(getattr(data, "x", None))
-    native = isinstance(x, torch.Tensor) and x.dim() == 2 and x.dtype in KINDS["features"] and len(x) == nodes
+    native = (
+        isinstance(x, torch.Tensor)
+        and x.device.type == "cpu"
+        and x.dim() == 2
+        and x.dtype in KINDS["features"]
+        and len(x) == nodes
+    )
     weights = None
     if weight_attr is not None:
         if getattr(data, weight_attr, None) is None:

@@ -188,12 +188,13 @@ class LinkNeighborLoader(_Native, LinkLoader):
         return "LinkNeighborLoader()"
 
 
-class HeteroNeighborLoader(_Native, NodeLoader):
-    """torch_geometric.loader.NeighborLoader of a HeteroData: arguments as above, and input_nodes, a kind or (kind, ids or mask)."""
+class NodeNeighborLoader(_Native, NodeLoader):
+    """torch_geometric.loader.NeighborLoader of a HeteroData, or of disjoint neighbourhoods: arguments as above, and input_nodes,
+    ids or a mask, of a HeteroData a kind or (kind, ids or mask)."""
 
     def __init__(self, data: Any, num_neighbors: Any, input_nodes: Any = None, **others: Any) -> None:
         kind = input_nodes[0] if isinstance(input_nodes, tuple) else input_nodes
-        if not isinstance(kind, str) or kind not in data.node_types:
+        if isinstance(data, HeteroData) and (not isinstance(kind, str) or kind not in data.node_types):
             raise GraphError(
                 f"input_nodes must be a kind of nodes ({', '.join(data.node_types)}), or one with ids or a mask"
             )

@@ -34,8 +34,8 @@ MARGIN = 1.06
 (standard deviation), a hub more or less."""
 WARM_STEPS = 3
 """Steps before a capture, also where an epoch has fewer."""
-ROWS_AT_ONCE = 1 << 16
-"""Rows of inference's first layer: what is gathered for so many stays in a GPU's second-level cache until the product read it."""
+ROWS_AT_ONCE = 1 << 18
+"""Rows of inference's first layer that are made at once, so that what is gathered for them stays small."""
 BYTES_AN_ID = 48
 """Of a sampled id that is renumbered: itself, its place, up to eight words of the table, and what is left after."""
 MOST_IDS = 1 << 30

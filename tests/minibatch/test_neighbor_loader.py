@@ -141,7 +141,8 @@ def test_a_model_of_pyg_learns_without_a_change(data, model):
         ({"data": HeteroData()}, "input_nodes must be a kind of nodes"),
         ({"data": (None, None)}, "feature and graph stores are not built"),
         ({"data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
-        ({"disjoint": True}, "disjoint is not built"),
+        ({"disjoint": True, "subgraph_type": "induced"}, "subgraph_type induced is not built"),
+        ({"disjoint": True, "data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
         ({"time_attr": "time"}, "time_attr is not built"),
         ({"subgraph_type": "sideways"}, "there is no subgraph_type sideways"),
         ({"input_nodes": ("paper", None)}, "input_nodes of a named kind"),
@@ -156,6 +157,26 @@ def test_a_model_of_pyg_learns_without_a_change(data, model):
 def test_what_is_not_built_is_refused_by_name(data, arguments, says):
     with pytest.raises(GraphError, match=says):
         NeighborLoader(**({"data": data, "num_neighbors": [2]} | arguments))
+
+
+def test_disjoint_neighbourhoods_share_no_node(data):
+    loader = NeighborLoader(data, [4, 3], input_nodes=data.train_mask, batch_size=32, disjoint=True, shuffle=True)
+    assert len(loader) == 4
+    for batch in loader:
+        check(batch, data)
+        assert torch.equal(batch.batch[: batch.batch_size], torch.arange(batch.batch_size))
+        assert torch.equal(*batch.batch[batch.edge_index]), "an edge between two neighbourhoods"
+        assert torch.equal(batch.n_id[: batch.batch_size], torch.arange(NODES)[batch.input_id])
+        each = batch.batch * NODES + batch.n_id
+        assert len(each.unique()) == len(each)
+
+
+def test_attributes_are_read_on_the_device_where_they_are(data):
+    data.x, data.y, data.edge_attr = data.x.to("meta"), data.y.to("meta"), data.edge_attr.to("meta")
+    for batch in NeighborLoader(data, [2, 2], batch_size=50):
+        assert (batch.x.device.type, batch.y.device.type, batch.edge_attr.device.type) == ("meta",) * 3
+        assert (len(batch.x), len(batch.y), len(batch.edge_attr)) == (batch.num_nodes, batch.num_nodes, batch.num_edges)
+        assert batch.long.device.type == "cpu"
 
 
 @pytest.mark.parametrize("mask", [True, False])
