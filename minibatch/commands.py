@@ -92,7 +92,7 @@ def epoch(request: EpochRequest) -> int:
 def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict[str, Any] | None) -> int:
     first = ranks.rank() == 0
     console = Console(highlight=False, quiet=not first or asked.as_json, stderr=True)
-    placed = _placed(asked, device, console, resident=rungs.VARIANTS[rung].resident)
+    placed, rung = _placed_for(asked, device, console, rung, named=asked.rung is not None)
     graph = placed.graph
     _require_its_graph(state, placed, asked.graph, path)
     graph.require_ids("train")
@@ -281,7 +281,7 @@ def with_sources(request: EpochRequest, sources: Mapping[str, tuple[str, str]]) 
         if made_for != device:
             raise GraphError(f"the run's {kernel} is for device {made_for}, and this epoch runs on {device}")
     console = Console(highlight=False, quiet=asked.as_json, stderr=True)
-    placed = _placed(asked, device, console, resident=True)
+    placed, _ = _placed_for(asked, device, console, rung, named=True)
 
     def make(swapped: Mapping[str, str]) -> Trainer:
         torch.manual_seed(asked.seed)
@@ -307,9 +307,8 @@ def infer(request: InferRequest) -> int:
     require_fanouts(asked.fanout)
     console = Console(highlight=False, quiet=asked.as_json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rung = rungs.inferring(asked.model, device)
+    placed, rung = _placed_for(asked, device, console, rungs.inferring(asked.model, device), named=False)
     resident = rungs.VARIANTS[rung].resident
-    placed = _placed(asked, device, console, resident=resident)
     graph = placed.graph
     _require_its_graph(state, placed, asked.graph, path)
     ids = torch.arange(graph.nodes, device=graph.col.device) if asked.on == "all" else getattr(graph, asked.on)
@@ -391,6 +390,17 @@ def _sampled(
         return
     with rungs.loader_of(asked, placed, device) as loader:
         yield from training.infer_sampled(model, loader, ids, device, say)
+
+
+def _placed_for(asked: GraphRequest, device: str, console: Console, rung: str, *, named: bool) -> tuple[Placed, str]:
+    """The graph where the rung keeps it, and the rung: of a graph with edge weights one that samples by them, or, where the
+    other was `named`, a GraphError."""
+    placed = _placed(asked, device, console, resident=rungs.VARIANTS[rung].resident)
+    if placed.graph.edge_weights is None or rungs.VARIANTS[rung].sample == "threads":
+        return placed, rung
+    if named:
+        raise GraphError(f"the graph has edge_weights, and --rung {rung} does not sample by them: take --rung salient")
+    return _placed(asked, device, console, resident=False), "salient"
 
 
 def _placed(asked: GraphRequest, device: str, console: Console, *, resident: bool) -> Placed:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -167,13 +168,20 @@ def tensor_of(name: str, values: Any) -> torch.Tensor:
     try:
         if not isinstance(values, torch.Tensor):
             held = np.asarray(values) if len(values) else np.zeros(np.shape(values), dtype=np.int64)
-            values = torch.from_numpy(np.ascontiguousarray(held))
+            values = in_place(np.ascontiguousarray(held, dtype=held.dtype.newbyteorder("=")))
     except (TypeError, ValueError):
         kind = type(values).__name__
         raise GraphError(f"{name} must be numbers, in a tensor, an array or a list; they are {kind}") from None
     if values.layout != torch.strided:
         raise GraphError(f"{name} must be dense; call to_dense() first")
     return values.to(torch.int64) if values.dtype in (torch.uint16, torch.uint32, torch.uint64) else values.detach()
+
+
+def in_place(values: np.ndarray) -> torch.Tensor:
+    """The array as the tensor that shares its memory."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
+        return torch.from_numpy(values)
 
 
 def convert(name: str, values: Any) -> torch.Tensor:
@@ -185,6 +193,10 @@ def convert(name: str, values: Any) -> torch.Tensor:
     if name == "labels" and not found.is_floating_point() and found.dim() == 2 and found.shape[1] == 1:
         found = found[:, 0]
     kinds = KINDS.get(name, (torch.int64,))
+    if found.dtype == torch.bool and name in ("features", "labels"):
+        found = found.to(torch.float32 if name == "features" else torch.int64)
+    if name == "labels" and found.dim() == 2 and not found.is_floating_point():  # several a node
+        found = torch.where(found == -1, torch.nan, found.to(torch.float32))
     if name == "labels" and found.is_floating_point():
         found = found.to(torch.float32)
         found = found[:, None] if found.dim() == 1 else found
@@ -250,9 +262,9 @@ def from_csr(
     if classes is None:
         known = held.shape[1] if held.dim() == 2 else int(held.max()) + 1 if len(held) else 0
         classes = max(1, known)
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+    if isinstance(classes, bool) or not hasattr(classes, "__index__") or classes < 1:
         raise GraphError(f"classes must be a whole number of at least 1, not {classes!r}")
-    made = Graph(**arrays, **splits, classes=classes)
+    made = Graph(**arrays, **splits, classes=int(classes))
     made.require_consistent()
     made.require_finite()
     return made
@@ -317,6 +329,8 @@ def from_pyg(data: Any, *, edge_weights: str | None = None) -> Graph:
         return from_csr(rowptr, col, data.x, labels, edge_weights=weights, **splits)
     if edges is None:
         raise GraphError("the data has neither edge_index nor an adj_t that is PyTorch's own CSR tensor")
+    if edges.dim() != 2 or len(edges) != 2:
+        raise GraphError(f"the data's edge_index must be [2, edges], sources and targets; it is {list(edges.shape)}")
     return from_coo(edges[0], edges[1], data.x, labels, edge_weights=weights, **splits)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy as shallow
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from minibatch.batches import Batch, BatchLoader
-from minibatch.graphs import KINDS, Graph, GraphError, convert, ids_of, in_rows
+from minibatch.graphs import KINDS, Graph, GraphError, convert, ids_of, in_place, in_rows
 
 NOT_BUILT = {
     "input_time": None, "time_attr": None, "temporal_strategy": "uniform", "disjoint": False, "neighbor_sampler": None,
@@ -187,6 +186,8 @@ def _require_whole(data: Any, input_nodes: Any) -> None:
 def _graph_of(data: Any, weight_attr: str | None) -> Graph:
     """The data's edges as in-neighbours, with x where the native loader copies its dtype."""
     nodes = int(data.num_nodes)
+    if data.edge_index.dim() != 2 or len(data.edge_index) != 2:
+        raise GraphError(f"edge_index must be [2, edges], sources and targets; it is {list(data.edge_index.shape)}")
     source, target = (ids_of(ids, nodes, "edge_index's ids") for ids in data.edge_index)
     rowptr, place = in_rows(target, nodes)
     x = _tensor(getattr(data, "x", None))
@@ -219,11 +220,7 @@ def _both_ways(edges: torch.Tensor, e_id: torch.Tensor, nodes: int) -> tuple[tor
 
 def _tensor(values: Any) -> Any:
     """An array as the tensor that shares its memory; all else as it is."""
-    if not isinstance(values, np.ndarray):
-        return values
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes
-        return torch.from_numpy(values)
+    return in_place(values) if isinstance(values, np.ndarray) else values
 
 
 def _attributes(data: Any) -> tuple[list[str], list[str]]:

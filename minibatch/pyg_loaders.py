@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from inspect import signature
 from typing import Any
 
 import torch
@@ -158,6 +159,9 @@ class _Native:
             for name, default in zip(names, (False, False, "directional", None), strict=True)
         }
         seed = require_number("seed", given.pop("seed", 0), -(1 << 63), (1 << 64) - 1)
+        taken = {name for kind in (*type(self).__mro__, DataLoader) for name in signature(kind).parameters}
+        if unknown := set(given) - taken:
+            raise GraphError(f"there is no argument {', '.join(sorted(unknown))}")
         return NativeSampler(data, num_neighbors, **options, seed=seed, threads=threads)
 
     def _get_iterator(self) -> Any:

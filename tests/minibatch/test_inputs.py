@@ -1,6 +1,7 @@
 """What a program may hand over: seeds that come twice, other dtypes, masks, epochs side by side; and what is refused."""
 
 import gc
+import warnings
 
 import numpy as np
 import pytest
@@ -292,6 +293,7 @@ def test_a_graph_of_pyg_keeps_edges_splits_and_unlabelled_nodes():
         (Data(edge_index=torch.zeros(2, 1).long()), "has no x"),
         (Data(x=torch.zeros(2, 1)), "neither edge_index nor"),
         (Data(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [2]])), "targets reach from 2 to 2"),
+        (Data(x=torch.zeros(2, 1), edge_index=torch.zeros(3, 2).long()), r"must be \[2, edges\], sources and targets; it is \[3, 2\]"),
         (Data(x=torch.full((2, 1), float("nan")), edge_index=torch.zeros(2, 1).long()), "node 0 are not all finite"),
         (Data(x=torch.zeros(2, 1), edge_index=torch.zeros(2, 1).long(), train_mask=torch.ones(2, 10) > 0), "choose one of its columns"),
     ],
@@ -338,6 +340,16 @@ def test_arrays_and_lists_of_any_kind_are_a_graph():
     assert torch.equal(again.col, graph.col)
     assert torch.equal(again.labels, graph.labels)
     assert from_csr([0, 0], [], [[1.0]], None).labels.tolist() == [-1]
+    with warnings.catch_warnings(action="error"):
+        arrays["features"].setflags(write=False)
+        assert torch.equal(Graph(**arrays, classes=3).features, graph.features)
+    swapped = arrays["features"].astype(arrays["features"].dtype.newbyteorder(">"))
+    again = from_csr(graph.rowptr, graph.col, swapped, graph.labels, classes=np.int64(5))
+    assert torch.equal(again.features, graph.features)
+    assert again.classes == 5
+    some = from_csr([0, 0, 0], [], [[True], [False]], [[1, 0], [-1, 1]])
+    assert some.features.tolist() == [[1.0], [0.0]]
+    assert torch.equal(some.labels.nan_to_num(-1), torch.tensor([[1.0, 0.0], [-1.0, 1.0]]))
     with BatchLoader(graph, list(np.array([2, 2])), np.int64(32), threads=1) as loader:
         check(graph, loader, graph.train)
 

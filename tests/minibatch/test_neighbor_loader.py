@@ -143,6 +143,8 @@ def test_a_model_of_pyg_learns_without_a_change(data, model):
         ({"data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
         ({"disjoint": True, "subgraph_type": "induced"}, "subgraph_type induced is not built"),
         ({"disjoint": True, "data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
+        ({"disjoint": True, "bogus": 1}, "there is no argument bogus"),
+        ({"data": Data(x=torch.zeros(3, 1), edge_index=torch.zeros(3, 2).long())}, r"edge_index must be \[2, edges\]"),
         ({"time_attr": "time"}, "time_attr is not built"),
         ({"subgraph_type": "sideways"}, "there is no subgraph_type sideways"),
         ({"input_nodes": ("paper", None)}, "input_nodes of a named kind"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kernels import catalog
-from minibatch import commands, models, objectives, ranks, synthetic, training
+from minibatch import commands, graphs, models, objectives, ranks, synthetic, training
 from minibatch.batches import BatchLoader
 from minibatch.graphs import GraphError
 from run import main, parse
@@ -222,6 +222,17 @@ def test_bad_input_is_refused_with_one_sentence(words, says, tmp_path, capsys):
     said = capsys.readouterr().err
     assert says in said
     assert len(said.strip().splitlines()) == 1
+
+
+def test_a_rung_that_does_not_sample_by_edge_weights_says_so(tmp_path, capsys):
+    graph = synthetic.generate("tiny")
+    graph.edge_weights = torch.ones(graph.edges)
+    graphs.save(graph, tmp_path / "weighted")
+    words = ["--graph", str(tmp_path / "weighted"), "--epochs", "1", "--fanout", "4", "4", "--runs-dir", str(tmp_path)]
+    assert main(["epoch", *words, "--rung", "gpu-fused"]) == 2
+    assert "edge_weights, and --rung gpu-fused does not sample by them: take --rung salient" in capsys.readouterr().err
+    assert main(["epoch", *words]) == 0  # on a GPU too, by the rung that does
+    assert main(["infer", "--graph", str(tmp_path / "weighted"), "--runs-dir", str(tmp_path)]) == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
