@@ -58,7 +58,7 @@ class _Evaluation:
         }
         self.memory: dict[Buffer, torch.Tensor] = {}
         for name, buffer in program.inputs.items():
-            value = inputs[name].reshape(-1)
+            value = self._laid_out(name, inputs[name])
             self.memory[buffer] = value.double() if value.is_floating_point() else value.clone()
         self.scalars = program.spec.scalars
         self.loops: dict[sympy.Symbol, torch.Tensor] = {}
@@ -72,10 +72,27 @@ class _Evaluation:
             self.memory[buffer] = torch.full((self._count(buffer.elements),), -77, dtype=wide)
         for kernel in self.program.kernels:
             self._kernel(kernel)
+        spec = self.program.spec
         return {
-            name: self.memory[buffer].reshape([self._count(size) for size in buffer.shape])
-            for name, buffer in self.program.outputs.items()
+            tensor.name: self.memory[self.program.outputs[tensor.name]].as_strided(
+                spec.shape(tensor, self.axes), spec.strides(tensor, self.axes)
+            )
+            for tensor in spec.outputs
         }
+
+    def _laid_out(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """An input as it lies in memory, flat."""
+        spec = self.program.spec
+        tensor = next(tensor for tensor in spec.inputs if tensor.name == name)
+        if not tensor.strides:
+            return value.reshape(-1)
+        memory = value.new_zeros(spec.span(tensor, self.axes))
+        places = torch.zeros(value.shape, dtype=torch.int64)
+        for axis, stride in enumerate(spec.strides(tensor, self.axes)):
+            steps = torch.arange(value.shape[axis]) * stride
+            places += steps.view(*(-1 if axis == dim else 1 for dim in range(value.dim())))
+        memory[places.reshape(-1)] = value.reshape(-1)
+        return memory
 
     def _count(self, index: Index) -> int:
         return int(index.subs(self.sizes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import sympy
@@ -21,7 +22,7 @@ from compiler.draft.index import Index, joined, product, size_symbol, unflatten
 from compiler.draft.lowering import SIZES, lower
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT, ROW, Kernel, Partition
-from compiler.draft.tensors import Buffer, Definition, NoDraft, Scatter, Value
+from compiler.draft.tensors import Buffer, Definition, NoDraft, Position, Scatter, Value
 from compiler.draft.tensors import Program as Lowered
 from compiler.frontend import NoProgram, Traced, extent
 from compiler.selects import SelectedProgram, pieces_of
@@ -90,8 +91,9 @@ def pack_axes(spec: Spec, dtype: str, vector: int) -> dict[str, int]:
             continue
         sizes = {axis: size_symbol(axis) for axis in spec.axes}
         last = extent(tensor.shape[-1], sizes)
-        if not _is_multiple(last, vector):
-            found |= dict.fromkeys((str(symbol) for symbol in last.free_symbols), vector)
+        for whole in (last, *(extent(stride, sizes) for stride in tensor.strides if stride != "1")):
+            if not _is_multiple(whole, vector):
+                found |= dict.fromkeys((str(symbol) for symbol in whole.free_symbols), vector)
     return found
 
 
@@ -190,7 +192,7 @@ def _lowered(
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values = {}, {}
     for tensor in spec.inputs:
-        buffer = Buffer(tensor.name, _shape(tensor, sizes), _dtype(tensor, dtype), text=tensor.name)
+        buffer = Buffer(tensor.name, _memory(tensor, sizes), _dtype(tensor, dtype), text=tensor.name)
         lowered.buffers.append(buffer)
         inputs[tensor.name] = buffer
         if all(
@@ -199,7 +201,10 @@ def _lowered(
             for value in tensor.values
         ):
             lowered.non_negative.add(buffer)
-        values[traced.inputs[tensor.name]] = lowered.whole(buffer, origin=tensor.name)
+        value = lowered.whole(buffer, origin=tensor.name)
+        if tensor.strides:
+            value = lowered.strided(value, _shape(tensor, sizes), _strides(tensor, sizes), sympy.Integer(0))
+        values[traced.inputs[tensor.name]] = value
     for argument in spec.arguments:
         node = traced.inputs.get(argument.name)
         if argument.kind == "scalar" and node is not None:
@@ -221,6 +226,15 @@ def _lowered(
         if not in_pieces:
             value.pieces = ()
         value.pieces = value.pieces or pieces_of(lowered, value)
+        if tensor.strides:
+            buffer = Buffer(
+                lowered.name(f"{tensor.name}_out"), _memory(tensor, sizes), _dtype(tensor, dtype), text=tensor.name
+            )
+            lowered.buffers.append(buffer)
+            whole = lowered.reshape(value, _shape(tensor, sizes))
+            _write(lowered, whole, buffer, tensor.name, COMPUTED[buffer.dtype], _place(_strides(tensor, sizes)))
+            outputs[tensor.name] = buffer
+            continue
         outputs[tensor.name] = _output(
             lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
         )
@@ -240,6 +254,23 @@ def _scalar(name: str, ctype: str):
 
 def _shape(tensor: Tensor, sizes: dict[str, Index]) -> tuple[Index, ...]:
     return tuple(extent(text, sizes) for text in tensor.shape)
+
+
+def _strides(tensor: Tensor, sizes: dict[str, Index]) -> tuple[Index, ...]:
+    return tuple(extent(text, sizes) for text in tensor.strides)
+
+
+def _place(strides: tuple[Index, ...]) -> Callable[[Position], Index]:
+    return lambda position: sympy.expand(sympy.Add(*(p * s for p, s in zip(position, strides, strict=True))))
+
+
+def _memory(tensor: Tensor, sizes: dict[str, Index]) -> tuple[Index, ...]:
+    """Shape of a tensor's memory: its own, or of one with strides all elements from its first to its last."""
+    shape = _shape(tensor, sizes)
+    if not tensor.strides:
+        return shape
+    ends = (n - 1 for n in shape)
+    return (sympy.expand(1 + sympy.Add(*(e * s for e, s in zip(ends, _strides(tensor, sizes), strict=True)))),)
 
 
 def _dtype(tensor: Tensor, dtype: str) -> torch.dtype:

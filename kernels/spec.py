@@ -261,6 +261,8 @@ class Tensor(Frozen):
     """A workspace is memory that the caller gives a call: it holds anything before, and nobody reads it afterwards."""
     shape: tuple[str, ...] = Field(min_length=1)
     dtype: Dtype | Literal["T"] = "T"
+    strides: tuple[str, ...] = ()
+    """Elements from one entry of each extent to the next, integer expressions of the axes (an axis may be a row's stride); empty: contiguous."""
     values: tuple[Values, ...] = Field(default=ORDINARY_VALUES, min_length=1)
     touched: str | None = None
     """Elements that a call must really move, where that is fewer than the tensor holds (a gather's table)."""
@@ -405,16 +407,39 @@ class Spec(Frozen):
     def shape(self, tensor: Tensor, axes: dict[str, int]) -> tuple[int, ...]:
         return tuple(expression(extent, axes) for extent in tensor.shape)
 
+    def strides(self, tensor: Tensor, axes: dict[str, int]) -> tuple[int, ...]:
+        """In elements, one for each extent."""
+        if tensor.strides:
+            return tuple(expression(stride, axes) for stride in tensor.strides)
+        shape = self.shape(tensor, axes)
+        return tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
+
+    def span(self, tensor: Tensor, axes: dict[str, int]) -> int:
+        """Elements from a tensor's first to its last, what lies between its rows included."""
+        shape = self.shape(tensor, axes)
+        if not tensor.strides or 0 in shape:
+            return math.prod(shape)
+        return 1 + sum((n - 1) * stride for n, stride in zip(shape, self.strides(tensor, axes), strict=True))
+
+    def overlaps(self, tensor: Tensor, axes: dict[str, int]) -> bool:
+        """Whether two places of a tensor are one element: windows of a row, a row that is repeated."""
+        reach = 0
+        for stride, n in sorted(zip(self.strides(tensor, axes), self.shape(tensor, axes), strict=True)):
+            if n > 1:
+                if stride <= reach:
+                    return True
+                reach += (n - 1) * stride
+        return False
+
     def dtype(self, tensor: Tensor, workload: Workload) -> str:
         return workload.dtype if tensor.dtype == "T" else tensor.dtype
 
     def tensor_bytes(self, tensor: Tensor, workload: Workload) -> int:
         """Bytes that one call must move for this tensor, in one direction."""
-        count = (
-            expression(tensor.touched, workload.axes)
-            if tensor.touched
-            else math.prod(self.shape(tensor, workload.axes))
-        )
+        count = expression(tensor.touched or "1", workload.axes)
+        if not tensor.touched:
+            count = math.prod(self.shape(tensor, workload.axes))
+            count = min(count, self.span(tensor, workload.axes))  # of what overlaps each element once
         return count * DTYPE_BYTES[self.dtype(tensor, workload)]
 
     def read_bytes(self, workload: Workload) -> int:
@@ -451,12 +476,18 @@ class Spec(Frozen):
             fields = Tensor.model_fields  # not what was set: a spec read from its own JSON has set all of them
             extra = [
                 name
-                for name in ("touched", "ulps", "ulps_of_row", "used", "values")
+                for name in ("strides", "touched", "ulps", "ulps_of_row", "used", "values")
                 if getattr(tensor, name) != fields[name].default
             ]
             if tensor.role == "workspace" and extra:
                 raise ValueError(
                     f"arguments: {tensor.name} is a workspace, which has no {extra[0]}: nobody looks into it"
+                )
+            if tensor.strides and (len(tensor.strides) != len(tensor.shape) or self.problem):
+                raise ValueError(
+                    f"arguments: {tensor.name} has {len(tensor.strides)} strides and {len(tensor.shape)} extents"
+                    if not self.problem
+                    else f"arguments: {tensor.name} has strides, which an argument of a problem's forward has not"
                 )
             dtypes = self.dtypes if tensor.dtype == "T" else (tensor.dtype,)
             for value in tensor.values:
@@ -552,6 +583,16 @@ class Spec(Frozen):
                 raise ValueError(f"arguments: {tensor.name}.shape is empty at {workload.label}")
             if tensor.touched:
                 _named(f"arguments: {tensor.name}.touched", tensor.touched, workload.axes)
+            for stride in tensor.strides:
+                if _named(f"arguments: {tensor.name}.strides", stride, workload.axes) < 0:
+                    raise ValueError(f"arguments: {tensor.name} has a negative stride at {workload.label}")
+            if tensor.strides and self.overlaps(tensor, workload.axes):
+                kind = tensor.values[0].partition(":")[0]
+                if tensor.role != "input" or kind in ("distinct", "permutation", "offsets", "starts", BELOW, DRAWN):
+                    raise ValueError(
+                        f"arguments: rows of {tensor.name} overlap at {workload.label}, which only those of an input that is "
+                        "drawn element by element may"
+                    )
         _named("flops", self.flops, workload.axes)
 
     def _check_suite(self) -> None:

@@ -134,7 +134,7 @@ class Layout:
         self.copies = {tensor.name: (copies or {}).get(tensor.name, slots) for tensor in spec.tensors}
         at = 0
         for tensor in spec.tensors:
-            size = math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
+            size = spec.span(tensor, workload.axes) * DTYPE_BYTES[spec.dtype(tensor, workload)]
             whole = -(-size // 256) * 256  # 256-byte alignment, as cudaMalloc gives
             guard = max(GUARD_BYTES, min(whole, WIDE_GUARD_BYTES)) if wide else GUARD_BYTES
             behind = 0 if shift is None else shift or DTYPE_BYTES[spec.dtype(tensor, workload)]
@@ -149,7 +149,7 @@ class Layout:
         return slot % self.copies[tensor.name]
 
     def bytes_view(self, buffers: ArgumentBuffers, tensor: Tensor) -> torch.Tensor:
-        """uint8 [copies, bytes of the tensor]."""
+        """uint8 [copies, bytes from the tensor's first to its last]."""
         offset, stride, size = (d[tensor.name] for d in (self.offsets, self.strides, self.sizes))
         return buffers.view.as_strided((self.copies[tensor.name], size), (stride, 1), offset)
 
@@ -170,15 +170,18 @@ class Layout:
         dtype = getattr(torch, self.spec.dtype(tensor, self.workload))
         shape = self.spec.shape(tensor, self.workload.axes)
         step = self.strides[tensor.name] // dtype.itemsize
-        inner = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        inner = self.spec.strides(tensor, self.workload.axes)
         usable = buffers.view[: buffers.size // 8 * 8].view(dtype)
         copies = self.copies[tensor.name]
         return usable.as_strided((copies, *shape), (step, *inner), self.offsets[tensor.name] // dtype.itemsize)
 
     def shapes(self) -> list[list[Any]]:
-        """[dtype, extents] of each tensor in the spec's order, for a far side that calls with tensors."""
+        """[dtype, extents, strides] of each tensor in the spec's order, for a far side that calls with tensors."""
         axes = self.workload.axes
-        return [[self.spec.dtype(t, self.workload), list(self.spec.shape(t, axes))] for t in self.spec.tensors]
+        return [
+            [self.spec.dtype(t, self.workload), list(self.spec.shape(t, axes)), list(self.spec.strides(t, axes))]
+            for t in self.spec.tensors
+        ]
 
     def arguments(self, buffers: ArgumentBuffers, slot: int) -> list[list[Any]]:
         """The encoded argument list of one call, in the spec's order (see worker.arguments)."""
@@ -706,7 +709,15 @@ def draw_inputs(
         view = torch.empty(spec.shape(tensor, workload.axes), dtype=dtype, device=device)
         bound = spec.bound(tensor)
         beside = inputs[bound.name] if bound else None
-        draw(view, values if values in known else tensor.values[0], workload, rng, beside)
+        asked = values if values in known else tensor.values[0]
+        if tensor.strides and spec.overlaps(tensor, workload.axes):
+            whole = torch.empty(spec.span(tensor, workload.axes), dtype=dtype, device=device)
+            draw(whole, asked, workload, rng)
+            view = whole.as_strided(view.shape, spec.strides(tensor, workload.axes)).clone(
+                memory_format=torch.contiguous_format
+            )
+        else:
+            draw(view, asked, workload, rng, beside)
         inputs[tensor.name] = view
     return inputs
 
@@ -771,7 +782,8 @@ def make_special(name: str, case: Case, kernel: Kernel, device: str) -> Case | N
     inputs, found = dict(case.inputs), False
     for tensor in kernel.spec.inputs:
         values = inputs[tensor.name]
-        if values.dtype.is_floating_point and kernel.spec.nans:
+        alone = not (tensor.strides and kernel.spec.overlaps(tensor, case.workload.axes))
+        if values.dtype.is_floating_point and kernel.spec.nans and alone:
             values = values.clone()
             flat = values.view(-1)
             for special in SPECIAL[name]:
@@ -927,6 +939,8 @@ class GuardedBuffers:
         self.spec, self.buffers, self.layout = spec, buffers, layout
         self.pattern: dict[str, tuple[torch.Tensor, ...]] = {}
         self.written: set[int] = set()
+        self.between: dict[tuple[str, int], torch.Tensor] = {}
+        """(tensor, argument set) -> what was written between its rows."""
         for tensor in spec.tensors:
             views = layout.head(buffers, tensor), layout.tail(buffers, tensor)
             self.pattern[tensor.name] = tuple(_filled(view, rng) for view in views)
@@ -944,7 +958,10 @@ class GuardedBuffers:
         for tensor in self.spec.tensors:
             view = self.layout.view(self.buffers, tensor)[slot]
             if tensor.role in ("input", "inout"):
-                view.copy_(inputs[tensor.name])
+                if tensor.strides:
+                    self._write_strided(tensor, slot, inputs[tensor.name], first=first)
+                else:
+                    view.copy_(inputs[tensor.name])
             elif poison and tensor.role == "workspace":  # anything: NaNs, or what any other kernel left there
                 raw = self.layout.bytes_view(self.buffers, tensor)[slot]
                 raw.fill_(0xFF) if first or random.random() < 0.5 else raw.copy_(self._poison(tensor))
@@ -952,6 +969,41 @@ class GuardedBuffers:
                 self.layout.bytes_view(self.buffers, tensor)[slot].fill_(0xFF)
             elif poison:
                 self.layout.bytes_view(self.buffers, tensor)[slot].copy_(self._poison(tensor))
+            if tensor.strides and (poison or tensor.role != "output"):
+                self.between[tensor.name, slot] = self._gaps(tensor, slot)
+
+    def _write_strided(self, tensor: Tensor, slot: int, values: torch.Tensor, *, first: bool) -> None:
+        """An input whose rows do not lie one behind the other, and poison between them."""
+        raw, view = self.layout.bytes_view(self.buffers, tensor)[slot], self.layout.view(self.buffers, tensor)[slot]
+        raw.fill_(0xFF) if first or values.dtype.is_floating_point else raw.copy_(self._poison(tensor))
+        if self.spec.overlaps(tensor, self.layout.workload.axes):
+            elements = raw.view(values.dtype) if raw.storage_offset() % values.element_size() == 0 else None
+            assert elements is not None, "a tensor begins where one of its elements may"
+            elements[self._places(tensor).flatten()] = values.flatten()
+        else:
+            view.copy_(values)
+
+    def _places(self, tensor: Tensor) -> torch.Tensor:
+        """Place of each element from the tensor's first one on, int64 of its shape."""
+        import torch
+
+        axes = self.layout.workload.axes
+        shape, strides = self.spec.shape(tensor, axes), self.spec.strides(tensor, axes)
+        places = torch.zeros(shape, dtype=torch.int64, device=self.buffers.view.device)
+        for at, (n, stride) in enumerate(zip(shape, strides, strict=True)):
+            steps = torch.arange(n, device=places.device) * stride
+            places += steps.view(*(n if dim == at else 1 for dim in range(len(shape))))
+        return places
+
+    def _gaps(self, tensor: Tensor, slot: int) -> torch.Tensor:
+        """uint8 [elements between rows, bytes of one]."""
+        import torch
+
+        width = DTYPE_BYTES[self.spec.dtype(tensor, self.layout.workload)]
+        raw = self.layout.bytes_view(self.buffers, tensor)[self.layout.copy(tensor, slot)].view(-1, width)
+        free = torch.ones(len(raw), dtype=torch.bool, device=raw.device)
+        free[self._places(tensor).flatten()] = False
+        return raw[free]
 
     def _poison(self, tensor: Tensor) -> torch.Tensor:
         """uint8 of the tensor's size: one value all over, small, negative or any, or bytes at random."""
@@ -979,6 +1031,12 @@ class GuardedBuffers:
             ):
                 if not torch.equal(pattern, now):
                     return Check(workload=label, name=name, passed=False, message=f"wrote {where} {tensor.name}")
+        for tensor in self.spec.tensors:
+            for slot in {slot for known, slot in self.between if known == tensor.name}:
+                if not torch.equal(self.between[tensor.name, slot], self._gaps(tensor, slot)):
+                    return Check(
+                        workload=label, name=name, passed=False, message=f"wrote between the rows of {tensor.name}"
+                    )
         return Check(workload=label, name=name, passed=True)
 
     def check_inputs(self, slot: int, inputs: dict[str, torch.Tensor], name: str) -> Check:
@@ -989,7 +1047,10 @@ class GuardedBuffers:
             if tensor.role == "input":
                 # By bytes: NaN is not equal to itself, and -0.0 equals 0.0.
                 then = inputs[tensor.name].contiguous().view(-1).view(torch.uint8)
-                now = self.layout.bytes_view(self.buffers, tensor)[self.layout.copy(tensor, slot)]
+                if tensor.strides:
+                    now = self.read(slot, tensor).contiguous().view(-1).view(torch.uint8)
+                else:
+                    now = self.layout.bytes_view(self.buffers, tensor)[self.layout.copy(tensor, slot)]
                 now = now.clone() if self.layout.offsets[tensor.name] % 8 else now
                 eights = len(then) // 8 * 8  # eight at once, which takes a tenth of the time
                 same = torch.equal(now[:eights].view(torch.int64), then[:eights].view(torch.int64))

@@ -30,7 +30,8 @@ def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: boo
     if held_out:
         known |= {workload.label for workload in crossings(spec, device, dtypes)}
     for workload in _wanted(spec, listed, device, dtypes):
-        if workload.label not in known and _moved(spec, workload) <= MOST_BYTES[device]:
+        apart = not any(tensor.strides and spec.overlaps(tensor, workload.axes) for tensor in spec.tensors)
+        if workload.label not in known and apart and _moved(spec, workload) <= MOST_BYTES[device]:
             found.setdefault(workload.label, workload)
     return tuple(found.values())
 

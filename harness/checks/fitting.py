@@ -22,10 +22,7 @@ argument set, inputs of two distributions, and one slice."""
 
 def estimate_bytes(spec: Spec, workload: Workload) -> int:
     """Memory that judging one workload takes. A gather's table counts whole, however little of it a call touches."""
-    held = sum(
-        math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
-        for tensor in spec.tensors
-    )
+    held = sum(spec.span(tensor, workload.axes) * DTYPE_BYTES[spec.dtype(tensor, workload)] for tensor in spec.tensors)
     return JUDGING_FACTOR * max(held, spec.read_bytes(workload) + spec.write_bytes(workload))
 
 

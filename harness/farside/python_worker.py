@@ -351,27 +351,26 @@ class PythonRequestLoop(native.RequestLoop):
         return self.on_stream(self.streams[index]) if self.gpu else nullcontext()
 
     def values(self, encoded: list[list[Any]], shapes: list[list[Any]]) -> list[Any]:
-        """Like `arguments`, but tensors over the parent's memory; `shapes`: [dtype, extents] of each tensor in order."""
+        """Like `arguments`, but tensors over the parent's memory; `shapes`: [dtype, extents, strides] of each tensor in order."""
         given: Iterable[list[Any]] = iter(shapes)
         found: list[Any] = []
         for item in encoded:
             if item[0] == "p":
-                dtype, shape = next(given)  # type: ignore[call-overload]
-                found.append(self.tensor(self.arenas[item[1]][0] + item[2], getattr(self.torch, dtype), shape))
+                dtype, *form = next(given)  # type: ignore[call-overload]
+                found.append(self.tensor(self.arenas[item[1]][0] + item[2], getattr(self.torch, dtype), *form))
             else:
                 found.append(None if item[0] == "n" else item[1])
         return found
 
-    def tensor(self, address: int, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
-        """A contiguous tensor over memory that it does not own."""
-        count = dtype.itemsize
-        for extent in shape:
-            count *= extent
+    def tensor(self, address: int, dtype: torch.dtype, shape: list[int], strides: list[int]) -> torch.Tensor:
+        """A tensor over memory that it does not own."""
+        elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+        count = dtype.itemsize * (0 if 0 in shape else elements)
         if not self.gpu:
             raw = self.torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=self.torch.uint8)
         else:
             raw = self.torch.as_tensor(DeviceMemory(address, count), device="cuda")
-        return raw.view(dtype).view(shape)
+        return raw.view(dtype).as_strided(shape, strides)
 
     def respond(
         self, answer: Callable[[dict[str, Any], list[int]], dict[str, Any]], message: dict, fds: list[int]

@@ -82,7 +82,7 @@ def _call(spec: Spec, workload: Workload, on: str, folder: Path, prefix: str = "
 
 
 def _size(spec: Spec, tensor: Tensor, workload: Workload) -> int:
-    return math.prod(spec.shape(tensor, workload.axes)) * DTYPE_BYTES[spec.dtype(tensor, workload)]
+    return spec.span(tensor, workload.axes) * DTYPE_BYTES[spec.dtype(tensor, workload)]
 
 
 def _encoded(spec: Spec, argument: Tensor | Size | Scalar, workload: Workload, files: dict[str, str]) -> list:

@@ -610,8 +610,8 @@ def draws(session: EvaluationSession, build: Build, baseline: Build, count: int)
             if wrong and not which:
                 return Drawn(failure=f"draw {number + 1} of {count}: {failure(wrong[0])[1]}")
             errors[which] = max(errors[which], *(check.error for check in made))
-            outputs = [bench.layout.bytes_view(bench.buffers, tensor)[0] for tensor in session.spec.outputs]
-            found.append([raw.clone() for raw in outputs])
+            outputs = [bench.read(0, tensor).contiguous().view(-1) for tensor in session.spec.outputs]
+            found.append([one.view(torch.uint8).clone() for one in outputs])
         same = True
         for tensor, own, other in zip(session.spec.outputs, *found, strict=True):
             apart = (own != other).view(-1, DTYPE_BYTES[session.spec.dtype(tensor, workload)]).any(dim=1)

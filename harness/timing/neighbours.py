@@ -220,6 +220,7 @@ class InputMixture:
         self.same_x = False
         """Whether `x` is the same for all elements; `b` is masked with it, then, and `x` not read."""
         self.dtype, self.shape = spec.dtype(tensor, workload), spec.shape(tensor, workload.axes)
+        self.strides = spec.strides(tensor, workload.axes)
         self.kind = tensor.values[0].partition(":")[0]
         self.near = self.kind == "near"
         """Whether elements have their places, so that `a` is a draw of the whole, read from its beginning by every
@@ -405,7 +406,7 @@ def two_calls(spec: Spec, tensor: Tensor, workload: Workload, device: str) -> tu
         raw = torch.empty(size, dtype=torch.uint8, device=device)
         mixture.renew(rng)
         mixture.mix_by_torch(raw, 0, 0)
-        found.append(raw.view(getattr(torch, mixture.dtype)).view(mixture.shape))
+        found.append(raw.view(getattr(torch, mixture.dtype)).as_strided(mixture.shape, mixture.strides))
     return found[0], found[1]
 
 
@@ -471,12 +472,26 @@ class InputProducer:
         self.redrawn: list[tuple[Tensor, int]] = []
         """Constants, and which copy of each, that are new since the last sample."""
         for tensor in self.kept:
-            view = self.layout.view(buffers, tensor)
-            for copy in range(len(view)):  # torch draws into what has gaps sixteen times slower
-                draw(view[copy], tensor.values[0], self.workload, rng, self._bound(tensor, copy))
             raw = self.layout.bytes_view(buffers, tensor)
+            for copy in range(len(raw)):  # torch draws into what has gaps sixteen times slower
+                self._draw(tensor, copy, tensor.values[0])
             whole = -(-self.layout.sizes[tensor.name] // PACK_BYTES) * PACK_BYTES  # each copy where eight bytes begin
             self.constants[tensor.name] = raw.new_empty(len(raw), whole)[:, : raw.shape[1]].copy_(raw)
+
+    def _draw(self, tensor: Tensor, copy: int, values: str) -> None:
+        """A copy of a constant whole, anew; what lies between its rows, too, where these are not one behind the other."""
+        view = self.layout.view(self.buffers, tensor)[copy]
+        if not tensor.strides:
+            draw(view, values, self.workload, self.rng, self._bound(tensor, copy))
+            return
+        raw = self.layout.bytes_view(self.buffers, tensor)[copy]
+        raw.fill_(0xFF)
+        if self.spec.overlaps(tensor, self.workload.axes):
+            draw(raw.view(view.dtype), values, self.workload, self.rng)
+        else:
+            drawn = view.new_empty(view.shape)
+            draw(drawn, values, self.workload, self.rng, self._bound(tensor, copy))
+            view.copy_(drawn)
 
     def _bound(self, tensor: Tensor, copy: int) -> torch.Tensor | None:
         """For a tensor that is drawn below another: the copy of the other that bounds it."""
@@ -485,7 +500,8 @@ class InputProducer:
         if (bound := self.spec.bound(tensor)) is None:
             return None
         dtype = getattr(torch, self.spec.dtype(bound, self.workload))
-        return self.constants[bound.name][copy].view(dtype).view(self.spec.shape(bound, self.workload.axes))
+        form = self.spec.shape(bound, self.workload.axes), self.spec.strides(bound, self.workload.axes)
+        return self.constants[bound.name][copy].view(dtype).as_strided(*form)
 
     def _words(self, name: str) -> torch.Tensor:
         import torch
@@ -544,9 +560,9 @@ class InputProducer:
     def _redraw_wholly(self, tensors: list[Tensor], values: str) -> None:
         """Every copy of these constants, of that distribution or, where that is "", of its own."""
         for tensor in tensors:
-            view, raw = self.layout.view(self.buffers, tensor), self.layout.bytes_view(self.buffers, tensor)
-            for copy in range(len(view)):
-                draw(view[copy], values or tensor.values[0], self.workload, self.rng, self._bound(tensor, copy))
+            raw = self.layout.bytes_view(self.buffers, tensor)
+            for copy in range(len(raw)):
+                self._draw(tensor, copy, values or tensor.values[0])
             self.constants[tensor.name].copy_(raw)
 
     def has_new_constants(self, slot: int) -> bool:
@@ -557,6 +573,10 @@ class InputProducer:
         import torch
 
         view = self.layout.view(self.buffers, tensor)[copy]
+        if tensor.strides:
+            self._draw(tensor, copy, tensor.values[0])
+            self.constants[tensor.name][copy].copy_(self.layout.bytes_view(self.buffers, tensor)[copy])
+            return
         flat, kind = view.view(-1), tensor.values[0].partition(":")[0]
         first, count = 0, len(flat)
         whole = whole or kind not in ELEMENTWISE
@@ -636,7 +656,7 @@ class InputProducer:
                 by_name[tensor.name].mix(raw, *offsets[tensor.name])
             else:
                 raw = self.constants[tensor.name][self.layout.copy(tensor, slot)]
-            made[tensor.name] = raw.view(dtype).view(shape)
+            made[tensor.name] = raw.view(dtype).as_strided(shape, self.spec.strides(tensor, self.workload.axes))
         return made
 
     def digests_agree(self, slot: int) -> bool:

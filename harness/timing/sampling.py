@@ -358,7 +358,9 @@ class ABComparison:
                 continue
             view = self.layout.view(self.buffers, tensor)
             width = view.element_size()
-            if self.device == "cuda":
+            if tensor.strides:
+                left = sum(int((view[slot].view(getattr(torch, f"int{8 * width}")) == -1).sum()) for slot in called)
+            elif self.device == "cuda":
                 left = int((view.view(getattr(torch, f"int{8 * width}")) == -1).sum())
             else:
                 first, step, count = view.data_ptr(), view.stride(0) * width, view[0].numel()
