@@ -6,18 +6,20 @@ import importlib
 import importlib.util
 import inspect
 import io
+import math
 import re
 import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from harness.backends import form_of, is_python
+from harness.backends import form_of, is_python, python_module
 from harness.capture import distribution_of
 from harness.capture.extents import Extents, axis_name
 from harness.capture.signature import CFunction, CParameter, find_headers, read_function
@@ -41,7 +43,10 @@ ALIKE = {
     "epsilon": "eps", "variance_epsilon": "eps", "out_": "out", "output_q": "out_q", "scale": "scales", "result": "out",
 }  # fmt: skip
 """Other names that engines give the same thing."""
-COLUMNS = frozenset(("cols", "columns", "col", "hidden", "hidden_units", "width", "d", "dim", "hidden_dimension"))
+COLUMNS = frozenset(
+    ("cols", "columns", "col", "hidden", "hidden_units", "width", "d", "dim", "hidden_dimension", "elems_per_row", "elements_per_row",
+     "row_length")
+)  # fmt: skip
 ROWS = frozenset(("rows", "row", "m", "tokens", "batch", "token"))
 ELEMENTS = frozenset(("n", "k", "size", "numel", "total", "elements", "count", "nelements", "length", "len", "elem"))
 """Names of whole numbers: the last extent of the largest input, the first, all of its elements."""
@@ -74,6 +79,8 @@ class SeenCall:
     """Output -> the name that holds it after the lines."""
     fault: str = ""
     """Why the lines could not be written."""
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of tensors that the call was given, in elements."""
 
     def form(self) -> Any:
         """What has to be alike in all calls of one kernel."""
@@ -90,6 +97,8 @@ def bring(
     if to.exists() and any(to.iterdir()):
         raise KernelError(f"{to} is not empty; name another folder")
     text = source.read_text(encoding="utf-8", errors="replace")
+    if is_python(text) and python_module.uses_cute_dsl(text):
+        raise KernelError(f"{source}: {python_module.CUTE_DSL}")
     try:
         taken = None if is_python(text) else read_function(text, symbol)
         if "::test" in target or re.search(r"\.py::", target):
@@ -140,6 +149,15 @@ def _of_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]]:
             if len(items) > MOST_CALLS:
                 items[:] = [items[at * len(items) // MOST_CALLS] for at in range(MOST_CALLS)]
 
+        @pytest.hookimpl(trylast=True)
+        def pytest_generate_tests(self, metafunc: Any) -> None:
+            asked = {
+                name for mark in metafunc.definition.iter_markers("parametrize") for name in _names_of(mark.args[0])
+            }
+            for name in metafunc.fixturenames:  # of a conftest.py that was left out
+                if name not in asked and name != "request" and not metafunc._arg2fixturedefs.get(name):
+                    metafunc.parametrize(name, [None], ids=[""])
+
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_setup(self, item: Any) -> None:
             item.own_markers = [mark for mark in item.own_markers if mark.name not in ("skip", "skipif")]
@@ -161,9 +179,19 @@ def _of_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]]:
             watcher.forget()
 
     plugin = Plugin()
-    with watcher.standing_in(path), watcher.watching(), redirect_stdout(io.StringIO()) as said:
-        alone = ["-n0"] if importlib.util.find_spec("xdist") is not None else []
-        pytest.main([target, "-q", "-p", "no:cacheprovider", *alone, "--rootdir", str(path.parent)], [plugin])
+    alone = ["-n0"] if importlib.util.find_spec("xdist") is not None else []
+    options = ["-q", "-p", "no:cacheprovider", *alone, "--rootdir", str(path.parent)]
+    with (
+        _first_on_the_path(path),
+        watcher.standing_in(path),
+        watcher.watching(),
+        redirect_stdout(io.StringIO()) as said,
+        redirect_stderr(said),
+        _without_module_skips(pytest),
+    ):
+        pytest.main([target, *options], [plugin])
+        if not plugin.cases:  # the engine's conftest.py needs the engine
+            pytest.main([target, *options, "--noconftest"], [plugin])
     for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]:
         del sys.modules[name]  # another file may have its name
     seen = watcher
@@ -184,6 +212,44 @@ def _of_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]]:
         more.append(f"{MOST_CALLS} of the test's {plugin.cases} cases were looked at")
     more += [f"{count} cases ended early: {fault}" for fault, count in faults.most_common(2)]
     return calls, "", more
+
+
+def _names_of(text: Any) -> list[str]:
+    """Of a mark's `parametrize`."""
+    return [name.strip() for name in text.split(",")] if isinstance(text, str) else list(text)
+
+
+@contextmanager
+def _without_module_skips(pytest: Any) -> Iterator[None]:
+    """A file that skips itself where the engine or a GPU is missing is run all the same inside."""
+    own = pytest.skip
+
+    def skip(*given: Any, **named: Any) -> None:
+        if not named.get("allow_module_level"):
+            own(*given, **named)
+
+    skip.Exception = own.Exception  # type: ignore[attr-defined]
+    with mock.patch.object(pytest, "skip", skip):
+        yield
+
+
+@contextmanager
+def _first_on_the_path(test: Path) -> Iterator[None]:
+    """Inside, the folder above a test's outermost package is looked into first, and no other package has that one's name."""
+    packages = [above for above in list(test.parents)[:7] if (above / "__init__.py").is_file()]
+    root = packages[-1].parent if packages else test.parent
+    outer = test.relative_to(root).parts[0].removesuffix(".py")
+    own = {name: sys.modules[name] for name in list(sys.modules) if name.partition(".")[0] == outer}
+    for name in own:
+        del sys.modules[name]
+    sys.path.insert(0, str(root))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(root))
+        for name in [name for name in sys.modules if name.partition(".")[0] == outer]:
+            del sys.modules[name]
+        sys.modules.update(own)
 
 
 def _sizes_of(item: Any) -> Any:
@@ -219,7 +285,8 @@ def _understood(watcher: CallWatcher, call: KernelCall) -> SeenCall:
         if name in tensors:
             outputs.append(name)
             fault = fault or f"{name} is not compared with anything in the test"
-    return SeenCall(tensors, numbers, outputs, both, call.sizes, [] if fault else writer.lines, results, fault)
+    strides = {name: call.arguments[name].stride() for name in call.before}
+    return SeenCall(tensors, numbers, outputs, both, call.sizes, [] if fault else writer.lines, results, fault, strides)
 
 
 def _of_function(target: str, arguments: str) -> tuple[list[SeenCall], str, list[str]]:
@@ -253,8 +320,11 @@ def _of_function(target: str, arguments: str) -> tuple[list[SeenCall], str, list
         names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
         numbers = {name: value for name, value in bound.arguments.items() if name not in tensors}
         calls.append(
-            SeenCall({**before, **dict(zip(names, outputs, strict=True))}, numbers, [*changed, *names], changed, {})
-        )
+            SeenCall(
+                {**before, **dict(zip(names, outputs, strict=True))}, numbers, [*changed, *names], changed, {},
+                strides={name: value.stride() for name, value in tensors.items()},
+            )
+        )  # fmt: skip
     if not calls or not calls[0].outputs:
         raise CaptureError(f"{target} returned no tensor and changed none")
     own = inspect.unwrap(function)
@@ -510,7 +580,7 @@ class Folder:
                     f"{name}, which the calls give, is no parameter of {self.symbol} as far as names and places show"
                 )
         lines = [line for line in lines if line]
-        if self.taken is not None and (self._is_bound() or form_of(self.text) != "plain"):
+        if self.taken is None or self._is_bound() or form_of(self.text) != "plain":
             # A candidate of plain C is called with sizes; the engine's own function is called without these.
             sizes = [f"Size(name={axis!r})" for axis in self.extents.axes]
             lines += [line for line in sizes if line not in lines]
@@ -539,15 +609,38 @@ class Folder:
             parts.append(f"dtype={kinds[0]!r}")
         if kinds[0] not in DTYPE_BYTES:
             self.doubts.append(f"{name} is of {kinds[0]}, which a spec cannot say")
-        if any(not tensor.is_contiguous() for tensor in tensors):
-            self.doubts.append(
-                f"{name} has strides {list(tensors[0].stride())} in the calls and is contiguous in the folder"
-            )
+        if strides := self._strides(seen, name, shape):
+            parts.append(f"strides={strides!r}")
         if role != "output":
             values = self._values(name, tensors)
             if values:
                 parts.append(f"values=({values!r},)")
         return f"Tensor({', '.join(parts)})"
+
+    def _strides(self, seen: str, name: str, shape: tuple[str, ...]) -> tuple[str, ...]:
+        """Expressions of the axes, where a call gave it with others than a contiguous tensor's; else ()."""
+        given = [call.strides.get(seen, ()) for call in self.calls]
+        extents = [call.tensors[seen].shape for call in self.calls]
+        plain = [tuple(math.prod(one[dim + 1 :]) for dim in range(len(one))) for one in extents]
+
+        def counts(dim: int) -> bool:
+            return any(
+                one and sizes[dim] > 1 and one[dim] != known[dim]
+                for one, sizes, known in zip(given, extents, plain, strict=True)
+            )
+
+        dims = range(len(extents[0]))
+        if not any(map(counts, dims)):
+            return ()
+        found = []
+        for dim in dims:
+            inner = [f"({one})" if re.search(r"[ +-]", one) else one for one in shape[dim + 1 :] if one != "1"]
+            series = tuple(one[dim] if one else known[dim] for one, known in zip(given, plain, strict=True))
+            if counts(dim):
+                found.append("1" if set(series) == {1} else self.extents.take(f"{name}_stride_{dim}", series))
+            else:
+                found.append("*".join(inner) or "1")
+        return tuple(found)
 
     def _values(self, name: str, tensors: list[torch.Tensor]) -> str:
         found = [distribution_of(tensor) for tensor in tensors]
@@ -628,6 +721,10 @@ class Folder:
         if parameter.is_tensor:
             if parameter.is_optional:
                 self.doubts.append(f"{name} is optional, and the calls do not give it: it is left out")
+                return ""
+            if self._is_bound():
+                self.doubts.append(f"{name} is a pointer that no call gives: it is null (build.binding)")
+                self.extent_of[name] = "nullptr"
                 return ""
             self.doubts.append(f"{name} is a tensor that no call gives: add it to the spec")
             return ""

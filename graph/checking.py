@@ -176,7 +176,12 @@ def _baseline(
                 yield CheckLine("skipped", path.name, f"it was not compiled: {missing[1]}")
                 return
             if not build.ok:
-                yield CheckLine("fault", path.name, f"it does not compile: {first_error(build.log)}")
+                said = first_error(build.log)
+                if missing := re.search(r"/torch/include/.*fatal error: (\S+): No such file", said):
+                    said = f"torch's own headers need {missing[1]}, which is not here (torch with CUDA, and a whole CUDA toolkit, have it)"
+                    yield CheckLine("skipped", path.name, f"it was not compiled: {said}")
+                else:
+                    yield CheckLine("fault", path.name, f"it does not compile: {said}")
                 return
             if missing := _undefined(build.artefact, module):
                 yield CheckLine(

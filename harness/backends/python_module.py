@@ -31,11 +31,16 @@ ARTEFACT = "candidate"
 BOX = "box"
 """The only folder that the module may write to while it is imported. Nothing of ours is written there afterwards, or through
 a link that it has left it would write elsewhere with our rights; and what is taken from there is no link."""
+CUTE_DSL = "it is written in CuTe DSL (nvidia-cutlass-dsl), which is no form that is built or called here: bring the kernel's CUDA C++ or Triton form"
 _CHECK = "import sys; path = sys.argv[1]; compile(open(path, encoding='utf-8').read(), 'candidate.py', 'exec')"
 
 
 def takes(text: str) -> bool:
     return is_python(text)
+
+
+def uses_cute_dsl(text: str) -> bool:
+    return re.search(r"^[ \t]*(import|from)[ \t]+cutlass\b", text, re.MULTILINE) is not None
 
 
 def why_unavailable() -> str:
@@ -55,6 +60,8 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
     code, output = run_boxed([sys.executable, "-I", "-S", "-c", _CHECK, str(source)], source.parent, [], timeout_s)
     if code != 0:
         return Compiled(False, syntax_error(output))
+    if uses_cute_dsl(text):
+        return Compiled(False, f"candidate.py: error: {CUTE_DSL}")
     if uses_triton(text) and importlib.util.find_spec("triton") is None:
         return Compiled(False, "candidate.py: error: Triton is not installed (python -m pip install triton)")
     remove_tree(box)  # of a build that was killed

@@ -94,6 +94,11 @@ def compile(
     source = source.with_suffix(".cu" if on_gpu else ".cpp")
     source.write_text(text)
     command, readable = torch_extension.command_for(
-        source, artefact, facts, [*together(FLAGS, flags)], torch_extension.LINKS, ["-DUSE_CUDA"]
+        source,
+        artefact,
+        facts,
+        [*together(FLAGS, flags)],
+        torch_extension.LINKS,
+        ["-DUSE_CUDA", "--expt-relaxed-constexpr"],
     )
     return cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)

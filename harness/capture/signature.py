@@ -17,7 +17,7 @@ _OPTIONAL = re.compile(r"\b(optional|Optional|OptionalTensor)\b")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 _STREAM = re.compile(r"\b(cudaStream_t|CUstream|hipStream_t)\b")
 MOST_HEADERS = 2000
-FOLDERS = ("", "include", "csrc", "src", "source")
+FOLDERS = ("", "include", "includes", "inc", "csrc", "src", "source")
 """Of a checkout, that headers are included from."""
 
 

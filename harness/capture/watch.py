@@ -209,7 +209,12 @@ class CallWatcher:
         """A test compares two values; True where one of them is the kernel's."""
         for mine, expected in ((one, other), (other, one)):
             found = self._whose(mine)
-            if found is None or self._whose(expected) is not None:
+            returned = isinstance(mine, StandInResult)  # then the other may well be looked up in an argument
+            if (
+                found is None
+                or isinstance(expected, StandInResult)
+                or (not returned and self._whose(expected) is not None)
+            ):
                 continue
             call, place = found
             if all(place != known for known, _ in call.expected):
@@ -288,6 +293,18 @@ class CallWatcher:
                 (torch, "isclose"),
             ):
                 stack.enter_context(mock.patch.object(place, name, self._comparing(getattr(place, name))))
+            known = torch._ops._OpNamespace.__getattr__
+            watcher = self
+
+            def operator(namespace: Any, name: str) -> Any:
+                try:
+                    return known(namespace, name)
+                except AttributeError:
+                    if name.startswith("__"):
+                        raise
+                    return StandInFunction(f"torch.ops.{namespace.name}.{name}", watcher)
+
+            stack.enter_context(mock.patch.object(torch._ops._OpNamespace, "__getattr__", operator))
             stack.enter_context(_mode(self))
             yield
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Spec, Workload
 

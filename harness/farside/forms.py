@@ -136,6 +136,23 @@ def take_arguments(parameters: list[str], needed: int, names: list[str], kinds: 
     return None
 
 
+def take_inputs(parameters: list[str], needed: int, arguments: list[list[str]]) -> list[int] | None:
+    """Which of the spec's arguments ([kind, name, role] each) a Python function takes that returns the outputs, as engines' own do: by name, where
+    it needs no other and has no parameter for an output; None where it is another kind of function."""
+    places = {name: at for at, (_, name, _) in enumerate(arguments)}
+    outputs = {name for _, name, role in arguments if role == "output"}
+    known = [name for name in parameters if name in places]
+    if (
+        not outputs
+        or outputs & set(known)
+        or not set(parameters[:needed]) <= set(known)
+        or known != parameters[: len(known)]
+    ):
+        return None
+    inputs = {name for kind, name, role in arguments if kind == "tensor" and role in ("input", "inout")}
+    return [places[name] for name in known] if inputs <= set(known) else None
+
+
 class Signature:
     """The spec's arguments as the parent sent them: [kind, name, role] each."""
 
@@ -169,9 +186,10 @@ class Signature:
             return CallAdapter(function, every, None)
         found = [one for one in found if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         needed = sum(one.default is one.empty for one in found)
-        picked = take_arguments(
-            [one.name for one in found], needed, self.names, [kind for kind, _, _ in self.arguments]
-        )
+        parameters = [one.name for one in found]
+        if (named := take_inputs(parameters, needed, self.arguments)) is not None:
+            return CallAdapter(function, named, self.outputs)
+        picked = take_arguments(parameters, needed, self.names, [kind for kind, _, _ in self.arguments])
         return CallAdapter(function, every if picked is None else picked, None)
 
     def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> CallAdapter:

@@ -578,6 +578,8 @@ def _call(
 
 def draws(session: EvaluationSession, build: Build, baseline: Build, count: int) -> Drawn:
     """`count` fresh inputs over the small workloads of both suites, given to both builds; fewer of a slow problem."""
+    import torch
+
     everything = sorted((*session.suite(), *session.suite(held_out=True)), key=session.moved_bytes)
     small = [w for w in everything if session.moved_bytes(w) <= DRAWN_BYTES[session.device]] or everything[:1]
     began = time.monotonic()

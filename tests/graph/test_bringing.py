@@ -139,6 +139,50 @@ def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path) -> None:
     assert spec.tensors[0].role == "inout" and spec.tensors[0].shape == ("x_0", "8")
 
 
+GATHER = """
+import pytest
+import torch
+from some_engine_that_is_not_here import gather_columns
+from tests.helpers import FACTOR
+
+if not hasattr(torch.ops._C, "gather_columns"):
+    pytest.skip(reason="not on this platform", allow_module_level=True)
+
+
+@pytest.mark.parametrize("shape", [(3, 40), (5, 64)])
+def test_gather(a_fixture_of_the_engines, shape):
+    fused = torch.randn(shape[0], 3 * shape[1]) * FACTOR
+    x, order = fused[:, shape[1] : 2 * shape[1]], torch.randperm(shape[1])
+    torch.testing.assert_close(gather_columns(x, order), x[:, order])
+"""
+
+
+def test_tests_with_a_package_conftest_and_slices_of_their_own(tmp_path: Path) -> None:
+    """Their package is named `tests` as this one is, their conftest.py needs the engine, and they skip themselves without it."""
+    inner = tmp_path / "tests" / "kernels"
+    inner.mkdir(parents=True)
+    (tmp_path / "tests" / "__init__.py").write_text("")
+    (tmp_path / "tests" / "helpers.py").write_text("FACTOR = 2.0\n")
+    (tmp_path / "tests" / "conftest.py").write_text("import some_engine_that_is_not_here\n")
+    (inner / "test_gather.py").write_text(GATHER)
+    (tmp_path / "gather.cpp").write_text(
+        "void gather_columns(float* out, const float* x, const long* order, int rows, int columns, long stride, float* bias) {\n"
+        "  for (int i = 0; i < rows; ++i)\n"
+        "    for (int k = 0; k < columns; ++k) out[i * columns + k] = x[i * stride + order[k]];\n}\n"
+    )
+    to = tmp_path / "made"
+    said = list(bring(f"{inner}/test_gather.py::test_gather", tmp_path / "gather.cpp", "gather_columns", to))
+    spec = catalog.load(str(to)).spec
+    x = next(tensor for tensor in spec.tensors if tensor.name == "x")
+    strides = {spec.strides(x, workload.axes) for workload in spec.workloads}
+    assert strides == {(120, 1), (192, 1)} and x.strides[1] == "1", (x, said)
+    assert "bias is a pointer that no call gives: it is null (build.binding)" in said
+    assert "order[k]" in (to / "baseline.cpp").read_text() and "nullptr" in spec.build.binding
+    import tests
+
+    assert "helpers.py" not in {path.name for path in Path(tests.__path__[0]).glob("*.py")}
+
+
 @pytest.mark.parametrize(
     ("text", "symbol", "names"),
     [

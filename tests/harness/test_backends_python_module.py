@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from harness import backends
+from harness.backends import python_module
 from harness.device import facts
 from harness.evaluate import Evaluator
+from harness.farside.forms import take_inputs
 from harness.judge.verification import map_buffers
-from harness.records import Outcome, Verdict
+from harness.records import DeviceFacts, Outcome, Verdict
 from harness.store import Store
 from kernels import catalog
 
@@ -320,3 +322,28 @@ def test_links_that_a_module_leaves_while_it_is_imported_to_be_built_lead_nowher
     files = [path for path in artefact.rglob("*") if path.is_file()]
     assert {path.name for path in files} == {"candidate.py", "native.so"}
     assert not any(path.is_symlink() or b"person" in path.read_bytes() for path in files)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "needed", "wanted"),
+    [
+        (["x", "scale"], 2, [0, 2]),
+        (["x", "scale", "dtype"], 1, [0, 2]),
+        (["x"], 1, [0]),
+        (["x", "out"], 2, None),
+        (["a", "b"], 2, None),
+        (["x", "residual"], 2, None),
+        (["scale"], 1, None),
+    ],
+)
+def test_a_function_that_takes_inputs_by_name_returns_its_outputs(parameters, needed, wanted) -> None:
+    arguments = [["tensor", "x", "input"], ["tensor", "out", "output"], ["scalar", "scale", ""], ["size", "n", ""]]
+    assert take_inputs(parameters, needed, arguments) == wanted
+
+
+def test_one_in_cute_dsl_is_refused_in_one_sentence(tmp_path) -> None:
+    source = tmp_path / "candidate.py"
+    source.write_text("import cutlass\nimport cutlass.cute as cute\n")
+    facts = DeviceFacts(device="cuda", name="", architecture="sm_90", units=1, last_level_cache_bytes=1)
+    done = python_module.compile(source, tmp_path / "made", facts, 60, "f")
+    assert not done.ok and "CuTe DSL" in done.log
