@@ -218,6 +218,7 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
             (one.name, other.name)
             for at, one in enumerate(written)
             for other in (*(tensor for tensor in tensors if tensor.role == "input"), *written[at + 1 :])
+            if not one.strides and not other.strides  # slices of one tensor lie between each other's rows
         ],
         "names": ", ".join(order),
         "schema_arguments": schema,
@@ -226,7 +227,7 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
 
 
 def infer(spec: Spec, tensors: tuple[Tensor, ...]) -> dict[str, str]:
-    """axis -> Python that reads it from a tensor's shape: an extent that is the axis itself, else one linear in it."""
+    """axis -> Python that reads it from a tensor's shape or strides: an extent or a stride that is the axis itself, else an extent linear in it."""
     found: dict[str, str] = {}
     extents = [(tensor.name, at, extent) for tensor in tensors for at, extent in enumerate(tensor.shape)]
     for name, at, extent in extents:
@@ -242,6 +243,10 @@ def infer(spec: Spec, tensors: tuple[Tensor, ...]) -> dict[str, str]:
                 found[mentioned[0]] = (
                     f"({name}.shape[{at}]{offset}) // {slope}" if base else f"{name}.shape[{at}] // {slope}"
                 )
+    for tensor in tensors:
+        for at, stride in enumerate(tensor.strides):
+            if stride in spec.axes:
+                found.setdefault(stride, f"{tensor.name}.stride({at})")
     return found
 
 
@@ -252,6 +257,7 @@ def _tensor(tensor: Tensor, leader: Tensor) -> dict[str, Any]:
         "role": tensor.role,
         "rank": len(tensor.shape),
         "shape": f"({', '.join(tensor.shape)}{',' * (len(tensor.shape) == 1)})",
+        "strides": f"({', '.join(tensor.strides)}{',' * (len(tensor.strides) == 1)})" if tensor.strides else "",
         "dtype": "_dtype" if tensor.dtype == "T" else fixed,
         "dtype_of_leader": f"{leader.name}.dtype" if tensor.dtype == "T" else fixed,
         "ulps": tensor.ulps,

@@ -36,6 +36,7 @@ class Tensors:
     size: str
     dims: str
     contiguous: str
+    stride: str
     stream: str
     include: str
     names: dict[str, str]
@@ -62,17 +63,17 @@ _DL_NAMES = {
 }
 FORMS = {
     "torch": Tensors(
-        "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()",
+        "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()", "{0}.stride({1})",
         "at::cuda::getCurrentCUDAStream()", "<ATen/cuda/CUDAContext.h>", _scalar_types("at::ScalarType::"),
         "at::empty({{{1}}}, {0}.options().dtype({2}).requires_grad(false))",
     ),
     "stable": Tensors(
-        "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()",
+        "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()", "{0}.stride({1})",
         "[&] { void* stream = nullptr; aoti_torch_get_current_cuda_stream({leader}.get_device_index(), &stream); return static_cast<cudaStream_t>(stream); }()",
         "<torch/csrc/inductor/aoti_torch/c/shim.h>", _scalar_types("torch::headeronly::ScalarType::"),
     ),
     "tvm_ffi": Tensors(
-        "TensorView", "{0}.dtype() == {1}", "{0}.shape()[{1}]", "{0}.ndim()", "{0}.IsContiguous()",
+        "TensorView", "{0}.dtype() == {1}", "{0}.shape()[{1}]", "{0}.ndim()", "{0}.IsContiguous()", "{0}.strides()[{1}]",
         "static_cast<cudaStream_t>(TVMFFIEnvGetStream({leader}.device().device_type, {leader}.device().device_id))",
         "<tvm/ffi/extra/c_env_api.h>", _DL_NAMES,
     ),
@@ -241,18 +242,28 @@ def _branch(
             "//", "/"
         )
 
+    asked = {".shape[": form.size, ".stride(": form.stride}
     shapes = {
-        axis: re.sub(r"(\w+)\.shape\[(\d+)\]", lambda m: form.size.format(names[m[1]], m[2]), code).replace("//", "/")
+        axis: re.sub(
+            r"(\w+)(\.shape\[|\.stride\()(\d+)[\])]", lambda m: asked[m[2]].format(names[m[1]], m[3]), code
+        ).replace("//", "/")
         for axis, code in axes.items()
     }
     absent = [a.name for a in spec.arguments if isinstance(a, Scalar) and a.ctype == "void*" and a.name in names]
     ranks = [f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in given]
-    plain = [form.contiguous.format(names[t.name]) for t in given]
+    plain = [
+        fits
+        for t in given
+        for fits in (
+            [f"{form.stride.format(names[t.name], at)} == {extent(one)}" for at, one in enumerate(t.strides)]
+            or [form.contiguous.format(names[t.name])]
+        )
+    ]
     aligned = [f"reinterpret_cast<uintptr_t>({names[t.name]}.data_ptr()) % {ALIGNED_BYTES} == 0" for t in given]
     sizes = [f"{form.size.format(names[t.name], at)} == {extent(one)}" for t in given for at, one in enumerate(t.shape)]
     lines = [f"if ({' && '.join(ranks)}) {{", *(f"  const int64_t {axis}_ = {code};" for axis, code in shapes.items())]
     lines += [
-        f"  const bool {space(spec)}_fits = {' && '.join([*(f'!{names[a]}.has_value()' for a in absent), *plain, *aligned, *sizes])};"
+        f"  const bool {space(spec)}_fits = {' && '.join([*(f'!{names[a]}.has_value()' for a in absent), *_as_judged(spec, winner, names), *plain, *aligned, *sizes])};"
     ]
     for dtype in spec.dtypes:
         entry = next((name for name in spec.entry_names(dtype) if re.search(rf"\b{name}\s*\(", winner)), None)
@@ -286,6 +297,23 @@ def _branch(
             "  }",
         ]
     return [*lines, "}"]
+
+
+def decides(scalar: Scalar, winner: str) -> bool:
+    """Whether a winner is right only for the value that was judged: a mode or a flag, or a number that its text does not use."""
+    return scalar.ctype == "int64_t" or not re.search(
+        rf"\b{scalar.name}\b", re.sub(r"\bvoid\s+\w+\s*\([^()]*\)", "", winner)
+    )
+
+
+def _as_judged(spec: Spec, winner: str, names: dict[str, str]) -> list[str]:
+    """What must hold of the host function's numbers."""
+    found = []
+    for one in spec.arguments:
+        if isinstance(one, Scalar) and one.ctype != "void*" and one.name in names and decides(one, winner):
+            exact = str(int(one.value)) if one.ctype == "int64_t" else repr(one.value)
+            found.append(f"static_cast<{one.ctype}>({names[one.name]}) == static_cast<{one.ctype}>({exact})")
+    return found
 
 
 def pointers(winner: str, entry: str) -> list[str]:

@@ -8,10 +8,11 @@ import pytest
 
 from compiler import compile as compiling
 from harness.evaluate import Evaluator
+from harness.export import dropin, patch
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
-from kernels.spec import Size, Spec, Tensor, Workload
+from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 
 SPEC = """
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
@@ -133,3 +134,31 @@ def test_the_compiler_reads_and_writes_rows_where_they_lie(folder: Path, tmp_pat
     assert text and "x_stride" in text
     verdict = verified(folder, tmp_path, text)
     assert verdict.passed, verdict.reason
+
+
+TORCH = """#include <torch/extension.h>
+void double_(torch::Tensor x, torch::Tensor out, int64_t mode) {
+  out.copy_(x * 2);
+}
+"""
+
+
+def test_the_winner_is_called_for_rows_that_lie_so(folder: Path) -> None:
+    spec = catalog.load(str(folder)).spec
+    spec = spec.model_copy(
+        update={
+            "arguments": (*spec.arguments, Scalar(name="mode", ctype="int64_t", value=3)),
+            "build": spec.build.model_validate({"binding": "double_"}),
+        }
+    )
+    winner = TEXT.replace("int64_t out_stride)", "int64_t out_stride, int64_t mode)")
+    after = patch.patch_files(spec, TORCH, TORCH, winner, "double.cpp", "cpu")["double.cpp"]
+    assert "const int64_t x_stride_ = x.stride(0);" in after and "out.stride(0) == out_stride_" in after
+    assert "x.stride(1) == 1" in after and "is_contiguous" not in after
+    assert "static_cast<int64_t>(mode) == static_cast<int64_t>(3)" in after, after
+
+
+def test_a_package_takes_rows_that_lie_so(folder: Path, tmp_path: Path) -> None:
+    files = dropin.export(catalog.load(str(folder)), TEXT, {}, tmp_path / "out", "cpu")
+    text = next(path for path in files if path.name == "__init__.py").read_text()
+    assert "x_stride = x.stride(0)" in text and "x.stride() != (x_stride, 1)" in text
