@@ -114,7 +114,7 @@ def cpu_schedule(programs, dtypes: tuple[str, ...], workloads: dict[str, list[Wo
 def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[ScheduleVersion]:
     for width in (CPU_LANES, CPU_LANES // 2, 1):
         program = programs(dtype, width)
-        if width > 1 and not any(all(w.axes[axis] % by == 0 for axis, by in program.packs.items()) for w in workloads):
+        if width > 1 and not any(program.fits(w.axes) for w in workloads):
             continue
         if width == CPU_LANES // 2 and all(
             all(w.axes[axis] % (2 * by) == 0 for axis, by in program.packs.items()) for w in workloads
@@ -147,7 +147,7 @@ def _bands(
         return []
     found: set[tuple[int, int | None]] = set()
     for workload in workloads:
-        if any(workload.axes[axis] % by for axis, by in program.packs.items()):
+        if not program.fits(workload.axes):
             continue
         lengths = [_value(program, kernel.length, workload) for kernel in rows]
         packs = max(
@@ -168,10 +168,7 @@ def _longest(packs: int, single: bool) -> int:
 
 
 def _value(program: KernelProgram, index, workload: Workload) -> int:
-    sizes = {
-        s: workload.axes[axis] // int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols
-    }
-    return int(index.subs(sizes))
+    return int(index.subs(program.values(workload.axes)))
 
 
 def _next_power(count: int) -> int:

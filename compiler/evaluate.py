@@ -51,11 +51,7 @@ def evaluate(program: KernelProgram, inputs: dict[str, torch.Tensor], axes: dict
 class _Evaluation:
     def __init__(self, program: KernelProgram, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> None:
         self.program, self.axes = program, axes
-        self.sizes = {
-            symbol: axes[axis] // int(whole / symbol)
-            for axis, whole in program.sizes.items()
-            for symbol in whole.free_symbols
-        }
+        self.sizes = program.values(axes)
         self.memory: dict[Buffer, torch.Tensor] = {}
         for name, buffer in program.inputs.items():
             value = self._laid_out(name, inputs[name])
@@ -135,11 +131,13 @@ class _Evaluation:
             for buffer, place in zip(member.definition.outs, member.places, strict=True):
                 if buffer in self.memory:
                     by = 0 if member.by is None else self.value(member.by[0]) * self.index(member.by[1])
-                    at, here = torch.broadcast_tensors(torch.as_tensor(self.index(place) + by), torch.as_tensor(value))
-                    written.append((buffer, at, here))
+                    when = torch.tensor(True) if member.when is None else self.value(member.when)
+                    where = torch.as_tensor(self.index(place) + by)
+                    at, here, done = torch.broadcast_tensors(where, torch.as_tensor(value), when)
+                    written.append((buffer, at[done], here[done]))
         for buffer, at, here in written:
             memory = self.memory[buffer]
-            memory[at.reshape(-1)] = here.reshape(-1).to(memory.dtype)
+            memory[at] = here.to(memory.dtype)
         for name, buffer in self.program.inputs.items():  # what is changed in place
             out = self.program.outputs.get(name)
             if out is not None and any(out in m.definition.outs for m in kernel.members):
@@ -209,6 +207,7 @@ SMALL = 9
 def check(program: KernelProgram, reference: str) -> None:
     """Compares the program with the reference at a small size of its own. Raises NoProgram where they disagree."""
     axes = {axis: (3 if program.packs.get(axis) else SMALL) * program.packs.get(axis, 1) for axis in program.spec.axes}
+    axes |= {axis: 2 * axes[by] for axis, by in program.symbols.values() if isinstance(by, str)}
     inputs = {t.name: _drawn(program, t, axes, seed) for seed, t in enumerate(program.spec.inputs)}
     found: dict[str, Any] = {}
     exec(compile(reference, "reference.py", "exec"), found)
@@ -232,7 +231,12 @@ def _drawn(program: KernelProgram, tensor: Tensor, axes: dict[str, int], seed: i
     shape, dtype = program.spec.shape(tensor, axes), program.inputs[tensor.name].dtype
     kind, _, rest = tensor.values[0].partition(":")
     if kind in ("distinct", "permutation"):
-        return torch.randperm(axes[rest], generator=generator)[: math.prod(shape)].reshape(shape).to(dtype)
+        drawn = torch.randperm(axes[rest], generator=generator)[: math.prod(shape)].reshape(shape).to(dtype)
+        return (
+            drawn
+            if kind == "permutation"
+            else drawn.masked_fill(torch.arange(drawn.numel()).reshape(shape) % 4 == 1, -1)
+        )
     if kind in ("index", "padded", "offsets", "starts"):
         return torch.randint(0, axes[rest], shape, generator=generator).to(dtype)
     if not dtype.is_floating_point:

@@ -116,11 +116,13 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     table = {op: how for op, how in every.items() if str(op) not in LOWERINGS}
 
     def call(*values):
-        found = reference(**dict(zip(given, values, strict=True)), **fixed, **sizes)
+        found = reference(**dict(zip([*given, *sizes], values, strict=True)), **fixed)
         return {name: found[name] for name in (tensor.name for tensor in spec.outputs)}
 
     with mode, enable_python_dispatcher(), _OutOfPlace():
-        module = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(*given.values())
+        module = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(
+            *given.values(), *sizes.values()
+        )
     graph = module.graph
     graph.eliminate_dead_code()
     held = {node: getattr(module, str(node.target)) for node in graph.nodes if node.op == "get_attr"}
@@ -133,7 +135,7 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
     return Traced(
-        graph, dict(zip(given, placeholders, strict=True)), dict(outputs), symbols, hints, frozenset(fixed), held
+        graph, dict(zip(given, placeholders, strict=False)), dict(outputs), symbols, hints, frozenset(fixed), held
     )
 
 

@@ -1,18 +1,14 @@
-"""Operators that only the compiler lowers: bits and quotients of integers, scatters. Registered by being imported."""
+"""Operators that only the compiler lowers: bits and quotients of integers, tables. Registered by being imported."""
 
 from __future__ import annotations
-
-import functools
 
 import sympy
 import torch
 
 from compiler.draft.expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, make, where
-from compiler.draft.index import Index
 from compiler.draft.lower_pointwise import _stored
-from compiler.draft.lower_views import wrapped
 from compiler.draft.lowering import LOWERINGS, Lowering
-from compiler.draft.tensors import NoDraft, Program, Scatter, Value
+from compiler.draft.tensors import NoDraft, Program, Value
 
 INTEGERS = {
     "bit_and": ("bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor", "__and__.Scalar"),
@@ -51,49 +47,6 @@ for _op, _names in INTEGERS.items():
         _register(_op, f"aten.{_name}")
 
 
-def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
-    """Of neighbouring axes that integer tensors name; which of two elements for one place wins is nobody's promise, as in torch."""
-    named = [axis for axis, place in enumerate(places) if place is not None]
-    apart = named != list(range(named[0], named[-1] + 1)) or any(not _counts(places[axis]) for axis in named)
-    if low.program.settles or accumulate or apart or a.scatter is not None:
-        return None
-    first, last = named[0], named[-1]
-    chosen = [places[axis] for axis in named]
-    ranks = {len(place.shape) for place in chosen}
-    if len(ranks) != 1:
-        return None
-    (rank,) = ranks
-    counts = next(place.shape for place in chosen if all(size != 1 for size in place.shape) or place is chosen[-1])
-    shape = (*a.shape[:first], *counts, *a.shape[last + 1 :])
-    read = low.as_value(source, COMPUTED[a.dtype])
-
-    def place_of(position) -> Index:
-        rest = [*position[:first], *[sympy.Integer(0)] * len(named), *position[first + rank :]]
-        return sympy.expand(a.offset + sympy.Add(*(p * s for p, s in zip(rest, a.strides, strict=True))))
-
-    def by(position) -> tuple[Expr, Index]:
-        at, stride = position[first : first + rank], a.strides[last]
-        parts = []
-        for axis, place in zip(named, chosen, strict=True):
-            here = [sympy.Integer(0) if size == 1 else p for p, size in zip(at, place.shape, strict=True)]
-            one, times = wrapped(low, place.at(here), a.shape[axis]), sympy.cancel(a.strides[axis] / stride)
-            parts.append(one if times == 1 else binary("mul", one, index_value(times, "int64_t")))
-        return functools.reduce(lambda one, other: binary("add", one, other), parts), stride
-
-    def unread(position) -> Expr:
-        raise NoDraft("what was written at computed places is read again")
-
-    value = low.formula(unread, a.shape, a.dtype)
-    value.scatter = Scatter(a, shape, lambda position: read(position, shape), place_of, by)
-    return value
-
-
-def _counts(place: Value) -> bool:
-    return not place.dtype.is_floating_point and place.dtype != torch.bool
-
-
-LOWERINGS["aten.index_put.default"] = _index_put
-
 MOST_IN_TABLE = 64
 """Elements of a table that is chosen from by comparisons."""
 
@@ -108,12 +61,12 @@ def table_of(program: Program, held: torch.Tensor) -> Value:
         flat = sympy.Integer(0)
         for size, at in zip(held.shape, position, strict=True):
             flat = flat * size + at
-        return _chosen(index_value(flat), [constant(number, type_) for number in numbers])
+        return chosen_of(index_value(flat), [constant(number, type_) for number in numbers])
 
     return program.formula(held.shape, held.dtype, element, "table")
 
 
-def _chosen(place: Expr, parts: list[Expr], first: int = 0) -> Expr:
+def chosen_of(place: Expr, parts: list[Expr], first: int = 0) -> Expr:
     """The part at a place, by halves; `first`: the place of the first of these."""
     if place.op == "index" and place.args[0].is_Integer:
         return parts[int(place.args[0])]
@@ -121,18 +74,25 @@ def _chosen(place: Expr, parts: list[Expr], first: int = 0) -> Expr:
         return parts[0]
     half = len(parts) // 2
     here = compare("lt", place, constant(first + half, "int64_t"))
-    return where(here, _chosen(place, parts[:half], first), _chosen(place, parts[half:], first + half))
+    return where(here, chosen_of(place, parts[:half], first), chosen_of(place, parts[half:], first + half))
 
 
-def _index(low: Lowering, a: Value, places):
-    """Of a short table that is no buffer; the rest is gathered."""
-    (place, *more) = places
-    short = a.buffer is None and len(a.shape) == 1 and a.shape[0].is_Integer and a.shape[0] <= MOST_IN_TABLE
-    if more or place is None or not _counts(place) or not short:
-        return _GATHERED(low, a, places)
-    parts = [a.at([sympy.Integer(number)]) for number in range(int(a.shape[0]))]
-    return low.formula(lambda position: _chosen(wrapped(low, place.at(position), a.shape[0]), parts))
+def _product(low: Lowering, a: Value, b: Value):
+    """A product of matrices as sums: of vectors it is a reduction like any other; what else it is part of says its kernel."""
+    if low.program.settles or len(a.shape) != len(b.shape) or len(a.shape) < 2:
+        return None
+    batch, rows, columns, depth = a.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1]
+    type = COMPUTED[low.dtype]
+
+    def element(position) -> Expr:
+        *lead, row, column, step = position
+        return binary("mul", cast(a.at([*lead, row, step]), type), cast(b.at([*lead, step, column]), type))
+
+    whole = low.program.formula((*batch, rows, columns, depth), low.dtype, element, low.name)
+    (made,) = low.program.fold("sum", whole, [len(batch) + 2], [low.dtype])
+    low.program.definitions[-1].is_product = rows != 1 and columns != 1
+    return made
 
 
-_GATHERED = LOWERINGS["aten.index.Tensor"]
-LOWERINGS["aten.index.Tensor"] = _index
+LOWERINGS["aten.bmm.default"] = _product
+LOWERINGS["aten.mm.default"] = _product

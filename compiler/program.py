@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler import operators
+from compiler import indexing, operators
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.drafting import RESERVED
-from compiler.draft.expressions import COMPUTED, cast, loads_of, make
-from compiler.draft.index import Index, joined, product, size_symbol, unflatten
+from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, make
+from compiler.draft.index import FloorDiv, Index, joined, product, size_symbol, unflatten
 from compiler.draft.lowering import SIZES, lower
 from compiler.draft.packing import _is_multiple
-from compiler.draft.partition import FLAT, ROW, Kernel, Partition
-from compiler.draft.tensors import Buffer, Definition, NoDraft, Position, Scatter, Value
+from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
+from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Position, Scatter, SizeNeeded, Value
 from compiler.draft.tensors import Program as Lowered
 from compiler.frontend import NoProgram, Traced, extent
 from compiler.selects import SelectedProgram, pieces_of
-from kernels.spec import Spec, Tensor
+from kernels.spec import Spec, Tensor, expression
 
 SHORT_FOLD = 32
 """Folded elements, a number known now, up to which one thread does them alone."""
@@ -62,6 +62,8 @@ class KernelProgram:
     """Axis -> what it is a multiple of."""
     sizes: dict[str, Index]
     """Axis -> what it is here, such as 8 * cols_8."""
+    symbols: dict[sympy.Symbol, tuple[str, int | str]]
+    """Open size -> the axis and what that is divided by to get it: a number, or another axis that divides it."""
     lowered: Lowered
     inputs: dict[str, Buffer]
     outputs: dict[str, Buffer]
@@ -74,6 +76,17 @@ class KernelProgram:
     def pointer(self, buffer: Buffer) -> str:
         """The spec's name of a buffer that the call brings."""
         return next(n for n, b in [*self.inputs.items(), *self.outputs.items()] if b is buffer)
+
+    def values(self, axes: dict[str, int]) -> dict[sympy.Symbol, int]:
+        """Of the open sizes."""
+        return {s: axes[axis] // (by if isinstance(by, int) else axes[by]) for s, (axis, by) in self.symbols.items()}
+
+    def fits(self, axes: dict[str, int]) -> bool:
+        """Whether the sizes are multiples of what they are taken for multiples of."""
+        return not any(axes[axis] % (by if isinstance(by, int) else axes[by]) for axis, by in self.symbols.values())
+
+    def guards(self) -> list[str]:
+        return [f"{axis} % {by} == 0" for axis, by in dict.fromkeys(self.symbols.values()) if by != 1]
 
     def stored(self, kernel: PackedKernel) -> set[Buffer]:
         outputs = set(self.outputs.values())
@@ -109,6 +122,8 @@ def common_divisors(spec: Spec) -> dict[str, int]:
 
 
 def _elements(spec: Spec, tensor: Tensor, axes: dict[str, int]) -> int:
+    if tensor.touched:
+        return int(expression(tensor.touched, axes))
     count = 1
     for size in spec.shape(tensor, axes):
         count *= size
@@ -166,29 +181,80 @@ def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> Kernel
     """The reference as kernels for one pack width. Raises NoProgram."""
     packs = pack_axes(spec, dtype, vector) if vector > 1 else {}
     divisors = {axis: max(by, packs.get(axis, 1)) for axis, by in common_divisors(spec).items()}
+    multiples: dict[str, str] = {}
     with _LOWERING:
         failure: NoDraft | None = None
-        for assumed, in_pieces in ((packs, True), (packs, False), (packs | divisors, True), (packs | divisors, False)):
+        pairs = [(assumed, in_pieces) for assumed in (packs, packs | divisors) for in_pieces in (True, False)]
+        tried = [(*pair, unrolled) for unrolled in (0, SHORT_FOLD // 2) for pair in pairs]
+        while tried:
+            assumed, in_pieces, unrolled = tried.pop(0)
             try:
-                return _lowered(spec, traced, dtype, vector, assumed, in_pieces)
+                found = _lowered(spec, traced, dtype, vector, assumed, multiples, in_pieces, unrolled)
+                wider = _wider(found)
+                return _lowered(spec, traced, dtype, vector, wider, multiples, in_pieces, unrolled) if wider else found
             except NoDraft as none:
+                pair = _multiple(spec, none) if isinstance(none, SizeNeeded) else None
+                if pair is not None and pair[0] not in multiples and pair[1] not in multiples:
+                    multiples[pair[0]] = pair[1]
+                    tried.insert(0, (assumed, in_pieces, unrolled))
+                    continue
                 failure = none if "size" in str(failure) else failure or none
         raise NoProgram(str(failure)) from None
 
 
+def _wider(program: KernelProgram) -> dict[str, int]:
+    """Packs of which a half or a quarter of an axis is whole ones too, where the timed workloads allow it: a rotation's halves."""
+    packs = dict(program.packs)
+    workloads = [w for w in program.spec.workloads if w.timed and not w.held_out and w.dtype == program.dtype]
+    for kernel in program.kernels:
+        own = [size for axis, size in enumerate(kernel.ranges) if (axis in kernel.reduced) == (kernel.layout == ROW)]
+        last = next((size for size in reversed(own) if size != 1), sympy.Integer(1))
+        part = int(last.as_coeff_Mul()[0])
+        if kernel.width > 1 or not 1 < part < program.vector or program.vector % part:
+            continue
+        for symbol in last.free_symbols:
+            axis, by = program.symbols[symbol]
+            wanted = program.packs.get(axis, 1) * program.vector // part
+            if by != 1 and isinstance(by, int) and all(w.axes[axis] % wanted == 0 for w in workloads):
+                packs[axis] = wanted
+    return packs if packs != program.packs else {}
+
+
+def _multiple(spec: Spec, needed: SizeNeeded) -> tuple[str, str] | None:
+    """(axis, the other one) of a quotient that stopped a lowering, where the first is a multiple of the other in every workload."""
+    for quotient in needed.size.atoms(FloorDiv):
+        axis, by = map(str, quotient.args)
+        if axis in spec.axes and by in spec.axes and all(w.axes[axis] % w.axes[by] == 0 for w in spec.workloads):
+            return axis, by
+    return None
+
+
 def _lowered(
-    spec: Spec, traced: Traced, dtype: str, vector: int, packs: dict[str, int], in_pieces: bool
+    spec: Spec,
+    traced: Traced,
+    dtype: str,
+    vector: int,
+    packs: dict[str, int],
+    multiples: dict[str, str],
+    in_pieces: bool,
+    unrolled: int,
 ) -> KernelProgram:
-    """`in_pieces`: the parts of a concatenation are written each by itself."""
+    """`in_pieces`: the parts of a concatenation are written each by itself. `multiples`: an axis is one of another.
+    `unrolled`: elements up to which a reduction is an expression."""
     sizes: dict[str, Index] = {}
     hints: dict[sympy.Symbol, int] = {}
-    for axis in spec.axes:
-        by = packs.get(axis, 1)
+    symbols: dict[sympy.Symbol, tuple[str, int | str]] = {}
+    packs = {axis: by for axis, by in packs.items() if axis not in multiples}
+    for axis in sorted(spec.axes, key=lambda axis: axis in multiples):
+        by = multiples.get(axis) or packs.get(axis, 1)
         symbol = size_symbol(axis if by == 1 else f"{axis}_{by}")
-        sizes[axis] = by * symbol
-        hints[symbol] = max(1, min(traced.hints[axis], LONGEST_HINT) // by)
+        symbols[symbol] = axis, by
+        sizes[axis] = (by if isinstance(by, int) else sizes[by]) * symbol
+        least = by if isinstance(by, int) else min(traced.hints[by], LONGEST_HINT)
+        hints[symbol] = max(1, min(traced.hints[axis], LONGEST_HINT) // least)
     lowered = SelectedProgram(hints)
     lowered.settles = False
+    lowered.unrolled = unrolled
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values = {}, {}
     for tensor in spec.inputs:
@@ -221,7 +287,9 @@ def _lowered(
     for tensor in spec.outputs:
         value = values[traced.outputs[tensor.name]]
         if value.scatter is not None:
-            outputs[tensor.name] = _scattered(lowered, tensor, value.scatter, inputs, outputs)
+            outputs[tensor.name] = _scattered(
+                lowered, tensor, value.scatter, values.get(traced.inputs.get(tensor.name)), in_pieces
+            )
             continue
         if not in_pieces:
             value.pieces = ()
@@ -242,7 +310,7 @@ def _lowered(
     scattered = frozenset(t.name for t in spec.outputs if values[traced.outputs[t.name]].scatter is not None)
     kernels = _kernels(fusion)
     program = KernelProgram(
-        spec, dtype, vector, packs, sizes, lowered, inputs, outputs, kernels, fusion.lane, scattered
+        spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane, scattered
     )
     _check(program)
     return program
@@ -296,22 +364,67 @@ def _output(lowered: Lowered, tensor: Tensor, value: Value, shape, dtype: torch.
     return buffer
 
 
-def _scattered(
-    lowered: Lowered, tensor: Tensor, scatter: Scatter, inputs: dict[str, Buffer], taken: dict[str, Buffer]
-) -> Buffer:
-    """A tensor that is changed in place at places which others name. Raises NoProgram where it is another one."""
-    given = inputs.get(tensor.name)
-    if given is None or not scatter.base.is_whole or scatter.base.buffer is not given:
+MOST_COLUMNS = 8
+"""Elements of a last axis up to which one thread writes all of them at a computed place."""
+
+
+def _scattered(lowered: Lowered, tensor: Tensor, scatter: Scatter, whole: Value | None, in_pieces: bool) -> Buffer:
+    """A tensor that is changed in place at places which others name; `whole`: as it was. Raises NoProgram where it is another one."""
+    now, given = scatter.now, whole and whole.buffer
+    same = whole is not None and (now.shape, now.strides, now.offset) == (whole.shape, whole.strides, whole.offset)
+    if given is None or not same or now.buffer is not given or scatter.base.buffer is not given:
         raise NoProgram(f"{tensor.name} is written at computed places, but it is not the tensor that was given")
     buffer = Buffer(lowered.name(f"{tensor.name}_out"), given.shape, given.dtype, text=tensor.name)
     lowered.buffers.append(buffer)
-    type = COMPUTED[given.dtype]
+    for part, within in _parts_of(lowered, scatter) if in_pieces else [(scatter.source, list)]:
+        _write_at(lowered, scatter, part, within, buffer)
+    return buffer
+
+
+def _parts_of(lowered: Lowered, scatter: Scatter):
+    """What is written, in parts: (its value, the position in the whole of one in the part)."""
+    source, shape = scatter.source, scatter.shape
+    last = len(shape) - 1
+    pieces = [p for p in source.pieces if len(p.value.shape) == len(shape)]
+    if shape and shape[-1].is_Integer and 1 < shape[-1] <= MOST_COLUMNS:
+        for column in range(int(shape[-1])):
+            holder = next((p for p in pieces if p.axis == last and _holds(p, column)), Piece(source, lambda _: _, last))
+
+            def element(position, holder=holder, column=column):
+                return holder.value.at([*position, sympy.Integer(column - int(holder.start))])
+
+            value = lowered.formula(shape[:-1], source.dtype, element, source.origin)
+            yield value, lambda position, column=column: [*position, sympy.Integer(column)]
+    elif pieces:
+        for piece in pieces:
+            yield piece.value, lambda p, piece=piece: [at + piece.start if n == piece.axis else at for n, at in enumerate(p)]  # fmt: skip
+    else:
+        yield source, list
+
+
+def _holds(piece: Piece, column: int) -> bool:
+    size = piece.value.shape[piece.axis]
+    return bool(piece.start.is_Integer and size.is_Integer and piece.start <= column < piece.start + size)
+
+
+def _write_at(lowered: Lowered, scatter: Scatter, part: Value, within, buffer: Buffer) -> None:
+    base, type = scatter.base, COMPUTED[buffer.dtype]
+
+    def split(position) -> tuple[Index, list[tuple[Expr, Index]]]:
+        known, computed = base.offset, []
+        for at, stride in zip(scatter.at(within(position)), base.strides, strict=True):
+            if isinstance(at, Expr):
+                computed.append((at, stride))
+            else:
+                known += at * stride
+        return sympy.expand(known), computed
+
     definition = Definition(
-        lowered.next_order(), "map", scatter.shape, frozenset(), lambda position: cast(scatter.element(position), type), [buffer],
-        tensor.name, type, place=scatter.place, by=scatter.by,
+        lowered.next_order(), "map", part.shape, frozenset(), lambda position: cast(part.at(position), type), [buffer],
+        buffer.text, type, place=lambda position: split(position)[0], by=lambda position: indexing.together(split(position)[1]),
+        when=(lambda position: scatter.when(within(position))) if scatter.is_partial else None,
     )  # fmt: skip
     lowered.definitions.append(definition)
-    return buffer
 
 
 def _write(lowered: Lowered, value: Value, buffer: Buffer, origin: str, type: str, place=None) -> None:
@@ -329,6 +442,8 @@ def _kernels(fusion: Fusion) -> list[PackedKernel]:
     for kind in (member.definition.kind for kernel in kernels for member in kernel.members):
         if kind != "map" and kind not in FOLDS:
             raise NoProgram(f"the reference needs a {kind.replace('_', ' ')}, which no sketch has yet")
+    if any(member.definition.is_product for kernel in kernels for member in kernel.members):
+        raise NoProgram("the reference multiplies matrices, which no sketch does yet but for vectors")
     return [kernel for kernel in kernels if isinstance(kernel, PackedKernel)]
 
 
@@ -355,11 +470,26 @@ def _check_in_place(program: KernelProgram, kernel: PackedKernel) -> None:
         given = program.inputs.get(buffer.text)
         if given is None:
             continue
-        places = [m.places[0] for m in kernel.members if buffer in m.definition.outs]
-        folded = any(m.definition.reduced or m.per_row for m in kernel.members if buffer in m.definition.outs)
+        writers = [m for m in kernel.members if buffer in m.definition.outs]
+        folded = any(m.definition.reduced or m.per_row for m in writers)
         for load in loads_of(kernel.roots):
             if load.args[0] is not given:
                 continue
-            at_hand = load.op == "load" and any(joined(load.args[1] - place) == 0 for place in places)
-            if folded or not at_hand:
+            if folded or not any(_is_own(program, load, writer) for writer in writers):
                 raise NoProgram(f"{buffer.text} is changed in place, and a thread would read what another one writes")
+
+
+def _is_own(program: KernelProgram, load: Expr, writer: Member) -> bool:
+    """Whether a load is of the element that a thread writes, and no other thread writes that."""
+    if joined(load.args[1] - writer.places[0]) != 0:
+        return False
+    if load.op == "load" or writer.by is None:
+        return load.op == "load" and writer.by is None
+    place, stride = writer.by
+    told = loads_of([place])
+    distinct = {t.name for t in program.spec.inputs if all(v.split(":")[0] in DISTINCT for v in t.values)}
+    return load.args[2:] == (stride, place) and all(e.args[0].text in distinct for e in told)
+
+
+DISTINCT = ("distinct", "permutation")
+"""Values of integers of which no two name one place."""

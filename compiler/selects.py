@@ -7,6 +7,7 @@ their reduction over pairs. Registered by being imported.
 from __future__ import annotations
 
 import functools
+import itertools
 
 import sympy
 import torch
@@ -23,6 +24,7 @@ from compiler.draft.expressions import (
     walk,
     where,
 )
+from compiler.draft.index import product
 from compiler.draft.lower_reductions import _fold
 from compiler.draft.lowering import LOWERINGS, Lowering, plain
 from compiler.draft.tensors import Piece, Program, Value
@@ -133,9 +135,16 @@ def _side_by_side(low: Lowering, columns: list[Value], dtype: torch.dtype) -> Va
 class SelectedProgram(Program):
     """Whose definitions over a few columns that were selected are one a column, so that a row's reductions stay where they are."""
 
+    unrolled = 0
+    """Elements up to which a reduction is an expression."""
+
     def fold(self, kind, source, axes, dtypes, element=None):
         last, read = len(source.shape) - 1, element or source.at
-        joined = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}.get(kind)
+        folded = {axis % len(source.shape) for axis in axes}
+        count: sympy.Expr = product(source.shape[axis] for axis in folded)
+        if count.is_Integer and count <= self.unrolled and kind in JOINED:
+            return [self._unrolled(kind, source, sorted(folded), dtypes[0], read)]
+        joined = JOINED.get(kind)
         if (
             joined is None
             or [axis % len(source.shape) for axis in axes] != [last]
@@ -149,6 +158,25 @@ class SelectedProgram(Program):
             return functools.reduce(lambda a, b: binary(joined, a, b), values)
 
         return [self.formula(source.shape[:last], dtypes[0], of_columns, self.operator or source.origin)]
+
+    def _unrolled(self, kind: str, source: Value, folded: list[int], dtype: torch.dtype, read) -> Value:
+        sizes = [int(source.shape[axis]) for axis in folded]
+        kept = [size for axis, size in enumerate(source.shape) if axis not in folded]
+
+        def element(position) -> Expr:
+            values = []
+            for steps in itertools.product(*map(range, sizes)):
+                at = list(position)
+                for axis, step in zip(folded, steps, strict=True):
+                    at.insert(axis, sympy.Integer(step))
+                values.append(cast(read(at), COMPUTED[dtype]))
+            return functools.reduce(lambda a, b: binary(JOINED[kind], a, b), values)
+
+        return self.formula(kept, dtype, element, self.operator or source.origin)
+
+
+JOINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
+"""Reduction -> the operation that joins two."""
 
 
 def _is_selected(program: Program, value: Value, read) -> bool:

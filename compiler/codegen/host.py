@@ -114,7 +114,8 @@ class HostFile:
             together = [plans.pop(0)]
             while plans and _independent(together, plans[0]):
                 together.append(plans.pop(0))
-            calls += self._launch(program, together, version.narrow)
+            launch = self._launch(program, together, version.narrow)
+            calls += ["{", *(f"    {line}" for line in launch), "}"] if calls or plans else launch
         if not guards:
             return [f"    {line}" for line in calls]
         return [
@@ -125,7 +126,7 @@ class HostFile:
         ]
 
     def _guards(self, program: KernelProgram, version: ScheduleVersion, functions: list[KernelFunction]) -> list[str]:
-        guards = [f"{axis} % {by} == 0" for axis, by in program.packs.items()]
+        guards = program.guards()
         packed = list(dict.fromkeys(b.text for f in functions for b in f.packed))
         guards += [f"aligned({name})" for name in packed]
         if version.narrow:

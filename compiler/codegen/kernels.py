@@ -13,7 +13,7 @@ from compiler.codegen.text import Printer, Text, Window
 from compiler.draft.expressions import Expr, loads_of, walk
 from compiler.draft.index import Index, index_is_divided
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope, index_text
+from compiler.draft.printing import Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram, PackedKernel
 
@@ -82,8 +82,7 @@ def signature(
 
 def _size_text(program: KernelProgram, size: sympy.Symbol) -> str:
     """A size symbol by the entry's axes: cols_8 is cols / 8."""
-    axis, whole = next((axis, whole) for axis, whole in program.sizes.items() if size in whole.free_symbols)
-    by = int(whole / size)
+    axis, by = program.symbols[size]
     return axis if by == 1 else f"{axis} / {by}"
 
 
@@ -92,7 +91,8 @@ def in_axes(program: KernelProgram, index: Index) -> str:
     if index_is_divided([index]):
         symbols = sorted(index.free_symbols, key=str)
         return index_text(index, {symbol: f"({_size_text(program, symbol)})" for symbol in symbols})
-    back = {s: sympy.Symbol(axis, integer=True, positive=True) / int(whole / s) for axis, whole in program.sizes.items() for s in whole.free_symbols}  # fmt: skip
+    named = {axis: sympy.Symbol(axis, integer=True, positive=True) for axis in program.sizes}
+    back = {s: named[axis] / (by if isinstance(by, int) else named[by]) for s, (axis, by) in program.symbols.items()}
     expression = sympy.cancel(index.xreplace(back))
     top, bottom = expression.as_numer_denom()
     text = index_text(sympy.expand(top))
@@ -221,7 +221,8 @@ def row_stores(text: Text, top: Scope, stores: list[StoreStatement], who: str) -
     printer = Printer(text, inner, roots, {})
     for store in stores:
         value = text.stored_text(store.buffer, printer.text(store.value, inner))
-        inner.line(f"{text.place(store, inner, printer)} = {value};")
+        stored = f"{text.place(store, inner, printer)} = {value};"
+        inner.line(stored if store.when is None else f"if ({_bare(printer.text(store.when, inner))}) {{ {stored} }}")
     top.lines += inner.lines
     top.line("}")
 

@@ -8,7 +8,7 @@ from compiler.codegen.text import Printer, Text, Window
 from compiler.draft.expressions import Expr, make, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope
+from compiler.draft.printing import Scope, _bare
 from compiler.draft.tensors import Buffer
 
 TRIVIAL = ("const", "scalar", "fold")
@@ -65,10 +65,17 @@ class StoreStatement:
     per_row: bool
     by: tuple[Expr, Index] | None = None
     """(a computed index, its stride in elements) that the place is counted from."""
+    when: Expr | None = None
+    """Whether it is written; None: it always is."""
+
+    @property
+    def where(self) -> list[Expr]:
+        """What says where it goes and whether."""
+        return [*([self.by[0]] if self.by else []), *([self.when] if self.when else [])]
 
     @property
     def roots(self) -> list[Expr]:
-        return [self.value] if self.by is None else [self.value, self.by[0]]
+        return [self.value, *self.where]
 
 
 def _unrounded(value: Expr, buffer: Buffer) -> Expr:
@@ -90,7 +97,8 @@ def stores_of(text: Text) -> list[StoreStatement]:
             value = _unrounded(value, buffer)
             per_row = reduced or member.per_row
             by = None if member.by is None else (text.resolve(member.by[0]), member.by[1])
-            found.append(StoreStatement(buffer, text.placed(place), value, member.stage + per_row, per_row, by))
+            when = None if member.when is None else text.resolve(member.when)
+            found.append(StoreStatement(buffer, text.placed(place), value, member.stage + per_row, per_row, by, when))
     return found
 
 
@@ -126,9 +134,9 @@ def run_pass(
     lanes: dict[Window, str] = {}
     pack = Scope(0, outer)
     packs = _store_packs(text, stores)
-    windows = text.windows([*roots, *(store.by[0] for store in stores if store.by)])
+    windows = text.windows([*roots, *(root for store in stores for root in store.where)])
     needed = [window.by[0] for window in windows if window.by]
-    needed += [store.by[0] for store in stores if store.by and store in packs]
+    needed += [root for store in packs for root in store.where]
     hoist(text, needed, last - 1, pack, {})
     for window in windows:
         if loaded and window in loaded:
@@ -142,7 +150,8 @@ def run_pass(
     hoist(text, roots, last - 1, pack, lanes)
     made.shared = pack.lines
     inner = Scope(1 if text.width > 1 else 0, pack)
-    body = Printer(text, inner, roots, lanes)
+    alone = [store for store in stores if store not in packs]
+    body = Printer(text, inner, [*roots, *(root for store in alone for root in store.where)], lanes)
     values = []
     for root in roots:
         name = body.text(root, inner)
@@ -157,27 +166,29 @@ def run_pass(
             window, name, at = packs[store]
             inner.line(f"{text.pack_lane(window, name, text.index(at))} = {text.lane_stored(window, value)};")
         else:
-            inner.line(f"{text.place(store, inner, body)} = {text.stored_text(store.buffer, value)};")
+            stored = f"{text.place(store, inner, body)} = {text.stored_text(store.buffer, value)};"
+            inner.line(stored if store.when is None else f"if ({_bare(body.text(store.when, inner))}) {{ {stored} }}")
     made.lanes = inner.lines
     if text.width > 1:
         made.lanes = text.over(inner.lines, alone=len(packs) < len(stores))
-    for window, name in dict.fromkeys((window, name) for window, name, _ in packs.values()):
+    for window, name, when in dict.fromkeys((found[0], found[1], store.when) for store, found in packs.items()):
         made.loads.append(text.pack_declared(window, name))
-        address = text.address(window, pack, Printer(text, pack, needed, {}))
-        made.stores.append(text.store(window, address, name))
+        printer = Printer(text, pack, needed, {})
+        stored = text.store(window, text.address(window, pack, printer), name)
+        made.stores.append(stored if when is None else f"if ({_bare(printer.text(when, pack))}) {{ {stored} }}")
     return made
 
 
 def _store_packs(text: Text, stores: list[StoreStatement]) -> dict[StoreStatement, tuple[Window, str, Index]]:
     """(window, its name, the lane's element) of each store whose window all lanes of all stores fill together."""
-    found: dict[Window, list[tuple[StoreStatement, Index]]] = {}
+    found: dict[tuple[Window, Expr | None], list[tuple[StoreStatement, Index]]] = {}
     for store in stores:
-        lanes_differ = store.by is not None and text.width > 1 and text.level(store.by[0]) == len(text.levels) - 1
+        lanes_differ = text.width > 1 and any(text.level(root) == len(text.levels) - 1 for root in store.where)
         place = None if lanes_differ else text.window(store.buffer, store.place, store.by)
         if place is not None:
-            found.setdefault(place[0], []).append((store, place[1]))
+            found.setdefault((place[0], store.when), []).append((store, place[1]))
     packs: dict[StoreStatement, tuple[Window, str, Index]] = {}
-    for window, members in found.items():
+    for (window, _), members in found.items():
         filled = {int(at.subs(text.lane, k)) for _, at in members for k in range(text.width)}
         if filled != set(range(window.width)):
             continue

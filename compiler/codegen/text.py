@@ -6,6 +6,7 @@ fold, a lane of the pack. An expression is printed at the outermost level that k
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import sympy
@@ -177,7 +178,7 @@ class Text:
         if not constant.is_Integer or constant < 0:
             return None
         least = 1 << int(max(offsets)).bit_length()
-        for width in (least, 2 * least):
+        for width in (least, 2 * least, *self._odd_width(buffer, first, int(max(offsets)))):
             within = int(constant) % width
             if within + max(offsets) >= width or (by is not None and not _is_multiple(by[1], width)):
                 continue
@@ -185,6 +186,13 @@ class Text:
             if _is_multiple(base, width):
                 return Window(buffer, base, width, by), sympy.expand(place - base)
         return None
+
+    def _odd_width(self, buffer: Buffer, first: Index, most: int) -> list[int]:
+        """Of elements of a few each: three neighbours of every lane are a window of 24."""
+        steps = [int(term.as_coeff_Mul()[0]) for term in sympy.Add.make_args(first) if term.free_symbols]
+        width = math.gcd(*steps) if all(step > 0 for step in steps) else 0
+        whole = width % self.width == 0 and width * buffer.dtype.itemsize % 16 == 0
+        return [width] if whole and most < width <= 8 * self.width else []
 
     def load_window(self, expr: Expr) -> tuple[Window, Index] | None:
         if expr.op == "load":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import sympy
 import torch
 
 from .index import Index
@@ -19,7 +20,11 @@ class NoDraft(Exception):
 
 
 class SizeNeeded(NoDraft):
-    """There is none for open leading sizes."""
+    """There is none for open leading sizes. `size`: the one that is in the way, where one is."""
+
+    def __init__(self, text: str, size: Index = sympy.S.Zero) -> None:
+        super().__init__(text)
+        self.size = size
 
 
 class _Computed(dict):

@@ -190,7 +190,7 @@ def side_by_side(low: Lowering, parts, dim: int) -> Value:
             at[dim] = at[dim] + start
             return flatten(at, whole.shape)
 
-        return Piece(part, place)
+        return Piece(part, place, dim, start)
 
     whole = low.formula(formula)
     whole.pieces = tuple(piece(part, end - part.shape[dim]) for part, end in zip(parts, ends, strict=True))

@@ -69,7 +69,9 @@ def size_of(value: Any) -> Index:
     symbols = {symbol: known.get(symbol.name, size_symbol(symbol.name)) for symbol in expression.free_symbols}
     expression = sympy.expand(_divided(expression.xreplace(symbols)))
     if not expression.is_polynomial(*expression.free_symbols):
-        raise SizeNeeded(f"a size of this module is {expression}, which is no product or sum of its leading sizes")
+        raise SizeNeeded(
+            f"a size of this module is {expression}, which is no product or sum of its leading sizes", expression
+        )
     return expression
 
 
@@ -217,7 +219,7 @@ def _item(program: Program, node: fx.Node, values: dict[fx.Node, Any]) -> None:
 def _name_sizes(program: Program, node: fx.Node) -> None:
     """Sizes that depend on values have names from the call on that makes what they are sizes of."""
     bindings = node.meta.get("unbacked_bindings") or {}
-    if not bindings:
+    if not any(size_symbol(symbol.name) not in program.chosen for symbol in bindings):
         return
     call = program.libraries[-1] if program.libraries else None
     if call is None or call.node is not node:

@@ -49,6 +49,11 @@ class Member:
     """A map over the kept axes only: once a row, after the stage's loop."""
     by: tuple[Expr, Index] | None = None
     """See Definition."""
+    when: Expr | None = None
+
+    @property
+    def roots(self) -> list[Expr]:
+        return [self.value, *([self.by[0]] if self.by else []), *([self.when] if self.when else [])]
 
 
 @dataclass(eq=False)
@@ -84,7 +89,7 @@ class Kernel:
 
     @property
     def roots(self) -> list[Expr]:
-        return [*(member.value for member in self.members), *(member.by[0] for member in self.members if member.by)]
+        return [root for member in self.members for root in member.roots]
 
 
 class Partition:
@@ -132,7 +137,8 @@ class Partition:
     def _reads(self, definition: Definition) -> set[Buffer]:
         probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
         by = [] if definition.by is None else [definition.by(probe)[0]]
-        return {load.args[0] for load in loads_of([definition.element(probe), *by])}
+        when = [] if definition.when is None else [definition.when(probe)]
+        return {load.args[0] for load in loads_of([definition.element(probe), *by, *when])}
 
     def _sizes(self, definition: Definition) -> set[sympy.Symbol]:
         """Those of its sizes that depend on values."""
@@ -294,8 +300,10 @@ class Partition:
         else:
             place = flatten(axes, definition.ranges) if definition.place is None else definition.place(axes)
         by = None if definition.by is None else definition.by(axes)
-        stage, made = 0, kernel.made
-        for load in loads_of([value] if by is None else [value, by[0]]):
+        when = None if definition.when is None else definition.when(axes)
+        member = Member(definition, value, 0, [joined(place)] * len(definition.outs), per_row, by, when)
+        made = kernel.made
+        for load in loads_of(member.roots):
             maker = made.get(load.args[0])
             if maker is None:
                 if self._position.get(load.args[0], -1) >= position:
@@ -304,8 +312,8 @@ class Partition:
             if load.op != "load" or joined(load.args[1] - self._place_of(kernel, maker)) != 0:
                 return None
             after_loop = maker.per_row or (bool(maker.definition.reduced) and maker.definition is not kernel.scan)
-            stage = max(stage, maker.stage + (after_loop and not per_row))
-        return Member(definition, value, stage, [joined(place)] * len(definition.outs), per_row, by)
+            member.stage = max(member.stage, maker.stage + (after_loop and not per_row))
+        return member
 
     def _place_of(self, kernel: Kernel, member: Member) -> Index:
         return member.places[0]

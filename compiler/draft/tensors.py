@@ -170,6 +170,10 @@ class Definition:
     """The element of the out that a map's result goes to, where that is not the row-major one."""
     by: Callable[[Position], tuple[Expr, Index]] | None = None
     """(a computed index, its stride in elements) that a map's place is counted from: a scatter."""
+    when: Callable[[Position], Expr] | None = None
+    """Whether a map's result is stored at all."""
+    is_product: bool = False
+    """Whether a sum is one of a product of matrices, which reads everything several times: the compiler's."""
 
     @property
     def kept(self) -> list[int]:
@@ -221,17 +225,25 @@ class Piece:
 
     value: Value
     place: Callable[[Position], Index]
+    axis: int = 0
+    start: Index = sympy.S.Zero
+    """Where it begins along the axis."""
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Elements of `base` that were overwritten: over `shape`, `element(position)` goes to `place(position)` behind `by(position)`."""
+    """Elements of `base` that were overwritten: over `shape`, `source`'s goes to position `at`, of which computed ones are Exprs."""
 
     base: Value
+    now: Value
+    """What has been made of the base since, by views."""
     shape: tuple[Index, ...]
-    element: Callable[[Position], Expr]
-    place: Callable[[Position], Index]
-    by: Callable[[Position], tuple[Expr, Index]]
+    source: Value
+    at: Callable[[Position], list[Index | Expr]]
+    when: Callable[[Position], Expr]
+    """Whether it is written."""
+    is_partial: bool = False
+    """Whether anything is not."""
 
 
 @dataclass(eq=False)
@@ -309,6 +321,8 @@ class Program:
         """Where a product's operands are rounded: see numerics.py."""
         self.exact: set[torch.fx.Node] = set()
         """Calls that are to have eager's bits."""
+        self.chosen: dict[sympy.Symbol, tuple[Value, Index]] = {}
+        """Sizes that count where a mask holds -> the mask, its elements. A position along such an axis is one of the mask's: the compiler's."""
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0

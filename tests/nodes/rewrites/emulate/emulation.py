@@ -21,11 +21,13 @@ from pathlib import Path
 import torch
 
 import tests.machine
+from harness.checks.correctness import draw
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from nodes.rewrites.emulation import FLAGS, FOLDER, host_source
 
 HERE, ROOT = FOLDER, Path(__file__).parents[4]
+HARNESS_DRAWS = ("distinct", "permutation", "padded", "offsets", "starts", "integers", "drawn")
 GUARD = 64
 """Elements on either side of every tensor that must stay as they are."""
 MOST_ELEMENTS = 70_000
@@ -82,6 +84,10 @@ def values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.T
     generator = torch.Generator().manual_seed(seed)
     shape, dtype = spec.shape(tensor, workload.axes), getattr(torch, spec.dtype(tensor, workload))
     rule = tensor.values[0]
+    if rule.partition(":")[0] in HARNESS_DRAWS:
+        drawn = torch.empty(shape, dtype=dtype)
+        draw(drawn, rule, workload, generator)
+        return drawn
     if rule.startswith("index:"):
         return torch.randint(0, workload.axes[rule[6:]], shape, generator=generator).to(dtype)
     if rule == "uniform":

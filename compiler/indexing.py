@@ -1,0 +1,425 @@
+"""Places that are computed: gathers of anything, stores to places that others name, masks as indices. Registered by being imported.
+
+A gather of a formula puts a symbol in the formula's place and what the symbol stands for into the result, so that nothing goes
+through memory. What is written at computed places stays apart (`Scatter`) until it is known which tensor it changes in place.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import sympy
+
+from compiler.draft.expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, make, where
+from compiler.draft.index import FloorDiv, Index, Modulo, product, unflatten
+from compiler.draft.lower_views import wrapped
+from compiler.draft.lowering import LOWERINGS, Lowering, broadcast
+from compiler.draft.tensors import NoDraft, Position, Scatter, Value
+from compiler.operators import MOST_IN_TABLE, chosen_of
+
+MOST_SCATTERED = 16
+"""Places along an axis up to which a scatter into a formula is one comparison each."""
+Where = list[Index | Expr]
+"""A position of which some indices are computed."""
+
+
+# ------------------------------------------------------------------------------------------ reading at computed places
+
+
+def read_at(low: Lowering, a: Value, at: Where) -> Expr:
+    """The element of `a` at a position."""
+    known: dict[sympy.Symbol, Expr] = {}
+    position = []
+    for index in at:
+        if isinstance(index, Expr) and index.op == "index":
+            index = index.args[0]
+        if isinstance(index, Expr):
+            symbol = sympy.Symbol(f"place_{id(index)}", integer=True, nonnegative=True)
+            known[symbol] = index
+            index = symbol
+        position.append(index)
+    value = a.at(position)
+    return _put_in(value, known, {}) if known else value
+
+
+def _put_in(expr: Expr, known: dict[sympy.Symbol, Expr], done: dict[int, Expr]) -> Expr:
+    """The expression with what the symbols stand for in their places."""
+    found = done.get(id(expr))
+    if found is not None:
+        return found
+    indices = [arg for arg in expr.args if isinstance(arg, sympy.Expr)]
+    told = any(index.free_symbols & known.keys() for index in indices)
+    if expr.op == "index" and told:
+        result = cast(_computed(expr.args[0], known), expr.type)
+    elif expr.op in ("load", "load_at") and told:
+        buffer, base, *more = expr.args
+        base, parts = _apart(base, known)
+        if more:
+            stride, place = more
+            if stride.free_symbols & known.keys():
+                raise NoDraft("a stride depends on a computed place")
+            parts.append((_put_in(place, known, done), stride))
+        place, stride = together(parts)
+        result = make("load_at", buffer, base, stride, place, type=expr.type)
+    else:
+        args = [_put_in(arg, known, done) if isinstance(arg, Expr) else arg for arg in expr.args]
+        same = all(new is old for new, old in zip(args, expr.args, strict=True))
+        result = expr if same else make(expr.op, *args, type=expr.type)
+    done[id(expr)] = result
+    return result
+
+
+def _apart(index: Index, known: dict[sympy.Symbol, Expr]) -> tuple[Index, list[tuple[Expr, Index]]]:
+    """(what of an index is known, the computed rest as parts with their strides)."""
+    base: list[Index] = []
+    parts: list[tuple[Expr, Index]] = []
+    for term in sympy.Add.make_args(sympy.expand(index)):
+        factors = sympy.Mul.make_args(term)
+        told = [factor for factor in factors if factor.free_symbols & known.keys()]
+        if not told:
+            base.append(term)
+            continue
+        stride = sympy.Mul(*(factor for factor in factors if factor not in told))
+        parts.append((_computed(sympy.Mul(*told), known), stride))
+    return sympy.Add(*base), parts
+
+
+def _computed(index: Index, known: dict[sympy.Symbol, Expr]) -> Expr:
+    """An index with computed parts as a value."""
+    if not index.free_symbols & known.keys():
+        return index_value(index)
+    if index.is_Symbol:
+        return cast(known[index], "int64_t")
+    parts = [_computed(arg, known) for arg in index.args]
+    if isinstance(index, FloorDiv):
+        return make("floor_quotient", *parts, type="int64_t")
+    if isinstance(index, Modulo):
+        return make("floor_remainder", *parts, type="int64_t")
+    if index.is_Pow:
+        return functools.reduce(lambda a, b: binary("mul", a, b), [parts[0]] * int(index.args[1]))
+    return functools.reduce(lambda a, b: binary("add" if index.is_Add else "mul", a, b), parts)
+
+
+def together(parts: list[tuple[Expr, Index]]) -> tuple[Expr, Index]:
+    """Computed indices with their strides as one index and what is common to the strides."""
+    stride = functools.reduce(sympy.gcd, [stride for _, stride in parts])
+    each = []
+    for place, own in parts:
+        times = sympy.cancel(own / stride)
+        each.append(place if times == 1 else binary("mul", place, index_value(times)))
+    return functools.reduce(lambda a, b: binary("add", a, b), each), stride
+
+
+def _counts(place: Value) -> bool:
+    return not place.dtype.is_floating_point and COMPUTED[place.dtype] != "bool"
+
+
+# ------------------------------------------------------------------------------------------ operators that gather
+
+
+def _named(places) -> tuple[list[int], tuple[Index, ...]] | None:
+    """(the axes that tensors of integers name, the shape of these together); None where they are apart."""
+    named = [axis for axis, place in enumerate(places) if place is not None]
+    apart = named != list(range(named[0], named[-1] + 1)) or any(not _counts(places[axis]) for axis in named)
+    if apart:
+        return None
+    rank = max(len(places[axis].shape) for axis in named)
+    shape = []
+    for axis in range(rank):
+        own = [places[n].shape[axis - rank] for n in named if len(places[n].shape) >= rank - axis]
+        shape.append(next((size for size in own if size != 1), own[0]))
+    return named, tuple(shape)
+
+
+def _places(low: Lowering, a: Value, named: list[int], places, rank: int, position: Position) -> Where:
+    first = named[0]
+    at = position[first : first + rank]
+    here = [wrapped(low, places[axis].at(broadcast(places[axis], at)), a.shape[axis]) for axis in named]
+    return [*position[:first], *here, *position[first + rank :]]
+
+
+def _index(low: Lowering, a: Value, places):
+    """Of a short table, of axes that integers name, or what a mask over leading axes chooses."""
+    if low.program.settles:
+        return _GATHERED(low, a, places)
+    (first, *more) = places
+    if first is not None and first.type == "bool" and all(place is None for place in more):
+        return _masked(low, a, first)
+    found = _named(places)
+    if found is None:
+        return None
+    named, shape = found
+    short = a.buffer is None and len(a.shape) == 1 and a.shape[0].is_Integer and a.shape[0] <= MOST_IN_TABLE
+    if short:
+        parts = [a.at([sympy.Integer(number)]) for number in range(int(a.shape[0]))]
+        return low.formula(lambda position: chosen_of(wrapped(low, first.at(position), a.shape[0]), parts))
+    return low.formula(lambda position: read_at(low, a, _places(low, a, named, places, len(shape), position)))
+
+
+def _masked(low: Lowering, a: Value, mask: Value) -> Value:
+    """What a mask chooses of the leading axes: positions stay those of the mask, whoever writes it asks the mask."""
+    rank = len(mask.shape)
+    size = low.shape[0]
+    low.program.chosen[size] = (mask, product(mask.shape))
+
+    def element(position: Position) -> Expr:
+        return a.at([*unflatten(position[0], mask.shape, low.program.ranges), *position[1:]])
+
+    return low.formula(element, (size, *a.shape[rank:]))
+
+
+def _nonzero(low: Lowering, mask: Value):
+    size = low.shape[0]
+    low.program.chosen[size] = (mask, product(mask.shape))
+
+    def element(position: Position) -> Expr:
+        at = unflatten(position[0], mask.shape, low.program.ranges)
+        return index_value(at[int(position[1])]) if position[1].is_Integer else chosen_of(
+            index_value(position[1]), [index_value(one) for one in at]
+        )  # fmt: skip
+
+    return low.formula(element)
+
+
+def _along(low: Lowering, a: Value, dim: int, indices: Value, rank: int):
+    def element(position: Position) -> Expr:
+        place = wrapped(low, indices.at(position[dim : dim + rank]), a.shape[dim])
+        return read_at(low, a, [*position[:dim], place, *position[dim + rank :]])
+
+    return low.formula(element)
+
+
+def _gather(low: Lowering, a: Value, dim, indices: Value, **_):
+    dim %= len(a.shape)
+
+    def element(position: Position) -> Expr:
+        place = cast(indices.at(position), "int64_t")
+        return read_at(low, a, [place if axis == dim else p for axis, p in enumerate(position)])
+
+    return low.formula(element)
+
+
+# ------------------------------------------------------------------------------------------ operators that scatter
+
+
+def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
+    """Which of two elements for one place wins is nobody's promise, as in torch."""
+    if low.program.settles or accumulate:
+        return None
+    if a.scatter is not None:
+        raise NoDraft("what was written at computed places is written again")
+    (first, *more) = places
+    if first is not None and first.type == "bool" and all(place is None for place in more):
+        return _put_where(low, a, first, source)
+    found = _named(places)
+    if found is None:
+        return None
+    named, counts = found
+    rank = len(counts)
+    chosen = [low.program.chosen[size] for size in counts if size in low.program.chosen]
+    over = tuple(low.program.chosen[size][1] if size in low.program.chosen else size for size in counts)
+    shape = (*a.shape[: named[0]], *over, *a.shape[named[-1] + 1 :])
+    read = low.as_value(source, COMPUTED[a.dtype])
+    whole = low.program.formula(shape, a.dtype, lambda position: read(position, shape), low.name)
+    if isinstance(source, Value) and source.shape == shape:
+        whole.pieces = source.pieces
+
+    if chosen and rank != 1:
+        raise NoDraft("places that a mask chose are used beside others")
+
+    def when(position: Position) -> Expr:
+        mask = chosen[0][0]
+        return mask.at(unflatten(position[named[0]], mask.shape, low.program.ranges))
+
+    at = lambda position: _places(low, a, named, places, rank, position)  # noqa: E731
+    return _scattered(low, Scatter(a, a, shape, whole, at, when, bool(chosen)))
+
+
+def _scattered(low: Lowering, scatter: Scatter) -> Value:
+    def unread(position: Position) -> Expr:
+        raise NoDraft("what was written at computed places is read again")
+
+    value = low.program.formula(scatter.now.shape, scatter.base.dtype, unread, low.name)
+    value.scatter = scatter
+    return value
+
+
+def _put_where(low: Lowering, a: Value, mask: Value, source) -> Value:
+    """Of elements that a mask names."""
+    rank = len(mask.shape)
+    read, type = low.as_value(source, a.type), a.type
+    one = not isinstance(source, Value) or product(source.shape) == 1
+    if not one and not any(low.program.chosen.get(size, (None,))[0] is mask for size in source.shape[:1]):
+        raise NoDraft("what is written where a mask holds was not chosen by the same mask")
+
+    def element(position: Position) -> Expr:
+        lead = position[:rank]
+        flat = sympy.Integer(0)
+        for size, at in zip(mask.shape, lead, strict=True):
+            flat = flat * size + at
+        value = read([sympy.expand(flat), *position[rank:]], a.shape[rank - 1 :])
+        return where(mask.at(lead), cast(value, type), a.at(position))
+
+    return low.formula(element, a.shape, a.dtype)
+
+
+def _index_copy(low: Lowering, a: Value, dim, indices: Value, source: Value):
+    return _index_put(low, a, [*[None] * (dim % len(a.shape)), indices], source)
+
+
+def _scatter(low: Lowering, a: Value, dim, indices: Value, source, **_):
+    """Of few places along the axis: an element is the last one that goes there, or what was."""
+    dim %= len(a.shape)
+    count, type = indices.shape[dim], a.type
+    same = all(size == own for axis, (size, own) in enumerate(zip(indices.shape, a.shape, strict=True)) if axis != dim)
+    if low.program.settles or not count.is_Integer or count > MOST_SCATTERED or not same:
+        return None
+    read = low.as_value(source, type)
+
+    def element(position: Position) -> Expr:
+        value, own = a.at(position), index_value(position[dim])
+        for number in range(int(count)):
+            at = [sympy.Integer(number) if axis == dim else p for axis, p in enumerate(position)]
+            here = compare("eq", cast(indices.at(at), "int64_t"), own)
+            value = where(here, read(at, indices.shape), value)
+        return value
+
+    return low.formula(element)
+
+
+# ------------------------------------------------------------------------------------------ views of what was scattered
+
+
+def _seen_through(name: str) -> None:
+    """A view of a tensor that was written at computed places: what is written stays, its places lie in the tensor before."""
+    before = LOWERINGS[name]
+
+    def lowered(low: Lowering, a, *more, **keywords):
+        if not isinstance(a, Value) or a.scatter is None:
+            return before(low, a, *more, **keywords)
+        return _scattered(low, replace(a.scatter, now=before(low, a.scatter.now, *more, **keywords)))
+
+    LOWERINGS[name] = lowered
+
+
+def _narrowed(low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
+    """A slice of what was scattered into a concatenation, where it is one of its parts: what goes elsewhere is not written."""
+    scatter = a.scatter
+    if scatter is None or not isinstance(scatter.now, Value):
+        return _piece_of(low, a, dim, start, step) or _NARROWED(low, a, dim, start, end, step)
+    dim %= len(a.shape)
+    first = sympy.sympify(0 if start is None else start)
+    first = a.shape[dim] + first if first.is_Integer and first < 0 else first
+    size = low.shape[dim]
+    if scatter.now is not scatter.base or step != 1:
+        return _scattered(low, replace(scatter, now=_NARROWED(low, scatter.now, dim, start, end, step)))
+    part = _NARROWED(low, scatter.base, dim, start, end, step)
+    for piece in scatter.base.pieces:
+        if piece.axis == dim and piece.start == first and piece.value.shape[dim] == size:
+            part = piece.value
+    before_at, before_when, whole = scatter.at, scatter.when, a.shape[dim]
+
+    def at(position: Position) -> Where:
+        found = before_at(position)
+        if first != 0:
+            own = found[dim]
+            found[dim] = binary("sub", own, index_value(first)) if isinstance(own, Expr) else own - first
+        return found
+
+    def when(position: Position) -> Expr:
+        own = before_at(position)[dim]
+        place = own if isinstance(own, Expr) else index_value(own)
+        said = [before_when(position)] if scatter.is_partial else []
+        if first != 0:
+            said.append(compare("ge", place, index_value(first)))
+        if first + size != whole:
+            said.append(compare("lt", place, index_value(first + size)))
+        return all_of(said) or constant(True, "bool")
+
+    return _scattered(low, Scatter(part, part, scatter.shape, scatter.source, at, when, True))
+
+
+def _piece_of(low: Lowering, a: Value, dim, start, step) -> Value | None:
+    """A slice of a concatenation that is one of its parts."""
+    if low.program.settles or not a.shape or a.buffer is not None or step != 1:
+        return None
+    first = sympy.sympify(0 if start is None else start)
+    if first.is_Integer and first < 0:
+        first = a.shape[dim % len(a.shape)] + first
+    for piece in a.pieces:
+        same = len(piece.value.shape) == len(a.shape) and piece.axis == dim % len(a.shape)
+        if same and piece.start == first and piece.value.shape == low.shape:
+            return piece.value
+    return None
+
+
+def _put_back(name: str, view: str) -> None:
+    """What was scattered into a slice of a tensor, put back into the tensor: the rest of it is as it was."""
+    before = LOWERINGS.get(name)
+
+    def lowered(low: Lowering, a: Value, source, *more, **keywords):
+        if not isinstance(source, Value) or source.scatter is None:
+            return None if before is None else before(low, a, source, *more, **keywords)
+        own, now = LOWERINGS[view](_Shaped(low, source), a, *more), source.scatter.now
+        if now.buffer is None or (own.buffer, own.offset, own.strides) != (now.buffer, now.offset, now.strides):
+            return None
+        return _scattered(low, replace(source.scatter, now=a))
+
+    LOWERINGS[name] = lowered
+
+
+class _Shaped(Lowering):
+    """The lowering of a view of another shape than the node's."""
+
+    def __init__(self, low: Lowering, like: Value) -> None:
+        super().__init__(low.program, low.node, low.uses)
+        self._shape = like.shape
+
+    @property
+    def shape(self) -> tuple[Index, ...]:
+        return self._shape
+
+
+def _only_compiled(name: str, lowering) -> None:
+    """In place of the draft's, which keeps what it gathers from in memory."""
+    before = LOWERINGS[name]
+
+    def lowered(low: Lowering, a: Value, *more, **keywords):
+        kept = low.program.settles or a.buffer is not None
+        return before(low, a, *more, **keywords) if kept else lowering(low, a, *more, **keywords)
+
+    LOWERINGS[name] = lowered
+
+
+def _select_along(low: Lowering, a: Value, dim, indices: Value):
+    return _along(low, a, dim % len(a.shape), indices, 1)
+
+
+def _embedding(low: Lowering, a: Value, indices: Value, *_, **__):
+    return _along(low, a, 0, indices, len(indices.shape))
+
+
+_GATHERED = LOWERINGS["aten.index.Tensor"]
+_NARROWED = LOWERINGS["aten.slice.Tensor"]
+LOWERINGS["aten.index.Tensor"] = _index
+LOWERINGS["aten._unsafe_index.Tensor"] = _index
+LOWERINGS["aten.nonzero.default"] = _nonzero
+LOWERINGS["aten.index_put.default"] = _index_put
+LOWERINGS["aten._unsafe_index_put.default"] = _index_put
+LOWERINGS["aten.index_copy.default"] = _index_copy
+LOWERINGS["aten.scatter.src"] = _scatter
+LOWERINGS["aten.scatter.value"] = _scatter
+_only_compiled("aten.gather.default", _gather)
+_only_compiled("aten.index_select.default", _select_along)
+_only_compiled("aten.embedding.default", _embedding)
+for _name in (
+    "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.permute.default", "aten.transpose.int",
+    "aten.unsqueeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.alias.default", "aten.clone.default",
+    "aten._to_copy.default", "aten.select.int", "aten.t.default", "aten.detach.default",
+):  # fmt: skip
+    if _name in LOWERINGS:
+        _seen_through(_name)
+LOWERINGS["aten.slice.Tensor"] = _narrowed
+_put_back("aten.slice_scatter.default", "aten.slice.Tensor")
+_put_back("aten.select_scatter.default", "aten.select.int")

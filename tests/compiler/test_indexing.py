@@ -1,0 +1,110 @@
+"""Places that others name: slots of a cache of which some are none, state changed in place, sizes that divide one another."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.compile import Meaning, source
+from compiler.evaluate import check
+from compiler.frontend import NoProgram
+from kernels import catalog
+from tests.nodes.rewrites.emulate.emulation import emulated
+
+SPEC = """\
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="slots",
+    summary="slots",
+    axes=("tokens", "heads", "kv_heads", "width", "slots"),
+    dtypes=("float16",),
+    arguments=(
+        Tensor(name="x", role="input", shape=("tokens", "width")),
+        Tensor(name="y", role="input", shape=("heads", "width")),
+        Tensor(name="slot", role="input", shape=("tokens",), dtype="int64", values=("VALUES:slots",)),
+        Tensor(name="state", role="inout", shape=("slots", "width", "3"), touched="tokens*width*3"),
+        Tensor(name="out", role="output", shape=OUT),
+        Size(name="tokens"),
+        Size(name="heads"),
+        Size(name="kv_heads"),
+        Size(name="width"),
+        Size(name="slots"),
+    ),
+    workloads=(
+        Workload(axes={"tokens": 3, "heads": 4, "kv_heads": 2, "width": 64, "slots": 9}, dtype="float16", devices=("cuda", "cpu")),
+        Workload(axes={"tokens": 5, "heads": 6, "kv_heads": 6, "width": 21, "slots": 11}, dtype="float16", devices=("cuda", "cpu")),
+    ),
+)
+"""
+WRITES = {
+    "a row behind": "torch.cat([state, state[:1]]).index_put((slot,), new)[:-1]",
+    "a mask": "state.clone().index_put((slot[slot >= 0],), new[slot >= 0])",
+    "nonzero": "state.clone().index_copy(0, slot[(slot >= 0).nonzero()[:, 0]], new[(slot >= 0).nonzero()[:, 0]])",
+}
+STEP = """\
+import torch
+
+
+def reference(x, y, slot, state):
+    new = torch.stack((x, 2 * x, x - 1), -1)
+    state = {write}
+    return {{"state": state, "out": x * y[0]}}
+"""
+WINDOW = """\
+import torch
+
+
+def reference(x, y, slot, state):
+    held = state[slot]
+    state = state.clone()
+    state[slot] = torch.cat((held[..., 1:], x[..., None]), -1)
+    return {"state": state, "out": (held * held).sum(-1) + x}
+"""
+
+
+def compiled(folder, reference: str, values="distinct", out='("tokens", "width")'):
+    (folder / "spec.py").write_text(SPEC.replace("VALUES", values).replace("OUT", out))
+    (folder / "reference.py").write_text(reference)
+    return catalog.load(str(folder)).spec
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_is_written_for_a_slot_that_is_none(name, tmp_path):
+    reference = STEP.format(write=WRITES[name])
+    meaning = Meaning(compiled(tmp_path, reference), reference)
+    for vector in (1, 8):
+        program = meaning.program("float16", vector)
+        assert any(member.when is not None for kernel in program.kernels for member in kernel.members)
+        check(program, reference)
+
+
+def test_a_window_of_state_moves_on_in_place(tmp_path):
+    known = compiled(tmp_path, WINDOW, "permutation")
+    text = source(known, WINDOW)
+    assert "load_pack<24>(state + " in text, "three neighbours of eight channels are one window"
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_none_stays_as_it_was_in_the_emulation(tmp_path):
+    reference = STEP.format(write=WRITES["a row behind"])
+    (tmp_path / "candidate.cu").write_text(source(compiled(tmp_path, reference), reference))
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_state_is_changed_in_place_only_where_no_two_name_one_slot(tmp_path):
+    with pytest.raises(NoProgram, match="in place"):
+        Meaning(compiled(tmp_path, WINDOW, "index"), WINDOW).program("float16", 1)
+
+
+def test_an_axis_that_another_divides_in_every_workload_is_taken_for_its_multiple(tmp_path):
+    reference = (
+        "import torch\n\n\ndef reference(x, y, slot, state, kv_heads):\n"
+        "    wide = x[:1].expand(kv_heads, -1).repeat_interleave(y.shape[0] // kv_heads, dim=0)\n"
+        "    return {'out': y * wide, 'state': state * 2}\n"
+    )  # fmt: skip
+    program = Meaning(compiled(tmp_path, reference, out='("heads", "width")'), reference).program("float16", 1)
+    assert program.guards() == ["heads % kv_heads == 0"]
+    check(program, reference)
