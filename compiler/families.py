@@ -138,6 +138,9 @@ class _Recorder(TorchDispatchMode):
         elif name in SELECTS or (name in ("max", "min") and len(args) > 1):
             if elements <= 2 * self.given:  # not each element beside all of a table
                 say("select", elements)
+                axis = kwargs.get("dim", next(iter(args[2 if name in ("topk", "kthvalue") else 1 :]), -1))
+                if folds_columns(first, [axis if isinstance(axis, int) else -1]):
+                    say("column reduction", elements)
         elif name in SCANS:
             say("scan", elements)
         elif name in ("bincount", "histc", "_histogramdd_from_bin_cts"):
@@ -198,17 +201,9 @@ class _Recorder(TorchDispatchMode):
         said = kwargs.get(
             "dim", next((one for one in args[1:] if isinstance(one, (list, tuple)) or type(one) is int), None)
         )
-        axes = [said] if isinstance(said, int) else list(said or range(value.dim()))
-        axes = [axis % max(value.dim(), 1) for axis in axes]
-        steps = {
-            axis: stride
-            for axis, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True))
-            if size > 1 and stride
-        }
-        if not steps:
-            return
-        nearest = min(steps, key=lambda axis: steps[axis])
-        self.recorded.add("row reduction" if nearest in axes else "column reduction", elements)
+        columns = folds_columns(value, [said] if isinstance(said, int) else list(said or range(value.dim())))
+        if columns is not None:
+            self.recorded.add("column reduction" if columns else "row reduction", elements)
 
     def _product(self, name: str, args: tuple, elements: int) -> None:
         left, right = _tensors(args)[-2:]
@@ -226,6 +221,17 @@ class _Recorder(TorchDispatchMode):
         places.add(place)
         if len(places) >= STEPS and value.shape[axis] >= STEPS:
             self.recorded.add("scan", elements)
+
+
+def folds_columns(value: torch.Tensor, axes: list[int]) -> bool | None:
+    """Whether elements that are neighbours in memory stay apart; None where there is one element alone."""
+    axes = [axis % max(value.dim(), 1) for axis in axes]
+    steps = {
+        axis: stride
+        for axis, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True))
+        if size > 1 and stride
+    }
+    return min(steps, key=lambda axis: steps[axis]) not in axes if steps else None
 
 
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:

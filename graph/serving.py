@@ -196,7 +196,7 @@ class Service:
             return self._start(arguments)
         context = self._ready()
         if isinstance(arguments, OperationArguments):
-            return describe_kernel(context.visible_spec(self._state), context.evaluator.facts)
+            return describe_kernel(context.visible_spec(self._state), context.evaluator.facts, context.reference())
         if isinstance(arguments, FinishArguments):
             return self._finish(arguments, client)
         return self._work(name, cast(Arguments, arguments), context, client)

@@ -269,6 +269,13 @@ def draw_by_function(name: str, axes: dict[str, int], shape: tuple[int, ...], ge
     return made if shape == whole else made.flatten()[: math.prod(shape)].reshape(shape)
 
 
+def drawn_words(name: str) -> str:
+    """What the function `name` of an inputs.py says that it draws, in one line; its bare name where it says nothing."""
+    function = name.partition("__")[0]
+    own = getattr(_inputs(DRAWS[name].folder / "inputs.py"), function) if name in DRAWS else None
+    return " ".join((getattr(own, "__doc__", None) or function).split())
+
+
 @functools.cache
 def _inputs(path: Path) -> ModuleType:
     return _execute(path, _read(path, "define the functions of drawn:NAME"))

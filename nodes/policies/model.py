@@ -17,7 +17,7 @@ from nodes.knowledge import families_of
 from nodes.options import Role
 from nodes.policies import answers, turns
 from nodes.policies.connection import NoTools, Tools, in_words
-from nodes.policies.render import render
+from nodes.policies.render import REFERENCE_CHARS, render
 from nodes.policies.replies import UnfitReply, without_thinking
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.roles import (
@@ -310,6 +310,7 @@ class ModelPolicy(ABC):
         """`own`: the single agent has this prompt in common with the four."""
         families = families_of(request.spec, self.reference)
         facts = {"rewrites": self.rewrites or {}, "agents": self.agents, "families": families, **facts}
+        facts |= {"reference": self.reference[:REFERENCE_CHARS]}
         return render("single" if self.agents == "single" and not own else name, request.spec, request.device, **facts)
 
 

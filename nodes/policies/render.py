@@ -16,8 +16,9 @@ from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from harness.timing import comparison
+from kernels.catalog import drawn_words
 from kernels.family import Family
-from kernels.spec import Device, Scalar, Size, Spec, Tensor
+from kernels.spec import DRAWN, Device, Scalar, Size, Spec, Tensor
 from nodes import ledger
 from nodes.knowledge import families_of, render_pages
 from nodes.ledger import LedgerEntry
@@ -37,6 +38,8 @@ LEDGER_SOURCES = 40
 """Ledger entries that a prompt shows, the latest ones; a tool reads all."""
 READINGS_CHARS = 600
 """Characters of one probe's readings that a prompt shows."""
+LISTING_CHARS = 900
+"""Characters of hot loops' instructions that a prompt shows; `profile` shows all."""
 HEADERS = (
     "<cuda_runtime.h>", "<cuda_fp16.h>", "<cuda_bf16.h>", "<cuda_fp8.h>", "<mma.h>", "<cooperative_groups.h>",
     "<cooperative_groups/reduce.h>", "<cooperative_groups/memcpy_async.h>", "<cuda/barrier>", "<cuda/pipeline>", "<cuda/ptx>",
@@ -85,6 +88,64 @@ def prototypes(spec: Spec, device: Device) -> tuple[str, ...]:
     return tuple(declarations)
 
 
+NAMED_WORDS = {
+    "ordinary": "normal random numbers", "large": "30 times as large", "tiny": "squares underflow",
+    "zeros": "half of them zero", "outliers": "one of 1000 is 300 times as large", "infinities": "a tenth of them infinite",
+    "uniform": "from [0, 1)", "scaled": "from [0, s), s drawn",
+}  # fmt: skip
+"""Distribution of floating-point numbers -> what it draws, as harness/checks/correctness.py does."""
+VALUE_WORDS = {
+    "bits": "any bits", "index": "whole numbers in [0, {0})", "padded": "whole numbers in [-1, {0})",
+    "distinct": "different whole numbers in [-1, {0})", "permutation": "different whole numbers in [0, {0})",
+    "offsets": "row pointers that end at {0}", "starts": "row pointers up to {0}", "below": "whole numbers below `{0}` in the same place",
+    "range": "numbers in [{0}, {1})", "normal": "normal random numbers of mean {0} and deviation {1}",
+    "integers": "whole numbers in [{0}, {1})", "given": "what get_inputs() draws", "near": "the same with other low bits",
+    "among": "values that occur there, in other places",
+}  # fmt: skip
+"""The same of the other distributions; {0} and {1} are what stands behind their names."""
+ROLE_WORDS = {
+    "input": "read", "output": "written", "inout": "read and written in place",
+    "workspace": "scratch memory of yours: anything stands in it before a call, nobody reads it after one",
+}  # fmt: skip
+DRAWN_CHARS = 300
+"""Characters of what an inputs.py says of its own distribution."""
+REFERENCE_CHARS = 6_000
+"""Characters of a kernel's reference that a prompt shows."""
+
+
+def value_words(tensor: Tensor, values: str) -> str:
+    """A distribution of an input: its name where `value_legend` says what it is, else what it draws."""
+    kind, *rest = values.split(":")
+    if kind == DRAWN:
+        return f"this operation's own values ({drawn_words(rest[0])[:DRAWN_CHARS]})"
+    if tensor.dtype != "T" and "float" not in tensor.dtype and kind in NAMED_WORDS:
+        return "whole numbers below 127"
+    return VALUE_WORDS.get(kind, kind).format(*rest)
+
+
+def value_legend(spec: Spec) -> str:
+    """What the named distributions of the inputs draw, those that occur."""
+    there = {values for tensor in spec.inputs for values in tensor.values}
+    return "; ".join(f"{name}: {words}" for name, words in NAMED_WORDS.items() if name in there)
+
+
+def described(tensor: Tensor) -> str:
+    """A tensor's role in a call, and what stands in it."""
+    said = [ROLE_WORDS[tensor.role]]
+    if tensor.strides:
+        steps = ", ".join(tensor.strides)
+        said.insert(0, f"strides in elements [{steps}] (what lies between its rows is not the call's: neither read nor written)")
+    if tensor.constant:
+        said.append("kept by the model between calls")
+    if tensor.touched:
+        said.append(f"of which a call touches {tensor.touched} elements")
+    if tensor.role not in ("input", "inout"):
+        return ", ".join(said)
+    first, *more = dict.fromkeys(value_words(tensor, values) for values in tensor.values)
+    also = f", checked with {', '.join(more)} too" if more else ""
+    return f"{', '.join(said)}; timed with {first}{' values' if first in NAMED_WORDS else ''}{also}"
+
+
 def data(text: str, name: str, language: str = "") -> str:
     """`text` between marks that it cannot contain: they carry the hash of the text itself."""
     text = printable(text)
@@ -129,13 +190,23 @@ def timing_table(timings: Sequence[Timing]) -> str:
 
 
 def readings(probes: dict[str, dict[str, str]]) -> str:
-    """What probes read, a line each; those that say nothing here are left out."""
+    """What probes read, a line each, a listing of code a line an instruction; those that say nothing here are left out."""
     lines = []
     for name, found in probes.items():
-        said = ", ".join(f"{key} {value}" for key, value in found.items())
-        if said and "unavailable" not in found:
-            lines.append(f"{name}: {said[:READINGS_CHARS]}")
+        if not found or "unavailable" in found:
+            continue
+        listed = {key: value for key, value in found.items() if _LISTED.fullmatch(key)}
+        said = ", ".join(f"{key} {value}" for key, value in found.items() if key not in listed)
+        lines.append(f"{name}: {said[:READINGS_CHARS]}")
+        rows = "".join(f"\n  {key}: {value}" for key, value in listed.items())
+        lines += (
+            [rows[1 : 1 + LISTING_CHARS].rpartition("\n")[0] if len(rows) > LISTING_CHARS else rows[1:]] if rows else []
+        )
     return "\n".join(lines)
+
+
+_LISTED = re.compile(r"loop \d+ [0-9a-f]+")
+"""A reading of harness/probes/hot_loop.py that is an instruction of a loop, by its address."""
 
 
 def device_lines(device: DeviceFacts) -> list[str]:
@@ -220,12 +291,18 @@ def _environment() -> Environment:
         percent=lambda share: f"{100 * share:.0f} %",
         explained=explain_step,
         timing_table=timing_table,
+        described=described,
         lessons=lessons,
         readings=readings,
         device_lines=device_lines,
         roof_lines=roof_lines,
     )
-    environment.globals |= {"difference": difference, "known": render_pages, "ledger_rows": ledger_rows}
+    environment.globals |= {
+        "difference": difference,
+        "known": render_pages,
+        "value_legend": value_legend,
+        "ledger_rows": ledger_rows,
+    }
     return environment
 
 
@@ -246,6 +323,7 @@ def _variables(spec: Spec, device: DeviceFacts) -> dict[str, Any]:
         "confidence": comparison.CONFIDENCE,
         "agents": "four",
         "standing": None,
+        "reference": "",
         "families": families_of(spec, ""),
     }
 
@@ -264,9 +342,9 @@ def knowledge(spec: Spec, device: DeviceFacts, families: Sequence[Family]) -> st
     return _parts(spec, device, "knowledge", families=families)
 
 
-def describe_kernel(spec: Spec, device: DeviceFacts) -> str:
+def describe_kernel(spec: Spec, device: DeviceFacts, reference: str = "") -> str:
     """The operation, the device, what a candidate is and what counts as faster, as the prompts say it. Without what is held out."""
-    return _parts(spec, device, "operation", "suite", "contract", "acceptance")
+    return _parts(spec, device, "operation", "suite", "contract", "acceptance", reference=reference[:REFERENCE_CHARS])
 
 
 def _parts(spec: Spec, device: DeviceFacts, *names: str, **facts: Any) -> str:

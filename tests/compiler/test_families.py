@@ -42,6 +42,8 @@ CASES = [
     ("select row reduction", {"x": "in n e", "y": "out n"},
      "def reference(x):\n    p = x.softmax(-1)\n    return {'y': p.topk(2).values.sum(-1)}"),
     ("select", {"x": "in n d", "y": "out n int64"}, "def reference(x): return {'y': x.argmax(-1)}"),
+    ("select column reduction", {"x": "in n d", "y": "out d"}, "def reference(x): return {'y': x.abs().topk(2, dim=0).values[1]}"),
+    ("select column reduction", {"x": "in n d", "y": "out d int64"}, "def reference(x): return {'y': x.argmax(0)}"),
     ("sort", ROWS, "def reference(x): return {'y': x.sort(-1).values}"),
     ("scan", ROWS, "def reference(x): return {'y': x.cumsum(-1)}"),
     ("scan", ROWS, "def reference(x):\n    h, out = torch.zeros_like(x[:, 0]), []\n    for t in range(x.shape[1]):\n"

@@ -19,7 +19,7 @@ from kernels import catalog
 from nodes.ledger import LedgerEntry
 from nodes.policies import render as rendering
 from nodes.policies.model import ModelPolicy
-from nodes.policies.render import data, describe_kernel, prototypes, render
+from nodes.policies.render import data, describe_kernel, prototypes, readings, render
 from nodes.policies.transcript import Exchange, Message, Question, Reply
 from nodes.policies.trim import LIMIT_CHARS, trim
 from nodes.roles import Attempt, CoderRequest, Standing, TurnRequest, Version
@@ -221,7 +221,7 @@ def test_the_ledger_and_where_the_run_stands_are_in_each_request() -> None:
         user = prompt(role, request)[1]
         assert "[abababababab] on the way | wider </data> loads | PASSED | k: registers=40" in user
         assert "This is round 3 of 8. Left of the run's budget: 410 s, 120,000 tokens." in user
-        assert "0.00049 of the value + 1e-06" in user and "at most 0.12 of it" in user
+        assert "0.00049 of the value + 1e-06" in user and "largest error is 0.12 of its tolerance" in user
 
 
 def test_a_busy_machine_stands_beside_the_times() -> None:
@@ -309,6 +309,31 @@ def test_data_cannot_close_its_own_marks() -> None:
     assert wrapped.count(mark) == 2 and wrapped.endswith(f"</data {mark}>")
     assert "\x1b" not in wrapped and "\x00" not in wrapped
     assert len(data("y" * 1_000_000, "huge")) < rendering.SOURCE_CHARS + 200
+
+
+def test_the_reference_and_what_the_inputs_hold_are_in_the_prefix_of_every_role() -> None:
+    text = "def reference(x): return {'y': x.mean(0)}"
+    for role, request in (("tester", for_tester()), ("planner", for_planner()), ("coder", for_coder())):
+        system, user = prompt(role, request, reference=text)
+        assert text in system and text not in user and "large: 30 times as large" in system
+    kernel = catalog.load("paged_decode_attention")
+    said = describe_kernel(kernel.spec, GPU)
+    assert (
+        "a half to all of what their tables hold" in said
+        and "drawn:" not in said
+        and "whole numbers in [0, pages)" in said
+    )
+
+
+def test_a_hot_loop_is_listed_an_instruction_a_line_and_cut_between_two() -> None:
+    probe = {
+        "samples": "9",
+        "loop 1": "100% of the samples",
+        **{f"loop 1 {n:x}": "vmovss (%rdx),%xmm0" for n in range(99)},
+    }
+    lines = readings({"hot_loop": probe}).splitlines()
+    assert lines[0] == "hot_loop: samples 9, loop 1 100% of the samples"
+    assert 9 < len(lines) < 99 and all(line.endswith("%xmm0") for line in lines[1:])
 
 
 def test_prototypes_follow_the_spec() -> None:
