@@ -134,7 +134,9 @@ def described(tensor: Tensor) -> str:
     said = [ROLE_WORDS[tensor.role]]
     if tensor.strides:
         steps = ", ".join(tensor.strides)
-        said.insert(0, f"strides in elements [{steps}] (what lies between its rows is not the call's: neither read nor written)")
+        said.insert(
+            0, f"strides in elements [{steps}] (what lies between its rows is not the call's: neither read nor written)"
+        )
     if tensor.constant:
         said.append("kept by the model between calls")
     if tensor.touched:
