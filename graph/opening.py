@@ -7,9 +7,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graph import outputs
 from graph.runs import RunError, RunFolder, RunRecord
 from graph.session import kernel_digest
 from harness import engines
@@ -48,7 +50,7 @@ def open_context(
         _engine(settings, say, engine) as at_work,
         make_context(settings, run.store, run.folder / "transcript.jsonl", state, say, at_work) as context,
     ):
-        yield context
+        yield replace(context, offer=lambda candidate: outputs.write_best(run, candidate, settings).name)
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from harness.store import write_atomically
 from harness.timing import samples
 from kernels import catalog
 from kernels.spec import Workload
+from nodes.state import Settings
+from nodes.subjects import subject_of
 
 SUFFIX = {"cuda": "cu", "cpu": "cpp"}
 WIDTHS = (860, 380)
@@ -35,15 +37,22 @@ def best_file(run: RunFolder, result: Result) -> Path:
 def write(run: RunFolder, result: Result) -> None:
     """The files that a run is for, each whole or not at all. Raises OSError where the disk is full."""
     before, after = run.store.get(result.source), run.store.get(result.best)
-    module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[result.device]}"
-    best, other = (module, native) if result.problem and is_python(after) else (native, module)
-    write_atomically(best, after)
-    other.unlink(missing_ok=True)  # of an earlier best
+    best = write_best(run, result.best, run.record.settings)
     if result.problem and needs_loader(after):
         write_atomically(run.folder / "best_standalone.py", standalone(after))
     write_atomically(run.folder / "best.diff", diff_text(before, after, f"{result.baseline} (baseline)", best.name))
     # Last, because whoever finds it may expect the others.
     write_atomically(run.folder / "result.json", result.model_dump_json(indent=1) + "\n")
+
+
+def write_best(run: RunFolder, candidate: str, settings: Settings) -> Path:
+    """The source of that hash as the run's best file. Raises OSError where the disk is full."""
+    text = run.store.get(candidate)
+    module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[settings.device]}"
+    best, other = (module, native) if subject_of(settings).drafted and is_python(text) else (native, module)
+    write_atomically(best, text)
+    other.unlink(missing_ok=True)  # of an earlier best
+    return best
 
 
 def _samples(run: RunFolder, candidate: str, row: WorkloadRow) -> samples.Samples | None:

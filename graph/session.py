@@ -31,6 +31,7 @@ from graph.runs import RunError, RunFolder, RunRecord, RunState, RunStatus, now
 from graph.workflow import build, difference, recursion_limit, signature
 from harness.engines import EngineError
 from harness.problems import pytorch
+from harness.records import Comparison
 from harness.report.result import Result, Status
 from harness.store import Store, digest
 from kernels.catalog import Kernel
@@ -343,6 +344,7 @@ class Session:
         for part in parts:
             data: Any = part["data"]  # of the two modes that were asked for
             if part["type"] == "values":
+                self._keep_best(data)
                 self.state = data
                 self.display.state(data)
                 self._note("running")
@@ -351,6 +353,14 @@ class Session:
                 self.display.node_started(data["name"])
             else:
                 self.display.node_finished(data["name"])
+
+    def _keep_best(self, state: State) -> None:
+        """Write a new incumbent that is faster at once, for whoever does not want to wait for the end."""
+        new, before = state.get("incumbent"), self.state.get("incumbent")
+        if new is None or new.verdict.suite is None or (before is not None and before.candidate == new.candidate):
+            return
+        if new.verdict.suite.comparison is Comparison.FASTER:
+            outputs.write_best(self.run, new.candidate, self.record.settings)
 
     def _notice(self) -> None:
         """What the evaluator has found out by now: it knows of its sandbox once a worker has started."""

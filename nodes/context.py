@@ -18,6 +18,10 @@ def _silent(_event: str, _text: str) -> None:
     pass
 
 
+def _no_file(_candidate: str) -> str:
+    return "no file"
+
+
 @dataclass(frozen=True)
 class Context:
     kernel: Kernel
@@ -26,6 +30,8 @@ class Context:
     policies: dict[Role, Policy]
     say: Callable[[str, str], None] = field(default=_silent)
     """say(kind, text): progress inside a node, for the live display. Nothing may depend on it."""
+    offer: Callable[[str], str] = field(default=_no_file)
+    """offer(candidate): has the best file hold that source, until the run says otherwise; the file's name."""
     usage_before: dict[Role, Usage] = field(default_factory=dict)
     """What answers cost before this process, as the transcript has it: an answer is there before any checkpoint is."""
 

@@ -1,7 +1,8 @@
-"""A verified draft that a short comparison shows to lose is neither searched over nor timed in full.
+"""A verified draft that a short comparison shows to lose is neither searched over nor timed in full; the first that it shows to gain
+is a file at once.
 
-Only where the run has an incumbent that gained: beside that most plans of later rounds lose by a third and more, and the samples that
-say so exactly take longer than all else in a round. What is near, or wins anywhere, goes on to the gates that decide.
+Beside an incumbent that gained most plans of later rounds lose by a third and more, and the samples that say so exactly take longer
+than all else in a round. What is near, or wins anywhere, goes on to the gates that decide.
 """
 
 from __future__ import annotations
@@ -16,31 +17,43 @@ from nodes.state import Draft, State
 LOSES = 0.8
 """Share of the incumbent's speed below which a candidate is not timed in full, by the best of its samples in every case: a
 search of open integers has rarely brought a quarter."""
+LOSES_TO_BASELINE = 0.5
+"""The same beside the source that was brought: what a search of its integers has brought a first candidate at most is 1.8x."""
 CASES = 3
 
 
 def screen(draft: Draft, state: State, context: Context) -> Draft:
-    """The PASSED draft, with why it is not timed in full where it loses in every case of a short comparison."""
+    """The PASSED draft, with why it is not timed in full where it loses in every case of a short comparison.
+
+    Where it is the first to be faster, in every one, its file is written and said: the search and the verdict take longer.
+    """
     if draft.build is None:
         return draft
     source, incumbent, evaluator = state["settings"].source, state["incumbent"].candidate, context.evaluator
-    if incumbent in (source, draft.candidate):
+    if draft.candidate in (source, incumbent):
         return draft
+    first = incumbent == source
     timed = [workload for workload in evaluator.suite() if workload.timed]
     cases = spread_evenly([(workload, cache) for workload in timed for cache in evaluator.caches(workload)], CASES)
+    rivals = {"baseline": source} if first else {"baseline": source, "incumbent": incumbent}
     try:
-        found = evaluator.compare_briefly(draft.build, {"baseline": source, "incumbent": incumbent}, cases)
+        found = evaluator.compare_briefly(draft.build, rivals, cases)
     except RuntimeError:  # the baseline failed: the gate says what that means
         return draft
-    beside = [timing.against_incumbent for timing in found.timings if timing.against_incumbent is not None]
-    if not beside or len(beside) < len(cases) or any(one.high >= LOSES for one in beside):
+    gains = [timing.speedup if first else timing.against_incumbent for timing in found.timings]
+    beside = [one for one in gains if one is not None]
+    if not beside or len(beside) < len(cases):
         return draft
-    gain, speedup = (
-        _mean(values) for values in ([t.median for t in beside], [t.speedup.median for t in found.timings])
-    )
-    lost = (
-        f"{gain:.2f}x of the best so far in a short comparison, slower in each of {len(cases)} cases: not timed in full"
-    )
+    gain = _mean([one.median for one in beside])
+    if any(one.high >= (LOSES_TO_BASELINE if first else LOSES) for one in beside):
+        if first and all(one.low > 1 for one in beside):
+            file = context.offer(draft.candidate)
+            said = f"{gain:.2f}x in a short comparison, faster in each of {len(cases)} cases; {file} has it until a verdict is there"
+            context.say("first", f"{draft.plan.title}: {said}")
+        return draft
+    than = "the baseline" if first else "the best so far"
+    lost = f"{gain:.2f}x of {than} in a short comparison, slower in each of {len(cases)} cases: not timed in full"
+    speedup = _mean([timing.speedup.median for timing in found.timings])
     return draft.model_copy(update={"lost": lost, "brief_speedup": round(speedup, 4)})
 
 

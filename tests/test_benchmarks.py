@@ -36,10 +36,12 @@ def run(module, monkeypatch, *arguments: str) -> None:
 
 def test_a_kernel_beside_itself_and_beside_a_slower_one(small, monkeypatch, capsys):
     arguments = ("--kernel", "silu_and_mul", "--trials", "2", "--slowed", "1", "--slower", "900")
+    arguments += ("--slowed-baselines", "1", "--faster", "900")
     run(comparison, monkeypatch, "--device", "cpu", *arguments)
     itself, slower = capsys.readouterr().out.split("made slower")
     assert "against itself" in itself and itself.count("silu_and_mul") == 1
-    assert slower.count("900 %") == slower.count(" of 1") == 2
+    assert slower.count("the candidate, 900 %") == slower.count(" of 1 SLOWER") == 2
+    assert slower.count("the baseline, 900 %") == slower.count(" of 1 FASTER") == 2
 
 
 def test_one_process_beside_two_devices(small, monkeypatch, capsys, tmp_path):

@@ -5,10 +5,6 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-math-errno", "no-trapping-math")  // else sqrtf and comparisons keep loops from being vectorised
 #endif
@@ -117,6 +113,24 @@ inline T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
 }
 [[maybe_unused]] inline double exponential(double x) { return exp(x); }
 
+#if defined(__AVX2__)
+// By the compiler's own vectors: <immintrin.h> takes it as long as the rest of this file and the kernels behind it.
+#define VECTOR(type, name, bytes) typedef type name __attribute__((vector_size(bytes), may_alias, aligned(1)))
+VECTOR(int16_t, Halves8, 16);
+VECTOR(uint16_t, Words8, 16);
+VECTOR(uint32_t, Bits8, 32);
+VECTOR(float, Floats8, 32);
+VECTOR(long long, Wide4, 32);
+#undef VECTOR
+#if defined(__clang__)
+inline Bits8 widen(Words8 words) { return __builtin_convertvector(words, Bits8); }
+inline void put_past_caches(Wide4* to, Wide4 value) { __builtin_nontemporal_store(value, to); }
+#else
+inline Bits8 widen(Words8 words) { return (Bits8)__builtin_ia32_pmovzxwd256((Halves8)words); }
+inline void put_past_caches(Wide4* to, Wide4 value) { __builtin_ia32_movntdq256(to, value); }
+#endif
+#endif
+
 // Neighbouring elements; 16-bit floats are floats in it, converted by the hardware.
 template <typename T, int Items>
 struct Pack {
@@ -131,11 +145,11 @@ inline const Pack<T, Items>& load_pack(const T* from) {  // where it lies: a cop
 template <int Items>
 inline Pack<float, Items> load_pack(const _Float16* from) {
     Pack<float, Items> pack;
-#if defined(__F16C__)
+#if defined(__F16C__) && defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         for (int item = 0; item < Items; item += 8) {
-            const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + item));
-            _mm256_storeu_ps(pack.at + item, _mm256_cvtph_ps(words));
+            const Halves8 halves = *reinterpret_cast<const Halves8*>(from + item);
+            *reinterpret_cast<Floats8*>(pack.at + item) = __builtin_ia32_vcvtph2ps256(halves);
         }
         return pack;
     }
@@ -152,9 +166,8 @@ inline Pack<float, Items> load_pack(const bfloat16* from) {
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         for (int item = 0; item < Items; item += 8) {
-            const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + item));
-            const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16);
-            _mm256_storeu_ps(pack.at + item, _mm256_castsi256_ps(wide));
+            const Words8 words = *reinterpret_cast<const Words8*>(from + item);
+            *reinterpret_cast<Bits8*>(pack.at + item) = widen(words) << 16;
         }
         return pack;
     }
@@ -181,9 +194,9 @@ inline void put(void* to, const Wide& bytes) {
     if constexpr (sizeof(Wide) % 32 == 0) {
         const bool streaming = STREAM && reinterpret_cast<uintptr_t>(to) % 32 == 0;
         for (unsigned part = 0; part < sizeof(Wide) / 32; ++part) {
-            const __m256i moved = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(&bytes) + part);
-            __m256i* place = static_cast<__m256i*>(to) + part;
-            streaming ? _mm256_stream_si256(place, moved) : _mm256_storeu_si256(place, moved);
+            const Wide4 moved = reinterpret_cast<const Wide4*>(&bytes)[part];
+            Wide4* place = static_cast<Wide4*>(to) + part;
+            streaming ? put_past_caches(place, moved) : void(*place = moved);
         }
         return;
     }
@@ -197,11 +210,11 @@ inline void store_pack(T* to, const Pack<T, Items>& pack) { put(to, pack); }
 template <int Items>
 inline void store_pack(_Float16* to, const Pack<float, Items>& pack) {
     Pack<_Float16, Items> narrow;
-#if defined(__F16C__)
+#if defined(__F16C__) && defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         for (int item = 0; item < Items; item += 8) {
-            const __m128i words = _mm256_cvtps_ph(_mm256_loadu_ps(pack.at + item), _MM_FROUND_TO_NEAREST_INT);
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(narrow.at + item), words);
+            const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
+            *reinterpret_cast<Halves8*>(narrow.at + item) = __builtin_ia32_vcvtps2ph256(value, 0);  // to nearest
         }
         return put(to, narrow);
     }
@@ -218,14 +231,10 @@ inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         for (int item = 0; item < Items; item += 8) {  // as to<bfloat16>
-            const __m256 value = _mm256_loadu_ps(pack.at + item);
-            const __m256i bits = _mm256_castps_si256(value), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-            const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-            const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-            const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-            const __m256i words = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
-            const __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(narrow.at + item), _mm_packus_epi32(low, high));
+            const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
+            const Bits8 bits = (Bits8)value, is_nan = (Bits8)(value != value);
+            const Bits8 rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
+            *reinterpret_cast<Words8*>(narrow.at + item) = __builtin_convertvector(((is_nan & quiet) | (~is_nan & rounded)) >> 16, Words8);
         }
         return put(to, narrow);
     }
@@ -273,7 +282,7 @@ inline void in_parallel(int64_t count, int64_t work, Run run) {
 #endif
 #if defined(__x86_64__)
         if (STREAM) {
-            _mm_sfence();
+            __builtin_ia32_sfence();
         }
 #endif
     }

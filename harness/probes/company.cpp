@@ -1,9 +1,6 @@
 // What the parent does around every timed call on a CPU: a verdict makes ten thousands of calls, and in as many small tensor
 // operations writing their inputs took ten times as long as the calls.
 #include <cstdint>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 // The input of a call, `to[i] = a[i] ^ (x[i] & b[i])`, where `b` begins anew after `round` bytes.
 extern "C" void mix(char* __restrict to, const char* __restrict a, const char* __restrict x, const char* __restrict b,
@@ -37,9 +34,9 @@ extern "C" void forget(const char* from, int64_t bytes) {
   const char* first = from - reinterpret_cast<uintptr_t>(from) % kLine;
   for (const char* line = first; line < from + bytes; line += kLine) {
 #if defined(__CLFLUSHOPT__)
-    _mm_clflushopt(const_cast<char*>(line));
+    __builtin_ia32_clflushopt(line);
 #elif defined(__x86_64__)
-    _mm_clflush(line);
+    __builtin_ia32_clflush(line);
 #elif defined(__aarch64__)
     asm volatile("dc civac, %0" ::"r"(line) : "memory");
 #else
@@ -47,7 +44,7 @@ extern "C" void forget(const char* from, int64_t bytes) {
 #endif
   }
 #if defined(__x86_64__)
-  _mm_mfence();
+  __builtin_ia32_mfence();
 #else
   asm volatile("dsb sy" ::: "memory");
 #endif

@@ -594,6 +594,51 @@ def test_only_what_loses_in_every_case_is_neither_searched_over_nor_timed_in_ful
     assert ("short comparison" in attempt.reason) == lost
 
 
+@pytest.mark.parametrize(
+    ("gains", "lost", "offered"),
+    [
+        ([0.4, 0.3], True, False),
+        ([0.4, 0.7], False, False),  # a search of its integers may bring as much
+        ([1.4, 1.2], False, True),
+        ([1.4, 0.9], False, False),  # not faster everywhere
+        ([1.4], False, False),
+    ],
+)
+def test_the_first_candidate_is_a_file_as_soon_as_a_short_comparison_shows_it_faster(
+    gains: list[float], lost: bool, offered: bool
+) -> None:
+    offers: list[str] = []
+    said: list[tuple[str, str]] = []
+
+    def compare_briefly(build: Any, rivals: dict[str, str], cases: Any) -> Quick:
+        assert rivals == {"baseline": settings().source}
+        (known,) = verdict(2.0).timings
+        return Quick(timings=tuple(known.model_copy(update={"speedup": interval(gain)}) for gain in gains))
+
+    evaluator = SimpleNamespace(
+        width=1, compare_briefly=compare_briefly, tune=lambda candidate, *, seconds: Tuned(candidate=candidate),
+        suite=lambda: (WORKLOAD,), caches=lambda _: ("cold", "hot"),
+    )  # fmt: skip
+    context = SimpleNamespace(
+        evaluator=evaluator,
+        say=lambda kind, text: said.append((kind, text)),
+        offer=lambda candidate: offers.append(candidate) or "best.cpp",
+    )
+    begun = draft(
+        "a",
+        verdict(2.0).model_copy(update={"timings": (), "suite": None}),
+        build=Build(candidate="a" * 64, backend="cpu", ok=True),
+    )
+    state = State(
+        settings=settings(), spent=Spent(), drafts=[begun],
+        incumbent=Incumbent(candidate=settings().source, verdict=verdict(1.0), round=0),
+    )  # fmt: skip
+    (ended,) = tune(state, SimpleNamespace(context=context))["drafts"]  # type: ignore[arg-type]
+    assert bool(ended.lost) == lost and offers == [begun.candidate] * offered
+    assert [kind for kind, _ in said] == ["screened"] * lost + ["first"] * offered
+    assert not offered or "1.30x" in said[0][1] and "best.cpp" in said[0][1]
+
+
 # --- state ---------------------------------------------------------------------------------------------------------
 
 attempts = st.lists(
