@@ -6,7 +6,6 @@ nothing, and a resumed run re-evaluates nothing that was finished.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -28,9 +27,6 @@ from harness.store import digest
 from harness.tools import sanitizer
 from kernels.catalog import KernelError
 from kernels.spec import Workload
-
-MANY_CORES = 8
-"""Cores from which on some are left for builds while a GPU's kernels are timed."""
 
 DRAWS = 200
 """Inputs that a winner meets beyond those of the checks: none wrong of so many excludes a failure rate of 1.5 %."""
@@ -238,7 +234,7 @@ class Evaluator(EvaluationSession):
 
         For a thread beside what is going on; it may end at any time.
         """
-        if self.device == "cuda" and len(os.sched_getaffinity(0)) >= MANY_CORES:
+        if search.has_idle_cores(self):
             wanted = search.first_variants(self, candidate) if candidate else self.harness_sources
             with ThreadPoolExecutor(len(wanted) or 1) as pool:
                 list(pool.map(self.build, wanted))

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import Field
@@ -34,6 +35,8 @@ from harness.timing import comparison
 from harness.timing.sampling import PAIR, Arm, ArmFailure
 from kernels.spec import Frozen
 
+MANY_CORES = 8
+"""Cores from which on some are left for builds while a GPU's kernels are timed."""
 FIRST_BLOCKS, LAST_BLOCKS, FINALISTS = 3, 9, 3
 CASES = {"cuda": 8, "cpu": 3}
 """Timed workloads and cache states that a variant is tried on, by device; the measure gate times all of them."""
@@ -98,6 +101,7 @@ def search(
 
     `devices`: how many of them `measure` can use now; the more there are, the more variants are proposed at once.
     """
+    here = measure is None
     measure, open_ = measure or measure_ratios, find_open_tunables(source)
     deadline = time.monotonic() + seconds
     size = math.prod(len(t.choices) for t in open_)
@@ -119,6 +123,8 @@ def search(
         keys = proposals.ask(min(wanted, batch * devices(), MOST_VARIANTS - len(known) - failed))
         if not keys:
             break
+        if here and proposals.near_left:  # so many are tried whatever these come to
+            _build_beside(session, source, proposals.next_of(min(batch, MOST_VARIANTS - len(known) - failed)))
         for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
             if ratios is None:
                 failed += 1
@@ -164,6 +170,26 @@ def search(
 def batch_size() -> int:
     """Variants that are built side by side."""
     return max(2, min(8, len(os.sched_getaffinity(0))))
+
+
+def has_idle_cores(session: EvaluationSession) -> bool:
+    """Whether sources may be compiled while something is timed."""
+    return session.device == "cuda" and len(os.sched_getaffinity(0)) >= MANY_CORES
+
+
+def _build_beside(session: EvaluationSession, source: str, keys: Sequence[Key]) -> None:
+    """Begin to build the variants that come next, on cores where nothing is timed; whoever asks for one waits for it."""
+    if not keys or not has_idle_cores(session):
+        return
+
+    def build(name: str) -> None:
+        with suppress(Exception):  # whoever asks next finds out, and says so
+            session.build(name)
+
+    pool = ThreadPoolExecutor(len(keys), thread_name_prefix="variants")
+    for key in keys:
+        pool.submit(build, session.store.put(bake(source, dict(key))))
+    pool.shutdown(wait=False)
 
 
 def first_variants(session: EvaluationSession, candidate: str) -> list[str]:
@@ -270,6 +296,10 @@ class _Proposals:
         self.seen.update(found)
         self.near_left = max(0, self.near_left - len(found))
         return found
+
+    def next_of(self, count: int) -> list[Key]:
+        """What is asked for next whatever is measured until then."""
+        return [key for key in self.left if key not in self.seen][:count]
 
     def _neighbours(self) -> Iterator[Key]:
         """What no study asks for any more: untried variants that differ in one number from the best of one."""
