@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graph import outputs
 from graph.runs import RunError, RunFolder, RunRecord
@@ -24,6 +24,7 @@ from nodes.context import Context
 from nodes.options import ROLES, Role
 from nodes.roles import Policy, Usage
 from nodes.state import Settings, Spent, State
+from nodes.subjects import subject_of
 
 if TYPE_CHECKING:
     from harness.evaluate import Evaluator
@@ -50,7 +51,8 @@ def open_context(
         _engine(settings, say, engine) as at_work,
         make_context(settings, run.store, run.folder / "transcript.jsonl", state, say, at_work) as context,
     ):
-        yield replace(context, offer=lambda candidate: outputs.write_best(run, candidate, settings).name)
+        how: dict[str, Any] = {"device": settings.device, "problem": subject_of(settings).drafted}
+        yield replace(context, offer=lambda candidate: outputs.write_best(run, candidate, **how).name)
 
 
 @contextmanager

@@ -20,8 +20,6 @@ from harness.store import write_atomically
 from harness.timing import samples
 from kernels import catalog
 from kernels.spec import Workload
-from nodes.state import Settings
-from nodes.subjects import subject_of
 
 SUFFIX = {"cuda": "cu", "cpu": "cpp"}
 WIDTHS = (860, 380)
@@ -37,7 +35,7 @@ def best_file(run: RunFolder, result: Result) -> Path:
 def write(run: RunFolder, result: Result) -> None:
     """The files that a run is for, each whole or not at all. Raises OSError where the disk is full."""
     before, after = run.store.get(result.source), run.store.get(result.best)
-    best = write_best(run, result.best, run.record.settings)
+    best = write_best(run, result.best, result.device, problem=bool(result.problem))
     if result.problem and needs_loader(after):
         write_atomically(run.folder / "best_standalone.py", standalone(after))
     write_atomically(run.folder / "best.diff", diff_text(before, after, f"{result.baseline} (baseline)", best.name))
@@ -45,11 +43,11 @@ def write(run: RunFolder, result: Result) -> None:
     write_atomically(run.folder / "result.json", result.model_dump_json(indent=1) + "\n")
 
 
-def write_best(run: RunFolder, candidate: str, settings: Settings) -> Path:
+def write_best(run: RunFolder, candidate: str, device: str, *, problem: bool) -> Path:
     """The source of that hash as the run's best file. Raises OSError where the disk is full."""
     text = run.store.get(candidate)
-    module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[settings.device]}"
-    best, other = (module, native) if subject_of(settings).drafted and is_python(text) else (native, module)
+    module, native = run.folder / "best.py", run.folder / f"best.{SUFFIX[device]}"
+    best, other = (module, native) if problem and is_python(text) else (native, module)
     write_atomically(best, text)
     other.unlink(missing_ok=True)  # of an earlier best
     return best

@@ -40,6 +40,7 @@ from nodes.context import Context
 from nodes.roles import PolicyPaused
 from nodes.spans import exporting, span
 from nodes.state import STATE_VERSION, Settings, Spent, State
+from nodes.subjects import subject_of
 
 
 class RunDisplay(Protocol):
@@ -360,7 +361,8 @@ class Session:
         if new is None or new.verdict.suite is None or (before is not None and before.candidate == new.candidate):
             return
         if new.verdict.suite.comparison is Comparison.FASTER:
-            outputs.write_best(self.run, new.candidate, self.record.settings)
+            settings = self.record.settings
+            outputs.write_best(self.run, new.candidate, settings.device, problem=subject_of(settings).drafted)
 
     def _notice(self) -> None:
         """What the evaluator has found out by now: it knows of its sandbox once a worker has started."""
