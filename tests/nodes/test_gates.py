@@ -636,7 +636,7 @@ def test_the_first_candidate_is_a_file_as_soon_as_a_short_comparison_shows_it_fa
     (ended,) = tune(state, SimpleNamespace(context=context))["drafts"]  # type: ignore[arg-type]
     assert bool(ended.lost) == lost and offers == [begun.candidate] * offered
     assert [kind for kind, _ in said] == ["screened"] * lost + ["first"] * offered
-    assert not offered or "1.30x" in said[0][1] and "best.cpp" in said[0][1]
+    assert not offered or ("1.30x" in said[0][1] and "best.cpp" in said[0][1])
 
 
 # --- state ---------------------------------------------------------------------------------------------------------
