@@ -387,8 +387,9 @@ class Folder:
             if all(sizes) and max(sizes) > 1 and len(name) > 1:
                 named[name] = sizes
         for name, value in self.first.numbers.items():
-            if type(value) is int and value > 1:
-                named[name] = tuple(call.numbers[name] for call in self.calls)
+            values = tuple(call.numbers[name] for call in self.calls)
+            if type(value) is int and value > 1 and (len(set(values)) > 1 or len(self.calls) == 1):
+                named[name] = values
         self.extents = Extents(named, len(self.calls))
         self.unseen: list[str] = []
         """Numbers of the spec that no call has given."""
@@ -800,6 +801,7 @@ class Folder:
         ]
         scalars = [names[seen] for seen, _ in self.order if seen in call.numbers and self._is_scalar(seen)]
         renamed = {seen: name for seen, name in names.items() if seen and seen != name}
+        more: set[str] = set()
         if self.reference:
             body = self.reference.rpartition("\n\n")
             own, lines = body[0], body[2].splitlines()
@@ -807,13 +809,13 @@ class Folder:
                 f"    {old} = {new}" for old, new in renamed.items() if old in call.tensors and new in inputs
             ] + lines
             results = {names.get(name, name): name for name in call.outputs}
+            more = {names[seen] for seen in call.numbers if seen in names and names[seen] in self.extents.axes}
         else:
             own, lines, results = (
                 "import torch",
                 [],
                 {names.get(name, name): value for name, value in call.results.items()},
             )
-        more: set[str] = set()
         if call.fault:
             self.doubts.append(f"{call.fault}: reference.py is to be written")
             lines = [f"    raise NotImplementedError({call.fault!r})"]
