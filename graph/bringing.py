@@ -22,6 +22,7 @@ from unittest import mock
 from harness.backends import form_of, is_python, python_module
 from harness.capture import distribution_of
 from harness.capture.extents import Extents, axis_name
+from harness.capture.modules import find_modules
 from harness.capture.signature import CFunction, CParameter, find_headers, read_function
 from harness.capture.source import CaptureError, write_standalone
 from harness.capture.watch import CallWatcher, KernelCall
@@ -464,7 +465,7 @@ class Folder:
     def _build(self, suffix: str) -> dict[str, Any]:
         self.binding: Any = ""
         if self.taken is None:
-            return {}
+            return self._python_build()
         build: dict[str, Any] = {"flags": self.flags} if self.flags else {}
         headers = find_headers(self.source, self.include)
         for name, path in headers.files.items():
@@ -518,6 +519,19 @@ class Folder:
         if self.binding:
             build["binding"] = self.binding
         return build
+
+    def _python_build(self) -> dict[str, Any]:
+        modules = find_modules(self.source)
+        if modules.missing:
+            self.doubts.append(
+                f"{self.source.name} imports {', '.join(modules.missing)}, which its checkout and the box do not have"
+            )
+        for name, path in modules.files.items():
+            place = self.to / "include" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+        inner = {"binding": modules.name} if "." in modules.name else {}
+        return {"include": ("include",), **inner} if modules.files else {}
 
     def _is_bound(self) -> bool:
         """Whether the entry is a call of the function, written into build.binding: of plain pointers, and no entry as it stands."""

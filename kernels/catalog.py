@@ -95,18 +95,19 @@ class Kernel:
 
     @functools.cached_property
     def headers(self) -> dict[str, bytes]:
-        """What sources may include, by the path below the folder: headers beside the baseline and all of `build`'s include folders,
-        those behind links too. Raises KernelError for a folder that is not there, or one that is too large."""
+        """What sources may include, or import where the baseline is Python, by the path below the folder: headers beside the baseline and all of
+        `build`'s include folders, those behind links too. Raises KernelError for a folder that is not there, or one that is too large."""
         if self.spec.problem:
             return {}
         paths = {path.name: path for path in sorted(self.folder.glob("*")) if path.suffix in HEADER_SUFFIXES}
+        modules = {".py"} if any(self.folder.glob("baseline*.py")) else set()
         for include in self.spec.build.include:
             place = self.folder / include
             if not place.is_dir():
                 raise KernelError(f"{self.folder / 'spec.py'}: Spec: field build.include: {place} is no folder")
             for found, _folders, files in os.walk(place, followlinks=True):
                 below = Path(include) / Path(found).relative_to(place)
-                kinds = HEADER_SUFFIXES | SOURCE_SUFFIXES | {""}  # as <cuda/cmath>
+                kinds = HEADER_SUFFIXES | SOURCE_SUFFIXES | modules | {""}  # as <cuda/cmath>
                 paths |= {str(below / name): Path(found) / name for name in sorted(files) if Path(name).suffix in kinds}
                 if len(paths) > HEADERS_MOST:  # a link may lead in a circle
                     raise KernelError(

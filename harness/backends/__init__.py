@@ -139,6 +139,8 @@ _CUDA_HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_
 def entry_of(module: ModuleType, spec: Spec, device: str) -> dict[str, str]:
     """What a backend's `compile` is told of the entry: its name, and what it is bound to where the spec says so."""
     binding = spec.build.binding
+    if isinstance(binding, str) and re.fullmatch(r"\w+(\.\w+)+", binding) and name_of(module) != "python_module":
+        binding = ""  # a module's name among others of Python's
     if getattr(module, "ENTRIES", False):
         return {"entries": _entries(spec, device)} if binding else {}
     if not getattr(module, "PYTHON_SIDE", False):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import json
 import platform
 import re
 import shutil
@@ -26,8 +27,12 @@ from harness.records import DeviceFacts
 SUFFIX = ".py"
 DEVICE = "any"
 PYTHON_SIDE = True
+BINDS = True
+FLAGS: tuple[str, ...] = ()
 ARTEFACT = "candidate"
 """A folder: candidate.py, and extensions/<name>/<name>.so where it brings some."""
+MODULES, NAME = "modules", "name.txt"
+"""In it, of a kernel whose `build.include` has modules: these, and the name by which the candidate is a module beside them (`build.binding`)."""
 BOX = "box"
 """The only folder that the module may write to while it is imported. Nothing of ours is written there afterwards, or through
 a link that it has left it would write elsewhere with our rights; and what is taken from there is no link."""
@@ -55,7 +60,15 @@ def identity(facts: DeviceFacts) -> str:
     return f"python {platform.python_version()} {' '.join(versions)} {facts.architecture}"
 
 
-def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, entry: str) -> Compiled:
+def compile(
+    source: Path,
+    artefact: Path,
+    facts: DeviceFacts,
+    timeout_s: float,
+    entry: str,
+    binding: str = "",
+    flags: tuple[str, ...] = (),
+) -> Compiled:
     text, box = source.read_text(), source.with_name(BOX)
     code, output = run_boxed([sys.executable, "-I", "-S", "-c", _CHECK, str(source)], source.parent, [], timeout_s)
     if code != 0:
@@ -75,6 +88,15 @@ def compile(source: Path, artefact: Path, facts: DeviceFacts, timeout_s: float, 
     remove_tree(artefact)
     artefact.mkdir()
     shutil.copyfile(source, artefact / "candidate.py")
+    places = [Path(flag[2:]) for flag in flags if flag.startswith("-I")]
+    for place in places[1:]:  # the first holds all others
+        for path in sorted(place.rglob("*.py")):
+            to = artefact / MODULES / path.relative_to(place)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, to)
+    asked = json.loads(binding) if binding else ""
+    if isinstance(asked, str) and (artefact / MODULES).is_dir() and re.fullmatch(r"\w+(\.\w+)*", asked):
+        (artefact / NAME).write_text(asked)
     for built in sorted((box / "extensions").glob("*/*.so")):
         if any(path.is_symlink() for path in (built, built.parent, built.parent.parent)) or not built.is_file():
             continue

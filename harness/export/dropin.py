@@ -196,6 +196,7 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "tensors": [_tensor(t, leader) for t in tensors],
         "outputs": [_tensor(t, leader) for t in spec.outputs],
         "made": [_tensor(t, leader) for t in spec.poisoned],
+        "late": sorted(late),
         "inference": [f"{axis} = {code}" for axis, code in (found | late).items()],
         "wrapper_inference": [f"{axis} = {code}" for axis, code in found.items()] if spec.poisoned else [],
         "parameters": [*typed, *settings],

@@ -47,6 +47,13 @@ class LauncherCall:
         return self.name.rpartition("::")[2]
 
 
+def decides(scalar: Scalar, winner: str) -> bool:
+    """Whether a winner is right only for the value that was judged: a mode or a flag, or a number that its text does not use."""
+    return scalar.ctype == "int64_t" or not re.search(
+        rf"\b{scalar.name}\b", re.sub(r"\bvoid\s+\w+\s*\([^()]*\)", "", winner)
+    )
+
+
 def parse_call(text: str) -> LauncherCall:
     """Of one call that is the whole text. Raises ExportError."""
     found = re.match(r"\s*([\w:]+)\s*", text)

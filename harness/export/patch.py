@@ -299,18 +299,11 @@ def _branch(
     return [*lines, "}"]
 
 
-def decides(scalar: Scalar, winner: str) -> bool:
-    """Whether a winner is right only for the value that was judged: a mode or a flag, or a number that its text does not use."""
-    return scalar.ctype == "int64_t" or not re.search(
-        rf"\b{scalar.name}\b", re.sub(r"\bvoid\s+\w+\s*\([^()]*\)", "", winner)
-    )
-
-
 def _as_judged(spec: Spec, winner: str, names: dict[str, str]) -> list[str]:
     """What must hold of the host function's numbers."""
     found = []
     for one in spec.arguments:
-        if isinstance(one, Scalar) and one.ctype != "void*" and one.name in names and decides(one, winner):
+        if isinstance(one, Scalar) and one.ctype != "void*" and one.name in names and launcher.decides(one, winner):
             exact = str(int(one.value)) if one.ctype == "int64_t" else repr(one.value)
             found.append(f"static_cast<{one.ctype}>({names[one.name]}) == static_cast<{one.ctype}>({exact})")
     return found

@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness.export.dropin import PROGRAMMATIC, ExportError, describe, most_bytes
-from harness.farside.forms import take_arguments
+from harness.export.launcher import decides
+from harness.farside.forms import take_arguments, take_inputs
 from kernels.spec import Device, Scalar, Size, Spec
 
 NAME = "astrolabe_launched"
@@ -26,30 +27,66 @@ def patch(spec: Spec, own: str, winner: str, name: str, device: Device, *, packa
     if context["asked_values"]:
         raise ExportError(f"a size that no tensor's shape tells is asked for: {context['asked_values'].strip(', ')}")
     context |= {"programmatic": device == "cuda" and PROGRAMMATIC in winner, "most_bytes": most_bytes(spec, device)}
+    makes = _makes(spec, own)
+    context["makes"] = makes
+    if makes and context["late"]:
+        raise ExportError(f"the size {context['late'][0]} of what it returns is told by no input's shape")
     context["given"] = [argument.name for argument in spec.arguments if not isinstance(argument, Size)]
+    made = {tensor["name"] for tensor in context["made"]}
+    context["taken"] = [name for name in context["given"] if name not in made]
+    context["ranks"] = " or ".join(f"{t.name}.dim() != {len(t.shape)}" for t in spec.inputs)
     context["numbers"] = [argument.name for argument in spec.arguments if isinstance(argument, Scalar)]
     render = Environment(
         loader=PackageLoader("harness.export"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )  # Python, no HTML: everything that goes in is from the typed spec
     return {
-        name: _calling(spec, own, f"from {'.' if packaged else ''}{module} import launched as {NAME}"),
+        name: _calling(
+            spec,
+            own,
+            winner,
+            f"from {'.' if packaged else ''}{module} import {'made' if makes else 'launched'} as {NAME}",
+            makes=makes,
+        ),
         str(path.with_name(f"{module}.py")): render.get_template("init.py.j2").render(context),
         str(path.with_name(source)): winner,
     }
 
 
-def _calling(spec: Spec, own: str, imported: str) -> str:
-    tree = ast.parse(own)
+def _function(spec: Spec, tree: ast.Module) -> ast.FunctionDef:
     function = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == spec.entry_name), None)
     if function is None:
         raise ExportError(f"it defines no function {spec.entry_name}")
+    return function
+
+
+def _inputs(spec: Spec, function: ast.FunctionDef) -> list[int] | None:
+    """Which of the spec's arguments it takes where it returns the outputs, else None."""
+    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    arguments = [[argument.kind, argument.name, getattr(argument, "role", "")] for argument in spec.arguments]
+    return take_inputs(parameters, len(parameters) - len(function.args.defaults), arguments)
+
+
+def _makes(spec: Spec, own: str) -> bool:
+    return _inputs(spec, _function(spec, ast.parse(own))) is not None
+
+
+def _calling(spec: Spec, own: str, winner: str, imported: str, *, makes: bool) -> str:
+    tree = ast.parse(own)
+    function = _function(spec, tree)
     given, condition = _named(spec, function)
+    for one in spec.arguments:
+        if isinstance(one, Scalar) and one.name in given and given[one.name].isidentifier() and decides(one, winner):
+            condition += f"{given[one.name]} == {one.given!r} and "
     told = ", ".join(f"{argument}={name}" for argument, name in given.items())
     first = function.body[0]
     said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(function.body) > 1
     first = function.body[1] if said else first
     indent = " " * first.col_offset
-    branch = [f"{indent}if {condition}{NAME}({told}):", f"{indent}    return{_returned(function)}"]
+    if makes:
+        told = f"{condition}({NAME}_outputs := {NAME}({told})) is not None"
+        branch = [f"{indent}if {told}:", f"{indent}    return {NAME}_outputs"]
+    else:
+        branch = [f"{indent}if {condition}{NAME}({told}):", f"{indent}    return{_returned(function)}"]
     lines = own.splitlines(keepends=True)
     at = first.lineno - 1
     lines[at:at] = [f"{line}\n" for line in branch]
@@ -69,7 +106,9 @@ def _named(spec: Spec, function: ast.FunctionDef) -> tuple[dict[str, str], str]:
     )
     kinds = [argument.kind for argument in spec.arguments]
     names = [argument.name for argument in spec.arguments]
-    picked = take_arguments(parameters, len(parameters) - len(defaults), names, list(kinds))
+    picked = _inputs(spec, function)
+    if picked is None:
+        picked = take_arguments(parameters, len(parameters) - len(defaults), names, list(kinds))
     if picked is None or function.args.vararg:
         raise ExportError(
             f"{function.name} takes {', '.join(parameters)}, which are not the spec's arguments, in order"

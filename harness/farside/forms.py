@@ -231,10 +231,15 @@ def module_form(folder: str, signature: Signature, device: str) -> CallAdapter:
 
 
 def execute(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("candidate", path)
+    """The module, where it is one of several beside the others: by its name among them."""
+    beside, name = path.with_name("modules"), path.with_name("name.txt")
+    if beside.is_dir():
+        sys.path.insert(0, str(beside))
+    own = name.read_text() if name.is_file() else "candidate"
+    spec = importlib.util.spec_from_file_location(own, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["candidate"] = module
+    sys.modules["candidate"] = sys.modules[own] = module
     spec.loader.exec_module(module)
     return module
 
