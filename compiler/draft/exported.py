@@ -9,6 +9,7 @@ import ast
 import collections
 import contextlib
 import dataclasses
+import functools
 import random
 import sys
 import types
@@ -559,6 +560,34 @@ def _overlap(a: tuple, b: tuple) -> bool:
     return bool(written.as_strided(*b).any())
 
 
+@contextlib.contextmanager
+def _buffers_of_parts(model: torch.nn.Module) -> Iterator[None]:
+    """A buffer that a part of the model assigns is changed in place when forward ends: the exporter follows no assignment but the model's own."""
+    as_it_is = model.forward
+    places = [(part, name) for part in model.modules() if part is not model for name in part._buffers]
+
+    @functools.wraps(as_it_is)
+    def forward(*arguments: Any, **named: Any) -> Any:
+        before = [(part, name, part._buffers[name]) for part, name in places]
+        out = as_it_is(*arguments, **named)
+        for part, name, old in before:
+            new = part._buffers.get(name)
+            if old is None or new is None or new is old or (new.shape, new.dtype) != (old.shape, old.dtype):
+                continue
+            out = pytree.tree_map(lambda leaf, old=old: leaf.clone() if leaf is old else leaf, out)
+            part._buffers[name] = old.copy_(new)
+        return out
+
+    if not places:
+        yield
+        return
+    model.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        del model.__dict__["forward"]
+
+
 def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     """Names of sizes that depend on values, call by call."""
     bindings = [node.meta.get("unbacked_bindings") or {} for node in graph.nodes]
@@ -570,7 +599,8 @@ def _graph(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixe
     arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
     with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"):
         norm = torch.nn.modules.batchnorm._BatchNorm
-        with _sizes_are_some() as supposed, patch.object(norm, "forward", _cumulative_norm(norm.forward)):
+        cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
+        with _sizes_are_some() as supposed, cumulative, _buffers_of_parts(model):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()

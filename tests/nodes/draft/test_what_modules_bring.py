@@ -37,6 +37,18 @@ RIGHT = {
     "states that change places": problem(
         "t = self.a.clone()\nself.a.copy_(self.b)\nself.b.copy_(t)\nreturn x * self.a", "[torch.randn(5, 6)]", SHIFTED
     ),
+    "state that a part assigns": problem(
+        "return self.part(x), self.part(x) * 2", "[torch.randn(5, 6)]",
+        "class Part(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('mean', torch.zeros(6))\n"
+        "    def forward(self, x):\n"
+        "        old = self.mean\n"
+        "        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)\n"
+        "        return x - self.mean, old\n"
+        "self.part = Part()",
+    ),
     "an input that is changed": problem(
         "y.add_(x)\nreturn y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6), y", f"[{BATCH}, {BATCH}]"
     ),
