@@ -1,6 +1,7 @@
 """The drafter's rules: a PyTorch module of KernelBench's form in, a `ModelNew` with kernels of its own out.
 
     exported.py     the problem's text -> a graph of torch's operators (executes the problem: only in a boxed process)
+    loops.py        a loop of many steps, of which one is drafted
     algebra.py      rewrites of that graph that hold for all inputs
     lower_*.py      operators -> formulas and folds over loops (tensors.py); library.py: what stays a call of torch
     split.py        folds with few rows become two
@@ -31,5 +32,6 @@ def answer(problem: str, device: str, dtype: str | None = None, numerics: str = 
     """The same with `notes` (what was rewritten and why that holds, what stays with libraries) and `kernels`: name, operators and
     loops, first and last line in the candidate's text."""
     from .drafting import drafted
+    from .loops import looped
 
-    return drafted(problem, device, dtype, numerics).answer()
+    return looped(problem, device, dtype, numerics) or drafted(problem, device, dtype, numerics).answer()

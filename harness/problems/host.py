@@ -49,19 +49,22 @@ def translate(text: str, device: str) -> str:
 
 
 def _marked_forward(tree: ast.Module) -> tuple[ast.FunctionDef, str]:
-    """ModelNew's forward and the name of what load_native answered."""
+    """The method of ModelNew that is marked, forward as a rule, and the name of what load_native answered."""
     natives = [
         node.targets[0].id for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Name) and node.value.func.id == "load_native"
     ]  # fmt: skip
     models = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]
-    forwards = [n for model in models for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward"]
-    if len(natives) != 1 or len(forwards) != 1:
-        raise NoHost("there is not one ModelNew with one forward and one load_native")
-    if [ast.unparse(node) for node in forwards[0].decorator_list] != [f"{natives[0]}.host"]:
-        raise NoHost(f"forward is not marked by @{natives[0]}.host")
-    return forwards[0], natives[0]
+    if len(natives) != 1 or len(models) != 1:
+        raise NoHost("there is not one ModelNew and one load_native")
+    marked = [
+        method for method in models[0].body
+        if isinstance(method, ast.FunctionDef) and [ast.unparse(node) for node in method.decorator_list] == [f"{natives[0]}.host"]
+    ]  # fmt: skip
+    if len(marked) != 1:
+        raise NoHost(f"there is not one method that is marked by @{natives[0]}.host")
+    return marked[0], natives[0]
 
 
 @dataclass(frozen=True)
