@@ -6,7 +6,8 @@
 
 Each draft is a file of its own (`run.py export`'s form) and judged by `eval_kernel_against_ref` as KernelBench's scripts ask it: five
 correctness trials, 100 timed calls, float32, torch's TF32 defaults. Afterwards torch.compile's default is timed by `measure_ref_program_time`
-on those that are right, in the seed's order, and the draft and eager again beside it, so that a later machine may do that, of another model, too.
+on those that are right, in the seed's order, and the draft and eager again beside it, so that a later machine may do that, of another model, too;
+with `--mode max-autotune` that mode, with `--sample N` the first N of that order alone (a run into a folder whose rows are there judges nothing anew).
 Its evaluation runs unchanged, with these turns around it:
 
 - Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
@@ -61,6 +62,8 @@ from nodes.drafting import draft
 
 SEED, TRIALS, CALLS = 42, 5, 100
 """Of KernelBench's scripts."""
+PREFIX = {"default": "", "max-autotune": "autotune_"}
+"""Of what a row has of a mode of torch.compile: its time, and the draft's and eager's beside it."""
 LARGE_BYTES = 1 << 30
 DRAWN_AHEAD_BYTES = 32 << 20
 DRAWS_BYTES = 13
@@ -129,6 +132,8 @@ def main() -> None:
     parser.add_argument("--judges", type=int, default=4, help="processes a GPU")
     parser.add_argument("--builders", type=int, help="compilers at once; default: the cores that judges leave")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--mode", default="default", choices=tuple(PREFIX), help="of torch.compile")
+    parser.add_argument("--sample", type=int, help="torch.compile beside the first so many in the seed's order")
     parser.add_argument("--prepare", action="store_true", help="drafts alone")
     parser.add_argument("--show", action="store_true", help="the tables of what OUT has")
     options = parser.parse_args()
@@ -194,7 +199,7 @@ class Session:
         if self.options.drafts:
             shutil.copytree(self.options.drafts / "drafts", self.out / "drafts", dirs_exist_ok=True)
         import_what_it_imports()
-        self.to_compile = [] if self.options.no_compile else list(self.problems)
+        self.to_compile = [] if self.options.no_compile else self.problems[: self.options.sample]
         measure = self.to_compile or [problem for problem in self.problems if problem.row is None]
         with FORK.Pool(min(16, self.builders)) as pool:
             for problem, size in zip(
@@ -231,7 +236,8 @@ class Session:
         judge = [one for one in self.problems if one.prepared and not one.row and one not in busy]
         if judge or any(one.row is None and one not in busy for one in self.problems):
             return [("judge", one) for one in judge]
-        right = [one for one in self.to_compile if one.row and speedup(one.row) and "compile_runtime" not in one.row]
+        time_of = PREFIX[self.options.mode] + "compile_runtime"
+        right = [one for one in self.to_compile if one.row and speedup(one.row) and time_of not in one.row]
         return [("compile", one) for one in right if one not in busy]
 
     def fill_gpus(self) -> None:
@@ -269,9 +275,9 @@ class Session:
             assert self.machine
             name, folder = self.machine.gpus[gpu], self.out / f"gpu{gpu}"
             large = gpu_need(problem, self.machine) > self.machine.memory_bytes * LARGE_SHARE
-            function = judge if kind == "judge" else compile_reference
             asked = (problem, self.options.kernelbench.resolve(), name, folder, large, self.out)
-            task = lambda: function(*asked)  # noqa: E731
+            mode = self.options.mode
+            task = lambda: judge(*asked) if kind == "judge" else compile_reference(*asked, mode)  # noqa: E731
         process = FORK.Process(target=in_child, args=(task, answer, log, kind == "prepare"))
         process.start()
         limit_s = BUILD_S if kind == "prepare" else self.options.limit
@@ -311,9 +317,11 @@ class Session:
             )
         else:
             assert problem.row
+            of_mode = PREFIX[self.options.mode]
             names = ("compile_runtime", "compile_runtime_stats", "draft_beside", "eager_beside")
-            row = problem.row | {name: answer.get(name) for name in names} | {"compile_s": answer["seconds"]}
-            self.write(problem, row | ({"compile_why": answer["why"]} if answer.get("why") else {}))
+            row = problem.row | {of_mode + name: answer.get(name) for name in names}
+            why = {f"{of_mode}compile_why": answer["why"]} if answer.get("why") else {}
+            self.write(problem, row | {f"{of_mode}compile_s": answer["seconds"]} | why)
 
     def write(self, problem: Problem, row: dict[str, Any]) -> None:
         device = self.machine.device if self.machine else ""
@@ -487,16 +495,18 @@ def judge(problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool,
 
 
 def compile_reference(
-    problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, out: Path
+    problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, out: Path, mode: str
 ) -> dict[str, Any]:
-    """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager."""
+    """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager. What max-autotune times while it
+    compiles it times beside others that compute, while nobody else is timed."""
     if why := prepare(problem, out / "drafts", None)["why"]:
         return {"why": why}
     with its_evaluation(problem, checkout, gpu, folder, large, 0) as (turn, _, timing):
         from torch._inductor import compile_fx, config
 
         config.compile_threads = 4
-        compile_fx.compile_fx = turn.outside(compile_fx.compile_fx)
+        if mode == "default":  # needs no GPU
+            compile_fx.compile_fx = turn.outside(compile_fx.compile_fx)
         measure = timing.time_execution_with_cuda_event
 
         def after_compiling(called: Callable[..., Any], inputs: list[Any], **named: Any) -> list[float]:
@@ -517,6 +527,7 @@ def compile_reference(
                 source,
                 num_trials=CALLS,
                 use_torch_compile=compiled,
+                torch_compile_options=mode,
                 device=torch.device("cuda:0"),
                 precision="fp32",
             )
@@ -620,7 +631,7 @@ def import_what_it_imports() -> None:
 
 def speedup(row: dict[str, Any], over: str = "ref_runtime") -> float | None:
     """Of a right draft, by its time beside what it is compared with; None otherwise."""
-    runtime = row.get("draft_beside" if over == "compile_runtime" else "runtime") or 0
+    runtime = row.get("runtime" if over == "ref_runtime" else over.replace("compile_runtime", "draft_beside")) or 0
     if not row.get("correctness") or not runtime > 0 or not (row.get(over) or 0) > 0:
         return None
     return row[over] / runtime
@@ -635,9 +646,12 @@ def why_wrong(row: dict[str, Any]) -> str:
 
 
 def line(row: dict[str, Any]) -> str:
-    gain, over = speedup(row), speedup(row, "compile_runtime")
+    gain = speedup(row)
     words = f"right {gain:.2f}x of eager" if gain else f"WRONG {why_wrong(row)}"
-    return f"{row['problem'][:50]:50} {words}" + (f", {over:.2f}x of torch.compile" if over else "")
+    for mode, prefix in PREFIX.items():
+        over = speedup(row, f"{prefix}compile_runtime")
+        words += f", {over:.2f}x of torch.compile's {mode}" if over else ""
+    return f"{row['problem'][:50]:50} {words}"
 
 
 def solved(problem: Problem, row: dict[str, Any], over: str) -> fast_p.Solved:
@@ -671,7 +685,8 @@ def show(problems: list[Problem], rows: dict[str, dict[str, Any]], console: Cons
     """By level what is right and how much faster; then the wrong and the slower ones, each with its reason."""
     names = {problem.name: problem for problem in problems}
     rows = {name: row for name, row in rows.items() if name in names}
-    for title, over in (("eager torch", "ref_runtime"), ("torch.compile's default", "compile_runtime")):
+    modes = [(f"torch.compile's {mode}", f"{prefix}compile_runtime") for mode, prefix in PREFIX.items()]
+    for title, over in (("eager torch", "ref_runtime"), *modes):
         if not any(row.get(over) for row in rows.values()):
             continue
         table = Table(title=f"KernelBench's own evaluation, beside {title}")
