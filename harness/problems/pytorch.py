@@ -12,6 +12,8 @@ import math
 import pickle
 import re
 import secrets
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +49,8 @@ FORMS = {
 }
 DESCRIBE_S = 300.0
 """Seconds for executing a problem and drawing its inputs three times; KernelBench's largest draw 6 GB."""
+SLOW_S = 10.0
+"""After which it is said that this takes long, and what to do."""
 REFERENCE_S = 300.0
 LATE_STEPS = 100
 """Calls of Model, and less than so many more, behind which the last of the states that are drawn is, the others behind 0, 1, 2: what
@@ -345,6 +349,8 @@ class Box:
             arguments=(Tensor(name="nothing", role="output", shape=("1",)),),
             workloads=(Workload(axes={"one": 1}, dtype="float32"),),
         )  # fmt: skip
+        slow = threading.Timer(SLOW_S, _say_slow, (path,))
+        slow.start()
         try:
             worker = ProblemWorker(
                 get_fork_server("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
@@ -357,6 +363,8 @@ class Box:
                     "get_inputs and get_init_inputs must make less"
                 ) from None
             raise KernelError(f"{path} cannot be imported: {_plain(fault.reason)}") from None
+        finally:
+            slow.cancel()
         found = worker.found
         worker.close()
         return found
@@ -616,6 +624,15 @@ def reopen(
         box.given[name] = functools.partial(fill, problem, at)
         GIVEN.setdefault(name, []).append(box.given[name])
     return problem
+
+
+def _say_slow(path: Path) -> None:
+    print(
+        f"{path}: {SLOW_S:.0f} s so far for importing it, get_inputs() and a few calls of Model on this machine's processor, "
+        f"of {DESCRIBE_S:.0f} s that it may take; the larger its inputs and the more steps a call takes, the longer is all that follows: "
+        "smaller sizes in get_inputs and get_init_inputs make it shorter",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
 
 
 def _plain(reason: str) -> str:
