@@ -111,12 +111,17 @@ def _whole(value: torch.SymFloat) -> torch.SymInt | None:
     return value.node.shape_env.create_symintnode(found, hint=int(value.node.hint))
 
 
+def _length(value: Any) -> Any:
+    """`len` as a problem sees it: of a tensor an open size, where Python's would fix it."""
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
+
+
 def load(text: str) -> types.ModuleType:
     """The problem as a module. Its exceptions are its own."""
     text = text.removeprefix("\ufeff")
     module = types.ModuleType("problem")
     module.__file__ = "problem.py"
-    module.__dict__["int"] = _Int
+    module.__dict__.update(int=_Int, len=_length)
     sys.modules["problem"] = module
     try:
         exec(compile(text, "problem.py", "exec"), module.__dict__)
@@ -588,6 +593,19 @@ def _buffers_of_parts(model: torch.nn.Module) -> Iterator[None]:
         del model.__dict__["forward"]
 
 
+def _of_sizes(made: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`new_tensor`, of a list of open sizes too, which torch would fix."""
+
+    @functools.wraps(made)
+    def new_tensor(like: torch.Tensor, data: Any, **named: Any) -> torch.Tensor:
+        if not isinstance(data, (list, tuple)) or not any(isinstance(one, torch.SymInt) for one in data):
+            return made(like, data, **named)
+        named = {"dtype": like.dtype, "device": like.device, **named}
+        return torch.stack([torch.scalar_tensor(one, **named) for one in data])
+
+    return new_tensor
+
+
 def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     """Names of sizes that depend on values, call by call."""
     bindings = [node.meta.get("unbacked_bindings") or {} for node in graph.nodes]
@@ -600,7 +618,8 @@ def _graph(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixe
     with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"):
         norm = torch.nn.modules.batchnorm._BatchNorm
         cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
-        with _sizes_are_some() as supposed, cumulative, _buffers_of_parts(model):
+        of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
+        with _sizes_are_some() as supposed, cumulative, of_sizes, _buffers_of_parts(model):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()

@@ -268,7 +268,7 @@ def full(low: Lowering, _, value, *rest, **__):
 
 @lowers("aten.scalar_tensor.default")
 def scalar_tensor(low: Lowering, value, **__):
-    return low.formula(lambda position: constant(value, COMPUTED[low.dtype]))
+    return low.formula(lambda position: low.as_value(value, COMPUTED[low.dtype])(position, low.shape))
 
 
 @lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")

@@ -261,12 +261,14 @@ def test_a_hostile_problem_is_one_sentence(text: str, said: str, tmp_path: Path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
-def test_a_module_that_takes_too_long_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_module_that_takes_too_long_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr("harness.problems.pytorch.DESCRIBE_S", 1.0)
+    monkeypatch.setattr("harness.problems.pytorch.SLOW_S", 0.2)
     path = tmp_path / "problem.py"
     path.write_text(MODEL.format("import time\n    time.sleep(60)"))
     with pytest.raises(KernelError, match="takes more than 1 s .* get_inputs and get_init_inputs must make less"):
         open_problem(path, "cpu")
+    assert "0 s so far for importing it" in capsys.readouterr().err
 
 
 def test_nothing_of_a_problem_runs_here(tmp_path: Path):

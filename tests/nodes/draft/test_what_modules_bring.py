@@ -37,6 +37,10 @@ RIGHT = {
     "states that change places": problem(
         "t = self.a.clone()\nself.a.copy_(self.b)\nself.b.copy_(t)\nreturn x * self.a", "[torch.randn(5, 6)]", SHIFTED
     ),
+    "how many there are": problem(
+        "found = (x > 0).nonzero()[:, 0]\n"
+        "return x.new_tensor([len(found), len(x)]) * 2, x[found].exp()", "[torch.randn(40)]",
+    ),
     "state that a part assigns": problem(
         "return self.part(x), self.part(x) * 2", "[torch.randn(5, 6)]",
         "class Part(nn.Module):\n"
