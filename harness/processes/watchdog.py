@@ -8,9 +8,13 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from harness.farside.sandbox import ProcessLimits
+
+WHOLE_LOOK = 10
+"""One of so many looks at a tree finds members of its session too that descend from it no longer: it reads of every process."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +78,40 @@ def session_members(leader: int) -> list[int]:
     return [pid for pid, fields in _processes.get(0.0).items() if fields[3] == str(leader)]
 
 
-def family(leader: int, age_s: float = 0.0) -> list[int]:
+def descendants(leader: int) -> set[int]:
+    """The children of `leader`, theirs, and so on. They are asked of the kernel thread by thread, 0.1 ms: who reads of every process whose
+    child it is takes 4 ms among 160 processes, and a tenth of a second on a large host."""
+    if not Path("/proc/thread-self/children").exists():
+        return descendants_among_all(leader)
+    found: set[int] = set()
+    waiting = [leader]
+    while waiting:
+        with contextlib.suppress(OSError):  # gone meanwhile
+            for task in os.scandir(f"/proc/{waiting.pop()}/task"):
+                new = {int(pid) for pid in _read(f"{task.path}/children").split()} - found
+                found |= new
+                waiting += new
+    return found
+
+
+def descendants_among_all(leader: int) -> set[int]:
+    """`descendants` by a look at every process there is: where the kernel does not list children."""
+    return _below({leader}, _processes.get(0.0)) - {leader}
+
+
+def family(leader: int, age_s: float = 0.0) -> set[int]:
     """Every process that descends from `leader` or is in its session: one that has left the session is still a child.
 
     As it was `age_s` ago at most.
     """
     known = _processes.get(age_s)
-    found = {pid for pid, fields in known.items() if pid == leader or fields[3] == str(leader)}
-    grown = True
-    while grown:
-        children = {pid for pid, fields in known.items() if int(fields[1]) in found} - found
-        found |= children
-        grown = bool(children)
-    return sorted(found)
+    return _below({pid for pid, fields in known.items() if pid == leader or fields[3] == str(leader)}, known)
+
+
+def _below(found: set[int], known: dict[int, list[str]]) -> set[int]:
+    while new := {pid for pid, fields in known.items() if int(fields[1]) in found} - found:
+        found |= new
+    return found
 
 
 def folder_bytes(folder: str, most: int) -> int:
@@ -162,17 +187,23 @@ class Watchdog:
                 self._kill()
                 return
 
+    def _pids(self) -> set[int]:
+        self._polls += 1
+        if not self._tree:
+            return {self._pid}
+        whole = self._polls % WHOLE_LOOK == 0
+        return family(self._pid, self._interval) if whole else {self._pid, *descendants(self._pid)}
+
     def _fault(self) -> str:
         if self._deadline is not None and time.monotonic() > self._deadline:
             return f"took longer than {self._seconds:g} s"
-        usages = [_usage(pid) for pid in (family(self._pid, self._interval) if self._tree else [self._pid])]
+        usages = [_usage(pid) for pid in self._pids()]
         memory = sum(usage.memory_bytes for usage in usages if usage)
         threads = sum(usage.threads for usage in usages if usage)
         if self._limits.memory_bytes and memory > self._limits.memory_bytes:
             return f"used {memory / 2**30:.2f} GiB of memory, {self._limits.memory_bytes / 2**30:.2f} GiB are allowed"
         if self._limits.threads and threads > self._limits.threads:
             return f"started {threads} processes and threads, {self._limits.threads} are allowed"
-        self._polls += 1
         if self._scratch and self._limits.scratch_bytes and self._polls % 4 == 0:
             size = folder_bytes(self._scratch, self._limits.scratch_bytes)
             if size > self._limits.scratch_bytes:
@@ -183,7 +214,7 @@ class Watchdog:
     def _kill(self) -> None:
         if self._began != _stat(self._pid)[19:20]:
             return  # the pid is someone else's by now
-        others = family(self._pid) if self._tree else []
+        others = family(self._pid) if self._tree else set()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         for pid in {*others, *(session_members(self._pid) if self._tree else [])}:  # some may just have been born

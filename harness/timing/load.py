@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.processes.watchdog import descendants
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 DISTURBED = 0.1
 """Share of the machine's CPU time from which on others disturb: more than the background of an idle machine takes, and
@@ -64,41 +66,11 @@ def _busy_s() -> float:
 def _own_s() -> float:
     """CPU seconds of this process and its descendants, of those too that have ended and were waited for."""
     ticks = 0
-    for pid in {os.getpid(), *_descendants()}:
+    for pid in {os.getpid(), *descendants(os.getpid())}:
         with contextlib.suppress(OSError, ValueError):  # gone meanwhile
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(int(field) for field in fields[11:15])
     return ticks / TICKS_PER_S
-
-
-def _descendants() -> set[int]:
-    """Descendants of this process. They are asked of the kernel thread by thread: who reads of every process whose child it is
-    takes a tenth of a second
-    for each comparison on a large host, a fifth of a run."""
-    if not Path("/proc/thread-self/children").exists():
-        return _descendants_among_all()
-    found: set[int] = set()
-    waiting = [os.getpid()]
-    while waiting:
-        with contextlib.suppress(OSError):  # gone meanwhile
-            for task in os.scandir(f"/proc/{waiting.pop()}/task"):
-                with contextlib.suppress(OSError):
-                    new = {int(pid) for pid in Path(f"{task.path}/children").read_text().split()} - found
-                    found |= new
-                    waiting += new
-    return found
-
-
-def _descendants_among_all() -> set[int]:
-    """`_descendants` by a look at every process there is: where the kernel does not list children."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError):  # gone meanwhile
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    ours = {os.getpid()}
-    while found := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= found
-    return ours - {os.getpid()}
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.processes.watchdog import descendants, descendants_among_all
 from harness.timing import load
 
 pytestmark = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc")
@@ -101,8 +102,9 @@ def test_descendants_are_listed_as_a_look_at_every_process_finds_them():
             time.sleep(0.01)
         grandchildren = {int(one.stdout.readline()) for one in started}
         family = {one.pid for one in started} | grandchildren
-        assert family <= load._descendants() and family <= load._descendants_among_all()
-        assert os.getppid() not in load._descendants()
+        here = os.getpid()
+        assert family <= descendants(here) and family <= descendants_among_all(here)
+        assert os.getppid() not in descendants(here)
     finally:
         for one in started:
             os.kill(one.pid, signal.SIGSTOP)

@@ -298,11 +298,11 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
     rowptr, col, frontier = call["rowptr"], call["col"], call["frontier"].long()
     first = rowptr[frontier.clamp_min(0)]
     degree = torch.where(frontier >= 0, rowptr[frontier.clamp_min(0) + 1] - first, 0)
-    keys = torch.rand(len(frontier), int(degree.max()), generator=rng, dtype=torch.float64)
+    keys = torch.rand(len(frontier), int(degree.max()), generator=rng)
     places = torch.arange(keys.shape[1]).expand_as(keys)
-    begins = (torch.rand(len(frontier), 1, generator=rng, dtype=torch.float64) * degree[:, None]).floor()
+    begins = (torch.rand(len(frontier), 1, generator=rng) * degree[:, None]).floor()
     if how == "the first":
-        keys = places.double()
+        keys = places.float()
     elif how == "a window":
         keys = (places - begins).remainder(degree[:, None].clamp_min(1))
     elif how == "not the last":
@@ -311,11 +311,11 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
         keys = keys[:1].expand_as(keys)
     elif how in ALIKE:
         row = torch.arange(len(keys))
-        drawn_as = torch.rand(len(keys), 64, generator=rng, dtype=torch.float64)[ALIKE[how](row)]
+        drawn_as = torch.rand(len(keys), 64, generator=rng)[ALIKE[how](row)]
         tried = (drawn_as * degree[:, None]).long()
-        keys = (keys + 64).scatter_reduce(1, tried, torch.arange(64.0, dtype=torch.float64).expand_as(tried), "amin")
+        keys = (keys + 64).scatter_reduce(1, tried, torch.arange(64.0).expand_as(tried), "amin")
     elif how == "in pairs":  # two places apart, as likely as any
-        keys = torch.where(places % 4 < 2, keys, keys.roll(2, dims=1) + 1e-9).gather(
+        keys = torch.where(places % 4 < 2, keys, keys.roll(2, dims=1) + 1e-6).gather(
             1, (places + begins.long()).remainder(degree[:, None].clamp_min(1)).clamp_max(keys.shape[1] - 1)
         )
     keys = torch.where(places < degree[:, None], keys, math.inf)
@@ -324,7 +324,7 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
     return torch.where(torch.arange(chosen.shape[1]) < degree.clamp_max(fanout)[:, None], ids, -1).to(torch.int32)
 
 
-@pytest.mark.parametrize("rows", [1024, 3000, 50_000])
+@pytest.mark.parametrize("rows", [1024, 20_000])
 @pytest.mark.parametrize(
     "how", [*["chance"] * 3, "the first", "a window", "not the last", "alike in all rows", *ALIKE, "in pairs"]
 )
