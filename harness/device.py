@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import functools
+import gc
 import mmap
 import os
 import re
@@ -166,9 +167,14 @@ def memory_bytes(device: str) -> int:
 
 
 def give_back_memory(over: int = 1 << 30) -> None:
-    """To the GPU, where torch keeps more than so many bytes here for later: no other process could have them."""
+    """To the GPU, where torch keeps more than so many bytes here for later: no other process could have them.
+
+    With 0 also what only the garbage collector would find: a tensor in a circle of objects can hold gigabytes for minutes.
+    """
     import torch
 
+    if not over:
+        gc.collect()
     if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > over:
         torch.cuda.empty_cache()
 

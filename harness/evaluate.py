@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness import backends, machine, probes, questions
+from harness.checks.fitting import is_out_of_memory
 from harness.judge import quick, search
 from harness.judge.comparisons import EXACTLY_ONE
 from harness.judge.of_problems import ProblemRules
@@ -70,6 +71,14 @@ class Evaluator(EvaluationSession):
         return answer
 
     def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
+        """Where the device's memory does not suffice once more, with nothing kept in it."""
+        try:
+            return question.answer(self)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        # Behind the handler: the error's traceback holds what was made so far, until it is left.
+        self.cases.forget()
         return question.answer(self)
 
     @cached_property

@@ -874,6 +874,14 @@ class Cases:
             self._special[key] = self._in_room(lambda: make_special(name, case, self.kernel, self.device), workload)
         return self._special[key]
 
+    def forget(self) -> None:
+        """Let go of all cases, and give the device their memory back."""
+        self.kept.clear()
+        self._special.clear()
+        self._scalars.clear()
+        if self.device == "cuda":
+            give_back_memory(0)
+
     def once(self, look: Callable[[Spec, Iterable[Case]], tuple[str, ...]]) -> tuple[str, ...]:
         """What `look` says of all kept cases; asked once as long as these are kept."""
         if self._said is None or self._said[0] != list(self.kept):
@@ -909,9 +917,7 @@ class Cases:
             except (torch.OutOfMemoryError, fitting.OutOfDeviceMemory) as error:
                 said = str(error).partition(". ")[0]
             # Behind the handler: the error's traceback holds what was made so far, until it is left.
-            self.kept.clear()
-            if self.device == "cuda":
-                torch.cuda.empty_cache()
+            self.forget()
         raise KernelError(f"{workload.label} is too much for this device's memory: {said}")
 
 

@@ -10,6 +10,13 @@ class OutOfDeviceMemory(KernelError):
     """A reference in another process found no memory on the device beside what is kept here."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the device's memory did not suffice, here or for a reference in another process."""
+    return (
+        isinstance(error, OutOfDeviceMemory) or type(error).__name__ == "OutOfMemoryError"
+    )  # torch's, not imported for it
+
+
 JUDGING_FACTOR = 24
 """A workload is left out where the device has not so many times the bytes that its tensors hold or that a call moves: its
 reference in fp64, that one's intermediate results and the tolerance are up to twenty times as large."""

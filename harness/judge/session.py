@@ -517,9 +517,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         self.pool.close()
         self.kernel.close()
         if self.cases.kept:
-            self.cases.kept.clear()  # a session and its pool hold each other, so it may be long until they are collected
-            if self.device == "cuda":
-                device.give_back_memory(0)
+            self.cases.forget()  # a session and its pool hold each other, so it may be long until they are collected
 
     def __enter__(self) -> Self:
         return self

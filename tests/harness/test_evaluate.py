@@ -13,12 +13,14 @@ import pytest
 
 from harness import backends
 from harness.checks.correctness import distributions
+from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside import sandbox
 from harness.judge import comparisons, verification
 from harness.judge.search import measure_ratios
 from harness.judge.session import CACHES, MissingTool
+from harness.questions import CheckToolchain, ToolchainFacts
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import Store, digest
 from harness.timing import interleaved
@@ -136,7 +138,9 @@ def test_a_closed_evaluator_holds_no_inputs(small, source, store):
 
 def test_a_closed_evaluator_gives_a_gpus_memory_back_to_other_processes(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr("harness.device.give_back_memory", lambda over: given.append((len(one.cases.kept), over)))
+    monkeypatch.setattr(
+        "harness.checks.correctness.give_back_memory", lambda over: given.append((len(one.cases.kept), over))
+    )
     gpu = DeviceFacts(device="cuda", name="H", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
     kernel = catalog.load("silu_and_mul")
     for held in (0, 1):
@@ -146,6 +150,25 @@ def test_a_closed_evaluator_gives_a_gpus_memory_back_to_other_processes(tmp_path
         assert given == [(0, 0)] * held, (
             "all of it, once they are let go of; one that judges elsewhere leaves this machine's GPU alone"
         )
+
+
+def test_a_question_that_finds_no_memory_is_asked_again_with_no_case_kept(evaluator, monkeypatch):
+    """Seen on a GPU of 140 GiB: a session kept 115 GiB, and Model "failed" at a size that it had passed before."""
+    evaluator.cases.get(evaluator.suite()[0], "ordinary", {})
+    kept: list[int] = []
+
+    def answer(self, session):
+        kept.append(len(session.cases.kept))
+        if len(kept) <= fails:
+            raise OutOfDeviceMemory("Model fails at lead=1021: CUDA out of memory")
+        return ToolchainFacts(missing="", identity="here")
+
+    monkeypatch.setattr(CheckToolchain, "answer", answer)
+    fails = 1
+    assert evaluator.ask(CheckToolchain(backend="cpu")).identity == "here" and kept == [1, 0]
+    fails = 9
+    with pytest.raises(OutOfDeviceMemory):
+        evaluator.ask(CheckToolchain(backend="cpu"))
 
 
 def test_rivals_are_of_one_age_at_every_verdict(small, source, store, monkeypatch):
