@@ -33,18 +33,34 @@ STEP = re.compile(r"\s*(Collecting|Downloading|Downloaded|Building|Built|Prepar|
 MANY_CORES = 8
 """With so many everything is compiled at once; with fewer that takes half a minute and more, so only what is used is."""
 USED = """
-import os, torch
-child = os.fork()
-if not child:
-    from compiler import draft
-    draft.answer("import torch\\nclass Model(torch.nn.Module):\\n    def forward(self, x):\\n        return torch.softmax(x, 1)\\n"
-                 "def get_inputs():\\n    return [torch.randn(6, 50)]\\n", "cpu")
-    os._exit(0)
-import rich.live, langchain_openai, langgraph.checkpoint.sqlite, tree_sitter_cuda, optuna, graph.workflow, run
-assert os.waitpid(child, 0)[1] == 0, "a module could not be drafted"
+import os
+
+def beside(work):
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        os._exit(1)
+
+def a_run():
+    import rich.live, langchain_openai, langgraph.checkpoint.sqlite, tree_sitter_cuda, optuna, graph.workflow, run
+
+def an_export():  # what torch.export.export imports once it is called
+    import torch.export._trace
+
+children = [beside(a_run)]
+import torch
+children.append(beside(an_export))
+import compiler.compile, compiler.draft
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
 """
-"""Imports what a run and a drafter import: processes in the sandbox cannot keep what they compile. It also shows that the
-installation works."""
+"""Imports what a run and a drafter import, in processes side by side: those in the sandbox cannot keep what they compile. It also
+shows that the installation works."""
 
 
 def main() -> int:
@@ -57,9 +73,12 @@ def main() -> int:
     began = time.monotonic()
     python = options.venv / "bin" / "python"
     if not python.exists():
-        made = watch("making " + display(options.venv), [sys.executable, "-m", "venv", options.venv])
+        made = watch("making " + display(options.venv), [sys.executable, "-m", "venv", "--without-pip", options.venv])
         if made.returncode:
             return fail(f"python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv\n{made.stdout}")
+    pip = find_pip(python)
+    if not pip:
+        return fail("there is no pip; on Debian and Ubuntu: apt-get install python3-venv")
     wanted = requirements(extras=("test",) if options.tests else ())
     has_torch = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     more: list[str] = []
@@ -70,7 +89,9 @@ def main() -> int:
         else:
             wanted.append(f"torch=={version}+cpu")
             more = ["--extra-index-url", CPU_INDEX]
-    if not install(python, wanted, more):
+    if not (python.parent / "pip").exists():
+        wanted.append("pip")  # for whoever installs more later
+    if not install(python, wanted, more, pip):
         return fail("the installation failed; see the installer's words above")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = watch("compiling the modules of a run", [python, "-c", USED], cwd=HERE, env=environment)
@@ -78,6 +99,16 @@ def main() -> int:
         return fail(f"what was installed cannot be imported:\n{done.stdout[-2000:]}")
     say(f"ready after {time.monotonic() - began:.0f} s: {display(python)} run.py --kernel silu_and_mul")
     return 0
+
+
+def find_pip(python: Path) -> list:
+    """The pip that installs into that environment: its own, or, which takes a tenth of what it takes to put one in, this Python's; else
+    its own from now on. [] where none can be had."""
+    own, ours = [python, "-m", "pip"], [sys.executable, "-m", "pip", "--python", python]
+    for pip in (own, ours):
+        if subprocess.run([*pip, "--version"], capture_output=True).returncode == 0:
+            return pip
+    return own if watch("adding pip", [python, "-m", "ensurepip", "--upgrade"]).returncode == 0 else []
 
 
 def requirements(extras: tuple[str, ...] = ()) -> list[str]:
@@ -93,24 +124,24 @@ def requirements(extras: tuple[str, ...] = ()) -> list[str]:
     return sorted(set(found))
 
 
-def install(python: Path, wanted: list[str], more: list[str]) -> bool:
+def install(python: Path, wanted: list[str], more: list[str], pip: list) -> bool:
     """Install with uv, then with pip, each first from where pip is set up to look, and then from the indices in `more` too."""
     count = f"installing {len(wanted)} packages and what they need"
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
+    by_pip = [*pip, "install", "--disable-pip-version-check", "--progress-bar", "off"]
     uv = shutil.which("uv") or python.parent / "uv"
     if not Path(uv).exists():
-        watch("fetching uv", [*pip, "-c", CONSTRAINTS, "uv"])
+        watch("fetching uv", [*by_pip, "-c", CONSTRAINTS, "uv"])
     everything = (os.cpu_count() or 1) >= MANY_CORES
     tries: list[list] = []
     if Path(uv).exists():
-        indices = uv_options(python)
+        indices = uv_options(pip)
         indices += ["--compile-bytecode"] if everything else []
         tries += [[uv, "pip", "install", "--python", python, *indices, *also] for also in ([], more)]
     compiled = "--compile" if everything else "--no-compile"
-    tries += [[*pip, compiled, *also] for also in ([], more)]
+    tries += [[*by_pip, compiled, *also] for also in ([], more)]
     tries = [command for index, command in enumerate(tries) if command not in tries[:index]]
     for command in tries:
-        by = Path(command[0]).name.replace("python", "pip")
+        by = "uv" if Path(command[0]).name == "uv" else "pip"
         done = watch(f"{count}, by {by}", [*command, "-c", CONSTRAINTS, *wanted], cwd=HERE)
         if done.returncode == 0:
             return True
@@ -118,10 +149,10 @@ def install(python: Path, wanted: list[str], more: list[str]) -> bool:
     return False
 
 
-def uv_options(python: Path) -> list[str]:
+def uv_options(pip: list) -> list[str]:
     """Where pip is set up to look, in uv's words; uv does not read pip's files and variables."""
     names = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
-    found = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    found = subprocess.run([*pip, "config", "list"], capture_output=True, text=True).stdout
     options = ["--index-strategy", "unsafe-best-match"]  # pip's: the best of all indices; versions are pinned
     for key, value in re.findall(r"^\S*?\.([a-z-]+)=(.*)$", found, re.MULTILINE):
         words = ast.literal_eval(value).split()

@@ -35,31 +35,35 @@ def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap.shutil, "which", lambda _: None)
 
 
+def install(python: Path, wanted: list[str], more: list[str]) -> bool:
+    return bootstrap.install(python, wanted, more, [python, "-m", "pip"])
+
+
 def asked(folder: Path) -> list[str]:
     return (folder / "asked").read_text().splitlines()
 
 
 def test_a_long_installation_says_what_it_is_at_in_a_line_that_stays(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(bootstrap, "EVERY_S", 0.01)
-    assert bootstrap.install(stand_in(tmp_path, python=0, uv=0), ["torch"], [])
+    assert install(stand_in(tmp_path, python=0, uv=0), ["torch"], [])
     said = capsys.readouterr()
     assert "by uv: Downloading torch-2.13.0-cp311.whl (180.0 MB)" in said.out and said.err == ""
 
 
 def test_uv_looks_where_pip_is_set_up_to_look(tmp_path: Path) -> None:
-    assert bootstrap.install(stand_in(tmp_path, python=0, uv=0), ["torch"], ["--index", "https://more"])
+    assert install(stand_in(tmp_path, python=0, uv=0), ["torch"], ["--index", "https://more"])
     (line,) = asked(tmp_path)
     assert "--find-links /wheels --index file:///one --index file:///two" in line and "https://more" not in line
 
 
 @pytest.mark.parametrize("uv", [{}, {"uv": 3}])
 def test_where_uv_cannot_be_had_or_fails_pip_installs(tmp_path: Path, uv: dict[str, int], capsys) -> None:
-    assert bootstrap.install(stand_in(tmp_path, python=0, **uv), ["torch"], [])
+    assert install(stand_in(tmp_path, python=0, **uv), ["torch"], [])
     assert asked(tmp_path)[-1].startswith("python -m pip install") and capsys.readouterr().err == ""
 
 
 def test_what_fails_everywhere_shows_the_installers_words(tmp_path: Path, capsys) -> None:
-    assert not bootstrap.install(stand_in(tmp_path, python=3, uv=3), ["torch"], ["--extra-index-url", "https://more"])
+    assert not install(stand_in(tmp_path, python=3, uv=3), ["torch"], ["--extra-index-url", "https://more"])
     assert "ERROR: no space left" in capsys.readouterr().err
     assert ["https://more" in line for line in asked(tmp_path)] == [False, True, False, True]
 
@@ -69,3 +73,15 @@ def test_an_extra_brings_the_extras_that_it_names() -> None:
     assert set(bootstrap.requirements()) < set(with_tests)
     names = {line.split(">")[0].split("<")[0] for line in with_tests}
     assert {"torch", "pytest", "distributed", "psycopg[binary]"} <= names and not any("astrolabe" in n for n in names)
+
+
+def test_this_pythons_pip_installs_into_an_environment_without_one(tmp_path: Path, monkeypatch) -> None:
+    for name in ("with", "without", "nowhere"):
+        (tmp_path / name).mkdir()
+    own = stand_in(tmp_path / "with", python=0)
+    assert bootstrap.find_pip(own) == [own, "-m", "pip"]
+    none = stand_in(tmp_path / "without", python=1)
+    monkeypatch.setattr(bootstrap.sys, "executable", str(own))
+    assert bootstrap.find_pip(none) == [str(own), "-m", "pip", "--python", none]
+    monkeypatch.setattr(bootstrap.sys, "executable", str(none))
+    assert bootstrap.find_pip(none) == [] and "ensurepip" in asked(tmp_path / "without")[-1]
