@@ -765,6 +765,8 @@ def make_case(
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))
 
 
+DRAWN_WORDS = (1 << 17) + 1
+"""Words of eight bytes after which a guard's repeat: no multiple of a page, so that no two pages of it are alike."""
 NANS, INFINITE = "not a number", "infinite values"
 SPECIAL = {NANS: (math.nan,), INFINITE: (math.inf, -math.inf)}
 """Checks of values that are no finite numbers, by name."""
@@ -1091,11 +1093,18 @@ class GuardedBuffers:
 
 
 def _filled(view: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
-    """A guard filled with random bytes; what it holds now. view: uint8 [rows, bytes], with gaps between rows."""
+    """A guard filled with random bytes; what it holds now. view: uint8 [rows, bytes], with gaps between rows.
+
+    Of a large one the bytes come again: to draw them all took longer than to draw the inputs.
+    """
     import torch
 
-    whole = torch.empty(-(-view.numel() // 8), dtype=torch.int64, device=view.device)
-    drawn = whole.random_(-(1 << 63), None, generator=rng).view(torch.uint8)[: view.numel()].view(view.shape)
+    wanted = -(-view.numel() // 8)
+    whole = torch.empty(min(wanted, DRAWN_WORDS), dtype=torch.int64, device=view.device)
+    whole.random_(-(1 << 63), None, generator=rng)
+    if wanted > DRAWN_WORDS:
+        whole = whole.repeat(-(-wanted // DRAWN_WORDS))
+    drawn = whole.view(torch.uint8)[: view.numel()].view(view.shape)
     view.copy_(drawn)
     return drawn
 

@@ -202,8 +202,6 @@ class ABComparison:
         self.production.open(buffers, rng)
         for tensor in self.kernel.spec.poisoned:
             self.layout.bytes_view(buffers, tensor).fill_(0xFF)
-        if self.device == "cpu":
-            self.production.produce(list(range(self.layout.slots)))  # and anew just before each is called
         synchronize(self.device)
 
     def prepare(self, arm: Arm) -> None:
