@@ -57,32 +57,10 @@ def compile(
     code, output = run_boxed(command, source.parent, [], timeout_s)
     loops = re.findall(r":(\d+):\d+: optimized: loop vectorized using (\d+) byte vectors", output)
     log = "\n".join(line for line in output.splitlines() if ": optimized: " not in line)
-    log = without_header_warnings(log.replace(f"{source.parent}/", ""))
+    log = log.replace(f"{source.parent}/", "")
     widths = [int(width) for _, width in loops]
     resources = {
         "loops that g++ vectorised itself": str(len(loops)),
         "widest vector in them": f"{max(widths, default=0)} bytes",
     }
     return Compiled(code == 0 and artefact.exists(), log, resources if code == 0 else {})
-
-
-_CONTEXT = re.compile(r"In file included from |\s+from \S+:\d|In \w+( \w+)* |\s+inlined from |\S+: (In|At) ")
-_SAID = re.compile(r"(?P<file>[^\s:]+):\d+(:\d+)?: (?P<kind>warning|note|error|fatal error)")
-
-
-def without_header_warnings(log: str) -> str:
-    """g++'s log without its warnings about its own headers: -Wall has some of each AVX-512 intrinsic that leaves a register
-    undefined on purpose, 10 lines each."""
-    kept: list[str] = []
-    context: list[str] = []
-    dropped = False
-    for line in log.splitlines():
-        if _CONTEXT.match(line):
-            context.append(line)
-            continue
-        if (said := _SAID.match(line)) and said["kind"] != "note":
-            dropped = said["kind"] == "warning" and said["file"].startswith("/")
-        if not dropped:
-            kept += [*context, line]
-        context = []
-    return "\n".join(kept if dropped else [*kept, *context])

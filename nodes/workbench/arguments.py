@@ -42,7 +42,7 @@ class CheckArguments(Frozen):
 
 
 class TimeArguments(Frozen):
-    """A short comparison beside the baseline and the best so far: unofficial, seconds. Checks first what was not checked. Samples
+    """A short comparison beside the baseline and the best so far: takes seconds, decides nothing. Checks first what was not checked. Samples
     of the same two sources add up over calls."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
@@ -96,12 +96,13 @@ class SubmitArguments(Frozen):
 
 
 class ScheduleArguments(Frozen):
-    """How the compiler's source of this operation is computed, as a record of numbers; what each field may be. For try_schedule."""
+    """How the source that Astrolabe's compiler writes from this operation's reference is computed: a record of numbers, and what each
+    may be. For try_schedule."""
 
     candidate: str = Field(
         default="",
         max_length=64,
-        description="a source that the compiler wrote; empty: the best so far where it did, else the compiler's own",
+        description="a source that Astrolabe's compiler wrote; empty: the best so far where it did, else its first",
     )
 
 
@@ -110,14 +111,14 @@ class ScheduleEdit(Frozen):
 
     where: str = Field(
         min_length=1, max_length=120,
-        description="`float16.0.longest` of that dtype's version 0, `float16.0.1.items` of its kernel 1, `numbers.STREAM`; "
-        "a version itself with null: it goes",
+        description="a path in the record: `float16.0.longest` of float16's version 0, `float16.0.1.items` of its kernel 1, "
+        "`numbers.STREAM`; a version's own path with null removes it",
     )  # fmt: skip
     value: int | bool | None = None
 
 
 class TryScheduleArguments(Frozen):
-    """The compiler's source under another schedule: refused with the reason where it is not legal, else built as by compile."""
+    """That source with other numbers in its record: refused with the reason where they are not legal, else built as by compile."""
 
     candidate: str = Field(default="", max_length=64, description="whose schedule is edited, as in schedule")
     edits: tuple[ScheduleEdit, ...] = Field(default=(), max_length=64, description="in order")

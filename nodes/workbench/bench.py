@@ -314,13 +314,13 @@ class Workbench:
     def _schedule(self, name: str, last: str) -> dict[str, Any]:
         """Raises ToolRefused."""
         if not self.reference:
-            raise ToolRefused("this operation has no reference.py that the compiler could start from")
+            raise ToolRefused("this operation has no reference.py that Astrolabe's compiler could start from")
         candidate = self.source(name or "incumbent", last)
         record = compiling.schedule_of(self.store.get(candidate))
         if record is not None:
             return record
         if name.strip():
-            raise ToolRefused("the compiler did not write that source: it has no schedule at its head")
+            raise ToolRefused("Astrolabe's compiler did not write that source: it has no record at its head")
         try:
             return compiling.first_schedule(self.spec, self.reference, self.evaluator.facts)
         except ValueError as why:
@@ -336,7 +336,7 @@ class Workbench:
                 for edit in asked.edits:
                     compiling.edit_schedule(record, edit.where, edit.value)
             elif not self.reference:
-                raise ValueError("this operation has no reference.py that the compiler could start from")
+                raise ValueError("this operation has no reference.py that Astrolabe's compiler could start from")
             text = compiling.compile_scheduled(self.spec, self.reference, self.evaluator.facts, record)
         except ValueError as illegal:
             raise ToolRefused(str(illegal)) from None

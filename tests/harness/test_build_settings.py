@@ -218,19 +218,3 @@ def test_a_launcher_of_another_name_and_types_is_bound_by_a_call(folder: Path, s
         assert own.ok, own.log  # a candidate with an entry of its own is left alone
     with pytest.raises(ExportError, match="the tensor scratch is no argument of what is bound"):
         patch_files(kernel.spec, LAUNCHER, LAUNCHER, 'extern "C" void twice(float*) {}', "my.cpp", "cpu")
-
-
-def test_gccs_warnings_about_its_own_headers_are_left_out_and_those_of_a_candidate_are_not(tmp_path: Path) -> None:
-    source = tmp_path / "own.cpp"
-    source.write_text(
-        "#include <immintrin.h>\n"
-        '__attribute__((target("avx512f"))) static __m256i narrow(__m512 x) { int unused; return _mm512_cvtps_ph(x, 0); }\n'
-        'extern "C" __attribute__((target("avx512f"))) void f(const float* x, void* y) {\n'
-        "    _mm256_storeu_si256((__m256i*)y, narrow(_mm512_loadu_ps(x)));\n}\n"
-    )
-    command = ["g++", "-std=c++17", "-O3", "-Wall", "-c", source.name, "-o", "own.o"]
-    log = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
-    shown = cpu.without_header_warnings(log)
-    assert "avx512fintrin.h" in log and "intrin.h" not in shown and "unused variable" in shown
-    failed = "/usr/include/x.h:1:2: warning: theirs\n    1 | y\nown.cpp: In function 'f':\nown.cpp:3:1: error: ours\n    3 | z"
-    assert cpu.without_header_warnings(failed).splitlines()[0] == "own.cpp: In function 'f':"
