@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import block_groups, halves, hopper, kept, planes, recurrences, tensor_cores
+from . import block_groups, halves, hopper, kept, planes, recurrences, tensor_cores, thin_tiles
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
@@ -328,14 +328,16 @@ def prelude(device: str, body: str) -> str:
         found.append(_COLUMN_FOLD.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
-    products = set(re.findall(r"\b(multiply_tiles|multiply_halves|convolve_planes)\b", body))
+    products = set(re.findall(r"\b(multiply_tiles|multiply_thin|multiply_halves|convolve_planes)\b", body))
     if products or "cluster_fold" in body:
         found.append(tensor_cores.ARCHITECTURES)
     if products - {"convolve_planes"}:
         found.append(tensor_cores.TILES)
-    if "multiply_tiles" in products:
+    if products & {"multiply_tiles", "multiply_thin"}:
         found.append(tensor_cores.PRELUDE)
-    if products - {"multiply_tiles"}:
+    if "multiply_thin" in products:
+        found.append(thin_tiles.PRELUDE)
+    if products - {"multiply_tiles", "multiply_thin"}:
         found.append(hopper.PRELUDE)
     if "multiply_halves" in products:
         found.append(halves.PRELUDE)

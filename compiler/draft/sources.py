@@ -15,6 +15,7 @@ from .partition import PLANES, ROW, STEPS, TILE, Kernel, Partition
 from .prelude import prelude
 from .printing import index_text
 from .recurrences import RecurrenceEmitter
+from .thin_tiles import ThinEmitter
 from .tiles import TileEmitter
 
 FLAT_THREADS = 256
@@ -57,8 +58,7 @@ def native(kernel: Kernel, partition: Partition, device: str) -> Native:
         scalars = [name for name, _ in planes.scalars()]
         return Native(kernel.name, planes.arguments(), planes.text(summary), summary, scalars)
     if kernel.layout == TILE:
-        by_halves = kernel.members[0].definition.tiling.halves is not None
-        tiles = (HalvesEmitter if by_halves else TileEmitter)(kernel, partition, device)
+        tiles = _tile_emitter(kernel, partition, device)
         return Native(kernel.name, tiles.arguments(), _tiles(kernel, tiles, summary), summary, [])
     emitter = Emitter(kernel, partition, device)
     text = _cuda(kernel, emitter, summary) if device == "cuda" else _cpp(kernel, emitter, summary)
@@ -68,6 +68,13 @@ def native(kernel: Kernel, partition: Partition, device: str) -> Native:
             kernel.name, [*emitter.arguments(), emitter.group.meeting], text, summary, scalars, emitter.group.meeting
         )
     return Native(kernel.name, emitter.arguments(), text, summary, scalars)
+
+
+def _tile_emitter(kernel: Kernel, partition: Partition, device: str) -> TileEmitter:
+    if kernel.members[0].definition.tiling.halves is not None:
+        return HalvesEmitter(kernel, partition, device)
+    thin = ThinEmitter(kernel, partition, device)
+    return thin if thin.suits else TileEmitter(kernel, partition, device)
 
 
 def _summary(kernel: Kernel) -> str:

@@ -224,6 +224,10 @@ class TileEmitter(Emitter):
             f"    const int bytes = STAGES * ({left.type}::kWords + {right.type}::kWords) * sizeof(float);",
             *self._zeros("    cudaMemsetAsync({out}, 0, {bytes}, stream);"),
         ]
+        return self.launched(lines, name, arguments)
+
+    def launched(self, lines: list[str], name: str, arguments: str) -> list[str]:
+        """The launch after `lines`, which say `blocks` and `bytes` of shared memory."""
         if not self.narrow:
             return [*lines, *_launched(name, arguments, "    ")]
         return [
@@ -308,7 +312,7 @@ class Operand:
         rounded = ", 1" if self.rounded else ", 2" if self.tiles.tiling.ties_to_even else ""
         return f"Side<{self.side}, {steps}, {str(self.along_k).lower()}{rounded}>"
 
-    def _load(self) -> tuple[Expr | None, Expr] | None:
+    def load(self) -> tuple[Expr | None, Expr] | None:
         """(condition, load) where it is a float as it lies in memory, or zero; else None."""
         condition, load = None, self.value
         if load.op == "masked":
@@ -320,7 +324,7 @@ class Operand:
 
     def _fours(self) -> list[str] | None:
         """Conditions under which four neighbours are one aligned copy, all inside or all outside; None where that never is."""
-        found = self._load()
+        found = self.load()
         if found is None:
             return None
         buffer, index = found[1].args[:2]
@@ -382,7 +386,7 @@ class Operand:
             *([] if tiles.in_stages else [f"{pad}    const {wide} {self.step} = start + step;"]),
             f"{pad}    const {wide} {self.place} = {block} + place;",
         ]
-        to, found = f"{name} + {type}::at(place, step)", self._load()
+        to, found = f"{name} + {type}::at(place, step)", self.load()
         if found is None:
             lines += [
                 f"{pad}    float value = 0.0f;",

@@ -106,10 +106,10 @@ def spilled(cuda: str, architecture: str, folder: Path) -> list[int]:
     return [int(count) for count in re.findall(r"(\d+) bytes spill stores", done.stderr)]
 
 
-def agree_on_what_is_not_finite(eager, new) -> None:
-    """Two modules that multiply 64 x 512 by 512 x 64: infinities, a NaN, and a number that rounds up to infinity."""
-    x, y = torch.rand(64, 512) + 0.5, torch.rand(512, 64) + 0.5
-    x[3, 7], x[20, 100], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
+def agree_on_what_is_not_finite(eager, new, steps: int = 512, columns: int = 64) -> None:
+    """Two modules that multiply 64 rows of `steps` by as many of `columns`: infinities, a NaN, and a number that rounds up to infinity."""
+    x, y = torch.rand(64, steps) + 0.5, torch.rand(steps, columns) + 0.5
+    x[3, 7], x[20, 50], x[30, 5] = float("inf"), float("nan"), torch.finfo(torch.float32).max
     y[9, 11], y[5] = -float("inf"), 0.25
     ours, theirs = new(x, y), eager(x, y)
     assert torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())

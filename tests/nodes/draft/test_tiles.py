@@ -29,8 +29,16 @@ MODULES = {
         "return x @ y, y.t() @ x.t(), z @ z.t(), z.t() @ z, torch.bmm(x.view(5, 14, 37), x.view(5, 37, 14)), x[:, :1] @ y[:1]",
         "[torch.randn(70, 37), torch.randn(37, 131), torch.randn(68, 52)]",
     ),
+    "few steps": problem(
+        # rows and columns beyond a block's, a step beyond eights; a batch
+        "return x @ y, torch.bmm(z[:, :, :20].transpose(1, 2), z)",
+        "[torch.randn(150, 37), torch.randn(37, 1300), torch.randn(2, 8, 1028)]",
+    ),
 }  # fmt: skip
 CONVOLUTIONS = {
+    "points": problem(
+        "return self.points(x)", "[torch.randn(2, 20, 32, 33)]", "self.points = nn.Conv2d(20, 40, 1, bias=False)"
+    ),
     "ordinary": problem(
         # strided in groups, its input channels no multiple of anything; a place alone; dilated, its channels a multiple of a stage's
         "return self.strided(x), self.points(y), self.dilated(z)",
@@ -67,6 +75,7 @@ EXACT = problem(
     "self.groups = nn.Conv1d(16, 80, 3, groups=2, bias=False)",
 )
 LONG = problem("return x @ y", "[torch.randn(64, 512), torch.randn(512, 64)]")
+THIN = problem("return x @ y", "[torch.randn(64, 64), torch.randn(64, 1024)]")
 
 
 def source_of(text: str) -> str:
@@ -93,7 +102,7 @@ def models(text: str, folder, *changes: tuple[str, str]):
     """The problem's module, its Model and the draft's, emulated and perhaps with changes in its text."""
     reference, source = module(text), source_of(text)
     native = native_source(source, "cuda")
-    assert re.search(r"multiply_tiles<|multiply_halves\(|convolve_planes<", native) and "torch.ops" not in source
+    assert re.search(r"multiply_t(iles|hin)<|multiply_halves\(|convolve_planes<", native) and "torch.ops" not in source
     for old, new in changes:
         assert old in native
         native = native.replace(old, new)
@@ -219,10 +228,10 @@ DRAWS = {
 }
 
 
-def errors(new, draw) -> tuple[float, float]:
+def errors(new, draw, steps: int = 512, columns: int = 64) -> tuple[float, float]:
     """The largest error of a product of ours and of plain float32's, in u = 2^-24 of the sum of what was added, without signs."""
     torch.manual_seed(3)
-    x, y = draw(64, 512), draw(512, 64)
+    x, y = draw(64, steps), draw(steps, columns)
     exact, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
     with torch.no_grad():
         return tuple(((z - exact).abs() / size).max().item() * 2**24 for z in (new(x, y), plain(x, y)))
@@ -255,9 +264,29 @@ def test_what_exactness_rests_on(change, tmp_path):
     assert not ours < float32s
 
 
-def test_infinite_and_very_large_operands_come_out_as_from_eager(tmp_path):
-    _, eager, new = models(LONG, tmp_path)
-    agree_on_what_is_not_finite(eager, new)
+def test_products_of_few_steps_have_kernels_of_their_own():
+    for text in (MODULES["few steps"], CONVOLUTIONS["points"]):
+        assert "multiply_thin<" in native_source(source_of(text), "cuda")
+
+
+def test_a_product_of_few_steps_is_as_exact_as_float32s(tmp_path):
+    *_, new = models(THIN, tmp_path)
+    for name, draw in DRAWS.items():
+        ours, float32s = errors(new, draw, 64, 1024)
+        assert ours < 32 and float32s < 32, name  # of few steps what tensor cores cut off is the larger part
+
+
+@pytest.mark.parametrize("part", ["small, high[j][step]", "a, low[j][step]"])
+def test_what_the_exactness_of_few_steps_rests_on(part, tmp_path):
+    *_, new = models(THIN, tmp_path, (f"multiply(part[j], {part});", ""), AS_IT_IS)
+    ours, float32s = errors(new, torch.rand, 64, 1024)
+    assert ours > 64 and float32s < 32
+
+
+@pytest.mark.parametrize(("text", "sizes"), [(LONG, (512, 64)), (THIN, (64, 1024))], ids=["many steps", "few steps"])
+def test_infinite_and_very_large_operands_come_out_as_from_eager(text, sizes, tmp_path):
+    _, eager, new = models(text, tmp_path)
+    agree_on_what_is_not_finite(eager, new, *sizes)
 
 
 def test_what_is_not_finite_in_a_convolution_comes_out_as_from_eager(tmp_path):

@@ -1,0 +1,266 @@
+"""CUDA for float32 products of few steps, whose time is that of their results' stores: a warp multiplies what it has in registers.
+
+A warp loads 32 neighbouring columns of all steps, each lane four of them from a quarter of the steps, which is what the instruction reads: its
+columns may be any eight, so lane / 4 stands for four neighbours, one for each of four instructions. What a lane gets of the sums are then eight
+neighbours of a row, which it stores as they are. The left's rows lie in shared memory as the instruction reads them. Nothing else goes through
+shared memory and warps wait for nobody, so that while some load or store others multiply.
+
+How exact: as tensor_cores.py.
+"""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from .printing import Statements, _bare, index_text
+from .tensors import Buffer
+from .tiles import TileEmitter
+
+ROWS, COLUMNS = 128, 256
+"""Of a block: eight tiles of 16 rows, a strip of 32 columns for each of its warps."""
+STRIPS = 4
+"""Strips that a warp does one after another."""
+MOST_STEPS = 64
+"""What a warp's registers hold of 32 columns."""
+FEWEST_COLUMNS = 1024
+FOUR = "values"
+"""Four neighbours in the text."""
+
+PRELUDE = """\
+// A product's left, 128 rows of it, as its instructions read it: four values a lane of each 16 rows and 8 steps, behind them with EXACT their small parts.
+template <int STEPS, bool EXACT, int ROUNDED, typename Value>
+__device__ __forceinline__ void lay_left(float4* lines, Value value) {
+    constexpr int kLines = 128 / 16 * STEPS * 32;
+    for (int at = threadIdx.x; at < kLines; at += kThreads) {
+        const int lane = at % 32, step = at / 32 % STEPS, row = at / 32 / STEPS * 16;
+        uint32_t high[4], low[4];
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const float one = value(row + lane / 4 + e % 2 * 8, step * 8 + lane % 4 + e / 2 * 4);
+#if __CUDA_ARCH__ >= 800
+            prepare<EXACT, ROUNDED>(one, high[e], low[e]);
+#else
+            high[e] = low[e] = __float_as_uint(one);
+#endif
+        }
+        lines[at] = make_float4(__uint_as_float(high[0]), __uint_as_float(high[1]), __uint_as_float(high[2]), __uint_as_float(high[3]));
+        if (EXACT) {
+            lines[kLines + at] = make_float4(__uint_as_float(low[0]), __uint_as_float(low[1]), __uint_as_float(low[2]), __uint_as_float(low[3]));
+        }
+    }
+}
+
+// The product of 128 rows and a warp's 32 columns: `right` has columns lane / 4 * 4 and on of every step that is lane % 4 modulo four.
+// `store(row, column, values)` takes four neighbours. Whether all are finite; below sm_80 never, so that they are computed by plain multiply-adds.
+template <int STEPS, bool EXACT, int ROUNDED, typename Store>
+__device__ __forceinline__ bool multiply_thin(const float4* lines, const float (&right)[2 * STEPS][4], Store store) {
+#if __CUDA_ARCH__ >= 800
+    constexpr int kLines = 128 / 16 * STEPS * 32;
+    const int lane = threadIdx.x % 32;
+    uint32_t high[4][STEPS][2], low[4][EXACT ? STEPS : 1][2];
+    #pragma unroll
+    for (int at = 0; at < 2 * STEPS; ++at) {
+        #pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            prepare<EXACT, ROUNDED>(right[at][j], high[j][at / 2][at % 2], low[j][EXACT ? at / 2 : 0][at % 2]);
+        }
+    }
+    bool finite = true;
+    #pragma unroll 1
+    for (int tile = 0; tile < 128 / 16; ++tile) {
+        float sums[4][4] = {};
+        #pragma unroll
+        for (int first = 0; first < STEPS; first += 4) {  // 32 steps are summed from zero
+            float part[4][4] = {};
+            #pragma unroll
+            for (int step = first; step < STEPS && step < first + 4; ++step) {
+                const float4 left = lines[(tile * STEPS + step) * 32 + lane];
+                const uint32_t a[4] = {__float_as_uint(left.x), __float_as_uint(left.y), __float_as_uint(left.z), __float_as_uint(left.w)};
+                if constexpr (EXACT) {
+                    const float4 rest = lines[kLines + (tile * STEPS + step) * 32 + lane];
+                    const uint32_t small[4] = {__float_as_uint(rest.x), __float_as_uint(rest.y), __float_as_uint(rest.z), __float_as_uint(rest.w)};
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        multiply(part[j], small, high[j][step]);
+                    }
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        multiply(part[j], a, low[j][step]);
+                    }
+                }
+                #pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    multiply(part[j], a, high[j][step]);
+                }
+            }
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    sums[j][e] += part[j][e];
+                }
+            }
+        }
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const float values[4] = {sums[0][e], sums[1][e], sums[2][e], sums[3][e]};
+            #pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                finite = finite && fabsf(values[j]) < INFINITY;
+            }
+            store(tile * 16 + e / 2 * 8 + lane / 4, lane % 4 * 8 + e % 2 * 4, values);
+        }
+    }
+    return finite;
+#else
+    return false;
+#endif
+}
+"""
+
+
+class ThinEmitter(TileEmitter):
+    """Prints a `product` definition of few steps."""
+
+    @property
+    def suits(self) -> bool:
+        """Whether it can: the right and the results are neighbours along a row, four of them on 16 bytes."""
+        _, rows, columns, depth = (end for _, end in self.kernel.inner)
+        tiling, (right_side, out) = self.tiling, (self.operands[1], self.member.definition.outs[0])
+        plain = not (
+            tiling.halves or tiling.place or tiling.triangle or tiling.sparse or tiling.in_tf32 or self.in_stages
+        )
+        if self.device != "cuda" or not plain or tiling.inside(self.kernel.axes[:-1]):
+            return False
+        if not depth.is_Integer or depth > MOST_STEPS or not columns.is_Integer or columns < FEWEST_COLUMNS:
+            return False
+        if self.partition.program.estimate(rows) < 16 or out.dtype != torch.float32:
+            return False
+        found = right_side.fours is not None and not right_side.along_k and len(right_side.fours) <= 1
+        place, n = self.member.places[0], self.kernel.inner[2][0]
+        rest = sympy.expand(place - n)
+        return found and n not in rest.free_symbols and all(
+            any(factor.is_Integer and factor % 4 == 0 for factor in sympy.Mul.make_args(term))
+            for term in sympy.Add.make_args(rest)
+        )  # fmt: skip
+
+    @property
+    def steps(self) -> int:
+        return -(-int(self.kernel.inner[3][1]) // 8)
+
+    @property
+    def blocks_at_once(self) -> int:
+        return 1 if self.exact and self.steps > 4 else 2
+
+    @property
+    def template(self) -> str:
+        return f"{self.steps}, {str(self.exact).lower()}, {2 if self.tiling.ties_to_even else 0}"
+
+    def cuda(self) -> list[str]:
+        """The kernel's body; PRELUDE has the rest."""
+        batch, m, n, k = self.names
+        batches, rows, columns, depth = self.ends
+        wide, right = self.wide, self.operands[1]
+        return [
+            "    extern __shared__ float4 lines[];",
+            *right.by_four("right"),
+            f"    const {wide} across = ({columns} + {COLUMNS * STRIPS - 1}) / {COLUMNS * STRIPS};",
+            f"    const {wide} first_row = blockIdx.x / across * {ROWS}, first_column = blockIdx.x % across * {COLUMNS * STRIPS} + threadIdx.x / 32 * 32;",
+            "    const int lane = threadIdx.x % 32;",
+            f"    for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{",
+            "        __syncthreads();  // nobody reads the batch before any more",
+            f"        lay_left<{self.template}>(lines, [&](int row, int step) {{",
+            f"            const {wide} {m} = first_row + row, {k} = step;",
+            "            float value = 0.0f;",
+            *self.value(self.sides[0], 3, f"{m} < {rows} && {k} < {depth}", "value"),
+            "            return value;",
+            "        });",
+            "        __syncthreads();",
+            f"        for (int strip = 0; strip < {STRIPS}; ++strip) {{",
+            f"            const {wide} column = first_column + strip * {COLUMNS};",
+            f"            if (column >= {columns}) break;",
+            f"            float right[{2 * self.steps}][4];",
+            *self._load_right(),
+            f"            const bool finite = multiply_thin<{self.template}>(lines, right, [&](int row, int at, const float (&values)[4]) {{",
+            f"                const {wide} {m} = first_row + row, {n} = column + at;",
+            f"                if ({m} < {rows} && {n} < {columns}) {{",
+            *self.store_text(5, FOUR),
+            "                }",
+            "            });",
+            *self._again(),
+            "        }",
+            "    }",
+        ]  # fmt: skip
+
+    def store(self, out: Buffer, place: str, text: str) -> str:
+        if text != FOUR:
+            return super().store(out, place, text)
+        values = ", ".join(f"{FOUR}[{at}]" for at in range(4))
+        return f"*reinterpret_cast<float4*>({out.name} + ({_bare(place)})) = make_float4({values});"
+
+    def _load_right(self) -> list[str]:
+        """Lines that load a lane's columns of its steps."""
+        _, _, n, k = self.names
+        _, _, columns, depth = self.ends
+        right = self.operands[1]
+        found = right.load()
+        assert found is not None
+        condition, load = found
+        buffer, index = load.args[:2]
+        scope, names = self.scope(right.value, 4)
+        guard = f"{n} < {columns} && {k} < {depth}"
+        if condition is not None:
+            guard = f"{guard} && {Statements(scope, [condition], names, self.name, self.read).text(condition)}"
+        scope.line(f"const bool inside = {guard};")
+        scope.line(f"const float* const from = {buffer.name} + ({_bare(index_text(index, names))});")
+        by_four = [
+            "float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);",
+            "if (inside) four = *reinterpret_cast<const float4*>(from);",
+        ]
+        by_four += [f"right[at][{at}] = four.{name};" for at, name in enumerate("xyzw")]
+        if right.fours:
+            by_four = [
+                "if (right_by_four) {", *(f"    {line}" for line in by_four), "} else {", "    #pragma unroll",
+                "    for (int j = 0; j < 4; ++j) {", "        right[at][j] = inside ? from[j] : 0.0f;", "    }", "}",
+            ]  # fmt: skip
+        return [
+            "            #pragma unroll",
+            f"            for (int at = 0; at < {2 * self.steps}; ++at) {{",
+            f"                const {self.wide} {n} = column + lane / 4 * 4, {k} = at * 4 + lane % 4;",
+            *scope.lines,
+            *(f"                {line}" for line in by_four),
+            "            }",
+        ]
+
+    def _again(self) -> list[str]:
+        """A thread's results by plain multiply-adds, where one of them is not finite."""
+        _, m, n, k = self.names
+        _, rows, columns, depth = self.ends
+        return [
+            "            if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
+            f"                for (int result = 0; result < {ROWS // 8 * 8}; ++result) {{",
+            f"                    const {self.wide} {m} = first_row + result / 8 * 8 + lane / 4, {n} = column + lane % 4 * 8 + result % 8;",
+            f"                    if ({m} >= {rows} || {n} >= {columns}) continue;",
+            "                    float sum = 0.0f;",
+            f"                    for ({self.wide} {k} = 0; {k} < {depth}; ++{k}) {{",
+            "                        float down = 0.0f, across = 0.0f;",
+            *self.value(self.sides[0], 6, "true", "down"),
+            *self.value(self.sides[1], 6, "true", "across"),
+            "                        sum += down * across;",
+            "                    }",
+            *self.store_text(5, "sum"),
+            "                }",
+            "            }",
+        ]
+
+    def cuda_launch(self, name: str, arguments: str) -> list[str]:
+        batches, rows, columns, _ = self.ends
+        bytes = (1 + self.exact) * ROWS // 16 * self.steps * 512
+        lines = [
+            f"    const int64_t batches = {batches};",
+            f"    const dim3 blocks(((({rows}) + {ROWS - 1}) / {ROWS}) * (({columns} + {COLUMNS * STRIPS - 1}) / {COLUMNS * STRIPS}), 1,",
+            "                      batches < 65535 ? batches : 65535);",
+            f"    const int bytes = {bytes};",
+        ]
+        return self.launched(lines, name, arguments)
