@@ -9,7 +9,7 @@ import torch
 
 from .expressions import COMPUTED, binary, cast
 from .index import FloorDiv, Modulo
-from .tensors import Buffer, Library, NoDraft, Value
+from .tensors import Buffer, Library, NoDraft, SizeNeeded, Value
 
 CONVOLUTIONS = {f"aten.conv{rank}d.default": rank for rank in (1, 2, 3)}
 TRANSPOSED = {f"aten.conv_transpose{rank}d.{form}": rank for rank, form in ((1, "default"), (2, "input"), (3, "input"))}
@@ -32,7 +32,9 @@ def call(low, arguments, keywords) -> Any:
     if name == "draft.triangular_product":
         return _triangular(low, *arguments)
     if not name.startswith("aten."):
-        raise NoDraft(f"the module calls {name}, which no kernel and no captured call can stand for")
+        of_sizes = getattr(low.node.target, "__module__", "") in ("_operator", "math")  # a number without open sizes
+        raised = SizeNeeded if of_sizes else NoDraft
+        raise raised(f"the module calls {name}, which no kernel and no captured call can stand for")
     if name in CONVOLUTIONS or name in TRANSPOSED:
         return _convolution(low, name, list(arguments))
     if (

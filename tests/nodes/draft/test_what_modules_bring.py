@@ -37,6 +37,9 @@ RIGHT = {
     "states that change places": problem(
         "t = self.a.clone()\nself.a.copy_(self.b)\nself.b.copy_(t)\nreturn x * self.a", "[torch.randn(5, 6)]", SHIFTED
     ),
+    "a quotient of sizes": problem(
+        "n = x.numel() / x.shape[1]\nreturn (x - x.mean(0)).square().mean(0) * (n / (n - 1))", "[torch.randn(9, 6)]"
+    ),
     "how many there are": problem(
         "found = (x > 0).nonzero()[:, 0]\n"
         "return x.new_tensor([len(found), len(x)]) * 2, x[found].exp()", "[torch.randn(40)]",
