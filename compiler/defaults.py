@@ -18,8 +18,10 @@ from compiler.schedule import (
     Schedule,
     ScheduleVersion,
     Sketch,
+    Stream,
     row_team,
 )
+from compiler.streams import StreamKernel
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 PACK_BYTES = 16
@@ -127,6 +129,8 @@ def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[S
 
 def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
+    if isinstance(kernel, StreamKernel):
+        return KernelPlan(members=members, sketch=Stream(vector=width))
     if kernel.layout == ROW:
         return KernelPlan(members=members, sketch=Rows(vector=width))
     if columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
@@ -188,6 +192,8 @@ def _plan(
     takes together of packs of one."""
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     pdl = choice.pdl and choice.clusters
+    if isinstance(kernel, StreamKernel):
+        return KernelPlan(members=members, pdl=pdl, sketch=Stream(vector=width))
     if kernel.layout != ROW:
         if _is_columns(kernel):
             return KernelPlan(members=members, pdl=pdl, sketch=_columns(kernel, width, choice))
@@ -253,6 +259,8 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
 
     def changed(sketch: Sketch, longest: int | None) -> Sketch:
         threads = numbers.get("THREADS", 0)
+        if isinstance(sketch, Stream):
+            return sketch
         if isinstance(sketch, Elements):
             return sketch.model_copy(
                 update={"threads": threads or sketch.threads, "items": numbers.get("EACH", sketch.items)}

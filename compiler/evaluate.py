@@ -19,6 +19,7 @@ from compiler.draft.partition import ROW, Member
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.program import KernelProgram, PackedKernel
+from compiler.streams import StreamKernel
 from kernels.spec import Tensor
 
 TYPES = {
@@ -58,6 +59,9 @@ class _Evaluation:
             self.memory[buffer] = value.double() if value.is_floating_point() else value.clone()
         self.scalars = program.spec.scalars
         self.loops: dict[sympy.Symbol, torch.Tensor] = {}
+        self.made: dict[Buffer, Member] = {}
+        self.results: dict[int, torch.Tensor] = {}
+        self.known: dict[int, Any] = {}
 
     def run(self) -> dict[str, torch.Tensor]:
         for name, buffer in self.program.outputs.items():
@@ -93,7 +97,31 @@ class _Evaluation:
     def _count(self, index: Index) -> int:
         return int(index.subs(self.sizes))
 
+    def _one_by_one(self, kernel: StreamKernel) -> None:
+        """Each definition over its own axes."""
+        for member in kernel.members:
+            definition = member.definition
+            ends = [self._count(size) for size in definition.ranges]
+            at = [self.program.lowered.ranges.named(f"at{axis}", end) for axis, end in enumerate(ends)]
+            self.made, self.results, self.known = {}, {}, {}
+            self.loops = {
+                symbol: torch.arange(end).reshape([-1 if a == axis else 1 for a in range(len(ends))])
+                for axis, (symbol, end) in enumerate(zip(at, ends, strict=True))
+            }
+            value = torch.broadcast_to(torch.as_tensor(self.value(definition.element(at))), ends)
+            for axis in definition.reduced:
+                value = REDUCE[definition.kind](value, dim=axis, keepdim=True)
+            (buffer,) = definition.outs
+            if definition.place is None:
+                self.memory[buffer] = value.reshape(-1)
+            else:
+                place = torch.broadcast_to(torch.as_tensor(self.index(definition.place(at))), ends)
+                self.memory[buffer][place.reshape(-1)] = value.reshape(-1).to(self.memory[buffer].dtype)
+
     def _kernel(self, kernel: PackedKernel) -> None:
+        if isinstance(kernel, StreamKernel):
+            self._one_by_one(kernel)
+            return
         lane = self.program.lane
         if kernel.layout == ROW:
             loops = [(kernel.row, kernel.rows), (kernel.pack, kernel.length / kernel.width)]
@@ -113,9 +141,7 @@ class _Evaluation:
             for axis, (variable, _) in enumerate(loops)
             if (variable in (kernel.pack, lane) if kernel.layout == ROW else variable in dict(kernel.inner))
         ]
-        self.made: dict[Buffer, Member] = kernel.made
-        self.results: dict[int, torch.Tensor] = {}
-        self.known: dict[int, Any] = {}
+        self.made, self.results, self.known = kernel.made, {}, {}
         written: list[tuple[Buffer, torch.Tensor, torch.Tensor]] = []
         for member in kernel.members:
             value = self.value(member.value)

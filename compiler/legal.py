@@ -9,6 +9,7 @@ from compiler.defaults import APART, CPU_LANES, SHARED_BYTES, _column_bytes
 from compiler.draft.partition import ROW
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
+from compiler.streams import StreamKernel
 from kernels.spec import DTYPE_BYTES
 
 PACK_BYTES, MOST_ITEMS, MOST_TEAM = 16, 32, 64
@@ -71,6 +72,11 @@ def _check_kernel(
     at: str, plan: KernelPlan, program: KernelProgram, kernel: PackedKernel, version: ScheduleVersion, device: str
 ) -> None:
     sketch = plan.sketch
+    if isinstance(kernel, StreamKernel):
+        _require(sketch.sketch == "stream", f"{at}.sketch", "must be stream for what it computes")
+        _require(sketch.vector == version.vector, f"{at}.vector", f"must be the version's {version.vector}")
+        _require(device == "cpu" or sketch.threads == 256, f"{at}.threads", "must be 256 where keys stream by")
+        return
     fitting = ["rows"] if kernel.layout == ROW else ["elements"]
     if kernel.layout != ROW and columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
         fitting.append("columns")
@@ -84,6 +90,7 @@ def _check_kernel(
     if isinstance(sketch, Columns):
         _check_columns(at, sketch, kernel, version)
         return
+    assert isinstance(sketch, Elements | Rows)
     _check_width(at, sketch, program, kernel, version)
     if isinstance(sketch, Elements):
         _require(1 <= sketch.items <= MOST_ITEMS, f"{at}.items", f"must be 1 to {MOST_ITEMS}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import sympy
 import torch
@@ -25,7 +25,9 @@ from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
 from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Position, Scatter, SizeNeeded, Value
 from compiler.draft.tensors import Program as Lowered
 from compiler.frontend import NoProgram, Traced, extent
+from compiler.kernel import PackedKernel
 from compiler.selects import SelectedProgram, pieces_of
+from compiler.streams import streams_of
 from kernels.spec import Spec, Tensor, expression
 
 SHORT_FOLD = 32
@@ -40,15 +42,6 @@ OURS = {"row", "lane"}
 """Names of loop variables here, which the drafter's texts have another use for."""
 _LOWERING = threading.Lock()
 """Expressions are interned in a table of the process."""
-
-
-@dataclass(eq=False)
-class PackedKernel(Kernel):
-    """A kernel whose innermost loop steps over packs of `width` neighbouring elements."""
-
-    pack: Index = field(default_factory=lambda: sympy.Integer(0))
-    """The variable that counts packs."""
-    width: int = 1
 
 
 @dataclass
@@ -306,9 +299,11 @@ def _lowered(
         outputs[tensor.name] = _output(
             lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
         )
+    ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
+    streams = streams_of(lowered, set(outputs.values()), ratios)
     fusion = Fusion(lowered, set(outputs.values()), vector)
     scattered = frozenset(t.name for t in spec.outputs if values[traced.outputs[t.name]].scatter is not None)
-    kernels = _kernels(fusion)
+    kernels = sorted([*_kernels(fusion), *streams], key=lambda kernel: kernel.order)
     program = KernelProgram(
         spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane, scattered
     )

@@ -87,7 +87,15 @@ class Columns(Frozen):
     """Rows whose loads are in flight at once."""
 
 
-Sketch = Annotated[Elements | Rows | Columns, Field(discriminator="sketch")]
+class Stream(Frozen):
+    """Queries of the same keys to a cluster of blocks; how many queries and blocks, the host picks for the size at hand."""
+
+    sketch: Literal["stream"] = "stream"
+    vector: int = 1
+    threads: int = 256
+
+
+Sketch = Annotated[Elements | Rows | Columns | Stream, Field(discriminator="sketch")]
 
 
 class KernelPlan(Frozen):

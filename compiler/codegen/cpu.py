@@ -23,6 +23,7 @@ from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, KernelPlan, Rows, Schedule
+from compiler.streams import StreamKernel
 
 PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
 HALVES = {torch.float16: "_Float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "fp8_e4m3"}
@@ -281,6 +282,10 @@ class CpuFile(HostFile):
             return rows_function(program, kernel, name)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, plan.sketch.lanes)
+        if isinstance(kernel, StreamKernel):
+            from compiler.codegen.stream import cpu_stream_function
+
+            return cpu_stream_function(program, kernel, name)
         return elements_function(program, kernel, name)
 
     def _launch(self, program: KernelProgram, together, narrow: bool) -> list[str]:
@@ -290,7 +295,9 @@ class CpuFile(HostFile):
         kernel = function.kernel
         count, work = kernel.rows, sympy.expand(kernel.rows * kernel.length)
         steps = in_axes(program, count)
-        if not isinstance(plan.sketch, Rows):
+        if isinstance(kernel, StreamKernel):
+            steps = in_axes(program, kernel.units)
+        elif not isinstance(plan.sketch, Rows):
             steps = in_axes(program, sympy.expand(count / kernel.width))
         if isinstance(plan.sketch, Columns):
             packs = plan.sketch.lanes * (1 if kernel.width > 1 else STRIP)

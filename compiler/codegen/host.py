@@ -6,6 +6,7 @@ import functools
 import re
 
 import sympy
+import torch
 
 from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
@@ -19,6 +20,7 @@ from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion, row_team
+from compiler.streams import StreamKernel
 from kernels.spec import Spec
 
 NARROW = 2**31 - 2**20
@@ -70,6 +72,10 @@ class HostFile:
             return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan))
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, narrow, plan.pdl)
+        if isinstance(kernel, StreamKernel):
+            from compiler.codegen.stream import stream_function
+
+            return stream_function(program, kernel, name, narrow, program.vector, plan.pdl)
         return elements_function(program, kernel, name, narrow, _ragged(plan))
 
     def _name(self, key: tuple, plan: KernelPlan) -> str:
@@ -83,8 +89,8 @@ class HostFile:
 
     def entry(self, dtype: str, versions: tuple[ScheduleVersion, ...]) -> None:
         spec = self.spec
-        program = self.programs(dtype, versions[-1].vector)
-        types = {t.name: self.element((program.outputs | program.inputs)[t.name].dtype) for t in spec.tensors}
+        kinds = {t.name: getattr(torch, dtype if t.dtype == "T" else t.dtype) for t in spec.tensors}
+        types = {name: self.element(kind) for name, kind in kinds.items()}
         parameters = []
         for argument in spec.arguments:
             if argument.kind == "tensor":
@@ -156,6 +162,8 @@ class HostFile:
             return self._launch_rows(program, function, plan)
         if isinstance(sketch, Columns):
             return self._launch_columns(program, function, plan)
+        if isinstance(kernel, StreamKernel):
+            return self._launch_stream(program, function, plan)
         return self._launch_elements(program, together)
 
     def _launch_columns(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
@@ -187,6 +195,32 @@ class HostFile:
             condition = f"tile_plan.lanes == {across} && tile_plan.split {'==' if parts else '>'} 1"
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head if len(arms) > 1 else "{", f"    {launched}"]
+        return [*lines, "}"]
+
+    def _launch_stream(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
+        """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""
+        from compiler.codegen.stream import most_group
+
+        kernel = function.kernel
+        assert isinstance(kernel, StreamKernel)
+        most = most_group(kernel, program.vector)
+        group = in_axes(program, kernel.group)
+        clusters = plan.pdl
+        lines = [
+            f"const StreamPlan stream_plan = plan_stream({in_axes(program, kernel.units)}, {group}, {in_axes(program, kernel.keys)}, {most}, {kernel.columns}, {str(clusters).lower()});",
+            f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
+        ]
+        arms = [(size, parts) for size in (1, 2, 4, 8) if size <= most for parts in ((1, 0) if clusters else (1,))]
+        for number, (size, parts) in enumerate(arms):
+            call = f"{function.name}<{parts}, {size}>"
+            given = ", ".join(function.arguments)
+            split = "1" if parts else "stream_plan.split"
+            self.clusters |= not parts
+            launched = f"launch_with_shared<{str(plan.pdl).lower()}>({call}, grid_blocks, {split}, 256, stream_plan.bytes, stream, {given});"
+            condition = f"stream_plan.group == {size} && stream_plan.split {'==' if parts else '>'} 1"
+            head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
+            room = f"static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes);"
+            lines += [head if len(arms) > 1 else "{", f"    {room}", "    static_cast<void>(room);", f"    {launched}"]
         return [*lines, "}"]
 
     def _launch_rows_by_size(
@@ -323,7 +357,8 @@ class HostFile:
         without = [] if "__nv_fp8" in body else ["#define WITHOUT_FP8"]
         without += [] if "_part<" in body else ["#define WITHOUT_RAGGED"]
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
-        without += [] if "launch_with<" in body else ["#define WITHOUT_ATTRIBUTES"]
+        without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]
+        without += [] if "launch_with" in body else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
         without += [] if "plan_rows<" in body else ["#define WITHOUT_ROW_PLANS"]
         without += [] if "plan_columns(" in body else ["#define WITHOUT_COLUMN_PLANS"]
@@ -354,7 +389,7 @@ class HostFile:
 
 def _ragged(plan: KernelPlan) -> int:
     """Elements of a pack where the program's packs are of one; 0: they are as the program says."""
-    return plan.sketch.vector if not isinstance(plan.sketch, Columns) and plan.sketch.ragged else 0
+    return plan.sketch.vector if isinstance(plan.sketch, Elements | Rows) and plan.sketch.ragged else 0
 
 
 def _packs(program: KernelProgram, length: Index, width: int, ragged: int) -> str:

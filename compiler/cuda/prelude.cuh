@@ -321,13 +321,16 @@ __device__ __forceinline__ void wait_for_predecessor() {
 #endif
 
 #if !defined(WITHOUT_ATTRIBUTES)
-// A launch in clusters of `cluster` blocks; `Dependent`: of a kernel that waits for its predecessor itself.
+// A launch in clusters of `cluster` blocks with `bytes` of shared memory each; `Dependent`: of a kernel that waits for its predecessor
+// itself.
 template <bool Dependent, typename... Parameters, typename... Arguments>
-void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, int threads, cudaStream_t stream, Arguments... arguments) {
+void launch_with_shared(
+    void (*kernel)(Parameters...), unsigned blocks, int cluster, int threads, int bytes, cudaStream_t stream, Arguments... arguments) {
     cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes;
     config.stream = stream;
     config.attrs = attributes;
     if (cluster > 1) {
@@ -345,6 +348,11 @@ void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, in
 #endif
     cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
+
+template <bool Dependent, typename... Parameters, typename... Arguments>
+void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, int threads, cudaStream_t stream, Arguments... arguments) {
+    launch_with_shared<Dependent>(kernel, blocks, cluster, threads, 0, stream, arguments...);
+}
 #endif
 
 // How a kernel of rows is launched for the size at hand: blocks of a row, packs that a thread keeps (0: none), threads of a block.
@@ -359,7 +367,7 @@ constexpr int row_width(int items, int bytes) {
     return width < 1024 ? width : 1024;
 }
 
-#if !defined(WITHOUT_ROW_PLANS) || !defined(WITHOUT_COLUMN_PLANS)
+#if !defined(WITHOUT_ROW_PLANS) || !defined(WITHOUT_COLUMN_PLANS) || !defined(WITHOUT_STREAMS)
 #include "multiprocessors.cuh"
 
 template <typename Kernel>
@@ -462,3 +470,84 @@ inline ColumnPlan plan_columns(
 [[maybe_unused]] inline bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 }  // namespace
+
+#if !defined(WITHOUT_STREAMS)
+// Of `Lanes` neighbouring threads with `Count` values each, no more than there are threads: the sum of value `lane / (Lanes / Count)`.
+template <int Lanes, int Count>
+__device__ __forceinline__ float sum_of_lanes(float (&values)[Count], int lane) {
+    int left = Count;
+#pragma unroll
+    for (int step = Lanes / 2; step > 0; step /= 2) {
+        if (left == 1) {
+            values[0] += __shfl_xor_sync(0xffffffffu, values[0], step);
+            continue;
+        }
+        left /= 2;
+        const bool is_upper = (lane & step) != 0;
+#pragma unroll
+        for (int one = 0; one < Count / 2; ++one) {
+            if (one < left) {
+                const float sent = is_upper ? values[one] : values[one + left], kept = is_upper ? values[one + left] : values[one];
+                values[one] = kept + __shfl_xor_sync(0xffffffffu, sent, step);
+            }
+        }
+    }
+    return values[0];
+}
+
+// All blocks of a cluster come here: what they wrote to shared memory can be read.
+template <int Split>
+__device__ __forceinline__ void meet_in_cluster() {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        cooperative_groups::this_cluster().sync();
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+// This block's shared memory in another block of the cluster.
+template <int Split, typename T>
+__device__ __forceinline__ T* of_block(T* mine, int other) {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        return cooperative_groups::this_cluster().map_shared_rank(mine, other);
+    }
+#endif
+    return mine;
+}
+
+constexpr int kStreamBytes = 200 << 10;
+
+// How keys that stream by are shared: queries of the same keys that a block takes, blocks of a cluster, keys of a block.
+struct StreamPlan {
+    int group, split, span, bytes;
+};
+
+// Twice as many blocks as multiprocessors where there are keys for them, 64 each at least; scores of a block that leave room for another
+// one; where the keys are too many for all queries at once, fewer queries.
+inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int most, int columns, bool clusters) {
+    static const Multiprocessors machine;
+    StreamPlan plan{1, 1, 0, 0};
+    while (plan.group < most && plan.group < group) {
+        plan.group *= 2;
+    }
+    while (true) {
+        const int64_t blocks = units * ((group + plan.group - 1) / plan.group);
+        const auto span = [&] { return (keys + plan.split * 32 - 1) / (plan.split * 32) * 32; };
+        const auto bytes = [&] { return plan.group * (span() > 8 * columns ? span() : 8 * columns) * 4; };
+        plan.split = 1;
+        while (clusters && plan.split < 8 && keys > plan.split * 64 &&
+               (blocks * plan.split < 2 * machine.count || bytes() > (96 << 10))) {
+            plan.split *= 2;
+        }
+        plan.span = static_cast<int>(span());
+        plan.bytes = static_cast<int>(bytes());
+        if (bytes() <= kStreamBytes || plan.group == 1) {
+            return plan;
+        }
+        plan.group /= 2;
+    }
+}
+#endif

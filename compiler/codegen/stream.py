@@ -1,0 +1,418 @@
+"""Kernels of the sketch `stream`: a cluster of blocks to the queries that read the same keys, every key and value loaded once.
+
+Teams of lanes load keys in packs and leave the scores in shared memory; the reductions over the keys go over these, in the block
+and across the cluster; what they make of the scores, the weights, takes their place; then the values go by like the keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from compiler.codegen.cpu import CpuText
+from compiler.codegen.kernels import KernelFunction, indent, signature, wait
+from compiler.codegen.levels import StoreStatement
+from compiler.codegen.text import Printer, Text
+from compiler.draft.expressions import Expr, make
+from compiler.draft.index import Index
+from compiler.draft.packing import _is_multiple
+from compiler.draft.partition import Member
+from compiler.draft.printing import Scope, _bare, index_text
+from compiler.draft.tensors import Buffer
+from compiler.program import KernelProgram
+from compiler.streams import StreamKernel, put
+
+THREADS, WARP = 256, 32
+MOST_REGISTERS = 64
+"""Of a thread for the queries' elements, and later for the sums."""
+MOST_GROUP = 8
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How lanes share an element of a key: `lanes` of them take `packs` packs of `width` each."""
+
+    lanes: int
+    packs: int
+    width: int
+
+    @property
+    def each(self) -> int:
+        return self.packs * self.width
+
+
+def packed(depths: int, vector: int) -> Packed:
+    width = vector if depths % vector == 0 else 1
+    packs = depths // width
+    lanes = WARP
+    while packs % lanes:
+        lanes //= 2
+    return Packed(lanes, packs // lanes, width)
+
+
+def most_group(kernel: StreamKernel, vector: int) -> int:
+    """Queries that a block takes at once."""
+    keys, values = packed(kernel.depths, vector), packed(kernel.columns, vector)
+    most = min(MOST_GROUP, keys.lanes, max(1, MOST_REGISTERS // max(keys.each, values.each)))
+    return 1 << (most.bit_length() - 1)
+
+
+class _Lines:
+    """Text of expressions at hand: one scope at a time."""
+
+    def __init__(self, text: Text, kernel: StreamKernel) -> None:
+        self.text, self.kernel = text, kernel
+
+    def printed(self, expr: Expr, depth: int = 0) -> tuple[list[str], str]:
+        """(lines before, the value)."""
+        scope = Scope(depth)
+        printer = Printer(self.text, scope, [expr], {})
+        value = printer.text(expr, scope)
+        return scope.lines, _bare(value)
+
+    def pack(self, expr: Expr, variable: sympy.Symbol, how: Packed, word: str) -> tuple[Expr, list[tuple[str, str, str]], set[Buffer]]:  # fmt: skip
+        """(the expression of lane `lane` of pack `chunk`, (name, type, address) of each pack that it loads, what is loaded so)."""
+        lane, chunk = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("lane", "chunk"))
+        place = how.width * chunk + lane
+        loads: dict[tuple, tuple[str, str, str]] = {}
+        buffers: set[Buffer] = set()
+
+        def other(one: Expr) -> Expr | None:
+            if one.op == "index" and variable in one.args[0].free_symbols:
+                return make("index", one.args[0].subs(variable, place), type=one.type)
+            if one.op not in ("load", "load_at") or variable not in one.args[1].free_symbols:
+                return None
+            buffer, index, *more = one.args
+            index = sympy.expand(index.subs(variable, place))
+            base = sympy.expand(index - lane)
+            whole = lane not in base.free_symbols and _is_multiple(base, how.width)
+            whole = whole and (not more or _is_multiple(more[0], how.width)) and how.width > 1
+            if not whole:
+                return make(one.op, buffer, index, *more, type=one.type)
+            key = (buffer, base, *map(id, more))
+            if key not in loads:
+                text = self.text.pointer(buffer) + (f" + {index_text(base)}" if base != 0 else "")
+                if more:
+                    before, by = self.printed(more[1])
+                    self.before += before
+                    text += f" + static_cast<int64_t>({by}) * ({index_text(more[0])})"
+                loads[key] = (f"{word}_{len(loads)}", f"Pack<{self.text.element(buffer.dtype)}, {how.width}>", text)
+                buffers.add(buffer)
+            name = loads[key][0]
+            return make("scalar", self.text.loaded_text(buffer, f"{name}_now.at[lane]"), type=one.type)
+
+        self.before: list[str] = []
+        return put(expr, other), list(loads.values()), buffers
+
+
+def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, vector: int, pdl: bool) -> KernelFunction:  # fmt: skip
+    """`template <int Split, int Group>`: `Group` queries of the same keys to a cluster of `Split` blocks (0: as the launch says)."""
+    fast = program.dtype in ("float16", "bfloat16")
+    text = Text(program, kernel, "int" if narrow else "int64_t", fast)
+    text.levels = [set(), set()]
+    wide, lines = text.wide, _Lines(text, kernel)
+    how, out = packed(kernel.depths, vector), packed(kernel.columns, vector)
+    assert kernel.scores and kernel.sums and kernel.query and kernel.keyed and kernel.weight and kernel.value
+    known = {kernel.scores: "score"} | {
+        m.definition.outs[0]: f"folded[{n}][member_at]" for n, m in enumerate(kernel.folds)
+    }
+    leaf = lambda expr: kernel.leaf(expr, known)  # noqa: E731
+    stores = [_store(kernel, member) for member in kernel.stores]
+    roots = [kernel.query, kernel.keyed, kernel.value, *(leaf(m.value) for m in kernel.folds), leaf(kernel.weight)]
+    roots += [kernel.masked] if kernel.masked else []
+    summed = known | {kernel.sums.definition.outs[0]: "sum"}
+    values = [
+        make("scalar", "sum", type="float") if m is kernel.sums else kernel.leaf(m.value, summed) for m in kernel.stores
+    ]
+    counts = [kernel.units, kernel.group, kernel.keys]
+    every = [e for root in [*roots, *values] for e in [root]]
+    parameters, arguments = signature(text, stores, [*every], counts)
+    keep = [
+        n for n, p in enumerate(parameters) if not any(p.endswith(f" {leaf_name}") for leaf_name in _leaves(summed))
+    ]
+    parameters, arguments = [parameters[n] for n in keep], [arguments[n] for n in keep]
+    group, keys = index_text(kernel.group), index_text(kernel.keys)
+    member = str(kernel.member) if kernel.member.is_Symbol else ""
+    unit = str(kernel.unit) if kernel.unit.is_Symbol else ""
+    moved: set[Buffer] = set()
+
+    def at_member(word: str) -> list[str]:
+        """The query that `word` of the group is; the last one again where there are no more."""
+        return [f"const {wide} {member} = group_first + {word} < {group} ? group_first + {word} : {group} - 1;"] if member else []  # fmt: skip
+
+    def at_key(word: str) -> list[str]:
+        return [f"const {wide} {kernel.key} = ({word} / 32 * stream_parts + stream_part) * 32 + {word} % 32;"]
+
+    folds = max(1, len(kernel.folds))
+    top = Scope(1)
+    top.lines += indent([
+        "constexpr int kWarps = 8;",
+        "extern __shared__ float scores[];",
+        f"__shared__ float partial[{folds}][kWarps], folded[{folds}][Group];",
+        "const int stream_parts = blocks_of_cluster<Split>(), stream_part = blockIdx.x % stream_parts;",
+        f"const {wide} group_blocks = ({group} + Group - 1) / Group;",
+        *([f"const {wide} {unit} = blockIdx.x / stream_parts / group_blocks;"] if unit else []),
+        f"const {wide} group_first = (blockIdx.x / stream_parts) % group_blocks * Group;",
+        "const int warp = threadIdx.x / 32, warp_lane = threadIdx.x % 32;",
+    ], 1)  # fmt: skip
+    wait(top, pdl, "Split")
+
+    # Queries, in registers.
+    asked, loads, buffers = lines.pack(kernel.query, kernel.depth, how, "query_pack")
+    moved |= buffers
+    before, value = lines.printed(asked, 0)
+    top.lines += indent([
+        f"float queries[Group][{how.each}];", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
+        *indent(at_member("member_at"), 1), "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
+        f"        const {wide} chunk = step * {how.lanes} + threadIdx.x % {how.lanes};", *indent(lines.before, 2),
+        *[f"        const auto {n}_now = load_pack<{how.width}>({a});" for n, _, a in loads],
+        "        #pragma unroll", f"        for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 3),
+        f"            queries[member_at][step * {how.width} + lane] = {value};", "        }", "    }", "}",
+    ], 1)  # fmt: skip
+
+    # Keys go by; scores stay.
+    keyed, loads, buffers = lines.pack(kernel.keyed, kernel.depth, how, "key_pack")
+    moved |= buffers
+    before, value = lines.printed(keyed, 0)
+    skip = lines.printed(leaf(kernel.masked), 0) if kernel.masked else ([], "false")
+    at_once = 4 if how.packs == 1 else 2 if how.packs == 2 else 1
+    top.lines += indent([
+        "{", f"    constexpr int kTeams = {THREADS} / {how.lanes}, kAtOnce = {at_once};",
+        f"    const int team = threadIdx.x / {how.lanes}, team_lane = threadIdx.x % {how.lanes};",
+        "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {",
+        *[f"        {t} {n}[kAtOnce][{how.packs}];" for n, t, _ in loads], "        bool is_taken[kAtOnce];", "        #pragma unroll",
+        "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams + team;",
+        *indent(at_key("place"), 3), f"            is_taken[one] = place < stream_span && {kernel.key} < {keys};",
+        "            if (is_taken[one]) {", *indent(skip[0], 4), f"                is_taken[one] = !({skip[1]});", "            }",
+        "            if (is_taken[one]) {", *([
+            *indent(lines.before, 4), "                #pragma unroll", f"                for (int step = 0; step < {how.packs}; ++step) {{",
+            f"                    const {wide} chunk = step * {how.lanes} + team_lane;",
+            *[f"                    {n}[one][step] = load_pack<{how.width}>({a});" for n, _, a in loads], "                }",
+        ] if loads else []), "            }", "        }", "        #pragma unroll",
+        "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams + team;",
+        "            float dots[Group] = {};", "            if (is_taken[one]) {", *indent(at_key("place"), 4),
+        "                #pragma unroll", f"                for (int step = 0; step < {how.packs}; ++step) {{",
+        f"                    [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;",
+        *[f"                    const auto& {n}_now = {n}[one][step];" for n, _, _ in loads],
+        "                    #pragma unroll", f"                    for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 6),
+        f"                        const float element = {value};", "                        #pragma unroll",
+        "                        for (int member_at = 0; member_at < Group; ++member_at) {",
+        f"                            dots[member_at] += queries[member_at][step * {how.width} + lane] * element;",
+        "                        }", "                    }", "                }", "            }",
+        f"            const float score = sum_of_lanes<{how.lanes}>(dots, team_lane);",
+        f"            constexpr int kSame = {how.lanes} / Group;",
+        "            if (place < stream_span && team_lane % kSame == 0) {",
+        "                scores[team_lane / kSame * stream_span + place] = score;", "            }",
+        "        }", "    }", "}",
+    ], 1)  # fmt: skip
+
+    # Reductions over the keys, of the block's and then of the cluster's.
+    for number, fold in enumerate(kernel.folds):
+        before, value = lines.printed(leaf(fold.value), 0)
+        held = f"partial[{number}]"
+        top.lines += indent([
+            "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member("member_at"), 1),
+            f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};",
+            "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {",
+            *indent(at_key("place"), 2), f"        if ({kernel.key} < {keys}) {{",
+            "            const float score = scores[member_at * stream_span + place];", *indent(before, 3),
+            f"            held = join(held, {value});", "        }", "    }", "    #pragma unroll",
+            "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));", "    }",
+            "    if (warp_lane == 0) {", f"        {held}[warp] = held;", "    }", "    meet_in_cluster<Split>();",
+            "    if (threadIdx.x < Group) {", f"        float all = {text.identity(fold)};",
+            "        for (int other = 0; other < stream_parts; ++other) {",
+            f"            const float* of_other = of_block<Split>({held}, other);",
+            "            for (int one = threadIdx.x; one < kWarps; one += Group) {", "                all = join(all, of_other[one]);",
+            "            }", "        }", f"        folded[{number}][threadIdx.x] = all;", "    }", "}",
+        ], 1)  # fmt: skip
+
+    # Weights take the scores' place.
+    before, value = lines.printed(leaf(kernel.weight), 0)
+    top.lines += indent([
+        "__syncthreads();", f"for (int at = threadIdx.x; at < Group * stream_span; at += {THREADS}) {{",
+        "    const int member_at = at / stream_span, place = at % stream_span;", *indent([*at_member("member_at"), *at_key("place")], 1),
+        "    const float score = scores[at];", "    float weight = 0.0f;", f"    if ({kernel.key} < {keys}) {{", *indent(before, 2),
+        f"        weight = {value};", "    }", "    scores[at] = weight;", "}", "__syncthreads();",
+    ], 1)  # fmt: skip
+
+    # Values go by.
+    seen, loads, buffers = lines.pack(kernel.value, kernel.column, out, "value_pack")
+    moved |= buffers
+    before, value = lines.printed(seen, 0)
+    at_once = 4 if out.packs == 1 else 2 if out.packs == 2 else 1
+    skips = kernel.masked is not None and not program.spec.nans
+    top.lines += indent([
+        f"float sums[Group][{out.each}] = {{}};", "{", f"    constexpr int kTeams = {THREADS} / {out.lanes}, kAtOnce = {at_once};",
+        f"    const int team = threadIdx.x / {out.lanes}, team_lane = threadIdx.x % {out.lanes};",
+        "    for (int from = team; from < stream_span; from += kTeams * kAtOnce) {",
+        *[f"        {t} {n}[kAtOnce][{out.packs}];" for n, t, _ in loads], "        float weights[kAtOnce][Group];", "        bool is_taken[kAtOnce];",
+        "        #pragma unroll", "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams;",
+        *indent(at_key("place"), 3), f"            is_taken[one] = place < stream_span && {kernel.key} < {keys};",
+        f"            {'bool' if skips else '[[maybe_unused]] bool'} is_some = false;", "            if (is_taken[one]) {", "                #pragma unroll",
+        "                for (int member_at = 0; member_at < Group; ++member_at) {",
+        "                    weights[one][member_at] = scores[member_at * stream_span + place];",
+        "                    is_some |= weights[one][member_at] != 0.0f;", "                }", "            }",
+        *(["            is_taken[one] = is_taken[one] && is_some;"] if skips else []),
+        "            if (is_taken[one]) {", *([
+            *indent(lines.before, 4), "                #pragma unroll", f"                for (int step = 0; step < {out.packs}; ++step) {{",
+            f"                    const {wide} chunk = step * {out.lanes} + team_lane;",
+            *[f"                    {n}[one][step] = load_pack<{out.width}>({a});" for n, _, a in loads], "                }",
+        ] if loads else []), "            }", "        }", "        #pragma unroll",
+        "        for (int one = 0; one < kAtOnce; ++one) {", "            if (is_taken[one]) {",
+        "                [[maybe_unused]] const int place = from + one * kTeams;", *indent(at_key("place"), 4),
+        "                #pragma unroll", f"                for (int step = 0; step < {out.packs}; ++step) {{",
+        f"                    [[maybe_unused]] const {wide} chunk = step * {out.lanes} + team_lane;",
+        *[f"                    const auto& {n}_now = {n}[one][step];" for n, _, _ in loads],
+        "                    #pragma unroll", f"                    for (int lane = 0; lane < {out.width}; ++lane) {{", *indent(before, 6),
+        f"                        const float element = {value};", "                        #pragma unroll",
+        "                        for (int member_at = 0; member_at < Group; ++member_at) {",
+        f"                            sums[member_at][step * {out.width} + lane] += weights[one][member_at] * element;",
+        "                        }", "                    }", "                }", "            }", "        }", "    }", "}",
+    ], 1)  # fmt: skip
+
+    # What the warps have, and then the blocks, is added.
+    wide_sums = f"Group * {kernel.columns}"
+    top.lines += indent([
+        "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {", "    #pragma unroll",
+        f"    for (int one = 0; one < {out.each}; ++one) {{", "        #pragma unroll",
+        f"        for (int step = {out.lanes}; step < 32; step *= 2) {{",
+        "            sums[member_at][one] += __shfl_xor_sync(0xffffffffu, sums[member_at][one], step);", "        }", "    }", "}",
+        "__syncthreads();", f"if (warp_lane < {out.lanes}) {{", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
+        "        #pragma unroll", f"        for (int one = 0; one < {out.each}; ++one) {{",
+        f"            const int at = (one / {out.width} * {out.lanes} + warp_lane) * {out.width} + one % {out.width};",
+        f"            scores[warp * {wide_sums} + member_at * {kernel.columns} + at] = sums[member_at][one];", "        }", "    }", "}",
+        "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
+        "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
+        "}", "meet_in_cluster<Split>();",
+    ], 1)  # fmt: skip
+    each: list[str] = []
+    once: list[str] = []
+    for store, value_of, made in zip(stores, values, kernel.stores, strict=True):
+        scope = Scope(0)
+        printer = Printer(text, scope, [value_of], {})
+        stored = text.stored_text(store.buffer, printer.text(value_of, scope))
+        target = once if made.per_row else each
+        target += [*scope.lines, f"{text.place(store, scope, printer)} = {stored};"]
+    top.lines += indent([
+        f"for (int at = stream_part * {THREADS} + threadIdx.x; at < {wide_sums}; at += stream_parts * {THREADS}) {{",
+        f"    [[maybe_unused]] const int member_at = at / {kernel.columns}, {kernel.column} = at % {kernel.columns};",
+        f"    if (group_first + member_at < {group}) {{", "        float sum = 0.0f;", "        for (int other = 0; other < stream_parts; ++other) {",
+        "            sum += of_block<Split>(scores, other)[at];", "        }", *indent([*at_member("member_at"), *each], 2), "    }", "}",
+    ], 1)  # fmt: skip
+    if once:
+        top.lines += indent([
+            f"if (stream_part == 0 && threadIdx.x < Group && group_first + threadIdx.x < {group}) {{",
+            "    const int member_at = threadIdx.x;", *indent([*at_member("member_at"), *once], 1), "}",
+        ], 1)  # fmt: skip
+    top.line("leave_cluster<Split>();")
+    parameters.append("int stream_span")
+    body = [
+        "template <int Split, int Group>", f"__global__ void __launch_bounds__({THREADS}) {name}({', '.join(parameters)}) {{",
+        *top.lines, "}", "",
+    ]  # fmt: skip
+    arguments.append("stream_plan.span")
+    return KernelFunction(name, "\n".join(body), tuple(parameters), tuple(arguments), tuple(moved), kernel)
+
+
+def _leaves(known: dict[Buffer, str]) -> list[str]:
+    return ["score", "sum", *known.values()]
+
+
+def _store(kernel: StreamKernel, member: Member) -> StoreStatement:
+    return StoreStatement(member.definition.outs[0], member.places[0], member.value, 0, member.per_row)
+
+
+def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str) -> KernelFunction:
+    """Groups of queries from `begin` to `end`, one after another: scores, reductions, weights, sums."""
+    text = CpuText(program, kernel)
+    text.levels = [set(), set()]
+    lines = _Lines(text, kernel)
+    assert kernel.scores and kernel.sums and kernel.query and kernel.keyed and kernel.weight and kernel.value
+    known = {kernel.scores: "score"} | {
+        m.definition.outs[0]: f"folded[{n} * ({index_text(kernel.group)}) + {kernel.member}]"
+        for n, m in enumerate(kernel.folds)
+    }
+    summed = known | {kernel.sums.definition.outs[0]: "sum"}
+    leaf = lambda expr: kernel.leaf(expr, known)  # noqa: E731
+    stores = [_store(kernel, member) for member in kernel.stores]
+    values = [
+        make("scalar", "sum", type="float") if m is kernel.sums else kernel.leaf(m.value, summed) for m in kernel.stores
+    ]
+    roots = [
+        kernel.query,
+        kernel.keyed,
+        kernel.value,
+        leaf(kernel.weight),
+        *(leaf(m.value) for m in kernel.folds),
+        *values,
+    ]
+    roots += [kernel.masked] if kernel.masked else []
+    parameters, arguments = signature(text, stores, roots, [kernel.units, kernel.group, kernel.keys])
+    keep = [n for n, p in enumerate(parameters) if not any(p.endswith(f" {word}") for word in _leaves(summed))]
+    parameters, arguments = [parameters[n] for n in keep], [arguments[n] for n in keep]
+    group, keys = index_text(kernel.group), index_text(kernel.keys)
+    skip = lines.printed(leaf(kernel.masked)) if kernel.masked else ([], "false")
+    over_member = (
+        f"for (int64_t {kernel.member} = 0; {kernel.member} < {group}; ++{kernel.member}) {{" if kernel.member.is_Symbol else "{"
+    )  # fmt: skip
+    member_at = str(kernel.member) if kernel.member.is_Symbol else "0"
+
+    def loop(variable: Index, end: str, body: list[str], simd: str = "") -> list[str]:
+        return [*([simd] if simd else []), f"for (int64_t {variable} = 0; {variable} < {end}; ++{variable}) {{", *indent(body, 1), "}"]  # fmt: skip
+
+    def printed(expr: Expr, then: str) -> list[str]:
+        before, value = lines.printed(expr)
+        return [*before, then.replace("{}", value)]
+
+    reduced = []
+    for number, fold in enumerate(kernel.folds):
+        step = [f"const float score = row[{kernel.key}];", *printed(leaf(fold.value), "held = join(held, {});")]
+        reduced += [
+            "{", f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};", *indent(loop(kernel.key, keys, step), 1),
+            f"    folded[{number} * ({group}) + {member_at}] = held;", "}",
+        ]  # fmt: skip
+    each: list[str] = []
+    once: list[str] = []
+    for store, value_of, made in zip(stores, values, kernel.stores, strict=True):
+        scope = Scope(0)
+        printer = Printer(text, scope, [value_of], {})
+        stored = text.stored_text(store.buffer, printer.text(value_of, scope))
+        (once if made.per_row else each).extend([*scope.lines, f"{text.place(store, scope, printer)} = {stored};"])
+    dots = [
+        f"const float* asked = queries.data() + {member_at} * {kernel.depths};", "float dot = 0.0f;",
+        *loop(kernel.depth, str(kernel.depths), [f"dot += asked[{kernel.depth}] * element[{kernel.depth}];"], "#pragma omp simd reduction(+ : dot)"),
+        f"scores[{member_at} * {keys} + {kernel.key}] = dot;",
+    ]  # fmt: skip
+    adding = [
+        f"const float weight = scores[{member_at} * {keys} + {kernel.key}];", "if (weight != 0.0f || weight != weight) {" if program.spec.nans is False else "{",
+        f"    float* all = sums.data() + {member_at} * {kernel.columns};",
+        *indent(loop(kernel.column, str(kernel.columns), [f"all[{kernel.column}] += weight * element[{kernel.column}];"], "#pragma omp simd"), 1), "}",
+    ]  # fmt: skip
+    taken = "true"
+    if kernel.masked is not None and program.spec.nans is False:
+        taken = "any"
+    some = [
+        "bool any = false;", over_member, f"    any |= scores[{member_at} * {keys} + {kernel.key}] != 0.0f;", "}"
+    ] if taken == "any" else []  # fmt: skip
+    body = [
+        f"std::vector<float> queries(static_cast<size_t>({group}) * {kernel.depths}), scores(static_cast<size_t>({group}) * ({keys})), sums(static_cast<size_t>({group}) * {kernel.columns});",
+        f"std::vector<float> folded(static_cast<size_t>({group}) * {max(1, len(kernel.folds))}), element({max(kernel.depths, kernel.columns)});",
+        f"for (int64_t {kernel.unit if kernel.unit.is_Symbol else 'unit'} = begin; {kernel.unit if kernel.unit.is_Symbol else 'unit'} < end; ++{kernel.unit if kernel.unit.is_Symbol else 'unit'}) {{",
+        *indent([over_member, *indent(loop(kernel.depth, str(kernel.depths), printed(kernel.query, f"queries[{member_at} * {kernel.depths} + {kernel.depth}] = {{}};")), 1), "}",
+        *loop(kernel.key, keys, [
+            *skip[0], f"if ({skip[1]}) {{", f"    {over_member} scores[{member_at} * {keys} + {kernel.key}] = 0.0f; }}", "    continue;", "}",
+            *loop(kernel.depth, str(kernel.depths), printed(kernel.keyed, f"element[{kernel.depth}] = {{}};")), over_member, *indent(dots, 1), "}",
+        ]),
+        over_member, f"    float* row = scores.data() + {member_at} * {keys};", *indent(reduced, 1),
+        *indent(loop(kernel.key, keys, [f"const float score = row[{kernel.key}];", *printed(leaf(kernel.weight), f"row[{kernel.key}] = {{}};")]), 1),
+        *indent(once, 1), "}",
+        "std::fill(sums.begin(), sums.end(), 0.0f);",
+        *loop(kernel.key, keys, [*some, f"if (!{taken}) {{ continue; }}" if taken == "any" else "",
+            *loop(kernel.column, str(kernel.columns), printed(kernel.value, f"element[{kernel.column}] = {{}};")), over_member, *indent(adding, 1), "}"]),
+        over_member, *indent(loop(kernel.column, str(kernel.columns), [f"const float sum = sums[{member_at} * {kernel.columns} + {kernel.column}];", *each]), 1), "}"], 1),
+        "}",
+    ]  # fmt: skip
+    given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
+    whole = "\n".join([f"void {name}({given}) {{", *indent([line for line in body if line], 1), "}", ""])
+    return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
