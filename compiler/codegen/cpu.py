@@ -312,8 +312,10 @@ class CpuFile(HostFile):
             + (f"  // tune: {' '.join(map(str, sorted(numbers)))}" if self.open else "")
             for name, numbers in (self.open or CPU_NUMBERS).items()
         ]
+        with_vectors = any("std::vector" in text for text in self.texts)
+        headers = ["#include <algorithm>", "#include <vector>", ""] if with_vectors else []
         return "\n".join([
-            schedule.head(), *defined, "", _prelude(), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
+            schedule.head(), *defined, "", *headers, _prelude(), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
         ])  # fmt: skip
 
 
