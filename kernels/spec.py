@@ -263,6 +263,9 @@ class Tensor(Frozen):
     dtype: Dtype | Literal["T"] = "T"
     strides: tuple[str, ...] = ()
     """Elements from one entry of each extent to the next, integer expressions of the axes (an axis may be a row's stride); empty: contiguous."""
+    in_list: str = Field(default="", pattern=r"^([a-z][a-z0-9_]*(/\d{1,3})?)?$")
+    """List of tensors in which a function that takes tensors gets it, beside those before and behind it of the same list; `name/2`: the third
+    list of a list. Plain C takes each by itself."""
     values: tuple[Values, ...] = Field(default=ORDINARY_VALUES, min_length=1)
     touched: str | None = None
     """Elements that a call must really move, where that is fewer than the tensor holds (a gather's table)."""
@@ -364,6 +367,8 @@ class Spec(Frozen):
     problem: bool = False
     """A PyTorch module to be made faster: candidates are a ModelNew, the arguments those of its forward."""
     build: BuildSettings = Field(default_factory=BuildSettings)
+    zeros: tuple[OwnName, ...] = ()
+    """Axes that a call may have of size zero (no tokens): each is a check, at the smallest workload's other sizes."""
     library: str | None = None
     """What a user would call instead, as `package.function`, for the report."""
 
@@ -462,10 +467,30 @@ class Spec(Frozen):
         for argument in self.arguments:
             if isinstance(argument, Size) and argument.name not in self.axes:
                 raise ValueError(f"arguments: size {argument.name!r} is no axis (axes: {', '.join(self.axes)})")
+        self._check_lists()
+        for axis in self.zeros:
+            if axis not in self.axes:
+                raise ValueError(f"zeros: {axis!r} is no axis (axes: {', '.join(self.axes)})")
         for workload in self.workloads:
             self._check_workload(workload)
         self._check_suite()
         return self
+
+    def _check_lists(self) -> None:
+        seen, last = dict[str, int](), ""
+        for argument in self.arguments:
+            listed = argument.in_list if isinstance(argument, Tensor) else ""
+            name, _, place = listed.partition("/")
+            if name and name != last and name in seen:
+                raise ValueError(f"arguments: the tensors of {name} do not stand one behind the other")
+            if name and int(place or -1) not in (
+                seen.get(name, -1 if not place else 0),
+                seen.get(name, -1) + bool(place),
+            ):
+                raise ValueError(f"arguments: the lists of {name} are not counted from 0 on: {listed}")
+            if name:
+                seen[name] = int(place or -1)
+            last = name
 
     def _check_tensors(self) -> None:
         if not self.outputs:

@@ -221,6 +221,8 @@ def draw(
     import torch
 
     kind, _, rest = values.partition(":")
+    if not view.numel():
+        return
     if kind == BELOW:
         assert bound is not None, f"{values} is drawn beside the tensor that it names"
         properties.draw_below(view, bound, rng)

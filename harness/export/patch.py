@@ -202,6 +202,8 @@ def _named(spec: Spec, parameters: str, form: Tensors, made: Sequence[Tensor] = 
     given = [part.partition("=")[0].strip() for part in re.split(r",(?![^<]*>)", bare) if part.strip()]
     names = [found[1] for part in given if (found := re.search(r"(\w+)$", part))]
     known = {argument.name for argument in spec.arguments}
+    if any(tensor.in_list for tensor in spec.tensors):
+        return _in_lists(spec, names, given)
     given_by = [a for a in spec.arguments if not (isinstance(a, Tensor) and a in made)]
     own = {tensor.name: f"{tensor.name}_" for tensor in made}
     if {argument.name for argument in given_by if isinstance(argument, Tensor)} <= set(names):
@@ -222,6 +224,55 @@ def _named(spec: Spec, parameters: str, form: Tensors, made: Sequence[Tensor] = 
     raise ExportError(
         f"its host function's parameters ({', '.join(names)}) are not the spec's arguments, by name or in order"
     )
+
+
+def _in_lists(spec: Spec, names: list[str], given: list[str]) -> dict[str, str]:
+    """Of a host function that takes lists of tensors: argument of the spec -> parameter, or an element of one. Raises ExportError."""
+    units = list(dict.fromkeys(_list_of(a) or a.name for a in spec.arguments if not isinstance(a, Size)))
+    if len(units) != len(names):
+        raise ExportError(
+            f"its host function's parameters ({', '.join(names)}) are not the spec's arguments in order, each list as one ({', '.join(units)})"
+        )
+    parameter = dict(zip(units, names, strict=True))
+    vectors = {
+        unit
+        for unit, part in zip(units, given, strict=True)
+        if re.search(r"\b(vector|List|TensorList|ArrayRef)\b", part)
+    }
+    found, counts = dict[str, str](), dict[str, int]()
+    for argument in spec.arguments:
+        if isinstance(argument, Size):
+            continue
+        unit = _list_of(argument)
+        if bool(unit) != ((unit or argument.name) in vectors):
+            raise ExportError(
+                f"{unit or argument.name} is {'no ' if unit else 'a '}list of tensors in its host function"
+            )
+        if isinstance(argument, Tensor) and unit:
+            place = argument.in_list.partition("/")[2]
+            held = f"{parameter[unit]}[{place}]" if place else parameter[unit]
+            found[argument.name] = f"{held}[{counts.get(held, 0)}]"
+            counts[held] = counts.get(held, 0) + 1
+        else:
+            found[argument.name] = parameter[argument.name]
+    return found
+
+
+def _list_of(argument: Tensor | Size | Scalar) -> str:
+    return argument.in_list.partition("/")[0] if isinstance(argument, Tensor) else ""
+
+
+def _lengths(spec: Spec, names: dict[str, str]) -> list[str]:
+    """What must hold of the lists' lengths before an element is looked at."""
+    counts = dict[str, int]()
+    outer = dict[str, int]()
+    for tensor in spec.tensors:
+        if tensor.in_list:
+            held = names[tensor.name].rpartition("[")[0]
+            counts[held] = counts.get(held, 0) + 1
+            if "/" in tensor.in_list:
+                outer[held.rpartition("[")[0]] = int(tensor.in_list.partition("/")[2]) + 1
+    return [f"{held}.size() == {count}" for held, count in (*outer.items(), *counts.items())]
 
 
 def _branch(
@@ -250,7 +301,7 @@ def _branch(
         for axis, code in axes.items()
     }
     absent = [a.name for a in spec.arguments if isinstance(a, Scalar) and a.ctype == "void*" and a.name in names]
-    ranks = [f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in given]
+    ranks = [*_lengths(spec, names), *(f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in given)]
     plain = [
         fits
         for t in given

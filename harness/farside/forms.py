@@ -84,18 +84,24 @@ class OutputCopier:
             self.copy(buffer, value)
 
 
+def nested(values: list[Any], places: Any) -> Any:
+    """The value at a place, or lists of them as the places stand in lists."""
+    return [nested(values, one) for one in places] if isinstance(places, list) else values[places]
+
+
 class CallAdapter:
     """How to call the candidate: which of the spec's arguments it takes, and what becomes of what it returns."""
 
     def __init__(
-        self, function: Callable[..., Any], picked: list[int], outputs: list[tuple[str, int, bool]] | None
+        self, function: Callable[..., Any], picked: list[Any], outputs: list[tuple[str, int, bool]] | None
     ) -> None:
+        """picked: places of the spec's arguments, in lists where the function takes a list of tensors."""
         self.function, self.picked, self.outputs = function, picked, outputs
         self.copier = OutputCopier()
 
     def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
         outputs = [(name, values[at], inout) for name, at, inout in self.outputs or []]
-        return [values[at] for at in self.picked], outputs
+        return [nested(values, at) for at in self.picked], outputs
 
     def launch(self, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]) -> Any:
         """Call; answers what the candidate returned."""
@@ -139,8 +145,8 @@ def take_arguments(parameters: list[str], needed: int, names: list[str], kinds: 
 def take_inputs(parameters: list[str], needed: int, arguments: list[list[str]]) -> list[int] | None:
     """Which of the spec's arguments ([kind, name, role] each) a Python function takes that returns the outputs, as engines' own do: by name, where
     it needs no other and has no parameter for an output; None where it is another kind of function."""
-    places = {name: at for at, (_, name, _) in enumerate(arguments)}
-    outputs = {name for _, name, role in arguments if role == "output"}
+    places = {name: at for at, (_, name, *_) in enumerate(arguments)}
+    outputs = {name for _, name, role, *_ in arguments if role == "output"}
     known = [name for name in parameters if name in places]
     if (
         not outputs
@@ -149,22 +155,40 @@ def take_inputs(parameters: list[str], needed: int, arguments: list[list[str]]) 
         or known != parameters[: len(known)]
     ):
         return None
-    inputs = {name for kind, name, role in arguments if kind == "tensor" and role in ("input", "inout")}
+    inputs = {name for kind, name, role, *_ in arguments if kind == "tensor" and role in ("input", "inout")}
     return [places[name] for name in known] if inputs <= set(known) else None
 
 
 class Signature:
-    """The spec's arguments as the parent sent them: [kind, name, role] each."""
+    """The spec's arguments as the parent sent them: [kind, name, role, list that it is in, or ""] each."""
 
     def __init__(self, arguments: list[list[str]], entry: str) -> None:
         self.arguments, self.entry = arguments, entry
-        self.names = [name for _, name, _ in arguments]
+        self.names = [name for _, name, *_ in arguments]
         self.outputs = [
-            (n, at, role == "inout") for at, (kind, n, role) in enumerate(arguments) if role in ("output", "inout")
+            (n, at, role == "inout") for at, (kind, n, role, *_) in enumerate(arguments) if role in ("output", "inout")
         ]
+        self.lists = self._lists()
+
+    def _lists(self) -> dict[int, list[Any]]:
+        """Place of the first tensor of each list -> places of all, in lists of lists where it is one."""
+        found: dict[str, tuple[int, list[Any]]] = {}
+        for at, (_, _, _, *listed) in enumerate(self.arguments):
+            name, _, place = (listed[0] if listed else "").partition("/")
+            if name:
+                held = found.setdefault(name, (at, []))[1]
+                if place:
+                    held += [[] for _ in range(int(place) + 1 - len(held))]
+                (held[int(place)] if place else held).append(at)
+        return dict(found.values())
+
+    def gathered(self, picked: list[int]) -> list[Any]:
+        """Places of arguments, those of a list's tensors as the list."""
+        inside = {at for at, (_, _, _, *listed) in enumerate(self.arguments) if listed and listed[0]}
+        return [self.lists.get(at, at) for at in picked if at in self.lists or at not in inside]
 
     def at(self, wanted: Callable[[str, str], bool]) -> list[int]:
-        return [at for at, (kind, _, role) in enumerate(self.arguments) if wanted(kind, role)]
+        return [at for at, (kind, _, role, *_) in enumerate(self.arguments) if wanted(kind, role)]
 
     def returning(self, function: Callable[..., Any], count: int | None) -> CallAdapter:
         """Takes the inputs in order, and the scalars behind them where it has room; returns the outputs."""
@@ -187,13 +211,28 @@ class Signature:
         found = [one for one in found if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         needed = sum(one.default is one.empty for one in found)
         parameters = [one.name for one in found]
+        if self.lists:
+            return self._with_lists(function, needed, len(parameters))
         if (named := take_inputs(parameters, needed, self.arguments)) is not None:
             return CallAdapter(function, named, self.outputs)
-        picked = take_arguments(parameters, needed, self.names, [kind for kind, _, _ in self.arguments])
+        picked = take_arguments(parameters, needed, self.names, [kind for kind, *_ in self.arguments])
         return CallAdapter(function, every if picked is None else picked, None)
+
+    def _with_lists(self, function: Callable[..., Any], least: int | None, most: int | None) -> CallAdapter:
+        """Of a function that takes lists of tensors: every argument in order, all but the sizes or the tensors alone."""
+        counts = []
+        for left_out in ((), ("size",), ("size", "scalar")):
+            picked = self.gathered([at for at, (kind, *_) in enumerate(self.arguments) if kind not in left_out])
+            counts.append(len(picked))
+            if most is None or least is None or least <= len(picked) <= most:
+                return CallAdapter(function, picked, None)
+        raise CandidateRefused("MISSING_ENTRY", f"{self.entry} takes {most} arguments, which fits neither {counts[0]} (all, each list as one), "
+                      f"{counts[1]} (without sizes) nor {counts[2]} (tensors)")  # fmt: skip
 
     def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> CallAdapter:
         """What an extension that binds itself takes: by name where its schema has our names, else by number."""
+        if self.lists:
+            return self._with_lists(function, count, count)
         if names is not None and set(names) <= set(self.names):
             picked = [self.names.index(name) for name in names]
             written = {at for _, at, _ in self.outputs} <= set(picked)

@@ -365,7 +365,9 @@ class PythonRequestLoop(native.RequestLoop):
     def tensor(self, address: int, dtype: torch.dtype, shape: list[int], strides: list[int]) -> torch.Tensor:
         """A tensor over memory that it does not own."""
         elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-        count = dtype.itemsize * (0 if 0 in shape else elements)
+        if 0 in shape:
+            return self.torch.empty(shape, dtype=dtype, device="cuda" if self.gpu else "cpu")
+        count = dtype.itemsize * elements
         if not self.gpu:
             raw = self.torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=self.torch.uint8)
         else:

@@ -163,6 +163,8 @@ def form(forms: Any, path: str, signature: Any, *, gpu: bool) -> Any:
         raise forms.CandidateRefused(
             "MISSING_ENTRY", f"the library exports no {signature.entry} by TVM_FFI_DLL_EXPORT_TYPED_FUNC"
         )
+    if signature.lists:
+        raise forms.CandidateRefused("MISSING_ENTRY", "a function of TVM-FFI is not called with lists of tensors here")
     count = count_of(library, runtime, next(iter(known.values())).name)
     fitting = signature.fitting(None, None, count)
     if fitting.outputs is not None:

@@ -113,6 +113,7 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
                     reason = drawn.failure or "its outputs are not the baseline's in every bit (--exact)"
                     raise WorkerFailure(Outcome.INCORRECT, reason)
             if workloads in (session.suite(), session.suite(held_out=True)):
+                made += _of_size_zero(session, build)
                 made += _cross(session, build, held_out=workloads != session.suite())
                 made += _give_other_scalars(session, build, workloads)
             if session.device == "cuda":
@@ -237,6 +238,39 @@ def _cross(session: EvaluationSession, build: Build, *, held_out: bool) -> list[
         if fault is not None:
             raise WorkerFailure(fault.outcome, f"{fault.reason} (a size between or beyond the listed ones)")
         made += found
+    return made
+
+
+def _of_size_zero(session: EvaluationSession, build: Build) -> list[Check]:
+    """Checks of a call without tokens, or whatever the spec's `zeros` say. Raises WorkerFailure."""
+    made: list[Check] = []
+    smallest = min(session.suite(), key=session.moved_bytes)
+    for axis in session.spec.zeros:
+        workload = smallest.model_copy(update={"axes": {**smallest.axes, axis: 0}, "timed": False})
+        session.say(f"checking {workload.label}")
+        values = distributions(session.spec, {})[0]
+        inputs = draw_inputs(session.spec, workload, values, {}, session.device)
+        session.compile_ahead(build, (workload,))
+        worker = session.pool.get(build)
+        bench = map_buffers(session, worker, workload, 1)
+        bench.write(0, inputs)
+        try:
+            worker.request(bench.message(), timeout_s=session.call_s)
+        except WorkerFailure as fault:
+            raise WorkerFailure(
+                fault.outcome, f"{fault.reason} at {workload.label}, where nothing is to be done"
+            ) from None
+        if all(output.numel() for output in bench.outputs(0).values()):
+            made.append(
+                bench.check_outputs(0, compute_expected(session.kernel, workload, inputs), f"{axis} of size zero")
+            )
+        made += [
+            bench.check_inputs(0, inputs, f"inputs unchanged, {axis} of size zero"),
+            bench.check_guards(f"guards, {axis} of size zero"),
+        ]
+        for check in made[-3:]:
+            if not check.passed:
+                raise WorkerFailure(*failure(check))
     return made
 
 

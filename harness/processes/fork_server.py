@@ -296,7 +296,10 @@ class PythonWorker(Worker):
 
     def _entry(self) -> dict[str, Any]:
         kinds = {Tensor: "tensor", Size: "size", Scalar: "scalar"}
-        arguments = [[kinds[type(a)], a.name, a.role if isinstance(a, Tensor) else ""] for a in self.spec.arguments]
+        arguments = [
+            [kinds[type(a)], a.name, *((a.role, a.in_list) if isinstance(a, Tensor) else ("", ""))]
+            for a in self.spec.arguments
+        ]
         return {
             "backend": self.backend,
             "entry": self.spec.entry_name,
