@@ -29,6 +29,10 @@ ARTEFACT = "candidate.so"
 FLAGS = ("-std=c++20", "-O3", "-DTORCH_EXTENSION_NAME=candidate", "-DTORCH_API_INCLUDE_EXTENSION_H")
 LINKS = ["-lc10", "-ltorch_cpu", "-ltorch"]
 _BINDS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY(_FRAGMENT)?|PyInit_)\b")
+NEEDS_OPERATORS = re.compile(
+    r'error: (no operator "|no suitable (user-defined )?conversion|no instance of constructor)'
+)
+"""Of a source that computes with __half or __nv_bfloat16 by the operators that torch's usual flags take away."""
 _BINDING = """
 #include <torch/extension.h>
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{ module.def("{entry}", &{bound}); }}
@@ -115,5 +119,13 @@ def compile(
     source.write_text(text)
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
     options, links = [*together(FLAGS, flags), abi], [*LINKS, "-ltorch_python"]
-    command, readable = command_for(source, artefact, facts, options, links, cpp_extension.COMMON_NVCC_FLAGS)
-    return cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)
+    usual = cpp_extension.COMMON_NVCC_FLAGS
+    command, readable = command_for(source, artefact, facts, options, links, usual)
+    done = cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)
+    if (
+        not done.ok and on_gpu and NEEDS_OPERATORS.search(done.log)
+    ):  # vLLM's build takes these flags of torch's away, too
+        usual = [flag for flag in usual if not flag.startswith("-D__CUDA_NO_")]
+        command, readable = command_for(source, artefact, facts, options, links, usual)
+        done = cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)
+    return done
