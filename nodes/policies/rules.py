@@ -25,7 +25,7 @@ from kernels.spec import Device, Spec, Workload, expression
 from nodes import compiling, drafting
 from nodes.lesson import Lesson
 from nodes.options import Role
-from nodes.policies import versions
+from nodes.policies import answers, versions
 from nodes.rewrites import Facts, Rewrite, catalog, ordered
 from nodes.rewrites.specialize.multiversion import multiversion
 from nodes.rewrites.syntax.source import Source, Unsupported
@@ -68,11 +68,19 @@ AT_THE_LIMIT = 0.93
 """Share of the speed of light from which on there is nothing left to say but so."""
 SMALL_LIGHT_US = 3.0
 """Workloads whose bytes take less than this are over before a deeper memory pipeline would help."""
-EDITS: dict[Bound, str] = {
-    "memory": "more bytes in flight: 16-byte loads, two to four of them before the first use, and each byte moved once",
-    "latency": "a shorter chain: fewer barriers and dependent loads, more of the device at work on the small workloads",
-    "compute": "fewer operations, or faster units for them: tensor cores or vector instructions, nothing computed twice",
-    "launch": "fewer launches",
+EDITS: dict[Device, dict[Bound, str]] = {
+    "cuda": {
+        "memory": "more bytes in flight: 16-byte loads, two to four of them before the first use, and each byte moved once",
+        "latency": "a shorter chain: fewer barriers and dependent loads, more of the device at work on the small workloads",
+        "compute": "fewer operations, or faster units for them: tensor cores or vector instructions, nothing computed twice",
+        "launch": "fewer launches",
+    },
+    "cpu": {
+        "memory": "whole vectors in the hot loop, several accumulators, neighbours in memory read together, all cores, and each byte moved once",
+        "latency": "a shorter chain: several accumulators, whole vectors, no parallel region for a small workload",
+        "compute": "fewer operations, or vector instructions for them, nothing computed twice",
+        "launch": "fewer parallel regions",
+    },
 }
 """The edit that each bound asks for, by what the larger part of the lost time is lost to."""
 SAYS_NOTHING = ("REFUSED", "NO_CANDIDATE", Outcome.CHEATED)
@@ -139,10 +147,10 @@ class RulesPolicy:
         bound = _bound(request, fraction)
         return Finding(
             bound=bound,
-            summary=f"{_said(bound)}: {100 * fraction:.0f} % of the speed of light over {len(fractions)} timings",
+            summary=f"{_said(bound, fraction)}: {100 * fraction:.0f} % of the speed of light over {len(fractions)} timings",
             light_fraction=fraction,
             numbers=numbers,
-            edit=EDITS.get(bound, ""),
+            edit=EDITS[request.device.device].get(bound, ""),
             slow_workloads=slow,
         )
 
@@ -689,9 +697,12 @@ def _bound_of(request: ProfilerRequest, timing: Timing) -> Bound:
     return "compute" if intensity > 20 else "memory"
 
 
-def _said(bound: Bound) -> str:
+def _said(bound: Bound, fraction: float) -> str:
+    far = fraction < answers.NEAR
     return {
-        "memory": "bound by memory traffic that does not keep enough bytes in flight, or moves too many",
+        "memory": "far from the memory's pace: too few bytes in flight, or too much work beside them"
+        if far
+        else "bound by memory traffic that does not keep enough bytes in flight, or moves too many",
         "latency": "bound by latency: launches, dependent loads and barriers of a short kernel",
         "compute": "bound by arithmetic",
         "launch": "bound by launches",

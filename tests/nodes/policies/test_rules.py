@@ -235,6 +235,10 @@ def test_the_profiler_names_the_bound_with_numbers() -> None:
     assert finding(timing(large, 545.0, 320.0)).bound == "memory"
     assert finding(timing(large, 321.0, 320.0)).bound == "at the limit"
     assert finding().bound == "unknown" and finding().numbers == {"ptxas_registers": 32}
+    assert finding(timing(large, 545.0, 320.0)).summary.startswith("bound by memory traffic")
+    assert finding(timing(large, 5450.0, 320.0)).summary.startswith(
+        "far from the memory's pace: "
+    )  # at 6 % nothing waits for bytes alone
     found = finding(timing(small, 4.0, 0.6), timing(large, 545.0, 320.0))
     assert found.numbers["ptxas_registers"] == 32 and "cold_percent_of_sol" in found.numbers
     assert found.slow_workloads[0].startswith("float16 tokens=16 ")
