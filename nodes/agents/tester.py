@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langgraph.runtime import Runtime
+from pydantic import ValidationError
 
 from harness.store import digest
 from kernels.catalog import KernelError
@@ -80,7 +81,7 @@ def _with_workloads(kept: TesterAnswer, proposed: list[Workload], source: str, c
             evaluator.extend(more.workloads, more.values)
             allowed = more
         except ValueError as error:
-            context.say("tester", f"not added: {error}")
+            context.say("tester", f"not added: {_sentence(error)}")
             evaluator.extend(allowed.workloads, allowed.values)
     if allowed is kept or _passes(source, context):
         return allowed
@@ -89,6 +90,13 @@ def _with_workloads(kept: TesterAnswer, proposed: list[Workload], source: str, c
         more = kept.model_copy(update={"workloads": (*kept.workloads, added)})
         kept = _with(kept, more, source, context, only=added)
     return kept
+
+
+def _sentence(error: Exception) -> str:
+    """Without what pydantic writes around a validator's own words."""
+    if isinstance(error, ValidationError):
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+    return str(error)
 
 
 def _passes(source: str, context: Context) -> bool:
@@ -119,7 +127,7 @@ def _with(
             return more
         refused = f"the baseline does not pass: {verdict.reason}"
     except (ValueError, KernelError) as error:
-        refused = str(error)
+        refused = _sentence(error)
     context.say("tester", f"not added: {refused}")
     evaluator.extend(kept.workloads, kept.values)
     return kept

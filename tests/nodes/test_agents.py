@@ -240,6 +240,19 @@ def test_the_rules_draft_is_built_while_the_tester_asks(tmp_path: Path, monkeypa
     assert asked == [BASELINE] and built == ["speed 3"]
 
 
+def test_of_a_validators_error_its_own_words_are_said(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Fixed(tests=roles.TesterAnswer(workloads=(Workload(axes={"n": 5}, dtype="float32"),))))
+
+    def extend(workloads, values):
+        if workloads:
+            Workload(axes={"N": 5}, dtype="float32")  # raises
+
+    bench.evaluator.extend = extend  # type: ignore[method-assign]
+    assert not node_tester(bench.state, bench.runtime)["tests"].workloads
+    assert [said.count("\n") for said in bench.said] == [0] and "'N' is no name" in bench.said[0]
+    assert "pydantic" not in bench.said[0] and "Value error" not in bench.said[0]
+
+
 def test_one_distribution_that_is_refused_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Fixed(tests=roles.TesterAnswer(values={"input": ("zeros", "infinities", "tiny")})))
     allowed = bench.evaluator.extend
