@@ -59,6 +59,15 @@ def epoch(request: EpochRequest) -> int:
     if request.report and not request.report.parent.is_dir():
         raise GraphError(f"--report {request.report}: there is no folder {request.report.parent}")
     path = _checkpoint_path(request)
+    for file in filter(None, (request.report, path)):
+        if file.is_dir():
+            raise GraphError(f"{file} is a folder; name a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GraphError(
+            f"{path.parent} cannot be made ({error.strerror}); name another --runs-dir or --checkpoint"
+        ) from None
     state = training.load_checkpoint(path) if request.resume else None
     asked = options.resolve(request, state)
     require_fanouts(asked.fanout)

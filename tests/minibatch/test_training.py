@@ -224,6 +224,22 @@ def test_bad_input_is_refused_with_one_sentence(words, says, tmp_path, capsys):
     assert len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--checkpoint", "{}"), "is a folder; name a file"),
+        (("--report", "{}"), "is a folder; name a file"),
+        (("--runs-dir", "{}/file"), "cannot be made (Not a directory)"),
+        (("--checkpoint", "{}/file/here.pt"), "cannot be made (File exists)"),
+    ],
+)
+def test_places_that_cannot_be_written_are_said_before_there_is_work(words, says, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    there = [word.format(tmp_path) for word in words]
+    assert main(["epoch", "--graph", "tiny", "--runs-dir", str(tmp_path), *there]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_a_rung_that_does_not_sample_by_edge_weights_says_so(tmp_path, capsys):
     graph = synthetic.generate("tiny")
     graph.edge_weights = torch.ones(graph.edges)
