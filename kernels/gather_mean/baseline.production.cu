@@ -1,5 +1,5 @@
-// The mean of the rows that each row of ids names: packs of 16 bytes, a group of threads a row, four neighbours in flight
-// a thread. Rows that no pack divides take one thread an element. -1 is no id.
+// The mean of the rows that each row of ids names: packs of 16 bytes, or of 8 where rows do not begin on 16, a group of threads a
+// row, five neighbours in flight a thread. Rows that no pack divides take one thread an element. -1 is no id.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ __device__ inline void store(__nv_bfloat16* to, float value) { *to = __float2bfl
 constexpr int THREADS = 128;
 constexpr int IN_FLIGHT = 5;
 
-// PACK: elements that a thread loads at once, 1 where rows do not begin on 16 bytes.
+// PACK: elements that a thread loads at once.
 template <typename T, int PACK>
 __global__ void __launch_bounds__(THREADS) gather_mean_kernel(
     const T* __restrict__ table, const int32_t* __restrict__ ids, T* __restrict__ out, int64_t total, int fanout,
@@ -73,10 +73,12 @@ static void launch(
 template <typename T>
 static void gather_mean(
     const T* table, const int32_t* ids, T* out, int64_t rows, int64_t fanout, int64_t width, cudaStream_t stream) {
-    constexpr int PACK = 16 / sizeof(T);
-    const uint64_t addresses = reinterpret_cast<uint64_t>(table) | reinterpret_cast<uint64_t>(out);
-    if (width % PACK == 0 && addresses % 16 == 0) {
-        launch<T, PACK>(table, ids, out, rows, fanout, width, stream);
+    const uint64_t alignment = reinterpret_cast<uint64_t>(table) | reinterpret_cast<uint64_t>(out) |
+                               (static_cast<uint64_t>(width) * sizeof(T));
+    if (alignment % 16 == 0) {
+        launch<T, 16 / sizeof(T)>(table, ids, out, rows, fanout, width, stream);
+    } else if (alignment % 8 == 0) {
+        launch<T, 8 / sizeof(T)>(table, ids, out, rows, fanout, width, stream);
     } else {
         launch<T, 1>(table, ids, out, rows, fanout, width, stream);
     }
