@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--slowed", type=int, default=10, help="trials of each slowed workload and cache state (10)")
     parser.add_argument("--faster", type=float, default=5.0, help="percent that a baseline waits (5)")
     parser.add_argument("--slowed-baselines", type=int, default=0, help="trials of each of those (0)")
+    parser.add_argument("--from-us", type=float, default=0.0, help="slow down only workloads that take so long (0)")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no verdict after so many")
     options = parser.parse_args()
     on, _ = device.choose(options.device)
@@ -132,12 +133,14 @@ def used_s() -> float:
 
 def slow_down(
     kernel: Kernel, on: Device, dtype: str, store: Store, known: list[Timing], waits: str, percent: float, trials: int,
-    table: Table, late: float,
+    table: Table, late: float, from_us: float,
 ) -> None:  # fmt: skip
-    """One row for each timed workload and cache state: how often it was found out which file waits."""
+    """One row for each timed workload that takes so long, and cache state: how often it was found out which file waits."""
     margin = comparison.MARGIN[on]
     for workload in [w for w in kernel.spec.suite(on, held_out=False) if w.timed and w.dtype == dtype]:
         us = statistics.median(t.baseline_us for t in known if t.workload == workload)
+        if us < from_us:
+            continue
         share = 10.0 if on == "cuda" and us < SMALL_US else percent
         alone = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": (workload,)}))
         found: dict[str, list[Timing]] = {}

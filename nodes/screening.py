@@ -11,6 +11,8 @@ import math
 import statistics
 
 from harness.judge.search import spread_evenly
+from harness.records import Comparison
+from harness.timing import comparison
 from nodes.context import Context
 from nodes.state import Draft, State
 
@@ -25,7 +27,7 @@ CASES = 3
 def screen(draft: Draft, state: State, context: Context) -> Draft:
     """The PASSED draft, with why it is not timed in full where it loses in every case of a short comparison.
 
-    Where it is the first to be faster, in every one, its file is written and said: the search and the verdict take longer.
+    Where it is the first to be faster, and slower in none, its file is written and said: the search and the verdict take longer.
     """
     if draft.build is None:
         return draft
@@ -46,9 +48,11 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
         return draft
     gain = _mean([one.median for one in beside])
     if any(one.high >= (LOSES_TO_BASELINE if first else LOSES) for one in beside):
-        if first and all(one.low > 1 for one in beside):
+        mean = comparison.geometric_mean([pairs["baseline"] for pairs in found.pairs]) if first else None
+        slower = any(timing.comparison is Comparison.SLOWER for timing in found.timings)
+        if mean is not None and mean.low > 1 + comparison.MARGIN[evaluator.device] and not slower:
             file = context.offer(draft.candidate)
-            said = f"{gain:.2f}x in a short comparison, faster in each of {len(cases)} cases; {file} has it until a verdict is there"
+            said = f"{mean.median:.2f}x ({mean.low:.2f} to {mean.high:.2f}) in a short comparison; {file} has it until a verdict is there"
             context.say("first", f"{draft.plan.title}: {said}")
         return draft
     than = "the baseline" if first else "the best so far"

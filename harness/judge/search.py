@@ -123,7 +123,7 @@ def search(
         keys = proposals.ask(min(wanted, batch * devices(), MOST_VARIANTS - len(known) - failed))
         if not keys:
             break
-        if here and proposals.near_left:  # so many are tried whatever these come to
+        if here:
             _build_beside(session, source, proposals.next_of(min(batch, MOST_VARIANTS - len(known) - failed)))
         for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
             if ratios is None:

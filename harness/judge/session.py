@@ -54,7 +54,7 @@ from kernels.spec import Device, Frozen, Spec, Workload
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-VERSION = "27"
+VERSION = "28"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0

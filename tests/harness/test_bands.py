@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from harness.judge.bands import Band, Measure, Split, between, confirm, measures, propose
-from harness.judge.search import measure_ratios, search, spread_evenly
+from harness.judge.search import _Proposals, measure_ratios, search, spread_evenly
 from harness.judge.tunables import Tunable
 from harness.records import Outcome
 from harness.timing.interleaved import ArmFailure
@@ -332,3 +332,11 @@ def test_bands_that_do_not_ascend_are_refused():
                   (Band(below=8, values={}), Band(below=4, values={}), open_end)):  # fmt: skip
         with pytest.raises(ValidationError, match="ascend"):
             Split(measure=Measure(sizes=("rows",)), bands=bands)
+
+
+def test_what_is_built_ahead_is_what_is_asked_for_next() -> None:
+    proposals = _Proposals([THREADS, STEPS], 1)
+    while proposals.left:
+        proposals.ask(3)
+        ahead = proposals.next_of(3)
+        assert ahead == proposals.ask(3)
