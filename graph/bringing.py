@@ -92,7 +92,7 @@ class SeenCall:
 
 def bring(
     target: str, source: Path, symbol: str, to: Path, *, arguments: str = "", function: str = "", include: tuple[Path, ...] = (),
-    flags: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (), sources: tuple[Path, ...] = (),
 ) -> Iterator[str]:  # fmt: skip
     """Write the folder; sentences on what was not found out. Raises KernelError where nothing can be written."""
     if to.exists() and any(to.iterdir()):
@@ -118,7 +118,7 @@ def bring(
         outer = taken.namespace.split("::")
         if symbol.split("::")[0] not in outer:
             symbol = f"{taken.namespace}::{symbol}"
-    yield from Folder(source, text, symbol, taken, kept, reference, to, include, flags).write()
+    yield from Folder(source, text, symbol, taken, kept, reference, to, include, flags, sources).write()
 
 
 def _bare(symbol: str) -> str:
@@ -376,6 +376,7 @@ class Folder:
     to: Path
     include: tuple[Path, ...]
     flags: tuple[str, ...]
+    sources: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         self.first = self.calls[0]
@@ -444,7 +445,8 @@ class Folder:
     def write(self) -> Iterator[str]:
         """All of the folder. Sentences on what was not found out."""
         self.to.mkdir(parents=True, exist_ok=True)
-        suffix = ".py" if self.taken is None else ".cpp" if self.source.suffix in (".cpp", ".cc", ".c") else ".cu"
+        on_cpu = self.source.suffix in (".cpp", ".cc", ".c") and not any(one.suffix == ".cu" for one in self.sources)
+        suffix = ".py" if self.taken is None else ".cpp" if on_cpu else ".cu"
         shutil.copyfile(self.source, self.to / f"baseline{suffix}")
         arguments, names = self._arguments()
         build = self._build(suffix)
@@ -467,7 +469,7 @@ class Folder:
         if self.taken is None:
             return self._python_build()
         build: dict[str, Any] = {"flags": self.flags} if self.flags else {}
-        headers = find_headers(self.source, self.include)
+        headers = find_headers(self.source, self.include, self.sources)
         for name, path in headers.files.items():
             place = self.to / "include" / name
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -479,6 +481,8 @@ class Folder:
                 (self.to / folder / "here.h").write_text("")  # a folder without files does not travel
         if headers.files:
             build["include"] = tuple(folders)
+        if self.sources:
+            build["sources"] = headers.sources
         form = form_of(self.text)
         dtypes = self._dtypes()
         if form == "plain" and self.taken.is_kernel:

@@ -212,6 +212,10 @@ def _inside(text: str) -> str:
     return text.removesuffix("/")
 
 
+INCLUDED = "-include"
+"""Flag before each of `BuildSettings.sources`."""
+
+
 class BuildSettings(Frozen):
     """How sources of this kernel are compiled besides the usual: part of each build's name, on every machine that builds.
 
@@ -220,6 +224,9 @@ class BuildSettings(Frozen):
 
     include: tuple[Annotated[str, AfterValidator(_inside)], ...] = ()
     """Folders below the kernel's own, or links there to folders elsewhere."""
+    sources: tuple[str, ...] = ()
+    """More of the engine's sources, as paths that an `include` finds: what the baseline calls and does not define (a host function whose kernels
+    stand in another file). Compiled before it in one go; of candidates only with those that are bound as the baseline is."""
     flags: tuple[Annotated[str, AfterValidator(check_flag)], ...] = ()
     defines: dict[str, str | int] = Field(default_factory=dict)
     binding: str | dict[Dtype, str] = ""
@@ -234,6 +241,9 @@ class BuildSettings(Frozen):
                 raise ValueError(
                     f"binding: {text[:80]!r} is no name of a function in C++, such as run or Norm<128, bf16_t>::run, and no call"
                 )
+        for source in self.sources:
+            if source.startswith("/") or ".." in source.split("/") or not re.fullmatch(r"[\w.+/-]{1,200}", source):
+                raise ValueError(f"sources: {source[:80]!r} is no path below an include folder")
         for name, value in self.defines.items():
             if not re.fullmatch(r"[A-Za-z_]\w{0,127}", name) or not re.fullmatch(r"[\w.:+-]{0,200}", str(value)):
                 raise ValueError(f"defines: {name[:40]!r} = {str(value)[:40]!r} is no name and a number or a word")
@@ -249,7 +259,7 @@ class BuildSettings(Frozen):
                 found += ["-Xcompiler", flag] if host else [flag]
             elif host or re.fullmatch(_BOTH_FLAGS, flag):
                 found.append(flag)
-        return tuple(found)
+        return (*found, *(part for source in self.sources for part in (INCLUDED, source)))
 
 
 class Tensor(Frozen):

@@ -31,6 +31,8 @@ class BringCommand(Command):
     include: Annotated[tuple[Path, ...], Option("FOLDER")] = ()
     """More folders in which headers are looked for; the kernel's folder and those above it are."""
 
+    source: Annotated[tuple[Path, ...], Option("FILE")] = ()
+    """More of the engine's sources that the kernel's file needs: a .cu that holds the kernels which it launches; several by several --source."""
     flag: Annotated[tuple[str, ...], Option("FLAG")] = ()
     """A compiler's flag that the engine's build gives, as --flag=-DSM=90; several by several --flag."""
 
@@ -52,6 +54,7 @@ class BringCommand(Command):
             arguments=self.args,
             function=self.function,
             include=self.include,
+            sources=self.source,
             flags=self.flag,
         ):
             print(f"{'unsure':8}{sentence}", flush=True)

@@ -187,6 +187,13 @@ def with_entries(text: str, entries: str) -> str:
     return text if any(re.search(pattern, text) for pattern in own) else text + entries
 
 
+def is_alone(module: ModuleType, text: str, entry: dict[str, str]) -> bool:
+    """Whether a source needs none of the engine's other ones: plain C that has its entries itself."""
+    if not getattr(module, "ENTRIES", False):
+        return is_python(text)
+    return with_entries(text, entry["entries"]) == text if "entries" in entry else form_of(text) == "plain"
+
+
 ENTROPY = "/dev/urandom"
 """Device that torch opens as it is imported. Compilers do not see it: they would read it to its end."""
 COMPILER_BYTES = 4 << 30

@@ -95,20 +95,23 @@ class Headers:
     """Below the common folder, that includes are looked for in."""
     missing: tuple[str, ...]
     """Includes that were found nowhere; a compiler's own among them."""
+    sources: tuple[str, ...] = ()
+    """Of other sources that go along: what an include names them by."""
 
 
-def find_headers(source: Path, more: Iterable[Path] = ()) -> Headers:
-    """Follow the includes of a file through its own folder, those above it up to a checkout's, their usual include folders, and `more`."""
-    more = list(more)
+def find_headers(source: Path, more: Iterable[Path] = (), beside: Iterable[Path] = ()) -> Headers:
+    """Follow the includes of a file, and of other sources `beside` it that go along, through its own folder, those above it up to a checkout's,
+    their usual include folders, and `more`."""
+    more, others = list(more), [one.resolve() for one in beside]
     places = [source.parent, *more]
     for above in list(source.parents)[:7]:
         places += [above / name for name in FOLDERS if (above / name).is_dir()]
         if (above / ".git").exists() or (above / "pyproject.toml").exists() or (above / "setup.py").exists():
             break
     places = list(dict.fromkeys(place.resolve() for place in places))
-    seen: dict[Path, None] = {}
-    used, missing = {source.parent.resolve(): None}, dict[str, None]()
-    waiting = [source.resolve()]
+    seen: dict[Path, None] = dict.fromkeys(others)
+    used, missing = dict.fromkeys([source.parent.resolve(), *(one.parent for one in others)]), dict[str, None]()
+    waiting = [source.resolve(), *others]
     while waiting and len(seen) < MOST_HEADERS:
         file = waiting.pop()
         for quote, name in _INCLUDE.findall(_COMMENTS.sub("", file.read_text(errors="replace"))):
@@ -141,8 +144,9 @@ def find_headers(source: Path, more: Iterable[Path] = ()) -> Headers:
 
     kinds = (*HEADER_SUFFIXES, ".cu", ".cpp", ".cc", "")
     return Headers(
-        {below(path): path for path in seen if path.suffix in kinds}, tuple(map(below, used)), tuple(missing)
-    )
+        {below(path): path for path in seen if path.suffix in kinds}, tuple(map(below, used)), tuple(missing),
+        tuple(one.name for one in others),
+    )  # fmt: skip
 
 
 def _common(parts: list[tuple[str, ...]]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ from harness.timing import interleaved, load, neighbours, roofs, speed_of_light
 from harness.timing.interleaved import ComparisonTimes
 from harness.timing.sampling import PAIR, ABComparison, Arm, ArmFailure
 from kernels.catalog import Kernel
-from kernels.spec import Device, Frozen, Spec, Workload
+from kernels.spec import INCLUDED, Device, Frozen, Spec, Workload
 
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
@@ -110,6 +110,11 @@ def compile_build(
     start = time.perf_counter()
     remove_tree(folder / HEADERS)  # of a build that was killed
     asked: dict[str, Any] = {**entry, "flags": brought.put(folder / HEADERS)} if brought.digest() else {**entry}
+    if INCLUDED in brought.flags and backends.is_alone(module, text, entry):
+        flags = list(asked["flags"])
+        while INCLUDED in flags:
+            del flags[(at := flags.index(INCLUDED)) : at + 2]
+        asked["flags"] = tuple(flags)
     done = module.compile(source, artefact, facts, COMPILE_S, **asked)
     remove_tree(folder / HEADERS)
     if brought.headers:  # headers are called what the user calls them

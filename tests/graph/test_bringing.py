@@ -183,6 +183,27 @@ def test_tests_with_a_package_conftest_and_slices_of_their_own(tmp_path: Path) -
     assert "helpers.py" not in {path.name for path in Path(tests.__path__[0]).glob("*.py")}
 
 
+def test_a_host_function_whose_work_stands_in_another_file(tmp_path: Path) -> None:
+    (tmp_path / "right.py").write_text(
+        "import torch\n\n\ndef doubled(x):\n    return x * 2\n\n\ndef arguments():\n    return [(torch.randn(n),) for n in (30, 2000)]\n"
+    )
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "launch" / "work.cpp").write_text(
+        "void work(float* out, const float* x, long n) {\n  for (long i = 0; i < n; ++i) out[i] = 2 * x[i];\n}\n"
+    )
+    (tmp_path / "host.cpp").write_text(
+        "void work(float* out, const float* x, long n);\nvoid doubled(float* out, const float* x, long n) { work(out, x, n); }\n"
+    )
+    to = tmp_path / "made"
+    given = {"arguments": f"{tmp_path}/right.py:arguments", "sources": (tmp_path / "launch" / "work.cpp",)}
+    list(bring(f"{tmp_path}/right.py:doubled", tmp_path / "host.cpp", "doubled", to, **given))
+    kernel = catalog.load(str(to))
+    assert kernel.spec.build.sources == ("work.cpp",)
+    lines = list(check(str(to), None, lambda _said: None))
+    assert not [line for line in lines if line.kind == "fault"], lines
+    assert any("computes what the reference says" in line.said for line in lines), lines
+
+
 @pytest.mark.parametrize(
     ("text", "symbol", "names"),
     [
