@@ -42,7 +42,7 @@ def identity(facts: DeviceFacts) -> str:
 def schema(text: str, function: str, entry: str) -> str:
     """The operator's schema, from the function's definition. Raises ValueError where that is not found or has a type that has none."""
     found = re.search(
-        rf"\b{re.escape(function)}\s*\(([^)]*)\)\s*\{{",
+        rf"(?:([\w:<>, ]*)\s)?\b{re.escape(function)}\s*\(([^)]*)\)\s*\{{",
         text := re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL),
     )
     if found is None:
@@ -50,16 +50,18 @@ def schema(text: str, function: str, entry: str) -> str:
             f"the source neither registers {entry} by STABLE_TORCH_LIBRARY nor defines a function {function}(...)"
         )
     parameters, written = [], 0
-    for parameter in re.split(r",(?![^<]*>)", found[1]):
+    for parameter in re.split(r",(?![^<]*>)", found[2]):
         said = parameter.partition("=")[0].strip()
         name = re.search(r"(\w+)$", said)
         kind = next((kind for pattern, kind in KINDS if re.search(pattern, said)), None)
         if name is None or kind is None:
             raise ValueError(f"{function} has a parameter {said!r}, for which no operator's schema has a type")
-        if kind == "Tensor" and "&" in said and not said.startswith("const "):
+        if kind == "Tensor" and "&" in said and not re.search(r"\bconst\b", said):
             kind, written = f"Tensor({chr(97 + written)}!)", written + 1
         parameters.append(f"{kind} {name[1]}")
-    return f"{entry}({', '.join(parameters)}) -> ()"
+    returned = len(re.findall(r"\bTensor\b", found[1] or ""))
+    returns = "Tensor" if returned == 1 else f"({', '.join(['Tensor'] * returned)})"
+    return f"{entry}({', '.join(parameters)}) -> {returns}"
 
 
 def with_registration(text: str, entry: str, binding: str, key: str) -> str:

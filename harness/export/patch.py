@@ -43,6 +43,8 @@ class Tensors:
     """dtype -> its name in the form."""
     empty: str = ""
     """What makes a tensor beside another one, of these extents and dtype."""
+    makes: str = ""
+    """What that needs to be included."""
 
 
 def _scalar_types(prefix: str) -> dict[str, str]:
@@ -71,6 +73,7 @@ FORMS = {
         "Tensor", "{0}.scalar_type() == {1}", "{0}.size({1})", "{0}.dim()", "{0}.is_contiguous()", "{0}.stride({1})",
         "[&] { void* stream = nullptr; aoti_torch_get_current_cuda_stream({leader}.get_device_index(), &stream); return static_cast<cudaStream_t>(stream); }()",
         "<torch/csrc/inductor/aoti_torch/c/shim.h>", _scalar_types("torch::headeronly::ScalarType::"),
+        "torch::stable::new_empty({0}, {{{1}}}, {2})", "<torch/csrc/stable/ops.h>",
     ),
     "tvm_ffi": Tensors(
         "TensorView", "{0}.dtype() == {1}", "{0}.shape()[{1}]", "{0}.ndim()", "{0}.IsContiguous()", "{0}.strides()[{1}]",
@@ -191,6 +194,8 @@ def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, devi
     more = "\n".join(f"  {line}" for line in lines)
     text = f"{own[:cut]}{more}\n{own[cut:]}" if rest else f"{own[:cut]}\n{more}\n{own[cut:]}"
     asked = f"#include {form.include}\n" if device == "cuda" and form.include not in own else ""
+    if made and form.makes and form.makes not in own:
+        asked += f"#include {form.makes}\n"
     return with_include(text, f'{asked}#include "{header}"\n', host.start())
 
 

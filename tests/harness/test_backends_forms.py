@@ -117,6 +117,18 @@ def test_an_operators_schema_is_read_from_its_definition(parameters: str, wanted
     assert stable_abi.schema(f"void g(int);\nvoid f({parameters})\n{{ }}\n", "f", "f") == wanted
 
 
+@pytest.mark.parametrize(
+    ("returns", "wanted"),
+    [
+        ("torch::stable::Tensor", "Tensor"),
+        ("static std::tuple<torch::stable::Tensor, torch::stable::Tensor>", "(Tensor, Tensor)"),
+    ],
+)
+def test_what_a_function_of_the_stable_abi_returns(returns: str, wanted: str) -> None:
+    text = f"{returns} f(torch::stable::Tensor const& x) {{ }}\n"
+    assert stable_abi.schema(text, "f", "f") == f"f(Tensor x) -> {wanted}"
+
+
 def test_a_parameter_without_a_type_in_schemas_is_named() -> None:
     with pytest.raises(ValueError, match="parameter 'cudaStream_t s'"):
         stable_abi.schema("void f(cudaStream_t s) {}", "f", "f")
