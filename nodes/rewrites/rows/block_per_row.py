@@ -12,8 +12,8 @@ form that canonicalize_reductions leaves, from which the other steps go on.
 
 Applies to rows that a guard or a loop over the grid hands out one a thread, whose loops run over their elements one by one
 and leave behind sums and extremes only, and where an element is read and written by the step of its own alone. Many rows
-of a few dozen elements are slower this way, for most of a block idles and each reduction waits for all of it; several_rows_per_block
-lets such rows share a block, and what measures slower is not kept.
+of a few dozen elements are slower this way, for most of a block idles and each reduction waits for all of it; what
+measures slower is not kept.
 """
 
 from __future__ import annotations

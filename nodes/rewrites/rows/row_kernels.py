@@ -1,4 +1,4 @@
-"""Kernels whose blocks each take one row and whose threads could be any number: what several_rows_per_block and cluster_split share.
+"""Kernels whose blocks each take one row and whose threads could be any number: what cluster_split works on.
 
 Such a kernel strides over a row by `blockDim.x`, or keeps steps of it in registers as cache_row_in_registers writes them, reduces through
 `block_sum` and its siblings (canonicalize_reductions's), and has no other way for its threads to talk to each other.

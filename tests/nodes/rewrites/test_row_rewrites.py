@@ -69,6 +69,7 @@ extern "C" void both(const float* x, float* t, float* y, long rows, long n, cuda
   first_off_kernel<<<rows, 256, 0, stream>>>(t, y, n);
 }
 """
+
 # Rows that stay in registers.
 
 
@@ -84,7 +85,7 @@ def test_threads_that_do_more_than_their_share_keep_no_rows(old: str, new: str) 
     assert stays("cache_row_in_registers", after(NORMALISE, "canonicalize_reductions", "vectorize"), old, new)
 
 
-# Several short rows a block.
+# Rows that need their own block.
 
 
 ROW_TRAPS = [
@@ -102,10 +103,9 @@ ROW_TRAPS = [
 
 
 @pytest.mark.parametrize(("old", "new"), ROW_TRAPS)
-@pytest.mark.parametrize("step", ["several_rows_per_block", "cluster_split"])
-def test_rows_that_need_their_own_block_keep_it(step: str, old: str, new: str) -> None:
+def test_rows_that_need_their_own_block_keep_it(old: str, new: str) -> None:
     assert old in NORMALISE
-    assert refused(after(NORMALISE.replace(old, new, 1), "canonicalize_reductions"), step)
+    assert refused(after(NORMALISE.replace(old, new, 1), "canonicalize_reductions"), "cluster_split")
 
 
 # One row over a cluster.
@@ -184,29 +184,16 @@ def test_names_that_mean_something_else_in_the_second_kernel_become_others(tmp_p
 # When they are worth a first plan.
 
 
-@pytest.mark.parametrize(
-    ("kernel", "short", "few"),
-    [
-        ("thread_softmax", True, False),
-        ("row_softmax", False, True),
-        ("layer_norm", False, False),
-        ("head_rms_norm", True, False),
-    ],
-)
-def test_the_workloads_say_whether_rows_are_short_or_few(kernel: str, short: bool, few: bool) -> None:
+@pytest.mark.parametrize(("kernel", "few"), [("row_softmax", True), ("layer_norm", False), ("head_rms_norm", False)])
+def test_the_workloads_say_whether_rows_are_few(kernel: str, few: bool) -> None:
     facts = Facts(spec=catalog.load(str(ROOT / "tests/inputs" / kernel)).spec, device=FACTS.device)
-    assert (
-        rewrites()["several_rows_per_block"].speedup(facts) > 1,
-        rewrites()["cluster_split"].speedup(facts) > 1,
-    ) == (short, few)
+    assert (rewrites()["cluster_split"].speedup(facts) > 1) == few
 
 
 # What all of them compute.
 
 PREPARE = ("block_per_row", "fuse_kernels", "symbolic_block_size", "canonicalize_reductions", "vectorize")
 """Each where it applies."""
-SHORT, LONG = {"SHORT_ROWS_FROM": 1}, {"SHORT_ROWS_FROM": 10**6}
-"""Every row is short; or none is, so that what else the steps made is run."""
 CLUSTERS = {"CLUSTER_STEPS": 128}
 """Rows are long enough for clusters."""
 REGISTERS, DEPENDENT = "cache_row_in_registers", "programmatic_dependent_launch"
@@ -222,20 +209,10 @@ STEPS = [
 @pytest.mark.parametrize(
     ("folder", "steps", "numbers", "workloads", "environment"),
     [
-        ("tests/inputs/row_softmax/plain", (REGISTERS, "several_rows_per_block"), SHORT,
-         ["float32:rows=5,columns=7", "float16:rows=37,columns=64", "float16:rows=9,columns=1000", "float32:rows=6,columns=1"], {}),
-        slow("tests/inputs/layer_norm/plain", (REGISTERS, DEPENDENT, "several_rows_per_block"), SHORT,
-             ["float32:rows=37,columns=20", "float16:rows=5,columns=2048", "float16:rows=3,columns=31"], {}),
-        slow("tests/inputs/residual_then_norm/plain", (REGISTERS, "several_rows_per_block"), {"SHORT_ROWS_FROM": 4},
-             ["float16:rows=9,columns=520", "float32:rows=3,columns=515", "float32:rows=21,columns=24"], {}),
-        slow("kernels/fused_add_rmsnorm/extracted", (REGISTERS, "several_rows_per_block"), LONG,
-             ["float16:tokens=1,hidden=20000", "float32:tokens=1,hidden=12000", "bfloat16:tokens=2,hidden=9000"], {}),
         ("kernels/fused_add_rmsnorm/extracted", (REGISTERS, DEPENDENT, "cluster_split"), {**CLUSTERS, "CLUSTER_THREADS": 64},
          ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"], {}),
         slow("tests/inputs/row_softmax/plain", ("cluster_split",), CLUSTERS,
              ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], {}),
-        ("tests/inputs/row_logsumexp/plain", ("several_rows_per_block",), {"SHORT_ROWS_FROM": 4},
-         ["float32:rows=3,columns=1028", "float32:rows=7,columns=100", "float32:rows=2,columns=515"], {}),
         ("tests/inputs/thread_softmax/plain", ("fast_math",), {}, ["float16:rows=5,n=515"], {"EMULATE_BACKWARDS": "1"}),
         ("tests/inputs/thread_layer_norm/plain", ("fast_math",), {}, ["float32:rows=3,columns=300"], {"EMULATE_BACKWARDS": "1"}),
         slow("tests/inputs/thread_layer_norm/plain", (REGISTERS, "cluster_split"), CLUSTERS,
