@@ -55,16 +55,6 @@ C_NAMES = {"float32": "float", "float16": "half", "bfloat16": "__nv_bfloat16", "
 
 
 @dataclass
-class SeenTensor:
-    """A tensor over all calls."""
-
-    forms: list[tuple[tuple[int, ...], str, tuple[int, ...]]]
-    """(shape, dtype, strides) of each call."""
-    values: list[str]
-    samples: list[torch.Tensor]
-
-
-@dataclass
 class SeenCall:
     """What one call of the kernel comes to."""
 
