@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ pytest.importorskip("mcp", reason="the mcp extra is not installed")
 import anyio
 from mcp import Client, StdioServerParameters
 
-from graph.mcp_server import server
+from graph.mcp_server import INSTRUCTIONS, describe_tools, server
 from graph.runs import RunFolder
 from graph.serving import TOOLS, Begun, Service, StartArguments
 from graph.session import RunService
@@ -29,6 +30,7 @@ from nodes.policies.client import ClientPolicy
 from nodes.policies.transcript import Transcript
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, record, settings
 from tests.graph.test_coding import Hostile, outside_of_marks
+from tests.nodes.policies.examples import PRIVATE
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = {"rounds": 3, "patience": 3, "repairs": 0, "turns": 40, "tool_seconds": 60.0}
@@ -227,6 +229,12 @@ def test_a_process_on_standard_input_and_output(tmp_path: Path) -> None:
             assert result.is_error and "there is no kernel '../../etc' in the catalog" in result.content[0].text
 
     anyio.run(main)
+
+
+def test_tools_are_described_without_words_of_ours() -> None:
+    schemas = [tool.model_dump(mode="json", include={"description", "input_schema"}) for tool in describe_tools()]
+    said = [INSTRUCTIONS, *map(json.dumps, schemas)]
+    assert not [found[0] for text in said if (found := PRIVATE.search(text))]
 
 
 def test_a_process_on_loopback_http(tmp_path: Path) -> None:

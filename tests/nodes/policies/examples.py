@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
@@ -35,6 +37,11 @@ SPEC = Spec(
     ),
     workloads=(VISIBLE, ODD, HIDDEN),
 )
+PRIVATE = re.compile(
+    r"\bincumbent\b|\bthe gates\b|(?<!speed )\bof light\b|\bcontest|\baim\b|\blight_us\b|drawn:", re.IGNORECASE
+)
+"""Words of ours, which a reader who has not seen the program would have to ask about."""
+
 GPU = DeviceFacts(
     device="cuda", name="NVIDIA H200", architecture="sm_90", units=132, last_level_cache_bytes=62_914_560,
     bandwidth_gbps=4200,
