@@ -96,7 +96,19 @@ def main() -> None:
                 ("baseline", options.faster, options.slowed_baselines),
             ):
                 if trials and time.monotonic() < late:
-                    slow_down(kernel, on, dtype, store, itself[kernel.spec.name], waits, percent, trials, table, late)
+                    slow_down(
+                        kernel,
+                        on,
+                        dtype,
+                        store,
+                        itself[kernel.spec.name],
+                        waits,
+                        percent,
+                        trials,
+                        table,
+                        late,
+                        options.from_us,
+                    )
     console.print(table)
 
 
