@@ -40,7 +40,7 @@ _WORDS = """
     self triangular_product device native torch ctypes nn row rows threads blocks wanted stream left right sums start
     step place value total carry before scanned base at first end stop part down across maximum minimum joined with
     larger smaller larger_behind smaller_behind warp_fold block_fold block_scan ring fetch inside finite i j sum bytes Left Right Side left_by_four
-    right_by_four e multiply multiply_tiles multiply_thin lay_left column result four multiply_stage copy_ahead end_group wait_for_groups row_of column_of
+    right_by_four e multiply multiply_tiles multiply_thin column_of_lane lay_left column result four multiply_stage copy_ahead end_group wait_for_groups row_of column_of
     kThreads DEPTH STAGES store to_float Place Moments Shifted Index first_row first_column batches lane float double
     int bool char short long signed unsigned const void auto if else for while do switch case return break continue
     struct union enum class template typename namespace new delete this operator default register static extern inline

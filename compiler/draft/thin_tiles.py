@@ -19,7 +19,7 @@ from .tiles import TileEmitter
 
 ROWS, COLUMNS = 128, 256
 """Of a block: eight tiles of 16 rows, a strip of 32 columns for each of its warps."""
-STRIPS = 4
+STRIPS = 1
 """Strips that a warp does one after another."""
 MOST_STEPS = 64
 """What a warp's registers hold of 32 columns."""
@@ -51,7 +51,10 @@ __device__ __forceinline__ void lay_left(float4* lines, Value value) {
     }
 }
 
-// The product of 128 rows and a warp's 32 columns: `right` has columns lane / 4 * 4 and on of every step that is lane % 4 modulo four.
+// The first of a lane's columns, so that what four lanes store of a row's sums is 64 bytes.
+__device__ __forceinline__ int column_of_lane() { return threadIdx.x % 32 / 8 * 4 + threadIdx.x / 4 % 2 * 16; }
+
+// The product of 128 rows and a warp's 32 columns: `right` has four columns, from column_of_lane() on, of every step that is lane % 4 modulo four.
 // `store(row, column, values)` takes four neighbours. Whether all are finite; below sm_80 never, so that they are computed by plain multiply-adds.
 template <int STEPS, bool EXACT, int ROUNDED, typename Store>
 __device__ __forceinline__ bool multiply_thin(const float4* lines, const float (&right)[2 * STEPS][4], Store store) {
@@ -109,7 +112,7 @@ __device__ __forceinline__ bool multiply_thin(const float4* lines, const float (
             for (int j = 0; j < 4; ++j) {
                 finite = finite && fabsf(values[j]) < INFINITY;
             }
-            store(tile * 16 + e / 2 * 8 + lane / 4, lane % 4 * 8 + e % 2 * 4, values);
+            store(tile * 16 + e / 2 * 8 + lane / 4, lane % 4 * 4 + e % 2 * 16, values);
         }
     }
     return finite;
@@ -208,28 +211,35 @@ class ThinEmitter(TileEmitter):
         assert found is not None
         condition, load = found
         buffer, index = load.args[:2]
-        scope, names = self.scope(right.value, 4)
-        guard = f"{n} < {columns} && {k} < {depth}"
+        scope, names = self.scope(right.value, 5)
+        guard = f"{n} < {columns}" + ("" if self.kernel.inner[3][1] % 8 == 0 else f" && {k} < {depth}")
         if condition is not None:
             guard = f"{guard} && {Statements(scope, [condition], names, self.name, self.read).text(condition)}"
         scope.line(f"const bool inside = {guard};")
         scope.line(f"const float* const from = {buffer.name} + ({_bare(index_text(index, names))});")
-        by_four = [
-            "float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);",
-            "if (inside) four = *reinterpret_cast<const float4*>(from);",
-        ]
-        by_four += [f"right[at][{at}] = four.{name};" for at, name in enumerate("xyzw")]
-        if right.fours:
-            by_four = [
-                "if (right_by_four) {", *(f"    {line}" for line in by_four), "} else {", "    #pragma unroll",
-                "    for (int j = 0; j < 4; ++j) {", "        right[at][j] = inside ? from[j] : 0.0f;", "    }", "}",
-            ]  # fmt: skip
-        return [
-            "            #pragma unroll",
-            f"            for (int at = 0; at < {2 * self.steps}; ++at) {{",
-            f"                const {self.wide} {n} = column + lane / 4 * 4, {k} = at * 4 + lane % 4;",
-            *scope.lines,
-            *(f"                {line}" for line in by_four),
+        four = (
+            "const float4 four = inside ? *reinterpret_cast<const float4*>(from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);"
+        )
+        by_four = [four, *(f"right[at][{at}] = four.{name};" for at, name in enumerate("xyzw"))]
+        one_by_one = ["for (int j = 0; j < 4; ++j) {", "    right[at][j] = inside ? from[j] : 0.0f;", "}"]
+
+        def loop(lines: list[str], pad: str) -> list[str]:
+            return [
+                f"{pad}#pragma unroll",
+                f"{pad}for (int at = 0; at < {2 * self.steps}; ++at) {{",
+                f"{pad}    const {self.wide} {n} = column + column_of_lane(), {k} = at * 4 + lane % 4;",
+                *scope.lines,
+                *(f"{pad}    {line}" for line in lines),
+                f"{pad}}}",
+            ]
+
+        if not right.fours:
+            return loop(by_four, "            ")
+        return [  # no branch between two loads
+            "            if (right_by_four) {",
+            *loop(by_four, "                "),
+            "            } else {",
+            *loop(one_by_one, "                "),
             "            }",
         ]
 
@@ -240,7 +250,7 @@ class ThinEmitter(TileEmitter):
         return [
             "            if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
             f"                for (int result = 0; result < {ROWS // 8 * 8}; ++result) {{",
-            f"                    const {self.wide} {m} = first_row + result / 8 * 8 + lane / 4, {n} = column + lane % 4 * 8 + result % 8;",
+            f"                    const {self.wide} {m} = first_row + result / 8 * 8 + lane / 4, {n} = column + lane % 4 * 4 + result % 8 / 4 * 16 + result % 4;",
             f"                    if ({m} >= {rows} || {n} >= {columns}) continue;",
             "                    float sum = 0.0f;",
             f"                    for ({self.wide} {k} = 0; {k} < {depth}; ++{k}) {{",
