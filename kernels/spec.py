@@ -128,7 +128,9 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+_OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.BitAnd: operator.and_,
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
@@ -140,7 +142,7 @@ def _tree(text: str) -> ast.expr:
 def expression(text: str, axes: dict[str, int]) -> int:
     """The value of an integer expression over axis names, such as `2*hidden`.
 
-    Only names, integers, `+ - * //` and parentheses are understood; anything else raises ValueError.
+    Only names, integers, `+ - * // &` and parentheses are understood; anything else raises ValueError.
     """
 
     def value(node: ast.expr) -> int:
@@ -152,7 +154,7 @@ def expression(text: str, axes: dict[str, int]) -> int:
             return axes[node.id]
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise ValueError(f"{text!r} is not an integer expression of axes, + - * // and parentheses")
+        raise ValueError(f"{text!r} is not an integer expression of axes, + - * // & and parentheses")
 
     try:
         return value(_tree(text))
@@ -379,6 +381,8 @@ class Spec(Frozen):
     build: BuildSettings = Field(default_factory=BuildSettings)
     zeros: tuple[OwnName, ...] = ()
     """Axes that a call may have of size zero (no tokens): each is a check, at the smallest workload's other sizes."""
+    requires: tuple[str, ...] = ()
+    """Expressions of axes that are at least 0 in every call: a table of `slots - 2*ids`, a power of two by `0 - (slots & (slots - 1))`."""
     library: str | None = None
     """What a user would call instead, as `package.function`, for the report."""
 
@@ -601,6 +605,11 @@ class Spec(Frozen):
             raise ValueError(f"workloads: {workload.label} must give exactly the axes {', '.join(self.axes)}")
         if workload.dtype not in self.dtypes:
             raise ValueError(f"workloads: {workload.label} has a dtype that the spec does not list")
+        for text in self.requires:
+            if _named("requires", text, workload.axes) < 0:
+                raise ValueError(
+                    f"workloads: {workload.label} is no call of this kernel, which needs {text} to be at least 0"
+                )
         for tensor in self.tensors:
             shape = [_named(f"arguments: {tensor.name}.shape", extent, workload.axes) for extent in tensor.shape]
             for value in tensor.values:

@@ -22,6 +22,7 @@ SPEC = Spec(
         Size(name="capacity"),
     ),
     default_baseline={"cuda": "production", "cpu": "production"},
+    requires=("slots - 2*count", "0 - (slots & (slots - 1))"),
     workloads=(
         # The second and third hop of 1,024 seeds, fanouts 15, 10, 5.
         at("cuda", 2_200_000, 1024, 16_384, 1 << 16, 16_384),

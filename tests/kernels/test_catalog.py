@@ -154,6 +154,16 @@ def test_listing_and_loading_do_not_import_torch():
             "w is a workspace, which has no ulps",
         ),
         ('dtypes=("float32",)', 'dtypes=("float32", "float32")', "dtypes: 'float32' is named twice"),
+        (
+            'dtypes=("float32",)',
+            'dtypes=("float32",), requires=("count - 1", "0 - (count & (count - 1))")',
+            "float32 count=5 is no call of this kernel, which needs 0 - (count & (count - 1)) to be at least 0",
+        ),
+        (
+            'dtypes=("float32",)',
+            'dtypes=("float32",), requires=("count - slots",)',
+            "requires: 'count - slots' names 'slots'",
+        ),
         ("SPEC = Spec(", "import sys; sys.exit(0)\nSPEC = Spec(", "SystemExit: 0"),
         ("SPEC = Spec(", "raise GeneratorExit\nSPEC = Spec(", "GeneratorExit: no reason given"),
     ],
