@@ -31,6 +31,7 @@ def make(name: str, checkout: Path, to: Path) -> Path:
         raise SystemExit(f"{to} is there already; name another folder")
     shutil.copytree(HERE / name, to)
     for own, theirs in wanted["files"].items():
+        (to / own).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(checkout / theirs, to / own)
     for own, theirs in wanted["links"].items():
         (to / own).symlink_to((checkout / theirs).resolve())

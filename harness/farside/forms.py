@@ -84,9 +84,9 @@ class OutputCopier:
             self.copy(buffer, value)
 
 
-def nested(values: list[Any], places: Any) -> Any:
+def gather_values(values: list[Any], places: Any) -> Any:
     """The value at a place, or lists of them as the places stand in lists."""
-    return [nested(values, one) for one in places] if isinstance(places, list) else values[places]
+    return [gather_values(values, one) for one in places] if isinstance(places, list) else values[places]
 
 
 class CallAdapter:
@@ -101,7 +101,7 @@ class CallAdapter:
 
     def prepare(self, values: list[Any]) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
         outputs = [(name, values[at], inout) for name, at, inout in self.outputs or []]
-        return [nested(values, at) for at in self.picked], outputs
+        return [gather_values(values, at) for at in self.picked], outputs
 
     def launch(self, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]) -> Any:
         """Call; answers what the candidate returned."""
