@@ -71,13 +71,14 @@ class Evaluator(EvaluationSession):
         return answer
 
     def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
-        """Where the device's memory does not suffice once more, with nothing kept in it."""
+        """Where the device's memory does not suffice once more, with no case, arena or candidate kept in it."""
         try:
             return question.answer(self)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         # Behind the handler: the error's traceback holds what was made so far, until it is left.
+        self.pool.close()
         self.cases.forget()
         return question.answer(self)
 
