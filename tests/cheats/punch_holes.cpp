@@ -23,7 +23,7 @@ __attribute__((constructor)) static void patch() {
         "        answer = real(message, fds)\n"
         "        for call in message.get('calls', []):\n"
         "            places = [one for one in call if one[0] == 'p']\n"
-        "            for (_, arena, at), (dtype, shape) in zip(places, message['shapes']):\n"
+        "            for (_, arena, at), (dtype, shape, *_) in zip(places, message['shapes']):\n"
         "                size = 4 if dtype == 'float32' else 2\n"
         "                for extent in shape: size *= extent\n"
         "                renew(real.__self__.arenas[arena][0] + at, size)\n"
