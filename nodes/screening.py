@@ -46,9 +46,10 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
     beside = [one for one in gains if one is not None]
     if not beside or len(beside) < len(cases):
         return draft
+    pairs = [one["baseline"] for one in found.pairs]
     gain = _mean([one.median for one in beside])
     if any(one.high >= (LOSES_TO_BASELINE if first else LOSES) for one in beside):
-        mean = comparison.geometric_mean([pairs["baseline"] for pairs in found.pairs]) if first else None
+        mean = comparison.geometric_mean(pairs) if first and pairs else None
         slower = any(timing.comparison is Comparison.SLOWER for timing in found.timings)
         if mean is not None and mean.low > 1 + comparison.MARGIN[evaluator.device] and not slower:
             file = context.offer(draft.candidate)

@@ -126,6 +126,20 @@ def test_what_was_measured_after_the_end_is_in_the_record_and_the_report(tmp_pat
     assert "data:image/svg" in page, "the picture of the graph is gone"
 
 
+def test_a_faster_incumbent_is_the_best_file_while_the_run_goes_on(tmp_path: Path) -> None:
+    seen: dict[int, str] = {}
+
+    class Looks(Script):
+        def coder(self, request):
+            best = tmp_path / "run" / "best.cpp"
+            seen[request.round] = best.read_text() if best.exists() else ""
+            return super().coder(request)
+
+    start(tmp_path, Looks(ROUNDS))
+    assert seen[1] == "" and "speed 1.3" in seen[2] and "speed 1.3" in seen[3], "1.2 was not kept"
+    assert "speed 1.6" in (tmp_path / "run" / "best.cpp").read_text()
+
+
 def test_seconds_go_on_counting_over_a_pause(tmp_path: Path) -> None:
     paused = start(tmp_path, Down(ROUNDS, 3))
     ended = resume(tmp_path, Script(ROUNDS))
