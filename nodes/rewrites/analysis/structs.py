@@ -11,7 +11,7 @@ from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.syntax.insert import substituted
 from nodes.rewrites.syntax.source import Source
-from nodes.rewrites.syntax.tree import children_of, field_of, same, template_of, upward
+from nodes.rewrites.syntax.tree import children_of, field_of, template_of
 
 _UNREAD = ("access_specifier", "base_class_clause", "virtual", "static_assert_declaration")
 
@@ -32,11 +32,6 @@ class Struct:
     def types(self, given: list[str]) -> dict[str, str] | None:
         """What its template's parameters are in `Name<given...>`; None where an argument is left out."""
         return dict(zip(self.parameters, given, strict=True)) if len(given) == len(self.parameters) else None
-
-    def in_sight(self, node: Node) -> bool:
-        """Whether its name means the struct at a node."""
-        around = (template_of(self.node) or self.node).parent
-        return self.node.end_byte <= node.start_byte and any(same(around, here) for here in upward(node))
 
 
 @lru_cache(maxsize=16)

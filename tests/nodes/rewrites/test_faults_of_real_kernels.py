@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 
 from tests.nodes.rewrites.steps import after, flat, refused
@@ -75,13 +73,6 @@ def test_a_launch_through_a_variadic_macro_is_expanded() -> None:
     )
     assert "f<<<1, 1>>>(x)" in nothing
     assert refused("#define RUN(k, ...) k<<<1, 1>>>(__VA_OPT__(x,) 1)\nvoid g(int x) { RUN(f, 1); }\n", "expand_macros")
-
-
-def test_a_kernel_without_a_launch_in_sight_resolves_nothing() -> None:
-    text = "struct Load { float at(int i) const { return 0; } };\ntemplate <typename L> __global__ void f(L load, float* y) { y[0] = load.at(0); }\n"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert refused(text, "resolve_struct_templates")
 
 
 SUM = """\
