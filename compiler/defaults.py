@@ -47,6 +47,8 @@ class ScheduleDefaults(Frozen):
     unroll: int = 8
     each: int = 1
     """Packs of elements a thread."""
+    held: bool = True
+    """Whether rows keep what a later pass would compute again for much."""
     clusters: bool = True
     """Whether the device has clusters of blocks."""
     pdl: bool = True
@@ -91,15 +93,7 @@ def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
     """Kernels of a program of packs of one element whose threads take `vector` elements together; of rows all or none."""
     found = {at for at, kernel in enumerate(program.kernels) if ragged.takes(program, kernel, vector)}
     rows = {at for at, kernel in enumerate(program.kernels) if kernel.layout == ROW}
-    fit = rows <= found and not any(_stores_rows_of_16_bits(program, program.kernels[at]) for at in rows)
-    return frozenset(found if fit else found - rows)
-
-
-def _stores_rows_of_16_bits(program: KernelProgram, kernel: PackedKernel) -> bool:
-    """Such rows went by single elements in 0.6 to 0.96 of the time of ragged packs on an H200 (seven kernels, odd sizes, 2026-11-26);
-    rows of float32, of 8 bits, and those that are only read were faster in ragged packs."""
-    outs = [(out, m) for m in kernel.members for out in m.definition.outs if out in program.stored(kernel)]
-    return any(out.dtype.itemsize == 2 for out, m in outs if not (m.definition.reduced or m.per_row))
+    return frozenset(found if rows <= found else found - rows)
 
 
 CPU_LANES = 16
@@ -155,7 +149,7 @@ def _bands(
             continue
         lengths = [_value(program, kernel.length, workload) for kernel in rows]
         packs = max(
-            (length + 2 * ragged - 2) // ragged if ragged else -(-length // kernel.width)
+            length // ragged if ragged else -(-length // kernel.width)
             for kernel, length in zip(rows, lengths, strict=True)
         )
         few = max(_value(program, kernel.rows, workload) for kernel in rows) < BUSY_ROWS
@@ -203,23 +197,29 @@ def _plan(
         return KernelPlan(members=members, pdl=pdl, sketch=sketch)
     if longest is None and kernel.length.is_Integer:
         length = int(kernel.length)
-        longest = _next_power((length + 2 * ragged - 2) // ragged if ragged else length // kernel.width)
+        longest = _next_power(length // (ragged or kernel.width))
     by, width = bool(ragged), ragged or width
-    team = _team(width, longest, choice, most_rows is not None) if longest is not None else None
+    team = _team(width, longest, choice, most_rows is not None, by) if longest is not None else None
     if team is not None and team.team:
-        return KernelPlan(members=members, pdl=pdl, sketch=team.model_copy(update={"ragged": by}))
+        return KernelPlan(members=members, pdl=pdl, sketch=team)
     if loops:
         return KernelPlan(members=members, pdl=pdl, sketch=Rows(vector=width, threads=512))
     unit, clusters = (1, choice.clusters) if width > 1 else (SCALAR_ITEMS, False)
-    by_size = Rows(vector=width, threads=512, items=unit, unit=unit, by_size=True, clusters=clusters, ragged=by)
+    by_size = Rows(
+        vector=width, threads=512, items=unit, unit=unit, by_size=True, clusters=clusters, ragged=by, held=choice.held
+    )
     return KernelPlan(members=members, pdl=pdl, sketch=by_size)
 
 
-def _team(width: int, longest: int, choice: ScheduleDefaults, few: bool) -> Rows:
+def _team(width: int, longest: int, choice: ScheduleDefaults, few: bool, ragged: bool = False) -> Rows:
     """Several rows to a block where they are short enough for that; no team where they are longer."""
     unit = 1 if width > 1 else SCALAR_ITEMS
-    items, team, threads = row_team(longest, 1 if few else choice.items, unit, choice.threads)
-    return Rows(vector=width, threads=threads, team=team, items=items, unit=unit, longest=longest, few=few)
+    least = 2 * width if ragged else 1  # the elements beside a row's whole packs
+    items, team, threads = row_team(longest, 1 if few else choice.items, unit, choice.threads, least)
+    return Rows(
+        vector=width, threads=threads, team=team, items=items, unit=unit, longest=longest, few=few, held=choice.held,
+        ragged=ragged,
+    )  # fmt: skip
 
 
 def _is_columns(kernel: PackedKernel) -> bool:
@@ -230,7 +230,7 @@ def _columns(kernel: PackedKernel, width: int, choice: ScheduleDefaults) -> Colu
     most = min(choice.column_threads, SHARED_BYTES // _column_bytes(kernel, width))
     threads = max(t for t in (64, 128, 256, 512, 1024) if t <= max(most, 64))
     split = 0 if choice.clusters else 1
-    lanes = choice.lanes if width > 1 else WARP
+    lanes = choice.lanes if width > 1 else 0
     return Columns(vector=width, lanes=lanes, threads=threads, split=split, unroll=_unroll(kernel, choice.unroll))
 
 
@@ -276,8 +276,10 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
         if sketch.by_size:
             return sketch.model_copy(update={"wanted": numbers.get("ITEMS", 0), "split": numbers.get("SPLIT", 0)})
         if sketch.team and not sketch.few and longest:
-            choice = ScheduleDefaults(items=numbers.get("ITEMS", 0), threads=threads or sketch.threads)
-            return _team(sketch.vector, longest, choice, False).model_copy(update={"ragged": sketch.ragged})
+            choice = ScheduleDefaults(
+                items=numbers.get("ITEMS", 0), threads=threads or sketch.threads, held=sketch.held
+            )
+            return _team(sketch.vector, longest, choice, False, sketch.ragged)
         return sketch
 
     def version(one: ScheduleVersion) -> ScheduleVersion:

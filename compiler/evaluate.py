@@ -216,6 +216,8 @@ class _Evaluation:
         if op == "round_to":
             kind = getattr(torch, args[1])
             return parts[0].to(kind).to(dtype) if not kind.is_floating_point else parts[0].float().to(kind).to(dtype)
+        if op == "pick":
+            return torch.stack(parts[1:])[parts[0].clamp(0, len(parts) - 2)]
         if op in ("where", "masked"):
             return torch.where(*torch.broadcast_tensors(*parts))
         return UNARY[op](*parts) if op in UNARY else BINARY[op](*parts)

@@ -11,12 +11,24 @@ from dataclasses import replace
 
 import sympy
 
-from compiler.draft.expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, make, where
+from compiler.draft.expressions import (
+    COMPUTED,
+    Expr,
+    all_of,
+    binary,
+    cast,
+    compare,
+    constant,
+    index_value,
+    make,
+    pick,
+    where,
+)
 from compiler.draft.index import FloorDiv, Index, Modulo, product, unflatten
 from compiler.draft.lower_views import wrapped
 from compiler.draft.lowering import LOWERINGS, Lowering, broadcast
 from compiler.draft.tensors import NoDraft, Position, Scatter, Value
-from compiler.operators import MOST_IN_TABLE, chosen_of
+from compiler.operators import MOST_IN_TABLE
 
 MOST_SCATTERED = 16
 """Places along an axis up to which a scatter into a formula is one comparison each."""
@@ -153,7 +165,7 @@ def _index(low: Lowering, a: Value, places):
     short = a.buffer is None and len(a.shape) == 1 and a.shape[0].is_Integer and a.shape[0] <= MOST_IN_TABLE
     if short:
         parts = [a.at([sympy.Integer(number)]) for number in range(int(a.shape[0]))]
-        return low.formula(lambda position: chosen_of(wrapped(low, first.at(position), a.shape[0]), parts))
+        return low.formula(lambda position: pick(wrapped(low, first.at(position), a.shape[0]), parts))
     return low.formula(lambda position: read_at(low, a, _places(low, a, named, places, len(shape), position)))
 
 
@@ -175,7 +187,7 @@ def _nonzero(low: Lowering, mask: Value):
 
     def element(position: Position) -> Expr:
         at = unflatten(position[0], mask.shape, low.program.ranges)
-        return index_value(at[int(position[1])]) if position[1].is_Integer else chosen_of(
+        return index_value(at[int(position[1])]) if position[1].is_Integer else pick(
             index_value(position[1]), [index_value(one) for one in at]
         )  # fmt: skip
 

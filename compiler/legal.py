@@ -8,12 +8,12 @@ from compiler.codegen import columns, ragged
 from compiler.defaults import APART, CPU_LANES, SHARED_BYTES, _column_bytes
 from compiler.draft.partition import ROW
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
+from compiler.schedule import ALONE, TILES, Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
 from compiler.streams import StreamKernel
 from kernels.spec import DTYPE_BYTES
 
 PACK_BYTES, MOST_ITEMS, MOST_TEAM = 16, 32, 64
-LANES, SPLITS = (0, 4, 8, 16, 32), (0, 1, 2, 4, 8)
+LANES, SPLITS = (0, *TILES), (0, 1, 2, 4, 8)
 NUMBERS = {"TRIGGER_WHEN": (0, 1, 2), "STREAM": (0, 1)}
 
 
@@ -119,6 +119,11 @@ def _check_rows(at: str, sketch: Rows, kernel: PackedKernel, version: ScheduleVe
     _require(
         not team & (team - 1) and 0 <= team <= MOST_TEAM, f"{at}.team", f"must be 0 or a power of two up to {MOST_TEAM}"
     )
+    _require(
+        not (sketch.ragged and team) or team >= 2 * sketch.vector,
+        f"{at}.team",
+        f"must be 0 or at least {2 * sketch.vector} where ragged is true",
+    )
     _require(not team or sketch.threads % team == 0, f"{at}.team", f"must divide the {sketch.threads} threads")
     _require(sketch.split in SPLITS, f"{at}.split", f"must be one of {SPLITS}")
     _require(sketch.wanted in (0, 1, 2, 4, 8), f"{at}.wanted", "must be 0, 1, 2, 4 or 8")
@@ -134,7 +139,7 @@ def _check_rows(at: str, sketch: Rows, kernel: PackedKernel, version: ScheduleVe
     known = version.longest
     if known is None and kernel.length.is_Integer:
         length, by = int(kernel.length), sketch.vector if sketch.ragged else kernel.width
-        known = (length + 2 * by - 2) // by if sketch.ragged else length // by
+        known = length // by
     _require(known is not None, f"{at}.items", "may be above 0 without by_size only in a version with a longest row")
     reach = items * (team or sketch.threads)
     _require(
@@ -148,6 +153,8 @@ def _check_columns(at: str, sketch: Columns, kernel: PackedKernel, version: Sche
     _require(sketch.vector == version.vector, f"{at}.vector", f"must be the version's {version.vector}")
     _require(sketch.lanes in LANES, f"{at}.lanes", f"must be one of {LANES}")
     _require(sketch.split in SPLITS, f"{at}.split", f"must be one of {SPLITS}")
+    alone = sketch.lanes == ALONE
+    _require(not alone or sketch.split <= 1, f"{at}.split", f"must be 0 or 1 where lanes is {ALONE}")
     _require(1 <= sketch.unroll <= 32, f"{at}.unroll", "must be 1 to 32")
     most = SHARED_BYTES // max(1, _column_bytes(kernel, kernel.width))
     _require(sketch.threads <= most, f"{at}.threads", f"must be at most {most}, or the block's sums have no room")

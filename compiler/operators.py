@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 import torch
 
-from compiler.draft.expressions import COMPUTED, Expr, binary, cast, compare, constant, index_value, make, where
+from compiler.draft.expressions import COMPUTED, Expr, binary, cast, constant, index_value, make, pick
 from compiler.draft.lower_pointwise import _stored
 from compiler.draft.lowering import LOWERINGS, Lowering
 from compiler.draft.tensors import NoDraft, Program, Value
@@ -61,20 +61,9 @@ def table_of(program: Program, held: torch.Tensor) -> Value:
         flat = sympy.Integer(0)
         for size, at in zip(held.shape, position, strict=True):
             flat = flat * size + at
-        return chosen_of(index_value(flat), [constant(number, type_) for number in numbers])
+        return pick(index_value(flat), [constant(number, type_) for number in numbers])
 
     return program.formula(held.shape, held.dtype, element, "table")
-
-
-def chosen_of(place: Expr, parts: list[Expr], first: int = 0) -> Expr:
-    """The part at a place, by halves; `first`: the place of the first of these."""
-    if place.op == "index" and place.args[0].is_Integer:
-        return parts[int(place.args[0])]
-    if len(parts) == 1:
-        return parts[0]
-    half = len(parts) // 2
-    here = compare("lt", place, constant(first + half, "int64_t"))
-    return where(here, chosen_of(place, parts[:half], first), chosen_of(place, parts[half:], first + half))
 
 
 def _product(low: Lowering, a: Value, b: Value):

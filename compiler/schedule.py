@@ -45,6 +45,8 @@ class Rows(Frozen):
     """Where it does: whether rows may be shared by blocks."""
     ragged: bool = False
     """Whether the version's packs are of one element, and a thread takes `vector` of them together, from where 16 bytes are aligned."""
+    held: bool = True
+    """Whether a thread keeps what a later pass would compute again for much, where it keeps its packs."""
     wanted: int = 0
     """Where the host picks by size: packs a thread that it must take, in `unit`s; 0: any."""
     split: int = 0
@@ -58,18 +60,24 @@ MOST_SINGLE = 1280
 """Elements of a row of packs of one up to which a warp, or two from 512 on, do for it."""
 
 
-def row_team(longest: int, items: int, unit: int, threads: int) -> tuple[int, int, int]:
+def row_team(longest: int, items: int, unit: int, threads: int, least: int = 1) -> tuple[int, int, int]:
     """(packs that a thread keeps, threads of a row or 0 where it is a block's, threads of a block) for rows of at most `longest` packs.
 
-    `items`: of which a thread is to keep, in `unit`s; 0: two, or four where a warp then does for a row.
+    `items`: of which a thread is to keep, in `unit`s; 0: two, or four where a warp then does for a row. `least`: threads of a row.
     """
     few = 4 if 2 * WARP * unit < longest <= 4 * WARP * unit else 2
     kept = max((items or few) * unit, -(-longest // 1024))
     if items == 0 and unit > 1 and 2 * WARP < longest <= MOST_SINGLE:
         kept = -(-longest // (WARP if longest <= 16 * WARP else 2 * WARP))
     needed = -(-longest // kept)
-    team = 1 << max(0, needed - 1).bit_length()
+    team = max(least, 1 << max(0, needed - 1).bit_length())
     return (kept, team, threads) if team <= LONGEST_TEAM else (kept, 0, -(-needed // WARP) * WARP)
+
+
+ALONE = 128
+"""Packs of columns of a block whose threads reduce a pack each, alone: nothing is combined."""
+TILES = (4, 8, 16, WARP, ALONE)
+"""Packs of columns that a block may take."""
 
 
 class Columns(Frozen):

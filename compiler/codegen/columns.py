@@ -83,9 +83,10 @@ def columns_function(
     top.line("}")
     if folds:
         top.line("leave_cluster<Split>();")
+    before, begin = text.tables_text(name)
     lines = [
-        "template <int Lanes, int Deep, int Split, int Unroll>",
-        f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *top.lines, "}", "",
+        *before, "template <int Lanes, int Deep, int Split, int Unroll>",
+        f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *begin, *top.lines, "}", "",
     ]  # fmt: skip
     return KernelFunction(
         name,

@@ -75,6 +75,9 @@ class CpuText(Text):
     def lane_loaded(self, buffer: Buffer, text: str) -> str:
         return text if self.width > 1 or buffer.dtype not in HALVES else f"to_float({text})"
 
+    def picked(self, numbers: tuple[Expr, ...], place: str) -> str | None:
+        return None
+
     def operation(self, expr: Expr, parts: list[str]) -> str | None:
         if expr.op == "exp":
             return f"exponential({_bare(parts[0])})"

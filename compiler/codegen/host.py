@@ -11,7 +11,7 @@ import torch
 from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
 from compiler.codegen.ragged import extent_of
-from compiler.codegen.text import element_type
+from compiler.codegen.text import _factor, element_type
 from compiler.cuda import CUDA
 from compiler.draft.expressions import loads_of
 from compiler.draft.index import Index
@@ -19,12 +19,27 @@ from compiler.draft.partition import ROW
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion, row_team
+from compiler.schedule import (
+    ALONE,
+    TILES,
+    WARP,
+    Columns,
+    Elements,
+    KernelPlan,
+    Rows,
+    Schedule,
+    ScheduleVersion,
+    row_team,
+)
 from compiler.streams import StreamKernel
 from kernels.spec import Spec
 
 NARROW = 2**31 - 2**20
 """Elements below which indices of 32 bits do; what a block goes beyond the last one fits as well."""
+
+
+FEW_BLOCKS = 264
+"""Blocks of elements, two to each multiprocessor of an H100, of which twice as many of half the width are sooner done."""
 
 
 @functools.cache
@@ -56,7 +71,8 @@ class HostFile:
     def _function(
         self, program: KernelProgram, at: int, plan: KernelPlan, narrow: bool, resident: bool
     ) -> KernelFunction:
-        key = (program.dtype, program.vector, at, plan.sketch.sketch, resident, narrow, plan.pdl, _ragged(plan))
+        held = isinstance(plan.sketch, Rows) and plan.sketch.held
+        key = (program.dtype, program.vector, at, plan.sketch.sketch, resident, narrow, plan.pdl, _ragged(plan), held)
         if key not in self.functions:
             made = self._made(program, program.kernels[at], plan, narrow, resident, self._name(key, plan))
             same = next((f for f in self.functions.values() if _body(f) == _body(made)), None)
@@ -69,7 +85,7 @@ class HostFile:
         self, program: KernelProgram, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
     ) -> KernelFunction:
         if isinstance(plan.sketch, Rows):
-            return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan))
+            return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan), plan.sketch.held)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, narrow, plan.pdl)
         if isinstance(kernel, StreamKernel):
@@ -79,7 +95,7 @@ class HostFile:
         return elements_function(program, kernel, name, narrow, _ragged(plan))
 
     def _name(self, key: tuple, plan: KernelPlan) -> str:
-        _, vector, at, sketch, resident, narrow, _, ragged = key
+        _, vector, at, sketch, resident, narrow, _, ragged, _ = key
         word = re.sub(r"\W", "_", f"{self.spec.name}_{plan.members[-1]}")[:60]
         number = f"_{at + 1}" if at else ""
         how = f"{sketch}{'_kept' if resident else ''}{'' if narrow else '_wide'}"
@@ -164,7 +180,7 @@ class HostFile:
             return self._launch_columns(program, function, plan)
         if isinstance(kernel, StreamKernel):
             return self._launch_stream(program, function, plan)
-        return self._launch_elements(program, together)
+        return self._launch_elements(program, together, narrow)
 
     def _launch_columns(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         """The host asks `plan_columns` what suits the size at hand."""
@@ -178,20 +194,28 @@ class HostFile:
             else (sketch.threads, sketch.lanes, sketch.split, sketch.unroll)
         )
         threads, lanes, split, unroll = map(str, named)
-        lanes = str(sketch.lanes) if sketch.lanes else lanes
-        asked = f"{function.name}<{sketch.lanes or 8}, {threads} / {sketch.lanes or 8}, 1, {unroll}>"
-        given = f"{packs}, {rows}, {threads}, tile_registers, {function.kept}, {30 if function.waits and kernel.width == 1 else 12}, {str(clusters).lower()}"
+        lanes = str(sketch.lanes) if sketch.lanes or kernel.width == 1 else lanes
+        narrowest = 4 if kernel.width > 1 else WARP
+        counts = (sketch.lanes,) if sketch.lanes else tuple(count for count in TILES if count >= narrowest)
+        calls = {
+            across: f"{function.name}<{across}, {1 if across == ALONE else f'{threads} / {across}'}, {{}}, {unroll}>"
+            for across in counts
+        }
+        tile, alone = (calls[8 if 8 in calls else counts[0]], calls.get(ALONE, calls[counts[0]]))
+        step = 30 if function.waits and kernel.width == 1 else 12
+        wanted = f"{narrowest}, {lanes}, {split if clusters else 1}"
+        given = f"tile_registers, alone_registers, {function.kept}, {step}, {str(clusters).lower()}, {wanted}"
         lines = [
-            f"static const int tile_registers = registers_of({asked});",
-            f"const ColumnPlan tile_plan = plan_columns({given}, {lanes}, {split if clusters else 1});",
+            f"static const int tile_registers = registers_of({tile.format(1)}), alone_registers = registers_of({alone.format(1)});",
+            f"const ColumnPlan tile_plan = plan_columns({packs}, {rows}, {threads}, {given});",
             f"const unsigned grid_blocks = static_cast<unsigned>(({packs} + tile_plan.lanes - 1) / tile_plan.lanes) * tile_plan.split;",
         ]
-        counts = (sketch.lanes,) if sketch.lanes else (4, 8, 16, 32)
-        arms = [(across, parts) for across in counts for parts in ((1, 0) if clusters else (1,))]
+        arms = [(across, parts) for across in counts for parts in ((1, 0) if clusters and across != ALONE else (1,))]
         for number, (across, parts) in enumerate(arms):
-            call = f"{function.name}<{across}, {threads} / {across}, {parts}, {unroll}>"
+            width = str(ALONE) if across == ALONE else threads
             in_parts = "1" if parts else "tile_plan.split"
-            launched = self._launched(call, "grid_blocks", threads, function.arguments, plan.pdl, in_parts)
+            call = calls[across].format(parts)
+            launched = self._launched(call, "grid_blocks", width, function.arguments, plan.pdl, in_parts)
             condition = f"tile_plan.lanes == {across} && tile_plan.split {'==' if parts else '>'} 1"
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head if len(arms) > 1 else "{", f"    {launched}"]
@@ -267,7 +291,8 @@ class HostFile:
         each = str(sketch.threads // sketch.team if sketch.team else 1)
         if sketch.items and self.open and not sketch.few:
             assert longest is not None
-            teams = {items: row_team(longest, items, sketch.unit, 0) for items in self.open.get("ITEMS", (0,))}
+            least = 2 * sketch.vector if sketch.ragged else 1
+            teams = {items: row_team(longest, items, sketch.unit, 0, least) for items in self.open.get("ITEMS", (0,))}
 
             def picked(part: int) -> str:
                 """What `row_team` says for the number that ITEMS is."""
@@ -293,34 +318,30 @@ class HostFile:
         call = f"{function.name}<{', '.join(map(str, numbers))}>"
         return [*lines, self._launched(call, grid, threads, function.arguments, plan.pdl)]
 
-    def _launch_elements(self, program: KernelProgram, together) -> list[str]:
+    def _launch_elements(self, program: KernelProgram, together, narrow: bool) -> list[str]:
         """Independent kernels of elements share a launch: their blocks stand side by side."""
         name = "launch_" + "_and_".join(function.name for function, _ in together)
-        names: dict[str, str] = {}
-        parameters: list[str] = []
-        arguments, counts, lines = [], [], []
+        given: dict[str, tuple[str, str]] = {}
+        """Of a parameter's name."""
+        counts, lines = [], []
         body = ["    wait_for_predecessor<1>();"] if together[0][1].pdl else []
         sketch, pdl = together[0][1].sketch, together[0][1].pdl
         assert isinstance(sketch, Elements)
         threads, items = (str(sketch.threads), str(sketch.items)) if not self.open else ("THREADS", "EACH")
-        each = f"({threads} * {items})"
+        each, totals = f"({threads} * {items})", []
         for number, (function, _) in enumerate(together):
             kernel = function.kernel
             packs = in_axes(program, sympy.expand(kernel.rows / kernel.width))
             if sketch.ragged:
                 rows, length = extent_of(kernel)
-                packs = f"{in_axes(program, rows)} * ({_packs(program, length, 1, sketch.vector)})"
+                packs = f"{in_axes(program, rows)} * (({in_axes(program, length)} + {2 * sketch.vector - 2}) / {sketch.vector})"
             count = f"blocks_{number + 1}"
             counts.append(count)
-            lines.append(f"const unsigned {count} = static_cast<unsigned>(({packs} + {each} - 1) / {each});")
-            inner = []
+            totals.append(packs)
             for parameter, argument in zip(function.parameters, function.arguments, strict=True):
                 own = parameter.split()[-1].lstrip("*")
-                if names.setdefault(own, parameter) == parameter and own not in inner:
-                    inner.append(own)
-                if own not in [p.split()[-1].lstrip("*") for p in parameters]:
-                    parameters.append(parameter)
-                    arguments.append(argument)
+                if own not in given or parameter.startswith("Divisor "):  # which serves as a number, too
+                    given[own] = (parameter, argument)
             call = f"{function.name}<Threads, Items>"
             before = " + ".join(counts[:-1])
             block = "blockIdx.x" if number == 0 else f"blockIdx.x - ({before})"
@@ -334,15 +355,27 @@ class HostFile:
             else:
                 body += ["    } else {", f"        {statement}", "    }"]
         extra = [f"unsigned {count}" for count in counts[:-1]]
+        parameters, arguments = zip(*given.values(), strict=True)
         text = "\n".join([
             "template <int Threads, int Items>",
             f"__global__ void __launch_bounds__(Threads) {name}({', '.join([*parameters, *extra])}) {{", *body, "}", "",
         ])  # fmt: skip
         if text not in self.texts:
             self.texts.append(text)
-        call = f"{name}<{threads}, {items}>"
-        lines.append(self._launched(call, " + ".join(counts), threads, [*arguments, *counts[:-1]], pdl))
-        return lines
+        widths = [threads] if not narrow or sketch.threads < 2 * WARP else [f"{threads} / 2", threads]
+        few = f"if (({' + '.join(totals)}) / {each} < {FEW_BLOCKS}) {{"
+        for opening, width in zip([few, "} else {"][2 - len(widths) :], widths, strict=True):
+            each = f"({width} * {items})"
+            made = [
+                f"const unsigned {count} = static_cast<unsigned>(({packs} + {each} - 1) / {each});"
+                for count, packs in zip(counts, totals, strict=True)
+            ]
+            all_given = [*arguments, *counts[:-1]]
+            made.append(self._launched(f"{name}<{width}, {items}>", " + ".join(counts), width, all_given, pdl))
+            if len(widths) == 1:
+                return made
+            lines += [opening, *(f"    {line}" for line in made)]
+        return [*lines, "}"]
 
     def _launched(self, call: str, grid: str, threads: str, arguments, pdl: bool, cluster: str = "1") -> str:
         """The statement that launches a kernel; attributes of a launch need the longer form."""
@@ -355,7 +388,7 @@ class HostFile:
     def text(self, schedule: Schedule) -> str:
         body = "\n".join([*self.texts, *self.entries])
         without = [] if "__nv_fp8" in body else ["#define WITHOUT_FP8"]
-        without += [] if "_part<" in body else ["#define WITHOUT_RAGGED"]
+        without += [] if "_part<" in body or "_run<" in body else ["#define WITHOUT_RAGGED"]
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]
         without += [] if "launch_with" in body else ["#define WITHOUT_ATTRIBUTES"]
@@ -393,10 +426,10 @@ def _ragged(plan: KernelPlan) -> int:
 
 
 def _packs(program: KernelProgram, length: Index, width: int, ragged: int) -> str:
-    """Packs of a row of `length` elements at most, in the entry's names."""
-    if not ragged:
-        return in_axes(program, sympy.expand(length / width))
-    return f"({in_axes(program, length)} + {2 * ragged - 2}) / {ragged}"
+    """Whole packs of a row of `length` elements at most, in the entry's names."""
+    return (
+        f"{_factor(in_axes(program, length))} / {ragged}" if ragged else in_axes(program, sympy.expand(length / width))
+    )
 
 
 def _body(function: KernelFunction) -> str:

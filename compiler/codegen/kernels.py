@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sympy
@@ -11,7 +12,7 @@ from compiler.codegen.levels import StoreStatement, folds_of, hoist, run_pass, s
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Printer, Text, Window
 from compiler.draft.expressions import Expr, loads_of, walk
-from compiler.draft.index import Index, index_is_divided
+from compiler.draft.index import Index, estimate, index_is_divided
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
@@ -36,28 +37,36 @@ class KernelFunction:
     """Of columns: whether a row is loaded as the one before it is done, not ahead."""
 
 
-def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0) -> Text:
-    """`ragged`: elements of a pack of rows that packs do not divide; 0: packs are the program's."""
+def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0, edges: bool = False) -> Text:
+    """`ragged`: elements of a pack of rows that packs do not divide; 0: packs are the program's. `edges`: see ragged.py."""
     fast = all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
     if ragged:
-        return RaggedText(program, kernel, fast, ragged)
+        return RaggedText(program, kernel, fast, ragged, edges)
     return Text(program, kernel, "int" if narrow else "int64_t", fast)
+
+
+SMALL_SHARE = 16
+"""A float for that many others: a group's scale beside its elements."""
 
 
 def _large(program: KernelProgram) -> list[Buffer]:
     """Outputs of floats that are not reductions' small ones: they say how exact functions must be."""
     floats = [b for b in program.outputs.values() if b.dtype.is_floating_point]
     rank = max((len(b.shape) for b in floats), default=0)
-    return [b for b in floats if len(b.shape) == rank and b.shape[-1] != 1] or floats
+    count = {b: estimate(b.elements, program.lowered.hints) for b in floats}
+    large = [b for b in floats if len(b.shape) == rank and b.shape[-1] != 1]
+    return [b for b in large if SMALL_SHARE * count[b] > max(count.values())] or floats
 
 
 def signature(
-    text: Text, stores: list[StoreStatement], roots: list[Expr], counts: list[Index]
+    text: Text, stores: list[StoreStatement], roots: list[Expr], counts: list[Index], plain: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Parameters and arguments: pointers in the spec's order, sizes, scalars."""
+    """Parameters and arguments: pointers in the spec's order, sizes, scalars. `plain`: sizes are numbers, no divisors."""
     program = text.program
     indices = [a for e in walk(roots) for a in e.args if isinstance(a, sympy.Expr)]
     indices += [store.place for store in stores] + [store.by[1] for store in stores if store.by] + counts
+    if isinstance(text, RaggedText):
+        indices += [window.buffer.elements for window in text.windows(roots) if not window.aligned]
     known = set(program.lowered.hints)
     sizes = sorted({s for index in indices for s in index.free_symbols & known}, key=str)
     read = {e.args[0].text: e.args[0] for e in walk(roots) if e.op in ("load", "load_at")}
@@ -72,8 +81,14 @@ def signature(
         restrict = "" if name in written and name in read else "__restrict__ "
         parameters.append(f"{const}{text.element(buffer.dtype)}* {restrict}{name}")
         arguments.append(name)
-    parameters += [f"{text.wide} {size}" for size in sizes]
-    arguments += [f"static_cast<{text.wide}>({_size_text(program, size)})" for size in sizes]
+    divisors = set() if plain else text.take_divisors(indices, known)
+    for size in sizes:
+        given, divides = _size_text(program, size), size in divisors
+        parameters.append(f"{'Divisor' if divides else text.wide} {size}")
+        arguments.append(f"Divisor({given})" if divides else f"static_cast<{text.wide}>({given})")
+    for product, name in text.index_names.items():
+        parameters.append(f"Divisor {name}")
+        arguments.append(f"Divisor({in_axes(program, product)})")
     scalars = dict.fromkeys((e.args[0], e.type) for e in walk(roots) if e.op == "scalar")
     parameters += [f"{type} {name}" for name, type in scalars]
     arguments += [name for name, _ in scalars]
@@ -126,11 +141,19 @@ def indent(lines: list[str], by: int) -> list[str]:
 
 
 def rows_function(
-    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, resident: bool, pdl: bool, ragged: int = 0
+    program: KernelProgram,
+    kernel: PackedKernel,
+    name: str,
+    narrow: bool,
+    resident: bool,
+    pdl: bool,
+    ragged: int = 0,
+    held: bool = True,
 ) -> KernelFunction:
     """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split`
     blocks, of as many as the launch says where that is 0."""
-    text = open_text(program, kernel, narrow, ragged)
+    text = open_text(program, kernel, narrow, ragged, edges=resident)
+    slots = "Items + 1" if resident and ragged else "Items"
     stores = stores_of(text)
     folds = folds_of(text, stores)
     full = [store for store in stores if not store.per_row]
@@ -146,9 +169,12 @@ def rows_function(
     top.line(
         "const int row_blocks = blocks_of_cluster<Split>(), team_width = Team > 0 ? Team : blockDim.x, team_step = team_width * row_blocks;"
     )
-    top.line("const int team_member = blockIdx.x % row_blocks * team_width + threadIdx.x % team_width;")
+    top.line("const int row_part = blockIdx.x % row_blocks, row_cluster = blockIdx.x / row_blocks;")
     top.line(
-        f"const {wide} team_row = static_cast<{wide}>(blockIdx.x / row_blocks) * (Team > 0 ? Threads / (Team > 0 ? Team : 1) : 1) + threadIdx.x / team_width;"
+        "const int team_member = Team > 0 ? threadIdx.x % (Team > 0 ? Team : 1) : row_part * team_width + threadIdx.x;"
+    )
+    top.line(
+        f"const {wide} team_row = Team > 0 ? static_cast<{wide}>(row_cluster) * (Threads / (Team > 0 ? Team : 1)) + threadIdx.x / (Team > 0 ? Team : 1) : row_cluster;"
     )
     top.line(f"const bool is_row = team_row < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = is_row ? team_row : 0;")
@@ -156,10 +182,11 @@ def rows_function(
     wait(top, pdl, "Split")
     loaded: dict[Window, str] = {}
     if resident:
-        loaded = _resident(text, top, roots, pack, end)
+        loaded = _resident(text, top, roots, pack, end, slots)
+    mark = 0 if text.tables else len(top.lines)  # tables are fetched while packs are on their way
     open_loop = (
-        ["#pragma unroll", "for (int item = 0; item < Items; ++item) {", f"    const {wide} {pack} = team_member + item * team_step;",
-         f"    if (is_row && {pack} < {end}) {{"]
+        ["#pragma unroll", f"for (int item = 0; item < {slots}; ++item) {{", f"    const {wide} {pack} = team_member + item * team_step;",
+         f"    if (is_row && {text.inside(str(pack), end)}) {{"]
         if resident
         else ["#pragma unroll 4", f"for ({wide} {pack} = is_row ? team_member : {end}; {pack} < {end}; {pack} += team_step) {{"]
     )  # fmt: skip
@@ -171,6 +198,18 @@ def rows_function(
         if (found := text.load_window(load)) is None or found[0] not in loaded
     }
     early = {s: s.stage for s in full if s.stage in stages and s.buffer.text not in again} if resident else {}
+    passes = {
+        stage: [
+            *(text.value(m) for m in folds if m.stage == stage),
+            *(s.value for s in full if early.get(s, final) == stage),
+        ]
+        for stage in stages
+    }
+    again_by = _computed_again(text, passes) if resident and held else {}
+    holds = {id(expr): text.fresh("held") for found in again_by.values() for expr in found}
+    lane = f"[{text.lane_name}]" if text.width > 1 else ""
+    kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
+    top.lines += [f"    float {name}[{slots}]{f'[{text.width}]' if lane else ''};" for name in holds.values()]
     for stage in sorted({*stages, last_fold + 1}):
         here = [m for m in folds if m.stage == stage]
         written = [store for store in full if early.get(store, final) == stage] if stage in stages else []
@@ -178,14 +217,16 @@ def rows_function(
             values = [*(text.value(m) for m in here), *(s.value for s in written)]
             hoist(text, values, 0, top, {})
             top.lines += indent(accumulators(text, here, False), 1)
-            made = run_pass(text, top, here, written, loaded=loaded, hold=True)
+            keep = [(expr, kept[id(expr)]) for expr in again_by.get(stage, [])]
+            left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at < stage for expr in found}
+            made = run_pass(text, top, here, written, loaded=loaded, hold=True, kept=left, keep=keep)
             deep = 3 if resident else 2
             body = indent(text.pack_opening(), deep) + made.lines(deep)
             top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
             for member in here:
-                held = text.fold_names[member]
-                call = f"team_reduce<Threads, Team, Split>({held}, {_typed(text, member)}, {text.join(member)})"
-                top.line(f"{held} = {call};")
+                folded = text.fold_names[member]
+                call = f"team_reduce<Threads, Team, Split>({folded}, {_typed(text, member)}, {text.join(member)})"
+                top.line(f"{folded} = {call};")
         row_stores(
             text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (is_row && team_member == 0) {"
         )
@@ -196,14 +237,58 @@ def rows_function(
         if resident
         else "template <int Threads, int Team, int Split>"
     )
+    before, begin = text.tables_text(name)
     lines = [
-        head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines, "}", ""
+        *before, head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines[:mark], *begin, *top.lines[mark:], "}", ""
     ]  # fmt: skip
-    beside = 12 if ragged else 0  # which of a pack's lanes are inside a row
-    kept = sum(max(4, window.width * window.buffer.dtype.itemsize) + beside for window in loaded)
-    return KernelFunction(
-        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, kept
+    beside = 8 if ragged else 0  # of the one element beside a row's packs
+    bytes = max(
+        _bytes(loaded, beside), _bytes(_still_needed(text, passes, again_by), beside) + 4 * text.width * len(holds)
     )
+    return KernelFunction(
+        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, bytes
+    )
+
+
+DEAR = 8
+"""Instructions, roughly, from which on a number is kept for a later pass, not computed again."""
+
+
+def _computed_again(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
+    """Of each pass, what a later one would compute again for much: none where that took more than twice the registers of what is loaded."""
+    found: dict[int, list[Expr]] = {}
+    known: dict[int, int] = {}
+    for stage, roots in passes.items():
+        stack, seen = list(reversed(roots)), set()
+        while stack:
+            expr = stack.pop()
+            if id(expr) in seen:
+                continue
+            seen.add(id(expr))
+            if id(expr) in known and expr.type == "float" and text.cost(expr) >= DEAR:
+                here = found.setdefault(known[id(expr)], [])
+                here += [] if expr in here else [expr]
+                continue
+            stack.extend(
+                arg for arg in reversed(expr.args[:1] if expr.op == "masked" else expr.args) if isinstance(arg, Expr)
+            )
+        known = {id(e): stage for e in text.always(roots, known)} | known
+    loaded = _bytes(text.windows([root for roots in passes.values() for root in roots]), 0)
+    held = 4 * text.width * sum(map(len, found.values()))
+    return found if _bytes(_still_needed(text, passes, found), 0) + held <= 2 * loaded else {}
+
+
+def _still_needed(text: Text, passes: dict[int, list[Expr]], held: dict[int, list[Expr]]) -> list[Window]:
+    """Windows that are read again once the first of what is held has been computed."""
+    first = min(held, default=None)
+    ids = {id(expr) for found in held.values() for expr in found}
+    later = [root for stage, roots in passes.items() if first is not None and stage > first for root in roots]
+    return text.windows(later, ids)
+
+
+def _bytes(windows: Iterable[Window], beside: int) -> int:
+    """Of the registers that hold them."""
+    return sum(max(4, window.width * window.buffer.dtype.itemsize) + beside for window in windows)
 
 
 def _typed(text: Text, member: Member) -> str:
@@ -227,7 +312,7 @@ def row_stores(text: Text, top: Scope, stores: list[StoreStatement], who: str) -
     top.line("}")
 
 
-def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict[Window, str]:
+def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str, slots: str) -> dict[Window, str]:
     """Every window that the kernel reads, loaded before anything else: a row's bytes are in flight at once."""
     windows = [w for w in text.windows(roots) if w.by is None or text.level(w.by[0]) == 0]
     hoist(text, [w.by[0] for w in windows if w.by], 0, top, {})
@@ -236,13 +321,13 @@ def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict
     printer = Printer(text, loads, [w.by[0] for w in windows if w.by], {})
     for window in windows:
         name = text.fresh(f"{window.buffer.name}_kept")
-        top.line(f"{text.type_of(window)} {name}[Items];")
+        top.line(f"{text.type_of(window)} {name}[{slots}];")
         loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, printer))};")
         found[window] = f"{name}[item]"
     if windows:
         top.lines += [
-            "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
-            f"        const {text.wide} {pack} = team_member + item * team_step;", f"        if (is_row && {pack} < {end}) {{",
+            "    #pragma unroll", f"    for (int item = 0; item < {slots}; ++item) {{",
+            f"        const {text.wide} {pack} = team_member + item * team_step;", f"        if (is_row && {text.inside(str(pack), end)}) {{",
             *indent(text.pack_opening(), 3), *loads.lines, "        }", "    }",
         ]  # fmt: skip
     return found
@@ -255,24 +340,32 @@ def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tupl
     return tuple(dict.fromkeys(found))
 
 
-def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> dict[Window, str]:
-    """Windows whose places need nothing that is loaded, of all a thread's packs, before any of them is stored."""
+def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> tuple[dict[Window, str], dict[int, str]]:
+    """What is loaded for all a thread's packs before any of them is stored: windows whose places need nothing that is loaded, and, by
+    id, single numbers of a pack."""
     windows = [w for w in text.windows(roots) if w.by is None]
-    found = {}
+    single = [e for e in text.always(roots) if e.op == "load" and text.level(e) == 1 and text.load_window(e) is None]
+    found, numbers = {}, {}
     loads = Scope(3, top)
     for window in windows:
         name = text.fresh(f"{window.buffer.name}_ahead")
         top.line(f"{text.type_of(window)} {name}[Items];")
         loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, None))};")
         found[window] = f"{name}[item]"
-    if windows:
+    for load in single:
+        buffer, place = load.args
+        name = text.fresh(f"{buffer.name}_ahead")
+        top.line(f"{text.element(buffer.dtype)} {name}[Items];")
+        loads.line(f"{name}[item] = {text.pointer(buffer)}[{text.index(place)}];")
+        numbers[id(load)] = text.loaded_text(buffer, f"{name}[item]")
+    if windows or single:
         place = f"(static_cast<{text.wide}>(block) * Items + item) * Threads + threadIdx.x"
         top.lines += [
             "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
             f"        const {text.wide} {pack} = {place};", f"        if ({pack} < {end}) {{",
             *indent(text.pack_opening(), 3), *loads.lines, "        }", "    }",
         ]  # fmt: skip
-    return found
+    return found, numbers
 
 
 def elements_function(
@@ -284,12 +377,16 @@ def elements_function(
     folds = folds_of(text, stores)
     roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [kernel.rows, *(end for _, end in kernel.inner)])
+    if isinstance(text, RaggedText):
+        parameters.append(f"Divisor {text.row_packs}")
+        arguments.append(f"Divisor(({in_axes(program, text.length)} + {2 * ragged - 2}) / {ragged})")
     text.begin(roots)
     wide, pack, end = text.wide, text.counter, text.packs_text()
     top = Scope(1)
     top.lines += indent(text.opening(), 1)
     hoist(text, roots, 0, top, {})
-    loaded = {} if folds else _ahead(text, top, roots, pack, end)
+    loaded, numbers = ({}, {}) if folds else _ahead(text, top, roots, pack, end)
+    mark = 0 if text.tables else len(top.lines)
     body = Scope(3, top)
     body.lines += indent(text.pack_opening(), 3)
     loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]
@@ -303,12 +400,13 @@ def elements_function(
             body.lines += indent([*unroll, loop], 3 + depth)
         body.lines += made.lines(3 + len(loops))
         body.lines += indent(["}"] * len(loops), 3)
-    made = run_pass(text, body, [], stores, loaded=loaded)
+    made = run_pass(text, body, [], stores, loaded=loaded, kept=numbers)
     body.lines += made.lines(3)
+    before, begin = text.tables_text(name)
     lines = [
-        "template <int Threads, int Items>",
+        *before, "template <int Threads, int Items>",
         f"__device__ __forceinline__ void {name}(unsigned block{''.join(f', {p}' for p in parameters)}) {{",
-        *top.lines,
+        *top.lines[:mark], *begin, *top.lines[mark:],
         "    #pragma unroll",
         "    for (int item = 0; item < Items; ++item) {",
         f"        const {wide} {pack} = (static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x;",

@@ -122,9 +122,11 @@ def run_pass(
     array: bool = False,
     loaded: dict[Window, str] | None = None,
     hold: bool = False,
+    kept: dict[int, str] | None = None,
+    keep: list[tuple[Expr, str]] | None = None,
 ) -> Pass:
     """What happens for one pack: `folds` are accumulated, `stores` written. `loaded`: windows that registers hold already, and to
-    `hold` as they were loaded until here.
+    `hold` as they were loaded until here. `kept`: what an earlier pass has left, by id; to `keep`: what this one leaves, and where.
 
     `array`: every lane has an accumulator of its own.
     """
@@ -132,9 +134,9 @@ def run_pass(
     roots = [*(text.value(m) for m in folds), *(store.value for store in stores)]
     last = len(text.levels) - 1
     lanes: dict[Window, str] = {}
-    pack = Scope(0, outer)
+    pack = Scope(0, outer, names=dict(kept or {}))
     packs = _store_packs(text, stores)
-    windows = text.windows([*roots, *(root for store in stores for root in store.where)])
+    windows = text.windows([*roots, *(root for store in stores for root in store.where)], kept or ())
     needed = [window.by[0] for window in windows if window.by]
     needed += [root for store in packs for root in store.where]
     hoist(text, needed, last - 1, pack, {})
@@ -153,6 +155,9 @@ def run_pass(
     alone = [store for store in stores if store not in packs]
     body = Printer(text, inner, [*roots, *(root for store in alone for root in store.where)], lanes)
     values = []
+    for expr, where in keep or []:
+        name = body.text(expr, inner)
+        inner.line(f"{where} = {name if name.isidentifier() else body._named(expr, name, inner)};")
     for root in roots:
         name = body.text(root, inner)
         if not name.isidentifier() and len(roots) > 1:

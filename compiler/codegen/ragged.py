@@ -7,6 +7,8 @@ A kernel of elements is taken as rows of its last axis.
 
 from __future__ import annotations
 
+import re
+
 import sympy
 
 from compiler.codegen.text import Text, Window
@@ -35,8 +37,13 @@ def extent_of(kernel: PackedKernel) -> tuple[Index, Index]:
 class RaggedText(Text):
     """Of a kernel of packs of one element, `width` of which a thread takes together."""
 
-    def __init__(self, program: KernelProgram, kernel: PackedKernel, fast: bool, width: int) -> None:
+    def __init__(
+        self, program: KernelProgram, kernel: PackedKernel, fast: bool, width: int, edges: bool = False
+    ) -> None:
+        """`edges`: rows whose packs stay in registers; each thread has, beside them, at most one of the row's elements before its first
+        and behind its last whole pack."""
         super().__init__(program, kernel, "int", fast)
+        self.edges = edges
         self.width, self.lane, self.counter = width, _symbol("lane"), _symbol("chunk")
         self.lane_name, self.first = "lane", _symbol("pack_first")
         self.rows, self.length = extent_of(kernel)
@@ -50,12 +57,14 @@ class RaggedText(Text):
             known = {self.counter, self.first} | self.row.free_symbols
             self.levels = [set(), known, self.levels[2], {self.column, self.lane}]
             self.lines = (self.row, self.column, self.length)
+        self.row_packs = "packs_of_" + re.sub(r"\W+", "_", index_text(self.length))
+        """The parameter, of a kernel of elements, by which packs are told to rows."""
         self.guarded = False
         """Whether what a lane computes may be computed inside a row alone."""
 
     # ------------------------------------------------------------------------------------------ places by row and column
 
-    def window(self, buffer: Buffer, place: Index, by=None) -> tuple[Window, Index] | None:
+    def window(self, buffer: Buffer, place: Index, by=None, lanes=None) -> tuple[Window, Index] | None:
         if self.column not in place.free_symbols:
             return None
         rest = sympy.expand(place - self.column)
@@ -70,7 +79,7 @@ class RaggedText(Text):
         divided = [
             e for e in walk(roots) if e.type in INTEGERS and e.op in ("div", "floor_quotient", "floor_remainder")
         ]
-        self.guarded = bool(apart or divided)
+        self.guarded = bool(apart or divided) and not self.edges
 
     def _is_shared(self, expr: Expr) -> bool:
         return self.level(expr) < len(self.levels) - 1 or self.load_window(expr) is not None
@@ -78,14 +87,19 @@ class RaggedText(Text):
     # ------------------------------------------------------------------------------------------ text
 
     def packs_text(self) -> str:
-        return "row_packs" if self.kernel.layout == ROW else "row_packs * element_rows"
+        return "row_packs" if self.kernel.layout == ROW else f"{self.row_packs} * element_rows"
 
     def opening(self) -> list[str]:
         by, length, rows = self.width, index_text(self.length), index_text(self.rows)
         found = [f"const int row_length = {length};"]
         if self.kernel.layout != ROW:
-            return [*found, f"const int element_rows = {rows}, row_packs = (row_length + {2 * by - 2}) / {by};"]
+            return [*found, f"const int element_rows = {rows};"]
         first = index_text(sympy.expand(self.row * self.length))
+        if self.edges:
+            return [
+                *found, f"const int row_gap = ({by} - ({first}) % {by}) % {by}, row_head = row_gap < row_length ? row_gap : row_length;",
+                f"const int row_packs = (row_length - row_head) / {by}, row_edges = row_length - {by} * row_packs;",
+            ]  # fmt: skip
         return [
             *found, f"const int row_skipped = ({first}) % {by}, row_packs = (row_length + row_skipped + {by - 1}) / {by};",
             f"const int row_reach = ({rows}) * row_length - ({first});",
@@ -93,18 +107,34 @@ class RaggedText(Text):
 
     def pack_opening(self) -> list[str]:
         by = self.width
+        if self.edges:
+            return [
+                f"const int pack_first = item < Items ? row_head + {by} * chunk : team_member < row_head ? team_member : team_member + {by} * row_packs;"
+            ]
         if self.kernel.layout == ROW:
             return [f"const int pack_first = {by} * chunk - row_skipped;"]
         return [
-            "const int element_row = chunk / row_packs;", "const int row_reach = (element_rows - element_row) * row_length;",
-            f"const int pack_first = {by} * (chunk % row_packs) - element_row * row_length % {by};",
+            f"const int element_row = chunk / {self.row_packs};", "const int row_reach = (element_rows - element_row) * row_length;",
+            f"const int pack_first = {by} * (chunk % {self.row_packs}) - element_row * row_length % {by};",
         ]  # fmt: skip
 
+    def inside(self, pack: str, end: str) -> str:
+        return f"(item < Items ? {pack} < {end} : team_member < row_edges)" if self.edges else super().inside(pack, end)
+
     def load(self, window: Window, address: str) -> str:
-        whole = "true" if window.aligned else "false"
-        return f"load_part<{window.width}, {whole}>({address}, pack_first, row_length, row_reach)"
+        how, given = f"load{'' if window.aligned else '_shifted'}", [address]
+        if not window.aligned:
+            terms = sympy.Add.make_args(sympy.expand(window.buffer.elements))
+            given += [self.pointer(window.buffer), " + ".join(f"INT64_C(1) * {self.index(term)}" for term in terms)]
+        if self.edges:
+            return f"{how}_run<{window.width}>({', '.join(given)}, item < Items)"
+        given += ["pack_first", "row_length", *(["row_reach"] if window.aligned else [])]
+        return f"{how}_part<{window.width}>({', '.join(given)})"
 
     def store(self, window: Window, address: str, name: str) -> str:
+        if self.edges:
+            how = "store_rounded_run" if self.rounds(window) else "store_run"
+            return f"{how}<{'true' if window.aligned else 'false'}>({address}, {name}, item < Items);"
         how = "store_rounded_part" if self.rounds(window) else "store_part"
         return f"{how}<{'true' if window.aligned else 'false'}>({address}, {name}, pack_first, row_length);"
 
@@ -114,12 +144,14 @@ class RaggedText(Text):
             self.over_lanes, f"for (int lane = 0; lane < {self.width}; ++lane) {{",
             f"    const int {self.column} = pack_first + lane;",
         ]  # fmt: skip
+        if self.edges:
+            return [*head, "    if (item < Items || lane == 0) {", *(f"    {line}" for line in lines), "    }", "}"]
         if self.guarded or alone:
             return [*head, f"    if ({within}) {{", *(f"    {line}" for line in lines), "    }", "}"]
         return [*head, f"    [[maybe_unused]] const bool is_inside = {within};", *lines, "}"]
 
     def within(self, member: Member, value: str) -> str:
-        if self.guarded or self.kernel.layout != ROW:
+        if self.guarded or self.edges or self.kernel.layout != ROW:
             return value
         type = self.fold_type(member)
         return f"select_inside<{type}>(is_inside, {value}, {self.identity(member)})"

@@ -127,7 +127,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     ]
     counts = [kernel.units, kernel.group, kernel.keys]
     every = [e for root in [*roots, *values] for e in [root]]
-    parameters, arguments = signature(text, stores, [*every], counts)
+    parameters, arguments = signature(text, stores, [*every], counts, plain=True)
     keep = [
         n for n, p in enumerate(parameters) if not any(p.endswith(f" {leaf_name}") for leaf_name in _leaves(summed))
     ]
@@ -348,7 +348,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
         *values,
     ]
     roots += [kernel.masked] if kernel.masked else []
-    parameters, arguments = signature(text, stores, roots, [kernel.units, kernel.group, kernel.keys])
+    parameters, arguments = signature(text, stores, roots, [kernel.units, kernel.group, kernel.keys], plain=True)
     keep = [n for n, p in enumerate(parameters) if not any(p.endswith(f" {word}") for word in _leaves(summed))]
     parameters, arguments = [parameters[n] for n in keep], [arguments[n] for n in keep]
     group, keys = index_text(kernel.group), index_text(kernel.keys)

@@ -7,23 +7,34 @@ fold, a lane of the pack. An expression is printed at the outermost level that k
 from __future__ import annotations
 
 import math
+import operator
+import re
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import sympy
 import torch
 
 from compiler.draft.accumulators import identity
-from compiler.draft.expressions import Expr, constant, make
+from compiler.draft.expressions import COST, Expr, constant, make, walk
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
-from compiler.draft.printing import STORED, Scope, Statements, _bare, index_text
+from compiler.draft.printing import STORED, Scope, Statements, _bare, index_text, number_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram, PackedKernel
+from compiler.schedule import WARP
 
 HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
 BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
 FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b"}  # fmt: skip
+
+
+LANE_OPERATIONS: dict[str, Callable] = {
+    "index": int, "const": int, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq,
+    "ne": operator.ne, "and": operator.and_, "or": operator.or_, "not": operator.not_,
+}  # fmt: skip
+"""Of conditions that a lane's number may decide."""
 
 
 def element_type(dtype: torch.dtype) -> str:
@@ -63,7 +74,9 @@ class Text:
         else:
             self.levels.append({loop for loop, _ in kernel.inner})
         self.levels.append({self.lane} if self.width > 1 else set())
-        self.names: dict[str, int] = {}
+        taken = (*(argument.name for argument in program.spec.arguments), *program.spec.axes)
+        self.names: dict[str, int] = dict.fromkeys(taken, 1)
+        """How many names begin so, the parameters among them."""
         self.fold_names: dict[Member, str] = {}
         self._resolved: dict[int, Expr] = {}
         self._levels: dict[int, int] = {}
@@ -72,6 +85,11 @@ class Text:
         self.lines: tuple[Index, Index, Index] | None = None
         """Of a kernel of elements whose packs are told by lines: the line, the place in it, a line's length."""
         self._placed: dict[int, Expr] = {}
+        self.tables: dict[tuple[Expr, ...], str] = {}
+        """Numbers that a block keeps in shared memory, by what they are."""
+        self._needed: dict[int, frozenset[int]] | None = None
+        self.index_names: dict[Index, str] = {}
+        """Products of sizes that places are divided by: parameters of their own."""
 
     # ------------------------------------------------------------------------------------------ values
 
@@ -158,20 +176,32 @@ class Text:
             self._levels[id(expr)] = found
         return found
 
+    @property
+    def innermost(self) -> int:
+        """The level of what differs from element to element."""
+        return max(at for at, known in enumerate(self.levels) if known)
+
+    def cost(self, expr: Expr) -> int:
+        """Instructions, roughly, for every element."""
+        return sum(COST.get(one.op, 1) for one in walk([expr]) if self.level(one) == self.innermost)
+
     def level_of_index(self, index: Index) -> int:
         symbols = index.free_symbols
         return max((at for at, known in enumerate(self.levels) if known & symbols), default=0)
 
     # ------------------------------------------------------------------------------------------ windows
 
-    def window(self, buffer: Buffer, place: Index, by=None) -> tuple[Window, Index] | None:
-        """The window that a load or store of all lanes lies in, and the lane's element in it."""
+    def window(
+        self, buffer: Buffer, place: Index, by=None, lanes: frozenset[int] | None = None
+    ) -> tuple[Window, Index] | None:
+        """The window that a load or store of all lanes, or of those that are named, lies in, and the lane's element in it."""
         if self.width == 1:
             return (Window(buffer, place, 1, by), sympy.Integer(0)) if self.level_of_index(place) else None
         if self.lane not in place.free_symbols:
             return None
-        first = sympy.expand(place.subs(self.lane, 0))
-        offsets = [sympy.expand(place.subs(self.lane, k) - first) for k in range(self.width)]
+        places = [sympy.expand(place.subs(self.lane, k)) for k in sorted(lanes or range(self.width))]
+        first = places[0]
+        offsets = [sympy.expand(one - first) for one in places]
         if not all(offset.is_Integer and offset >= 0 for offset in offsets):
             return None
         constant = first.as_coeff_Add()[0]
@@ -196,31 +226,74 @@ class Text:
 
     def load_window(self, expr: Expr) -> tuple[Window, Index] | None:
         if expr.op == "load":
-            return self.window(expr.args[0], expr.args[1])
+            return self.window(expr.args[0], expr.args[1], lanes=self._lanes_of(expr))
         if expr.op == "load_at":
             buffer, base, stride, place = expr.args
             if self.level(place) < len(self.levels) - 1 or self.width == 1:
-                return self.window(buffer, base, (place, stride))
+                return self.window(buffer, base, (place, stride), lanes=self._lanes_of(expr))
         return None
 
-    def always(self, roots: list[Expr]) -> list[Expr]:
-        """What is evaluated whatever the conditions are, outermost first; without what only says where a window begins."""
+    def _lanes_of(self, load: Expr) -> frozenset[int] | None:
+        """Lanes that need it; None: all of them."""
+        if self.width == 1:
+            return None
+        if self._needed is None:
+            every = frozenset(range(self.width))
+            values = [self.value(member) for member in self.kernel.members]
+            values += [self.resolve(member.by[0]) for member in self.kernel.members if member.by]
+            self._needed = {}
+            stack = [(value, every) for value in values]
+            while stack:
+                expr, lanes = stack.pop()
+                known = self._needed.get(id(expr), frozenset())
+                if lanes <= known:
+                    continue
+                self._needed[id(expr)] = lanes | known
+                holds = self.holding(expr.args[0]) if expr.op == "masked" else None
+                if holds is not None:
+                    stack += [(expr.args[1], lanes & holds), (expr.args[2], lanes - holds)]
+                else:
+                    stack += [(arg, lanes) for arg in expr.args if isinstance(arg, Expr)]
+        return self._needed.get(id(load))
+
+    def holding(self, condition: Expr) -> frozenset[int] | None:
+        """The lanes for which a condition holds; None where more than the lane decides it."""
+        if self.width == 1 or any(e.op not in LANE_OPERATIONS for e in walk([condition])):
+            return None
+        if any(e.args[0].free_symbols - {self.lane} for e in walk([condition]) if e.op == "index"):
+            return None
+
+        def value(expr: Expr, lane: int):
+            if expr.op == "index":
+                return int(expr.args[0].subs(self.lane, lane))
+            if expr.op == "const":
+                return expr.args[0]
+            return LANE_OPERATIONS[expr.op](*(value(arg, lane) for arg in expr.args))
+
+        return frozenset(lane for lane in range(self.width) if value(condition, lane))
+
+    def always(self, roots: list[Expr], known: Container[int] = ()) -> list[Expr]:
+        """What is evaluated whatever the conditions are, outermost first; without what only says where a window begins.
+
+        `known`: ids of what needs no evaluation.
+        """
         seen: dict[int, Expr] = {}
         stack = list(reversed(roots))
         while stack:
             expr = stack.pop()
-            if id(expr) in seen:
+            if id(expr) in seen or id(expr) in known:
                 continue
             seen[id(expr)] = expr
-            arguments = expr.args[:1] if expr.op == "masked" else expr.args
+            apart = expr.op == "masked" and self.holding(expr.args[0]) is None
+            arguments = expr.args[:1] if apart else expr.args
             if expr.op == "load_at" and self.load_window(expr):
                 continue
             stack.extend(arg for arg in reversed(arguments) if isinstance(arg, Expr))
         return list(seen.values())
 
-    def windows(self, roots: list[Expr]) -> list[Window]:
+    def windows(self, roots: list[Expr], known: Container[int] = ()) -> list[Window]:
         """What all lanes load together, in order."""
-        found = [w for e in self.always(roots) if e.op in ("load", "load_at") and (w := self.load_window(e))]
+        found = [w for e in self.always(roots, known) if e.op in ("load", "load_at") and (w := self.load_window(e))]
         return list(dict.fromkeys(window for window, _ in found))
 
     # ------------------------------------------------------------------------------------------ packs and their lanes
@@ -232,6 +305,10 @@ class Text:
 
     def begin(self, roots: list[Expr]) -> None:
         """Called before anything of `roots` is printed."""
+
+    def inside(self, pack: str, end: str) -> str:
+        """Whether an item is one of the row's."""
+        return f"{pack} < {end}"
 
     def opening(self) -> list[str]:
         """What is to be known of a row before its packs."""
@@ -262,6 +339,33 @@ class Text:
 
     # ------------------------------------------------------------------------------------------ text
 
+    def picked(self, numbers: tuple[Expr, ...], place: str) -> str | None:
+        """The number at a place; None where comparisons choose it."""
+        if numbers not in self.tables:
+            self.tables[numbers] = self.fresh("table")
+        return f"{self.tables[numbers]}[{_bare(place)}]"
+
+    def tables_text(self, name: str) -> tuple[list[str], list[str]]:
+        """(what stands before the function, what every thread comes by before it looks a number up)."""
+        before, inside = [], []
+        for numbers, table in self.tables.items():
+            type, count = numbers[0].type, len(numbers)
+            values = ", ".join(number_text(number.args[0], type) for number in numbers)
+            before.append(f"__device__ const {type} {name}_{table}[{count}] = {{{values}}};")
+            head = (
+                f"if (threadIdx.x < {count}) {{"
+                if count <= WARP
+                else f"for (int at = threadIdx.x; at < {count}; at += blockDim.x) {{"
+            )
+            at = "threadIdx.x" if count <= WARP else "at"
+            inside += [
+                f"    __shared__ {type} {table}[{count}];",
+                f"    {head}",
+                f"        {table}[{at}] = {name}_{table}[{at}];",
+                "    }",
+            ]
+        return before, [*inside, "    __syncthreads();"] if inside else []
+
     def element(self, dtype: torch.dtype) -> str:
         return element_type(dtype)
 
@@ -287,7 +391,18 @@ class Text:
         return f"*({self.address(Window(store.buffer, store.place, 1, store.by), scope, printer)})"
 
     def index(self, index: Index) -> str:
-        return index_text(index)
+        return index_text(index, self.index_names)
+
+    def take_divisors(self, indices: list[Index], sizes: set[sympy.Symbol]) -> set[Index]:
+        """What the places are divided by, of sizes alone, so that the host finds its multiplier; products get a name."""
+        if self.wide != "int":
+            return set()
+        found = {atom.args[1] for index in indices for atom in index.atoms(FloorDiv, Modulo)}
+        found = {by for by in found if by.free_symbols and by.free_symbols <= sizes and not by.has(FloorDiv, Modulo)}
+        for by in sorted(found, key=str):
+            if not by.is_Symbol:
+                self.index_names[by] = "by_" + re.sub(r"\W+", "_", index_text(by))
+        return found
 
     def identity(self, member: Member) -> str:
         return identity("cuda", member.definition)
@@ -341,9 +456,9 @@ class Text:
             return f"rsqrtf({_bare(parts[0])})"
         if self.fast and type == "float":
             if op == "exp":
-                return f"__expf({_bare(parts[0])})"
+                return f"fast_exp({_bare(parts[0])})"
             if op == "sigmoid":
-                return f"__fdividef(1.0f, 1.0f + __expf(-{parts[0]}))"
+                return f"fast_reciprocal(1.0f + fast_exp(-{parts[0]}))"
             if op == "log":
                 return f"__logf({_bare(parts[0])})"
             if op == "div":
@@ -360,7 +475,7 @@ class Printer(Statements):
 
     def __init__(self, of: Text, scope: Scope, roots: list[Expr], lanes: dict[Window, str]) -> None:
         self.of, self.lanes = of, lanes
-        super().__init__(scope, roots, {}, of.fresh, self._reader)
+        super().__init__(scope, roots, of.index_names, of.fresh, self._reader)
 
     def _reader(self, buffer: Buffer, place, _statements) -> str:
         return self.of.loaded_text(
@@ -373,6 +488,8 @@ class Printer(Statements):
             member = expr.args[0]
             name = of.fold_names[member]
             return name if of.kernel.layout == ROW else f"{name}[{of.lane_name}]"
+        if expr.op == "pick" and (picked := of.picked(expr.args[1:], self.text(expr.args[0], scope))):
+            return picked
         if expr.op in ("load", "load_at"):
             found = of.load_window(expr)
             if found is not None and found[0] in self.lanes:

@@ -96,14 +96,50 @@ __device__ __forceinline__ void store_rounded(T* to_memory, const float (&values
 }
 
 #if !defined(WITHOUT_RAGGED)
+// Neighbours that begin anywhere among the tensor's `count` elements from `begin` on: two aligned pieces, or more, are moved at once and
+// shifted together. Element by element every load would touch as many lines of memory as the whole does.
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_shifted(const T* from, const T* begin, int64_t count) {
+    using Whole = Pack<T, Items>;
+    constexpr int kPiece = alignof(Whole), kWords = kPiece / 4, kPieces = sizeof(Whole) / kPiece, kEach = kPiece / sizeof(T);
+    Whole pack;
+    if constexpr (kPiece >= 4) {
+        const int beyond = static_cast<int>(reinterpret_cast<uintptr_t>(from) % kPiece), skipped = beyond / static_cast<int>(sizeof(T));
+        const T* first = from - skipped;
+        if (first >= begin && first + (kPieces + 1) * kEach <= begin + count) {
+            unsigned words[(kPieces + 1) * kWords];
+#pragma unroll
+            for (int piece = 0; piece <= kPieces; ++piece) {
+                *reinterpret_cast<Pack<unsigned, kWords>*>(words + piece * kWords) =
+                    *reinterpret_cast<const Pack<unsigned, kWords>*>(first + piece * kEach);
+            }
+#pragma unroll
+            for (int step = kWords / 2; step > 0; step /= 2) {
+#pragma unroll
+                for (int word = 0; word + step < (kPieces + 1) * kWords; ++word) {
+                    words[word] = beyond / 4 & step ? words[word + step] : words[word];
+                }
+            }
+            unsigned* made = reinterpret_cast<unsigned*>(&pack);
+#pragma unroll
+            for (int word = 0; word < kPieces * kWords; ++word) {
+                made[word] = sizeof(T) >= 4 ? words[word] : static_cast<unsigned>(((static_cast<uint64_t>(words[word + 1]) << 32) | words[word]) >> beyond % 4 * 8);
+            }
+            return pack;
+        }
+    }
+#pragma unroll
+    for (int lane = 0; lane < Items; ++lane) {
+        pack.at[lane] = from[lane];
+    }
+    return pack;
+}
+
 // The pack that begins at a row's element `first`, before the row if that is negative. `Aligned`: whether it begins where a pack may be
 // moved at once; then it may hold what lies beside the row, as long as `reach` elements from the row's first on are the tensor's. Otherwise
 // lanes outside the row hold its first or last element. Nothing is waited for here, so that all packs of a row are in flight at once.
-template <int Items, bool Aligned, typename T>
-__device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, int length, int reach) {
-    if (Aligned && first + Items <= reach) {
-        return load_pack<Items>(from);
-    }
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_beside(const T* from, int first, int length) {
     Pack<T, Items> pack;
 #pragma unroll
     for (int lane = 0; lane < Items; ++lane) {
@@ -111,6 +147,78 @@ __device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, in
         pack.at[lane] = from[at - first];
     }
     return pack;
+}
+
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, int length, int reach) {
+    return first + Items <= reach ? load_pack<Items>(from) : load_beside<Items>(from, first, length);
+}
+
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_shifted_part(const T* from, const T* begin, int64_t count, int first, int length) {
+    return first >= 0 && first + Items <= length ? load_shifted<Items>(from, begin, count) : load_beside<Items>(from, first, length);
+}
+
+// A pack that other paths store element by element. Without this the compiler takes it apart here as well, into as many stores.
+template <typename T, int Items>
+__device__ __forceinline__ void store_whole(T* to_memory, const Pack<T, Items>& pack) {
+    if constexpr (sizeof(pack) % 4 == 0) {
+        Pack<unsigned, sizeof(pack) / 4> words;
+#pragma unroll
+        for (int word = 0; word < static_cast<int>(sizeof(pack) / 4); ++word) {
+            words.at[word] = reinterpret_cast<const unsigned*>(&pack)[word];
+            asm volatile("" : "+r"(words.at[word]));
+        }
+        store_pack(reinterpret_cast<unsigned*>(to_memory), words);
+    } else {
+        store_pack(to_memory, pack);
+    }
+}
+
+// A whole pack, or the one element there.
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_one(const T* from) {
+    Pack<T, Items> pack;
+    pack.at[0] = from[0];
+    return pack;
+}
+
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_run(const T* from, bool whole) {
+    return whole ? load_pack<Items>(from) : load_one<Items>(from);
+}
+
+template <int Items, typename T>
+__device__ __forceinline__ Pack<T, Items> load_shifted_run(const T* from, const T* begin, int64_t count, bool whole) {
+    return whole ? load_shifted<Items>(from, begin, count) : load_one<Items>(from);
+}
+
+template <bool Aligned, typename T, int Items>
+__device__ __forceinline__ void store_run(T* to_memory, const Pack<T, Items>& pack, bool whole) {
+    if (Aligned && whole) {
+        return store_whole(to_memory, pack);
+    }
+#pragma unroll
+    for (int lane = 0; lane < Items; ++lane) {
+        if (whole || lane == 0) {
+            to_memory[lane] = pack.at[lane];
+        }
+    }
+}
+
+template <bool Aligned, typename T, int Items>
+__device__ __forceinline__ void store_rounded_run(T* to_memory, const float (&values)[Items], bool whole) {
+    Pack<T, Items> pack;
+#pragma unroll
+    for (int one = 0; one < Items; one += 2) {
+        if (whole) {
+            store_two(&pack.at[one], values[one], values[one + 1]);
+        }
+    }
+    if (!whole) {
+        pack.at[0] = to<T>(values[0]);
+    }
+    store_run<Aligned>(to_memory, pack, whole);
 }
 
 // A value, or another one for what lies outside: both are there, no lane of a pack is branched around.
@@ -129,7 +237,7 @@ __device__ __forceinline__ float select_inside<float>(bool inside, float value, 
 template <bool Aligned, typename T, int Items>
 __device__ __forceinline__ void store_part(T* to_memory, const Pack<T, Items>& pack, int first, int length) {
     if (Aligned && first >= 0 && first + Items <= length) {
-        return store_pack(to_memory, pack);
+        return store_whole(to_memory, pack);
     }
 #pragma unroll
     for (int lane = 0; lane < Items; ++lane) {
@@ -164,6 +272,49 @@ template <typename T>
 __device__ __forceinline__ T floor_quotient(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 template <typename T>
 __device__ __forceinline__ T floor_remainder(T a, T b) { return a - floor_quotient(a, b) * b; }
+
+// exp and 1 / x where results are rounded to 16 bits or fewer: a multiplication and one instruction, without the care for numbers below
+// 2^-126, which become zero.
+[[maybe_unused]] __device__ __forceinline__ float fast_exp(float value) {
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value * 1.44269504f));
+    return power;
+#else
+    return __expf(value);
+#endif
+}
+
+[[maybe_unused]] __device__ __forceinline__ float fast_reciprocal(float value) {
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(value));
+    return reciprocal;
+#else
+    return __fdividef(1.0f, value);
+#endif
+}
+
+// A size that places are divided by: the host finds the multiplier once, the device multiplies and shifts. What is divided is not negative.
+struct Divisor {
+    int by, shift = 0;
+    unsigned multiplier;
+
+    explicit Divisor(int64_t size) : by(static_cast<int>(size)) {
+        while ((INT64_C(1) << shift) < size) {
+            ++shift;
+        }
+        multiplier = size > 0 ? static_cast<unsigned>(((INT64_C(1) << shift) - size) * (INT64_C(1) << 32) / size + 1) : 1;
+    }
+
+    __host__ __device__ __forceinline__ operator int() const { return by; }
+};
+
+[[maybe_unused]] __device__ __forceinline__ int operator/(int value, const Divisor& divisor) {
+    const unsigned whole = value, high = static_cast<unsigned>(static_cast<uint64_t>(whole) * divisor.multiplier >> 32);
+    return static_cast<int>((high + whole) >> divisor.shift);
+}
+[[maybe_unused]] __device__ __forceinline__ int operator%(int value, const Divisor& divisor) { return value - value / divisor * divisor.by; }
 
 // NaN wins, as in torch.
 template <typename T>
@@ -252,6 +403,9 @@ __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
 // threads of a column in a block and the cluster's `Split` blocks (0: as many as the launch said).
 template <int Lanes, int Deep, int Split, int Width, typename T, typename Join>
 __device__ __forceinline__ void column_reduce(T (&values)[Width], Join join) {
+    if constexpr (Deep == 1 && Split == 1) {
+        return;
+    }
     constexpr int kColumns = Lanes * Width, kThreads = Lanes * Deep;
     constexpr bool kWithinWarps = 32 % Lanes == 0 && kThreads % 32 == 0;
     constexpr int kRows = kWithinWarps ? kThreads / 32 : Deep;
@@ -434,31 +588,43 @@ struct ColumnPlan {
     int lanes, split;
 };
 
-// The tiles and parts of `packs` times `rows` that blocks of `threads` come through soonest. `registers`: of a thread. `bytes`: what it
-// loads of a row; `step`: what it waits for a row. In hundredths of a microsecond, as fitted to timings on an H200: the rows that a thread waits for, one wave of blocks
-// after another; what the busiest multiprocessor loads, of which the device's memory hides some; the memory alone. Tiles of four packs
-// make short pieces of memory, clusters begin later. `wanted_lanes`, `wanted_split`: what a search has chosen instead, 0 for nothing.
+// Packs of a block whose threads reduce a pack each, alone.
+constexpr int kAlone = 128;
+
+// The tiles and parts of `packs` times `rows` that blocks of `threads` come through soonest. `registers`: of a thread, `alone_registers`
+// of one that reduces a pack alone. `bytes`: what it loads of a row; `step`: what it waits for a row; `narrowest`: lanes of a tile. In
+// hundredths of a microsecond, as fitted to timings on an H200: the rows that a thread waits for, one wave of blocks after another; what
+// the busiest multiprocessor loads, of which the device's memory hides some; the memory alone. Tiles of four packs make short pieces of
+// memory, clusters begin later, and the barriers of each wave take 0.6 us that threads alone do without. `wanted_lanes`, `wanted_split`:
+// what a search has chosen instead, 0 for nothing.
 inline ColumnPlan plan_columns(
-    int64_t packs, int64_t rows, int threads, int registers, int bytes, int step, bool clusters, int wanted_lanes, int wanted_split) {
+    int64_t packs, int64_t rows, int threads, int registers, int alone_registers, int bytes, int step, bool clusters, int narrowest,
+    int wanted_lanes, int wanted_split) {
     static const Multiprocessors device;
-    const int64_t places = device.places(threads, registers), loaded = bytes < 6 ? 6 : bytes;
-    const int64_t memory = packs * rows * bytes / (device.count * 280);
-    ColumnPlan best = {8, 1};
-    int64_t least = INT64_MAX;
-    for (int lanes = 32; lanes >= 4; lanes /= 2) {
-        for (int split = 1; split <= (clusters ? 8 : 1); split *= 2) {
+    const int64_t loaded = bytes < 6 ? 6 : bytes, memory = packs * rows * bytes / (device.count * 280);
+    ColumnPlan best = {wanted_lanes > 0 ? wanted_lanes : 32, 1};
+    int64_t least = INT64_MAX / 2, barriers = 0;
+    for (const int lanes : {32, 16, 8, 4, kAlone}) {
+        if (lanes < narrowest) {
+            continue;
+        }
+        const bool alone = lanes == kAlone;
+        const int width = alone ? kAlone : threads;
+        const int64_t places = device.places(width, alone ? alone_registers : registers), deep = width / lanes;
+        for (int split = 1; split <= (clusters && !alone ? 8 : 1); split *= 2) {
             if ((wanted_lanes > 0 && lanes != wanted_lanes) || (clusters && wanted_split > 0 && split != wanted_split)) {
                 continue;
             }
-            const int64_t blocks = (packs + lanes - 1) / lanes * split, deep = threads / lanes;
+            const int64_t blocks = (packs + lanes - 1) / lanes * split, waves = (blocks + places - 1) / places;
             const int64_t steps = (rows + deep * split - 1) / (deep * split);
-            const int64_t waiting = (blocks + places - 1) / places * steps * step;
-            const int64_t loading = (blocks + device.count - 1) / device.count * steps * threads * loaded / 440;
+            const int64_t waiting = waves * steps * step;
+            const int64_t loading = (blocks + device.count - 1) / device.count * steps * width * loaded / 440;
             const int64_t slower = waiting > loading ? waiting : loading;
             const int64_t busy = (slower > memory ? slower : memory) + slower / 4;
             const int64_t cost = (lanes == 4 ? busy * 3 / 2 : busy) + (split > 1 ? 40 + 20 * split : 0);
-            if (cost < least) {
+            if (cost < least + (alone ? barriers : 0)) {
                 least = cost;
+                barriers = 60 * waves;
                 best = {lanes, split};
             }
         }

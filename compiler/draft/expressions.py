@@ -43,7 +43,7 @@ RANK = {"bool": 0, "int32_t": 1, "int64_t": 2, "float": 3, "double": 4}
 
 COST = {
     "exp": 8, "log": 8, "log1p": 10, "expm1": 10, "tanh": 10, "erf": 12, "pow": 20, "sin": 12, "cos": 12, "div": 4,
-    "sqrt": 4, "rsqrt": 4, "sigmoid": 10, "atan": 12, "load": 1, "load_at": 2, "const": 0, "index": 1, "cast": 0, "fmod": 12,
+    "sqrt": 4, "pick": 4, "rsqrt": 4, "sigmoid": 10, "atan": 12, "load": 1, "load_at": 2, "const": 0, "index": 1, "cast": 0, "fmod": 12,
 }  # fmt: skip
 """Instructions, roughly: whether a value is computed again or kept."""
 
@@ -53,7 +53,7 @@ class Expr:
     """One operation. `op` is `load` (args: buffer, element index), `const` (a number), `index` (an Index as a number),
     `scalar` (the name of a number that the call brings), `load_at` (buffer, element index,
     stride, place: the place is itself computed), `masked` (condition, value, otherwise: only the one that is chosen is looked at, so
-    the other may lie out of bounds), or an arithmetic operator over Exprs."""
+    the other may lie out of bounds), `pick` (a place, numbers: the one at that place), or an arithmetic operator over Exprs."""
 
     op: str
     args: tuple
@@ -126,6 +126,28 @@ def compare(op: str, a: Expr, b: Expr) -> Expr:
 def where(condition: Expr, a: Expr, b: Expr) -> Expr:
     type = common_type(a, b)
     return make("where", condition, cast(a, type), cast(b, type), type=type)
+
+
+FEWEST_IN_TABLE = 8
+"""Numbers that are looked up; fewer are chosen by comparisons."""
+
+
+def pick(place: Expr, parts: list[Expr]) -> Expr:
+    """The part at a place."""
+    if place.op == "index" and place.args[0].is_Integer:
+        return parts[int(place.args[0])]
+    if len(parts) < FEWEST_IN_TABLE or any(part.op != "const" for part in parts):
+        return chosen(place, parts)
+    return make("pick", place, *parts, type=parts[0].type)
+
+
+def chosen(place: Expr, parts: list[Expr], first: int = 0) -> Expr:
+    """The part at a place, by halves; `first`: the place of the first of these."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    here = compare("lt", place, constant(first + half, "int64_t"))
+    return where(here, chosen(place, parts[:half], first), chosen(place, parts[half:], first + half))
 
 
 def all_of(conditions: list[Expr]) -> Expr | None:

@@ -314,12 +314,28 @@ def gathered(low: Lowering, a: Value, dim: int, indices: Value, rank: int):
 
 def wrapped(low: Lowering, place, size: Index):
     """An index into an axis: a negative one counts from its end."""
-    counts = place.op == "load" and place.args[0] in low.program.non_negative
+    counts = _is_never_negative(low, place)
     place = cast(place, "int64_t")
     if counts:
         return place
     behind = make("add", place, index_value(size), type="int64_t")
     return where(compare("lt", place, constant(0, "int64_t")), behind, place)
+
+
+def _is_never_negative(low: Lowering, place) -> bool:
+    """Of an integer expression, where what it is made of says so."""
+    if place.op == "load":
+        return place.args[0] in low.program.non_negative or place.args[0].dtype == torch.uint8
+    if place.op == "const":
+        return place.args[0] >= 0
+    parts = [arg for arg in place.args if hasattr(arg, "op")]
+    if place.op == "round_to" and place.args[1] == "uint8":
+        return True
+    if place.op == "bit_and":
+        return any(_is_never_negative(low, part) for part in parts)
+    if place.op in ("masked", "where"):
+        return all(_is_never_negative(low, part) for part in parts[1:])
+    return place.op in ("cast", "round_to", "shift_right") and _is_never_negative(low, parts[0])
 
 
 @lowers("aten.gather.default")

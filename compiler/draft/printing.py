@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from .expressions import Expr, loads_of
+from .expressions import Expr, chosen, loads_of
 from .index import FloorDiv, Index, Modulo
 from .tensors import NoDraft
 
@@ -193,6 +193,8 @@ class Statements:
             return self.reader(buffer, f"{base_text}{step}", self)
         if op == "masked":
             return self._choice(expr, scope)
+        if op == "pick":
+            return self.text(chosen(args[0], list(args[1:])), scope)
         if expr.type == "bool" and op in INFIX and all(arg.op in ("index", "const") for arg in args):
             sides = [self.index(arg.args[0]) if arg.op == "index" else self.text(arg, scope) for arg in args]
             return f"({sides[0]} {INFIX[op]} {sides[1]})"

@@ -86,8 +86,8 @@ def drawn(seed: int, device: str = "cuda") -> tuple[str, str, ScheduleDefaults, 
     )  # fmt: skip
     choice = ScheduleDefaults(
         bytes=draw.choice((4, 8, 16)), items=draw.choice((0, 1, 2, 4, 8)), threads=draw.choice((64, 128, 256)),
-        lanes=draw.choice((0, 4, 8, 16, 32)), column_threads=draw.choice((128, 256)), unroll=draw.choice((1, 4, 8)),
-        each=draw.choice((1, 2, 3)), clusters=draw.random() < 0.7, element_threads=draw.choice((64, 128, 256)),
+        lanes=draw.choice((0, 4, 8, 16, 32, 128)), column_threads=draw.choice((128, 256)), unroll=draw.choice((1, 4, 8)),
+        each=draw.choice((1, 2, 3)), held=draw.random() < 0.7, clusters=draw.random() < 0.7, element_threads=draw.choice((64, 128, 256)),
     )  # fmt: skip
     named = [f"{dtype}:rows={rows},cols={cols}" for rows, cols in dict.fromkeys(sizes)]
     return spec, reference, choice, named

@@ -1,0 +1,64 @@
+"""What generated CUDA calls, one function at a time, in the emulation."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+
+import pytest
+
+from compiler.codegen.host import _prelude
+from tests.nodes.rewrites.emulate.emulation import library
+
+CALLS = """
+#define WITHOUT_CLUSTERS
+#define WITHOUT_FP8
+#define TRIGGER_WHEN 1
+{prelude}
+extern "C" int quotient(int value, int64_t by) {{ return value / Divisor(by); }}
+extern "C" int remainder_of(int value, int64_t by) {{ return value % Divisor(by); }}
+extern "C" void shifted_16(const int16_t* from, const int16_t* begin, int64_t count, int16_t* made) {{
+    const auto pack = load_shifted<8>(from, begin, count);
+    for (int lane = 0; lane < 8; ++lane) {{ made[lane] = pack.at[lane]; }}
+}}
+extern "C" void shifted_8(const int8_t* from, const int8_t* begin, int64_t count, int8_t* made) {{
+    const auto pack = load_shifted<8>(from, begin, count);
+    for (int lane = 0; lane < 8; ++lane) {{ made[lane] = pack.at[lane]; }}
+}}
+extern "C" void shifted_32(const int32_t* from, const int32_t* begin, int64_t count, int32_t* made) {{
+    const auto pack = load_shifted<8>(from, begin, count);
+    for (int lane = 0; lane < 8; ++lane) {{ made[lane] = pack.at[lane]; }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    return library(CALLS.format(prelude=_prelude()), tmp_path_factory.mktemp("prelude"))
+
+
+def test_a_divisor_divides_as_division_does(calls):
+    draw = random.Random(0)
+    sizes = [1, 2, 3, 5, 7, 641, 2**16 - 1, 2**16, 2**16 + 1, 2**30 - 1, 2**30, 2**30 + 1, 2**31 - 1]
+    sizes += [draw.randrange(1, 1 << draw.randrange(1, 31)) for _ in range(200)]
+    for size in sizes:
+        values = [0, 1, size - 1, size, 2**31 - 1, *(draw.randrange(2**31) for _ in range(20))]
+        values += [many * size - off for many in (1, 3, 1000) for off in (0, 1) if many * size < 2**31]
+        for value in values:
+            found = (calls.quotient(value, ctypes.c_int64(size)), calls.remainder_of(value, ctypes.c_int64(size)))
+            assert found == divmod(value, size), (value, size)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_pack_from_any_place_is_what_lies_there(calls, bits, start):
+    """Near the ends of the tensor too, where the pieces around it would lie outside."""
+    kind = {8: ctypes.c_int8, 16: ctypes.c_int16, 32: ctypes.c_int32}[bits]
+    count = 70
+    memory = (kind * (count + start + 32))(*[(7 * at + 3) % 120 for at in range(count + start + 32)])
+    begin = ctypes.addressof(memory) + start * bits // 8
+    for first in range(count - 7):
+        made = (kind * 8)()
+        at = ctypes.c_void_p(begin + first * bits // 8)
+        getattr(calls, f"shifted_{bits}")(at, ctypes.c_void_p(begin), ctypes.c_int64(count), made)
+        assert list(made) == list(memory[start + first : start + first + 8]), first
