@@ -15,6 +15,8 @@ from harness.store import Store
 from kernels import catalog
 from kernels.catalog import KernelError
 
+pytestmark = pytest.mark.usefixtures("few_samples")
+
 SPEC = """from kernels.spec import Size, Spec, Tensor, Workload
 
 SPEC = Spec(

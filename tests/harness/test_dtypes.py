@@ -17,6 +17,8 @@ from kernels import catalog
 from kernels.spec import DTYPE_BYTES
 from nodes.policies.render import c_type
 
+pytestmark = pytest.mark.usefixtures("few_samples")
+
 SPEC = """
 from kernels.spec import Size, Spec, Tensor, Workload
 

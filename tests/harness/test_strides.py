@@ -14,6 +14,8 @@ from harness.store import Store
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 
+pytestmark = pytest.mark.usefixtures("few_samples")
+
 SPEC = """
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 
