@@ -69,7 +69,7 @@ def split(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class FunctionParameter:
     """One parameter of a function."""
 
     type: str
@@ -79,14 +79,14 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Definition:
+class FunctionDefinition:
     """A function with its body."""
 
     head: str
     """What stands before its name: attributes, what it returns; without its template."""
     template: tuple[str, ...]
     """Its template's parameters, as they stand."""
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FunctionParameter, ...]
     returns: str
     start: int
     """Place of its name."""
@@ -109,7 +109,7 @@ class Definition:
         return [part.partition("=")[0].replace("...", " ").split()[-1] for part in self.template]
 
 
-def find_definitions(text: str, name: str) -> list[Definition]:
+def find_definitions(text: str, name: str) -> list[FunctionDefinition]:
     """Functions of that name, in order."""
     code, found = mask(text), []
     readable = mask(text, strings=False)
@@ -128,7 +128,7 @@ def find_definitions(text: str, name: str) -> list[Definition]:
         last = closing(code, behind.end() - 1)
         returns = re.sub(r"__\w+__|\b(?:static|inline|constexpr|extern|virtual|friend)\b|\"C\"", " ", head).split()
         found.append(
-            Definition(
+            FunctionDefinition(
                 head, tuple(template), tuple(_parameter(one) for one in split(readable[match.end() : end])),
                 " ".join((behind["returns"] or "").split() or returns), match.start(), behind.end(), last if last > 0 else len(text),
                 (*(one for _, one in around if one), *named), "::".join(one for kind, one in around if kind == "namespace" and one),
@@ -179,10 +179,10 @@ def _head(code: str, readable: str, at: int) -> tuple[list[str], str]:
     return template, head
 
 
-def _parameter(text: str) -> Parameter:
+def _parameter(text: str) -> FunctionParameter:
     declared, _, default = text.partition("=")
     declared = re.sub(r"__restrict__|__restrict|\bRESTRICT\b", " ", declared)
     found = re.match(r"(.*?)(\w+)\s*(\[\w*\])?\s*$", declared, re.DOTALL)
     if found and found[1].strip() not in ("", "const") and found[2] not in _KINDS:
-        return Parameter(" ".join(found[1].split()) + ("*" if found[3] else ""), found[2], default.strip())
-    return Parameter(" ".join(declared.split()), "", default.strip())
+        return FunctionParameter(" ".join(found[1].split()) + ("*" if found[3] else ""), found[2], default.strip())
+    return FunctionParameter(" ".join(declared.split()), "", default.strip())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.capture.source import CaptureError
-from harness.cpp import Parameter, find_definitions
+from harness.cpp import FunctionParameter, find_definitions
 from kernels.spec import HEADER_SUFFIXES
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -21,7 +21,7 @@ FOLDERS = ("", "include", "includes", "inc", "csrc", "src", "source")
 """Of a checkout, that headers are included from."""
 
 
-class CParameter(Parameter):
+class CParameter(FunctionParameter):
     """One parameter of a C++ function, and what its type says of it."""
 
     @property

@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.backends import C_TYPES, HOST_TYPES
-from harness.cpp import CLOSING, OPENING, Definition, angles, closing, find_definitions, mask, split, statement_head
+from harness.cpp import (
+    CLOSING,
+    OPENING,
+    FunctionDefinition,
+    angles,
+    closing,
+    find_definitions,
+    mask,
+    split,
+    statement_head,
+)
 from harness.export.dropin import ExportError
 from kernels.spec import Scalar, Size, Spec, Tensor
 
@@ -210,12 +220,12 @@ def with_include(own: str, lines: str, before: int | None = None) -> str:
     return f"{own[:at]}{lines}{own[at:]}"
 
 
-def _takes(function: Definition, count: int) -> bool:
+def _takes(function: FunctionDefinition, count: int) -> bool:
     needed = sum(not one.default for one in function.parameters)
     return needed <= count <= len(function.parameters)
 
 
-def _inside(spec: Spec, function: Definition, bound: dict[str, LauncherCall], name: str) -> Replaced:
+def _inside(spec: Spec, function: FunctionDefinition, bound: dict[str, LauncherCall], name: str) -> Replaced:
     """The winner first in the launcher's own body."""
     ends = {"void": "return;"} | dict.fromkeys(_STATUS, "return cudaGetLastError();")
     if function.returns not in ends:
@@ -254,7 +264,7 @@ def _replaced(
 
 
 def _launches(
-    spec: Spec, text: str, bound: dict[str, LauncherCall], kernels: list[Definition], name: str
+    spec: Spec, text: str, bound: dict[str, LauncherCall], kernels: list[FunctionDefinition], name: str
 ) -> list[Replaced]:
     """Each launch of the kernel in that text that is the binding's. Raises ExportError where there are some and none can be read."""
     first = next(iter(bound.values()))
@@ -313,7 +323,7 @@ def _only_in_grid(spec: Spec, bound: dict[str, LauncherCall]) -> str:
 
 
 def _launch(
-    text: str, first: int, at: int, kernels: list[Definition], count: int
+    text: str, first: int, at: int, kernels: list[FunctionDefinition], count: int
 ) -> tuple[int, list[str], str, str, Line] | None:
     """(start of the statement, the kernel's arguments, grid, stream, how a line before it begins) of a launch; None for what is none."""
     if text[at : at + 3] == "<<<":
@@ -399,7 +409,7 @@ def _statement(text: str, at: int) -> tuple[int, Line]:
     return first, lambda call: f"if (!{call})"
 
 
-def _matched(bound: dict[str, LauncherCall], given: list[str], kernels: list[Definition]) -> list[Argument]:
+def _matched(bound: dict[str, LauncherCall], given: list[str], kernels: list[FunctionDefinition]) -> list[Argument]:
     """The launch's arguments beside the binding's; those beyond must be the kernel's defaults. Raises ExportError."""
     count = len(next(iter(bound.values())).arguments)
     if len(given) < count:
