@@ -270,7 +270,7 @@ def draw_by_function(name: str, axes: dict[str, int], shape: tuple[int, ...], ge
     return made if shape == whole else made.flatten()[: math.prod(shape)].reshape(shape)
 
 
-def drawn_words(name: str) -> str:
+def describe_drawing(name: str) -> str:
     """What the function `name` of an inputs.py says that it draws, in one line; its bare name where it says nothing."""
     function = name.partition("__")[0]
     own = getattr(_inputs(DRAWS[name].folder / "inputs.py"), function) if name in DRAWS else None

@@ -30,7 +30,7 @@ MOST_GROUP = 8
 
 
 @dataclass(frozen=True)
-class Packed:
+class StreamPacks:
     """How lanes share an element of a key: `lanes` of them take `packs` packs of `width` each."""
 
     lanes: int
@@ -42,18 +42,18 @@ class Packed:
         return self.packs * self.width
 
 
-def packed(depths: int, vector: int) -> Packed:
+def choose_packs(depths: int, vector: int) -> StreamPacks:
     width = vector if depths % vector == 0 else 1
     packs = depths // width
     lanes = WARP
     while packs % lanes:
         lanes //= 2
-    return Packed(lanes, packs // lanes, width)
+    return StreamPacks(lanes, packs // lanes, width)
 
 
 def most_group(kernel: StreamKernel, vector: int) -> int:
     """Queries that a block takes at once."""
-    keys, values = packed(kernel.depths, vector), packed(kernel.columns, vector)
+    keys, values = choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector)
     most = min(MOST_GROUP, keys.lanes, max(1, MOST_REGISTERS // max(keys.each, values.each)))
     return 1 << (most.bit_length() - 1)
 
@@ -71,7 +71,7 @@ class _Lines:
         value = printer.text(expr, scope)
         return scope.lines, _bare(value)
 
-    def pack(self, expr: Expr, variable: sympy.Symbol, how: Packed, word: str) -> tuple[Expr, list[tuple[str, str, str]], set[Buffer]]:  # fmt: skip
+    def pack(self, expr: Expr, variable: sympy.Symbol, how: StreamPacks, word: str) -> tuple[Expr, list[tuple[str, str, str]], set[Buffer]]:  # fmt: skip
         """(the expression of lane `lane` of pack `chunk`, (name, type, address) of each pack that it loads, what is loaded so)."""
         lane, chunk = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("lane", "chunk"))
         place = how.width * chunk + lane
@@ -112,7 +112,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     text = Text(program, kernel, "int" if narrow else "int64_t", fast)
     text.levels = [set(), set()]
     wide, lines = text.wide, _Lines(text, kernel)
-    how, out = packed(kernel.depths, vector), packed(kernel.columns, vector)
+    how, out = choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector)
     assert kernel.scores and kernel.sums and kernel.query and kernel.keyed and kernel.weight and kernel.value
     known = {kernel.scores: "score"} | {
         m.definition.outs[0]: f"folded[{n}][member_at]" for n, m in enumerate(kernel.folds)

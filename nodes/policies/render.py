@@ -16,7 +16,7 @@ from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from harness.timing import comparison
-from kernels.catalog import drawn_words
+from kernels.catalog import describe_drawing
 from kernels.family import Family
 from kernels.spec import DRAWN, Device, Scalar, Size, Spec, Tensor
 from nodes import ledger
@@ -117,7 +117,7 @@ def value_words(tensor: Tensor, values: str) -> str:
     """A distribution of an input: its name where `value_legend` says what it is, else what it draws."""
     kind, *rest = values.split(":")
     if kind == DRAWN:
-        return f"this operation's own values ({drawn_words(rest[0])[:DRAWN_CHARS]})"
+        return f"this operation's own values ({describe_drawing(rest[0])[:DRAWN_CHARS]})"
     if tensor.dtype != "T" and "float" not in tensor.dtype and kind in NAMED_WORDS:
         return "whole numbers below 127"
     return VALUE_WORDS.get(kind, kind).format(*rest)
@@ -129,7 +129,7 @@ def value_legend(spec: Spec) -> str:
     return "; ".join(f"{name}: {words}" for name, words in NAMED_WORDS.items() if name in there)
 
 
-def described(tensor: Tensor) -> str:
+def describe_tensor(tensor: Tensor) -> str:
     """A tensor's role in a call, and what stands in it."""
     said = [ROLE_WORDS[tensor.role]]
     if tensor.strides:
@@ -293,7 +293,7 @@ def _environment() -> Environment:
         percent=lambda share: f"{100 * share:.0f} %",
         explained=explain_step,
         timing_table=timing_table,
-        described=described,
+        described=describe_tensor,
         lessons=lessons,
         readings=readings,
         device_lines=device_lines,
