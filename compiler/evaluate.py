@@ -207,6 +207,14 @@ class _Evaluation:
         if op == "load_at":
             buffer, base, stride, place = args
             return self._read(buffer, self.index(base) + self.index(stride) * self.value(place)).to(dtype)
+        if op == "repeated":
+            kind, step, end, value = args
+            known, found = self.known, []
+            for place in range(self._count(end)):
+                self.loops[step], self.known = torch.tensor(place), dict(known)
+                found.append(self.value(value))
+            self.known = known
+            return REDUCE[kind](torch.stack(torch.broadcast_tensors(*found)), dim=0)
         parts = [self.value(arg) for arg in args if isinstance(arg, Expr)]
         if op == "cast":
             return (

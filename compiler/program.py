@@ -170,6 +170,13 @@ class Fusion(Partition):
         return kernel
 
 
+UNROLLED = 16
+"""Elements up to which a reduction may be an expression."""
+REDUCTIONS = ("each by itself", "unrolled", "rows divided", "repeated")
+"""How reductions are taken, the first with which there is a program: every one as it stands; those of a few elements as expressions; those
+of a row's few parts as the row's; small ones by every thread that needs them."""
+
+
 def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> KernelProgram:
     """The reference as kernels for one pack width. Raises NoProgram."""
     packs = pack_axes(spec, dtype, vector) if vector > 1 else {}
@@ -178,18 +185,18 @@ def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> Kernel
     with _LOWERING:
         failure: NoDraft | None = None
         pairs = [(assumed, in_pieces) for assumed in (packs, packs | divisors) for in_pieces in (True, False)]
-        tried = [(*pair, unrolled) for unrolled in (0, SHORT_FOLD // 2) for pair in pairs]
+        tried = [(*pair, how) for how in REDUCTIONS for pair in pairs]
         while tried:
-            assumed, in_pieces, unrolled = tried.pop(0)
+            assumed, in_pieces, how = tried.pop(0)
             try:
-                found = _lowered(spec, traced, dtype, vector, assumed, multiples, in_pieces, unrolled)
+                found = _lowered(spec, traced, dtype, vector, assumed, multiples, in_pieces, how)
                 wider = _wider(found)
-                return _lowered(spec, traced, dtype, vector, wider, multiples, in_pieces, unrolled) if wider else found
+                return _lowered(spec, traced, dtype, vector, wider, multiples, in_pieces, how) if wider else found
             except NoDraft as none:
                 pair = _multiple(spec, none) if isinstance(none, SizeNeeded) else None
                 if pair is not None and pair[0] not in multiples and pair[1] not in multiples:
                     multiples[pair[0]] = pair[1]
-                    tried.insert(0, (assumed, in_pieces, unrolled))
+                    tried.insert(0, (assumed, in_pieces, how))
                     continue
                 failure = none if "size" in str(failure) else failure or none
         raise NoProgram(str(failure)) from None
@@ -230,10 +237,10 @@ def _lowered(
     packs: dict[str, int],
     multiples: dict[str, str],
     in_pieces: bool,
-    unrolled: int,
+    how: str,
 ) -> KernelProgram:
     """`in_pieces`: the parts of a concatenation are written each by itself. `multiples`: an axis is one of another.
-    `unrolled`: elements up to which a reduction is an expression."""
+    `how`: see REDUCTIONS."""
     sizes: dict[str, Index] = {}
     hints: dict[sympy.Symbol, int] = {}
     symbols: dict[sympy.Symbol, tuple[str, int | str]] = {}
@@ -247,7 +254,9 @@ def _lowered(
         hints[symbol] = max(1, min(traced.hints[axis], LONGEST_HINT) // least)
     lowered = SelectedProgram(hints)
     lowered.settles = False
-    lowered.unrolled = unrolled
+    lowered.unrolled = UNROLLED if how == "unrolled" else 0
+    lowered.divides_rows = how == "rows divided"
+    lowered.repeats = how == "repeated"
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values = {}, {}
     for tensor in spec.inputs:

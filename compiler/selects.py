@@ -21,10 +21,11 @@ from compiler.draft.expressions import (
     constant,
     index_value,
     loads_of,
+    make,
     walk,
     where,
 )
-from compiler.draft.index import product
+from compiler.draft.index import product, unflatten
 from compiler.draft.lower_reductions import _fold
 from compiler.draft.lowering import LOWERINGS, Lowering, plain
 from compiler.draft.tensors import Piece, Program, Value
@@ -117,19 +118,22 @@ def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
 
 def _side_by_side(low: Lowering, columns: list[Value], dtype: torch.dtype) -> Value:
     """[..., 1] each as [..., k]."""
-    kept = list(columns[0].shape[:-1])
-    count = len(columns)
+    return low.formula(_columns_at(columns), [*columns[0].shape[:-1], len(columns)], dtype)
+
+
+def _columns_at(columns: list[Value]):
+    """[..., 1] each: the element of the one that the last index names."""
 
     def element(position) -> Expr:
         if position[-1].is_Integer:
             return columns[int(position[-1])].at([*position[:-1], sympy.Integer(0)])
         chosen = columns[-1].at([*position[:-1], sympy.Integer(0)])
-        for number in range(count - 2, -1, -1):
+        for number in range(len(columns) - 2, -1, -1):
             here = compare("eq", index_value(position[-1]), constant(number, "int64_t"))
             chosen = where(here, columns[number].at([*position[:-1], sympy.Integer(0)]), chosen)
         return chosen
 
-    return low.formula(element, [*kept, count], dtype)
+    return element
 
 
 class SelectedProgram(Program):
@@ -142,6 +146,8 @@ class SelectedProgram(Program):
         last, read = len(source.shape) - 1, element or source.at
         folded = {axis % len(source.shape) for axis in axes}
         count: sympy.Expr = product(source.shape[axis] for axis in folded)
+        if self.repeats and count.is_Integer and count <= MOST_REPEATED and kind in LOOPED and self._is_small(source):
+            return [self._repeated(kind, source, sorted(folded), dtypes[0], read)]
         if count.is_Integer and count <= self.unrolled and kind in JOINED:
             return [self._unrolled(kind, source, sorted(folded), dtypes[0], read)]
         joined = JOINED.get(kind)
@@ -150,6 +156,14 @@ class SelectedProgram(Program):
             or [axis % len(source.shape) for axis in axes] != [last]
             or not _is_selected(self, source, read)
         ):
+            if (
+                self.divides_rows
+                and kind in JOINED
+                and folded == {last}
+                and last > 0
+                and _is_few(source.shape[last - 1])
+            ):
+                return [self._of_groups(kind, source, dtypes[0], read)]
             return super().fold(kind, source, axes, dtypes, element)
         type = COMPUTED[dtypes[0]]
 
@@ -158,6 +172,49 @@ class SelectedProgram(Program):
             return functools.reduce(lambda a, b: binary(joined, a, b), values)
 
         return [self.formula(source.shape[:last], dtypes[0], of_columns, self.operator or source.origin)]
+
+    repeats = False
+    """Whether every thread takes the reductions itself that go over little beside what the kernel reads at all."""
+
+    def _repeated(self, kind: str, source: Value, folded: list[int], dtype: torch.dtype, read) -> Value:
+        sizes = [source.shape[axis] for axis in folded]
+        kept = [size for axis, size in enumerate(source.shape) if axis not in folded]
+
+        def element(position) -> Expr:
+            step = self.ranges.named(self.name("each"), product(sizes))
+            at = list(position)
+            for axis, place in zip(folded, unflatten(step, sizes, self.ranges), strict=True):
+                at.insert(axis, place)
+            value = cast(read(at), COMPUTED[dtype])
+            return make("repeated", kind, step, product(sizes), value, type=COMPUTED[dtype])
+
+        return self.formula(kept, dtype, element, self.operator or source.origin)
+
+    def _is_small(self, source: Value) -> bool:
+        largest = max(self.estimate(buffer.elements) for buffer in self.buffers)
+        return self.estimate(product(source.shape)) * SMALL_BY <= largest
+
+    divides_rows = False
+    """Whether reductions of each of a few parts of a row are reductions of the row, of which they take their part."""
+
+    def _of_groups(self, kind: str, source: Value, dtype: torch.dtype, read) -> Value:
+        """[..., groups, each] over `each`: the row [..., groups * each] is read once for all of them."""
+        *lead, groups, each = source.shape
+        type, row = COMPUTED[dtype], (*lead, sympy.expand(groups * each))
+        columns = []
+        for number in range(int(groups)):
+
+            def element(position, number=number) -> Expr:
+                *outer, place = position
+                group, within = unflatten(place, (groups, each), self.ranges)
+                own = compare("eq", index_value(group), index_value(sympy.Integer(number)))
+                value = cast(read([*outer, group, within]), type)
+                return where(own, value, constant(NEUTRAL[kind](dtype), type))
+
+            whole = self.formula(row, dtype, element, source.origin)
+            (one,) = super().fold(kind, whole, [len(row) - 1], [dtype])
+            columns.append(self.reshape(one, (*lead, 1)))
+        return self.formula((*lead, groups), dtype, _columns_at(columns), self.operator or source.origin)
 
     def _unrolled(self, kind: str, source: Value, folded: list[int], dtype: torch.dtype, read) -> Value:
         sizes = [int(source.shape[axis]) for axis in folded]
@@ -175,6 +232,28 @@ class SelectedProgram(Program):
         return self.formula(kept, dtype, element, self.operator or source.origin)
 
 
+def _lowest(dtype: torch.dtype):
+    return float("-inf") if dtype.is_floating_point else -(2**31)
+
+
+def _highest(dtype: torch.dtype):
+    return float("inf") if dtype.is_floating_point else NOWHERE
+
+
+NEUTRAL = {
+    "sum": lambda dtype: 0, "prod": lambda dtype: 1, "max": _lowest, "min": _highest, "any": lambda dtype: False, "all": lambda dtype: True,
+}  # fmt: skip
+
+
+def _is_few(size) -> bool:
+    return bool(size.is_Integer and 1 < size <= MOST_GROUPS)
+
+
+LOOPED = ("sum", "max", "min")
+MOST_REPEATED, SMALL_BY = 256, 32
+"""Elements of a reduction that every thread takes itself, which is that much smaller than the largest tensor."""
+MOST_GROUPS = 16
+"""Parts of a row up to which each has a reduction of the whole row."""
 JOINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 """Reduction -> the operation that joins two."""
 

@@ -18,7 +18,8 @@ def takes(kernel: PackedKernel) -> bool:
     """Whether all of a kernel is one stage of reductions along one loop, and what follows from them for each column."""
     folds = [m for m in kernel.members if m.definition.reduced]
     one_loop = kernel.layout == FLAT and len(kernel.inner) == 1 and bool(folds)
-    return one_loop and all(m.stage == 0 for m in folds) and not index_is_divided([kernel.rows])
+    whole = any(not m.definition.reduced and not m.per_row for m in kernel.members)  # written row by row
+    return one_loop and not whole and all(m.stage == 0 for m in folds) and not index_is_divided([kernel.rows])
 
 
 def columns_function(

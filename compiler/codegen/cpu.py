@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from compiler.codegen.host import HostFile
-from compiler.codegen.kernels import KernelFunction, in_axes, indent, row_stores, signature
+from compiler.codegen.kernels import KernelFunction, in_axes, indent, last_write, row_stores, signature
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, walk
@@ -167,7 +167,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     stores = stores_of(text)
     folds = folds_of(text, stores)
     full = [store for store in stores if not store.per_row]
-    final = max((store.stage for store in full), default=-1)
+    final = last_write(text, full, folds)
     last_fold = max((member.stage for member in folds), default=-1)
     roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [kernel.rows, text.packs])
@@ -214,14 +214,18 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
     top = Scope(1)
     hoist(text, roots, 0, top, {})
     body = Scope(0, top)
-    for stage in sorted({m.stage for m in folds}):
+    inside = [store for store in stores if kernel.inner and not store.per_row]
+    stores = [store for store in stores if store not in inside]
+    last = max([-1, *(m.stage for m in folds), *(s.stage for s in inside)])  # nothing is read after it was written
+    for stage in sorted({*(m.stage for m in folds), *([last] if inside else [])}):
         here = [m for m in folds if m.stage == stage]
+        written = inside if stage == last else []
         if text.width > 1:
-            hoist(text, [text.value(m) for m in here], 1, body, {})
+            hoist(text, [*(text.value(m) for m in here), *(store.value for store in written)], 1, body, {})
         names = _names(text, here)
         text.fold_names |= names
         body.lines += text.accumulators(names)
-        made = text.in_lanes(run_pass(text, body, here, [], array=True).lines(0))
+        made = text.in_lanes(run_pass(text, body, here, written, array=True).lines(0))
         for loop, size in reversed(kernel.inner):
             head = f"for (int64_t {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{"
             made = [head, *indent(made, 1), "}"]

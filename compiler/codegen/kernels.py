@@ -114,6 +114,13 @@ def in_axes(program: KernelProgram, index: Index) -> str:
     return text if bottom == 1 else f"({text}) / {bottom}"
 
 
+def last_write(text: Text, stores: list[StoreStatement], folds: list[Member]) -> int:
+    """The stage in which elements are written: no reduction may read them after that."""
+    written = {store.buffer.text for store in stores}
+    reading = [m.stage for m in folds if any(load.args[0].text in written for load in loads_of([text.value(m)]))]
+    return max([store.stage for store in stores] + (reading if stores else []), default=-1)
+
+
 def accumulators(text: Text, folds: list[Member], array: bool) -> list[str]:
     lines = []
     for member in folds:
@@ -158,7 +165,7 @@ def rows_function(
     folds = folds_of(text, stores)
     full = [store for store in stores if not store.per_row]
     last_fold = max((member.stage for member in folds), default=-1)
-    final = max((store.stage for store in full), default=-1)
+    final = last_write(text, full, folds)
     stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
     roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [kernel.rows, kernel.length])
@@ -390,11 +397,16 @@ def elements_function(
     body = Scope(3, top)
     body.lines += indent(text.pack_opening(), 3)
     loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]
-    for stage in sorted({m.stage for m in folds}):
+    inside = [store for store in stores if loops and not store.per_row]
+    stores = [store for store in stores if store not in inside]
+    final = max((store.stage for store in inside), default=-1)
+    final = max([final, *(m.stage for m in folds)]) if inside else final  # nothing is read after it was written
+    for stage in sorted({*(m.stage for m in folds), *([final] if inside else [])}):
         here = [m for m in folds if m.stage == stage]
-        hoist(text, [text.value(m) for m in here], 1, body, {})
+        written = inside if stage == final else []
+        hoist(text, [*(text.value(m) for m in here), *(store.value for store in written)], 1, body, {})
         body.lines += indent(accumulators(text, here, True), 3)
-        made = run_pass(text, body, here, [], array=True)
+        made = run_pass(text, body, here, written, array=True)
         for depth, loop in enumerate(loops):
             unroll = ["#pragma unroll 4"] if depth == len(loops) - 1 else []
             body.lines += indent([*unroll, loop], 3 + depth)

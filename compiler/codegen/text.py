@@ -284,7 +284,7 @@ class Text:
             if id(expr) in seen or id(expr) in known:
                 continue
             seen[id(expr)] = expr
-            apart = expr.op == "masked" and self.holding(expr.args[0]) is None
+            apart = expr.op == "repeated" or (expr.op == "masked" and self.holding(expr.args[0]) is None)
             arguments = expr.args[:1] if apart else expr.args
             if expr.op == "load_at" and self.load_window(expr):
                 continue
@@ -490,6 +490,8 @@ class Printer(Statements):
             return name if of.kernel.layout == ROW else f"{name}[{of.lane_name}]"
         if expr.op == "pick" and (picked := of.picked(expr.args[1:], self.text(expr.args[0], scope))):
             return picked
+        if expr.op == "repeated":
+            return self._repeated(expr, scope)
         if expr.op in ("load", "load_at"):
             found = of.load_window(expr)
             if found is not None and found[0] in self.lanes:
@@ -500,6 +502,20 @@ class Printer(Statements):
                 step = f"static_cast<int64_t>({_bare(self.text(place, scope))}) * {_factor(of.index(stride))}"
                 return self._reader(buffer, step if base == 0 else f"{of.index(base)} + {step}", self)
         return super()._print(expr, scope)
+
+    def _repeated(self, expr: Expr, scope: Scope) -> str:
+        """A loop of its own in front of where it is needed."""
+        kind, step, end, value = expr.args
+        name, inner = self.of.fresh("v"), Scope(scope.indent + 1, scope)
+        text = _bare(self.text(value, inner))
+        start = {"sum": "0", "max": "-INFINITY", "min": "INFINITY"}[kind]
+        scope.line(f"{expr.type} {name} = {start};")
+        scope.line(f"for (int {step} = 0; {step} < {self.index(end)}; ++{step}) {{")
+        scope.lines += inner.lines
+        join = f"{name} += {text};" if kind == "sum" else f"{name} = {kind}imum({name}, {text});"
+        scope.lines += [f"{'    ' * (scope.indent + 1)}{join}", f"{'    ' * scope.indent}}}"]
+        scope.names[id(expr)] = name
+        return name
 
     def _operation(self, expr: Expr, parts: list[str]) -> str:
         op = expr.op

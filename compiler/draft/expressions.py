@@ -53,7 +53,8 @@ class Expr:
     """One operation. `op` is `load` (args: buffer, element index), `const` (a number), `index` (an Index as a number),
     `scalar` (the name of a number that the call brings), `load_at` (buffer, element index,
     stride, place: the place is itself computed), `masked` (condition, value, otherwise: only the one that is chosen is looked at, so
-    the other may lie out of bounds), `pick` (a place, numbers: the one at that place), or an arithmetic operator over Exprs."""
+    the other may lie out of bounds), `pick` (a place, numbers: the one at that place), `repeated` (kind, variable, end, value: a
+    reduction that whoever needs it takes itself), or an arithmetic operator over Exprs."""
 
     op: str
     args: tuple

@@ -77,6 +77,9 @@ class Ranges:
             return expression.args[1] - 1
         if isinstance(expression, FloorDiv):
             top = self.highest(expression.args[0])
+            ends = None if top is None else _quotient(sympy.expand(top + 1), expression.args[1])
+            if ends is not None:  # (q * d - 1) // d
+                return sympy.expand(ends - 1)
             return None if top is None else divide(sympy.expand(top), expression.args[1], self)
         if expression.is_Add or expression.is_Mul:
             parts = [self.highest(part) for part in expression.args]

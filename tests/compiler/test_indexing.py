@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from compiler.compile import Meaning, source
@@ -107,4 +109,52 @@ def test_an_axis_that_another_divides_in_every_workload_is_taken_for_its_multipl
     )  # fmt: skip
     program = Meaning(compiled(tmp_path, reference, out='("heads", "width")'), reference).program("float16", 1)
     assert program.guards() == ["heads % kv_heads == 0"]
+    check(program, reference)
+
+
+def test_a_row_that_is_changed_in_place_is_written_after_every_reduction_of_it(tmp_path):
+    reference = (
+        "def reference(x):\n"
+        "    centred = x - x.mean(-1, keepdim=True)\n"
+        "    return {'x': x * 2, 'out': centred.square().mean(-1)}\n"
+    )  # fmt: skip
+    text = (
+        SPEC.replace('name="x", role="input"', 'name="x", role="inout"').replace("VALUES", "index").replace("OUT", '("tokens",)')
+    )  # fmt: skip
+    for name in ("y", "slot", "state"):
+        text = re.sub(rf'        Tensor\(name="{name}".*\n', "", text)
+    (tmp_path / "spec.py").write_text(text)
+    (tmp_path / "reference.py").write_text(reference)
+    spec = catalog.load(str(tmp_path)).spec
+    (tmp_path / "candidate.cu").write_text(source(spec, reference))
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_small_reductions_are_taken_by_every_thread_and_go_through_no_memory():
+    kernel = catalog.load("gated_delta_rule_step")
+    reference = (kernel.folder / "reference.py").read_text()
+    program = Meaning(kernel.spec, reference).program("bfloat16", 1)
+    assert len(program.kernels) == 1
+    check(program, reference)
+
+
+GROUPS = """\
+def reference(x, y, slot, state):
+    groups = x.view(x.shape[0], 4, -1)
+    best = groups.topk(2, dim=-1).values.sum(-1)
+    taken = best >= best.topk(2, dim=-1).values[:, -1:]
+    left = torch.where(taken[..., None], groups, float("-inf")).view(x.shape)
+    return {"state": state, "out": left.topk(3, dim=-1).values}
+"""
+
+
+def test_the_largest_of_groups_are_reductions_of_the_row(tmp_path):
+    reference = "import torch\n\n\n" + GROUPS
+    spec = compiled(tmp_path, reference, out='("tokens", "3")')
+    sizes = (tmp_path / "spec.py").read_text().replace('"width": 21', '"width": 36')
+    (tmp_path / "spec.py").write_text(sizes)
+    spec = catalog.load(str(tmp_path)).spec
+    program = Meaning(spec, reference).program("float16", 1)
+    assert [kernel.layout for kernel in program.kernels if kernel.reduced] == ["row"]
     check(program, reference)
