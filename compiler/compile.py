@@ -13,6 +13,8 @@ from compiler.schedule import Schedule
 from kernels.spec import Device, Spec, Workload
 
 FIRST_WITH_CLUSTERS = 90
+MANY_REDUCTIONS = 24
+"""Of a kernel; nvcc took more than 45 s of processor time for one of forty, a gate of four of eight groups."""
 
 
 def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Device = "cuda") -> str:
@@ -27,6 +29,9 @@ def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Devi
         text = meaning.text(first, CPU_NUMBERS)
     else:
         program, clusters = meaning.program(dtypes[0], 1), has_clusters(architecture)
+        most = max(sum(bool(m.definition.reduced) for m in kernel.members) for kernel in program.kernels)
+        if most > MANY_REDUCTIONS:
+            raise NoProgram(f"one kernel would take {most} reductions, which nvcc does not build in a minute")
         text = meaning.text(first, open_numbers(program, [w for found in sized.values() for w in found], clusters))
     for found in meaning.programs():
         check(found, reference)

@@ -83,20 +83,10 @@ def _versions(
         ):
             plans = tuple(_plan(kernel, width, longest, most_rows, choice, ragged=by) for kernel, by in kernels)
             yield ScheduleVersion(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
-        if _is_long(program):
-            break
         loop = tuple(_plan(kernel, width, None, None, choice, ragged=by) for kernel, by in kernels)
         yield ScheduleVersion(vector=width, kernels=loop)
     last = tuple(_plan(kernel, 1, None, None, choice, loops=True) for kernel in programs(dtype, 1).kernels)
     yield ScheduleVersion(vector=1, narrow=False, kernels=last)
-
-
-MANY_REDUCTIONS = 24
-"""Of a kernel from which on its text is so long that only the timed sizes have versions of their own: nvcc would take a minute."""
-
-
-def _is_long(program: KernelProgram) -> bool:
-    return any(sum(bool(m.definition.reduced) for m in kernel.members) > MANY_REDUCTIONS for kernel in program.kernels)
 
 
 def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
