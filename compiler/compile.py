@@ -29,7 +29,7 @@ def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Devi
         text = meaning.text(first, CPU_NUMBERS)
     else:
         program, clusters = meaning.program(dtypes[0], 1), has_clusters(architecture)
-        most = max(sum(bool(m.definition.reduced) for m in kernel.members) for kernel in program.kernels)
+        most = max((sum(bool(m.definition.reduced) for m in k.members) for k in program.kernels), default=0)
         if most > MANY_REDUCTIONS:
             raise NoProgram(f"one kernel would take {most} reductions, which nvcc does not build in a minute")
         text = meaning.text(first, open_numbers(program, [w for found in sized.values() for w in found], clusters))
