@@ -291,6 +291,10 @@ def draw(
             view.masked_fill_(pick > 0.95, -math.inf)
 
 
+ROUNDINGS_BYTES = 2 << 30
+"""Of outputs otherwise rounded that are kept for one set of inputs: 32 of 3 GiB each filled a GPU."""
+
+
 class ReferenceRoundings:
     """Outputs of a reference for the same inputs, each time otherwise rounded (harness/farside/rounding.py); made when asked for."""
 
@@ -299,20 +303,24 @@ class ReferenceRoundings:
         self.made: list[dict[str, torch.Tensor]] = []
 
     def get(self, number: int) -> dict[str, torch.Tensor]:
-        """The first is what fp32 makes, the next ones Monte Carlo arithmetic."""
-        while len(self.made) <= number:
-            if not self.made:
-                inputs = _upcast_to(self.inputs, "float32")
-                self.made.append(_run_reference(self.kernel, self.workload, inputs, "float32"))
-                continue
-            units = max(NOISE_FACTOR, math.sqrt(terms(self.kernel, self.workload)))
-            how = {
-                "bits": 50 if self.workload.dtype == "float64" else FP32_BITS,
-                "units": NOISE_FACTOR,
-                "sum_units": units,
-            }
-            self.made.append(_otherwise_rounded(self.kernel, self.workload, self.inputs, **how))
-        return self.made[number]
+        """The first is what fp32 makes, the next ones Monte Carlo arithmetic: beyond ROUNDINGS_BYTES another draw each time."""
+        if number < len(self.made):
+            return self.made[number]
+        one = self._make(number)
+        if number == len(self.made) and (number + 1) * sum(t.nbytes for t in one.values()) <= ROUNDINGS_BYTES:
+            self.made.append(one)
+        return one
+
+    def _make(self, number: int) -> dict[str, torch.Tensor]:
+        if not number:
+            return _run_reference(self.kernel, self.workload, _upcast_to(self.inputs, "float32"), "float32")
+        units = max(NOISE_FACTOR, math.sqrt(terms(self.kernel, self.workload)))
+        how = {
+            "bits": 50 if self.workload.dtype == "float64" else FP32_BITS,
+            "units": NOISE_FACTOR,
+            "sum_units": units,
+        }
+        return _otherwise_rounded(self.kernel, self.workload, self.inputs, **how)
 
 
 Slicing = tuple[str, int]

@@ -64,6 +64,19 @@ def test_codes_are_right_on_either_side_of_a_tie_and_nowhere_else(tmp_path, valu
         assert wrong(kernel, lambda x, mistake=mistake: int8(x, mistake), values) == 3
 
 
+@pytest.mark.parametrize("room", [2 << 30, 0])
+def test_what_is_kept_of_other_roundings_is_bounded_and_says_the_same(tmp_path, monkeypatch, room):
+    """32 of them, each as large as the outputs, filled a GPU of 140 GiB."""
+    monkeypatch.setattr("harness.checks.correctness.ROUNDINGS_BYTES", room)
+    kernel = kernel_of(tmp_path, "bfloat16", INT8, codes="int8", scales="float32")
+    assert not wrong(kernel, lambda x: int8(x, inverse=True)) and wrong(kernel, lambda x: int8(x, torch.trunc)) == 3
+    inputs = draw_inputs(kernel.spec, kernel.spec.workloads[0], "ordinary", {}, "cpu")
+    made = compute_expected(kernel, kernel.spec.workloads[0], inputs, "ordinary").roundings
+    first, third = made.get(0), made.get(2)
+    assert [made.get(number)["codes"].shape for number in range(3)] == [first["codes"].shape] * 3
+    assert (made.get(0) is first) == bool(room) and third["scales"].dtype == torch.float64
+
+
 def test_ulps_of_an_integer_output_are_for_some_elements_only(tmp_path):
     kernel = kernel_of(tmp_path, "bfloat16", INT8, codes="int8", scales="float32")
     codes, scales = kernel.spec.outputs
