@@ -626,13 +626,18 @@ def reopen(
     return problem
 
 
+_slow_said = threading.Event()
+
+
 def _say_slow(path: Path) -> None:
-    print(
-        f"{path}: {SLOW_S:.0f} s so far for importing it, get_inputs() and a few calls of Model on this machine's processor, "
-        f"of {DESCRIBE_S:.0f} s that it may take; the larger its inputs and the more steps a call takes, the longer is all that follows: "
-        "smaller sizes in get_inputs and get_init_inputs make it shorter",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+    """Once a process: a campaign of large modules would say it of each."""
+    if not _slow_said.is_set():
+        _slow_said.set()
+        print(
+            f"{ascii(path.name)[1:-1]} takes more than {SLOW_S:.0f} s to be imported and called on this machine's processor, of {DESCRIBE_S:.0f} s "
+            "that it may: smaller inputs, from get_inputs and get_init_inputs, make that and all that follows shorter",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def _plain(reason: str) -> str:
