@@ -67,7 +67,9 @@ MOVES = frozenset(
     "_has_compatible_shallow_copy_type".split()
 )
 COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|CompiledFunction")
-LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_|flashinfer|sgl_kernel")
+# Of torch's own libraries. Other packages are refused by their files (`foreign_libraries`), not by names: an engine's own source is the
+# candidate, and its kernels lie in its namespace.
+LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_")
 MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy|distribution|arange")
 # torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
 MACHINERY = frozenset(

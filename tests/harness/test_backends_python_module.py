@@ -16,6 +16,7 @@ from harness.backends import python_module
 from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside.forms import take_inputs
+from harness.farside.python_worker import LIBRARY_KERNEL
 from harness.judge.verification import map_buffers
 from harness.records import DeviceFacts, Outcome, Verdict
 from harness.store import Store
@@ -347,3 +348,18 @@ def test_one_in_cute_dsl_is_refused_in_one_sentence(tmp_path) -> None:
     facts = DeviceFacts(device="cuda", name="", architecture="sm_90", units=1, last_level_cache_bytes=1)
     done = python_module.compile(source, tmp_path / "made", facts, 60, "f")
     assert not done.ok and "CuTe DSL" in done.log
+
+
+def test_kernels_in_an_engine_s_namespace_are_the_candidate_s_own_and_torch_s_are_not():
+    """FlashInfer's own source, brought as the baseline, was CHEATED: "torch did the work: void flashinfer::norm::RMSNormKernel"."""
+    for own in (
+        "void flashinfer::norm::RMSNormKernel<8u, __nv_bfloat16>(__nv_bfloat16*)",
+        "sgl_kernel::silu(float*)",
+    ):
+        assert not LIBRARY_KERNEL.search(own)
+    for theirs in (
+        "void at::native::vectorized_elementwise_kernel<4>(int)",
+        "nvjet_tst_128x64",
+        "void cublasLt::splitK()",
+    ):
+        assert LIBRARY_KERNEL.search(theirs)
