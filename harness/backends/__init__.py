@@ -100,7 +100,7 @@ def is_python(text: str) -> bool:
 Form = Literal["plain", "torch", "stable", "tvm_ffi"]
 _FORMS: dict[Form, str] = {
     "tvm_ffi": r"<tvm/ffi/|\btvm::ffi::|\bTVM_FFI_\w+|^[ \t]*#[ \t]*include[ \t]*[<\"]([\w/]*/)?tvm_ffi_utils\.h",
-    "torch": r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch/(extension|all|torch|library|script|types)\.h|torch/csrc/(?!stable/)|ATen/|c10/|pybind11/)"
+    "torch": r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch/(extension|all|torch|library|script|types)\.h|torch/csrc/(?!stable/|inductor/aoti_torch/)|ATen/|c10/|pybind11/)"
     r"|\b(torch|at)::Tensor\b|\bPYBIND11_MODULE\b|^[ \t]*TORCH_LIBRARY",
     "stable": r"<torch/(csrc/stable|headeronly)/|\btorch::stable::|\bSTABLE_TORCH_LIBRARY",
 }

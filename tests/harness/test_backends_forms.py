@@ -97,6 +97,7 @@ def test_what_such_a_function_throws_is_said(form: tuple[str, str, Evaluator]) -
         ('#include "tvm_ffi_utils.h"\nvoid f(TensorView x) {}\n', "tvm_ffi"),
         ("#include <torch/csrc/stable/tensor.h>\nvoid f() {}\n", "stable_abi"),
         ('#include "torch_utils.h"\nvoid f(torch::stable::Tensor& x) {}\n', "stable_abi"),
+        ("#include <torch/csrc/inductor/aoti_torch/c/shim.h>\nvoid f(torch::stable::Tensor& x) {}\n", "stable_abi"),
         ('#include "ops.h"\nvoid f(torch::Tensor& x) {}\n', "torch_extension"),
         ("// like torch::Tensor, tvm::ffi::TensorView\nvoid f(float* x) {}\n", "cpu"),
     ],
