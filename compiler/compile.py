@@ -13,7 +13,7 @@ from compiler.schedule import Schedule
 from kernels.spec import Device, Spec, Workload
 
 FIRST_WITH_CLUSTERS = 90
-MANY_REDUCTIONS = 24
+MANY_REDUCTIONS = 20
 """Of a kernel; nvcc took more than 45 s of processor time for one of forty, a gate of four of eight groups."""
 
 

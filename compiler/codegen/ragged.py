@@ -72,7 +72,14 @@ class RaggedText(Text):
             return None
         whole = sympy.expand(buffer.elements - self.rows * self.length) == 0
         aligned = by is None and whole and sympy.expand(rest - self.row * self.length) == 0
+        if not aligned and not self._ends_where_known(buffer):
+            return None
         return Window(buffer, rest + self.first, self.width, by, aligned), self.lane
+
+    def _ends_where_known(self, buffer: Buffer) -> bool:
+        """Whether the entry is told every size of it: aligned pieces of a gathered table may not reach beyond its end."""
+        program, told = self.program, {argument.name for argument in self.program.spec.arguments}
+        return all(program.symbols[size][0] in told for size in buffer.elements.free_symbols & set(program.symbols))
 
     def begin(self, roots: list[Expr]) -> None:
         apart = [e for e in walk(roots) if e.op in ("load", "load_at") and not self._is_shared(e)]

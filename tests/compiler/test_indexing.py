@@ -10,6 +10,7 @@ from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
 from kernels import catalog
+from kernels.spec import Size, Spec, Tensor, Workload
 from tests.nodes.rewrites.emulate.emulation import emulated
 
 SPEC = """\
@@ -158,3 +159,19 @@ def test_the_largest_of_groups_are_reductions_of_the_row(tmp_path):
     program = Meaning(spec, reference).program("float16", 1)
     assert [kernel.layout for kernel in program.kernels if kernel.reduced] == ["row"]
     check(program, reference)
+
+
+def test_rows_of_a_table_whose_size_the_entry_is_not_told_are_gathered_at_any_width():
+    """Aligned pieces around its rows may not reach beyond its end, which nobody knows there."""
+    arguments = (
+        Tensor(name="ids", role="input", shape=("tokens",), dtype="int64", values=("index:vocab",)),
+        Tensor(name="table", role="input", shape=("vocab", "width"), touched="tokens*width"),
+        Tensor(name="out", role="output", shape=("tokens", "width")),
+        Size(name="tokens"),
+        Size(name="width"),
+    )
+    workloads = tuple(Workload(axes={"tokens": 5, "vocab": 9, "width": width}, dtype="float32") for width in (2048, 11))
+    spec = Spec(
+        name="gathered", summary="rows", axes=("tokens", "vocab", "width"), dtypes=("float32",), arguments=arguments, workloads=workloads,
+    )  # fmt: skip
+    assert "vocab" not in source(spec, "def reference(ids, table):\n    return {'out': table[ids] * 2}\n")
