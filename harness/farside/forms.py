@@ -41,6 +41,8 @@ class OutputCopier:
             vars(base)[name].__get__ for name in ("shape", "dtype", "device", "layout")
         )
         self.address, self.copy, self.storage = base.data_ptr, base.copy_, base.untyped_storage
+        self.copies = False
+        """Whether anything was copied yet."""
 
     def __call__(self, returned: Any, outputs: list[tuple[str, torch.Tensor, bool]]) -> None:
         """`outputs`: (name, the buffer, whether it is an inout). Raises Refused."""
@@ -81,6 +83,7 @@ class OutputCopier:
                     raise CandidateRefused(
                         "CHEATED", f"{name} lies in the memory that it is copied to, which no user's call has"
                     )
+            self.copies = True
             self.copy(buffer, value)
 
 

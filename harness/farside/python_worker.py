@@ -380,7 +380,9 @@ class PythonRequestLoop(native.RequestLoop):
         self, answer: Callable[[dict[str, Any], list[int]], dict[str, Any]], message: dict, fds: list[int]
     ) -> dict:
         try:
-            return answer(message, fds)
+            said = answer(message, fds)
+            copier = getattr(getattr(self, "form", None), "copier", None)
+            return said | {"copies": True} if copier is not None and copier.copies else said
         except Refused as refusal:
             return {"error": str(refusal), "outcome": refusal.outcome}
         except native.CudaError as error:

@@ -153,12 +153,20 @@ def withhold_doubtful(session: EvaluationSession, request: ComparisonRequest, ve
     return verdict.model_copy(update=update | {"timings": timings, "warnings": (*verdict.warnings, why)})
 
 
+BASELINE_COPIES = (
+    "the baseline returns its outputs, and the copy of them into the spec's is in its time alone: a gain is not called FASTER; "
+    "bring a function that writes into outputs it is given"
+)
+
+
 def _doubts(session: EvaluationSession, request: ComparisonRequest) -> str:
     """Raises WorkerFailure."""
     if why := session.rules.why_unclear():
         return why
     if session.rules.is_model(request.build.candidate):
         return ""
+    if session.pool.copies(request.rivals["baseline"]) and not session.pool.copies(request.build.candidate):
+        return BASELINE_COPIES
     return session.rules.whose_gain(request.build, next(one for one in session.suite() if one.timed))
 
 

@@ -60,6 +60,8 @@ class Pool:
         """Candidates whose processes are kept alive."""
         self._arena: ArgumentBuffers | None = None
         self._workers: dict[str, Worker] = {}
+        self._copying: set[str] = set()
+        """Candidates whose ended processes returned what was copied into the outputs."""
         self._available: dict[str, int] = {}
         """Bytes that `_memory_available` gave before the candidate's process started, by candidate."""
         self._fork_servers: dict[bool, ForkServer] = {}
@@ -199,7 +201,14 @@ class Pool:
     def drop(self, candidate: str) -> None:
         worker = self._workers.pop(candidate, None)
         if worker is not None:
+            if worker.copies:
+                self._copying.add(candidate)
             self.end(worker)
+
+    def copies(self, candidate: str) -> bool:
+        """Whether what that candidate returns is copied into the outputs, in the time of its calls, as far as it was called."""
+        worker = self._workers.get(candidate)
+        return candidate in self._copying or (worker is not None and worker.copies)
 
     def end(self, worker: Worker) -> None:
         """Have a process of `start` end, beside what comes next; nothing is timed before it has (`settle`)."""

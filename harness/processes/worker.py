@@ -96,6 +96,9 @@ class Worker:
     time, on memory that it shares with whoever is judged next.
     """
 
+    copies = False
+    """Whether what its calls return was copied into the outputs: a user's call has no such copy, and a timed one has it."""
+
     def __init__(
         self,
         *,

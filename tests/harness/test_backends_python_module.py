@@ -17,8 +17,9 @@ from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside.forms import take_inputs
 from harness.farside.python_worker import LIBRARY_KERNEL
+from harness.judge.comparisons import BASELINE_COPIES, ComparisonRequest, withhold_doubtful
 from harness.judge.verification import map_buffers
-from harness.records import DeviceFacts, Outcome, Verdict
+from harness.records import Comparison, DeviceFacts, Interval, Outcome, Suite, Verdict
 from harness.store import Store
 from kernels import catalog
 
@@ -363,3 +364,19 @@ def test_kernels_in_an_engine_s_namespace_are_the_candidate_s_own_and_torch_s_ar
         "void cublasLt::splitK()",
     ):
         assert LIBRARY_KERNEL.search(theirs)
+
+
+def test_a_gain_over_a_baseline_whose_outputs_are_copied_is_not_called_faster(evaluator: Evaluator) -> None:
+    """Seen on a GPU: a torch extension that returns lost 1.96x to the same kernel that writes, by the copy alone."""
+    returning = evaluator.build(evaluator.store.put(model(f"{FRESH}; silu(input, out); return out")))
+    writing = evaluator.build(evaluator.store.put(evaluator.kernel.baseline("cpu")[1].read_text()))
+    assert evaluator.verify(returning).passed
+    verdict = evaluator.verify(writing)
+    assert evaluator.pool.copies(returning.candidate) and not evaluator.pool.copies(writing.candidate)
+    faster = Suite(speedup=Interval(median=2, low=1.9, high=2.1), comparison=Comparison.FASTER)
+    timed = Verdict.model_construct(**dict(verdict.model_copy(update={"suite": faster})))
+    said = []
+    for baseline, candidate in ((returning, writing), (writing, returning)):
+        held = withhold_doubtful(evaluator, ComparisonRequest(candidate, {"baseline": baseline.candidate}), timed)
+        said.append(BASELINE_COPIES in held.warnings)
+    assert said == [True, False]
