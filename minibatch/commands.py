@@ -62,12 +62,10 @@ def epoch(request: EpochRequest) -> int:
     for file in filter(None, (request.report, path)):
         if file.is_dir():
             raise GraphError(f"{file} is a folder; name a file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise GraphError(
-            f"{path.parent} cannot be made ({error.strerror}); name another --runs-dir or --checkpoint"
-        ) from None
+    there = next(folder for folder in path.parents if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        fault = "cannot be written to" if there.is_dir() else "is no folder"
+        raise GraphError(f"{path.parent} cannot be made, {there} {fault}; name another --runs-dir or --checkpoint")
     state = training.load_checkpoint(path) if request.resume else None
     asked = options.resolve(request, state)
     require_fanouts(asked.fanout)

@@ -229,8 +229,8 @@ def test_bad_input_is_refused_with_one_sentence(words, says, tmp_path, capsys):
     [
         (("--checkpoint", "{}"), "is a folder; name a file"),
         (("--report", "{}"), "is a folder; name a file"),
-        (("--runs-dir", "{}/file"), "cannot be made (Not a directory)"),
-        (("--checkpoint", "{}/file/here.pt"), "cannot be made (File exists)"),
+        (("--runs-dir", "{}/file"), "file is no folder"),
+        (("--checkpoint", "{}/file/here.pt"), "file is no folder"),
     ],
 )
 def test_places_that_cannot_be_written_are_said_before_there_is_work(words, says, tmp_path, capsys):
