@@ -183,6 +183,8 @@ def test_every_call_has_an_input_that_differs_as_one_that_was_drawn_anew(dtype: 
     for _ in range(3):
         production.produce(list(range(6)))
         seen += [raw_bits(layout.view(buffers, spec.inputs[0])[slot]).clone() for slot in range(6)]
+    # Or as a draw and its own elements in another order: `scaled` draws of eight bits are alike by how near their scales are.
+    alike = max([alike, *(float((one == one[torch.randperm(len(one))]).float().mean()) for one in seen)])
     pairs = list(itertools.combinations(seen, 2))
     near = [float((one == other).float().mean()) >= alike + 0.08 for one, other in pairs]
     assert sum(near) <= 1, "two of 65536 places in `a` are the same once in four hundred times"
