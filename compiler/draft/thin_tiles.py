@@ -245,21 +245,15 @@ class ThinEmitter(TileEmitter):
 
     def _again(self) -> list[str]:
         """A thread's results by plain multiply-adds, where one of them is not finite."""
-        _, m, n, k = self.names
-        _, rows, columns, depth = self.ends
+        _, m, n, _ = self.names
+        _, rows, columns, _ = self.ends
         return [
             "            if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
             f"                for (int result = 0; result < {ROWS // 8 * 8}; ++result) {{",
             f"                    const {self.wide} {m} = first_row + result / 8 * 8 + lane / 4, {n} = column + lane % 4 * 4 + result % 8 / 4 * 16 + result % 4;",
             f"                    if ({m} >= {rows} || {n} >= {columns}) continue;",
             "                    float sum = 0.0f;",
-            f"                    for ({self.wide} {k} = 0; {k} < {depth}; ++{k}) {{",
-            "                        float down = 0.0f, across = 0.0f;",
-            *self.value(self.sides[0], 6, "true", "down"),
-            *self.value(self.sides[1], 6, "true", "across"),
-            "                        sum += down * across;",
-            "                    }",
-            *self.store_text(5, "sum"),
+            *self.plain_sum(),
             "                }",
             "            }",
         ]

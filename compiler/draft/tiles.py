@@ -178,22 +178,26 @@ class TileEmitter(Emitter):
 
     def _again(self) -> list[str]:
         """A thread's results by plain multiply-adds, where one of them is not finite."""
-        k, depth = self.names[3], self.ends[3]
         return [
             "        if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
             f"            for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
-            *self._indented(self._strip("#pragma unroll 1", ["float sum = 0.0f;"], [
-                f"                    for ({self.wide} {k} = 0; {k} < {depth}; ++{k}) {{",
-                "                        float down = 0.0f, across = 0.0f;",
-                *self.value(self.sides[0], 6, "true", "down"),
-                *self.value(self.sides[1], 6, "true", "across"),
-                "                        sum += down * across;",
-                "                    }",
-                *self.store_text(5, "sum"),
-            ])),
+            *self._indented(self._strip("#pragma unroll 1", ["float sum = 0.0f;"], self.plain_sum())),
             "            }",
             "        }",
-        ]  # fmt: skip
+        ]
+
+    def plain_sum(self) -> list[str]:
+        """One result by plain multiply-adds into `sum`, and its store."""
+        k, depth = self.names[3], self.ends[3]
+        return [
+            f"                    for ({self.wide} {k} = 0; {k} < {depth}; ++{k}) {{",
+            "                        float down = 0.0f, across = 0.0f;",
+            *self.value(self.sides[0], 6, "true", "down"),
+            *self.value(self.sides[1], 6, "true", "across"),
+            "                        sum += down * across;",
+            "                    }",
+            *self.store_text(5, "sum"),
+        ]
 
     def _indented(self, lines: list[str]) -> list[str]:
         return [f"    {line}" for line in lines]
