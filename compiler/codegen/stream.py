@@ -122,12 +122,9 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     roots = [kernel.query, kernel.keyed, kernel.value, *(leaf(m.value) for m in kernel.folds), leaf(kernel.weight)]
     roots += [kernel.masked] if kernel.masked else []
     summed = known | {kernel.sums.definition.outs[0]: "sum"}
-    values = [
-        make("scalar", "sum", type="float") if m is kernel.sums else kernel.leaf(m.value, summed) for m in kernel.stores
-    ]
+    values = _stored_values(kernel, summed)
     counts = [kernel.units, kernel.group, kernel.keys]
-    every = [e for root in [*roots, *values] for e in [root]]
-    parameters, arguments = signature(text, stores, [*every], counts, plain=True)
+    parameters, arguments = signature(text, stores, [*roots, *values], counts, plain=True)
     keep = [
         n for n, p in enumerate(parameters) if not any(p.endswith(f" {leaf_name}") for leaf_name in _leaves(summed))
     ]
@@ -286,14 +283,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
         "}", "meet_in_cluster<Split>();",
     ], 1)  # fmt: skip
-    each: list[str] = []
-    once: list[str] = []
-    for store, value_of, made in zip(stores, values, kernel.stores, strict=True):
-        scope = Scope(0)
-        printer = Printer(text, scope, [value_of], {})
-        stored = text.stored_text(store.buffer, printer.text(value_of, scope))
-        target = once if made.per_row else each
-        target += [*scope.lines, f"{text.place(store, scope, printer)} = {stored};"]
+    each, once = _stores(text, kernel, stores, values)
     top.lines += indent([
         f"for (int at = stream_part * {THREADS} + threadIdx.x; at < {wide_sums}; at += stream_parts * {THREADS}) {{",
         f"    [[maybe_unused]] const int member_at = at / {kernel.columns}, {kernel.column} = at % {kernel.columns};",
@@ -312,11 +302,40 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         *top.lines, "}", "",
     ]  # fmt: skip
     arguments.append("stream_plan.span")
-    return KernelFunction(name, "\n".join(body), tuple(parameters), tuple(arguments), tuple(moved), kernel)
+    return KernelFunction(
+        name,
+        "\n".join(body),
+        tuple(parameters),
+        tuple(arguments),
+        tuple(sorted(moved, key=lambda buffer: buffer.text)),
+        kernel,
+    )
 
 
 def _leaves(known: dict[Buffer, str]) -> list[str]:
     return ["score", "sum", *known.values()]
+
+
+def _stores(
+    text: Text, kernel: StreamKernel, stores: list[StoreStatement], values: list[Expr]
+) -> tuple[list[str], list[str]]:
+    """Lines that store an element of each column, and those that store what a row has once."""
+    each: list[str] = []
+    once: list[str] = []
+    for store, value_of, made in zip(stores, values, kernel.stores, strict=True):
+        scope = Scope(0)
+        printer = Printer(text, scope, [value_of], {})
+        stored = text.stored_text(store.buffer, printer.text(value_of, scope))
+        target = once if made.per_row else each
+        target += [*scope.lines, f"{text.place(store, scope, printer)} = {stored};"]
+    return each, once
+
+
+def _stored_values(kernel: StreamKernel, known: dict[Buffer, str]) -> list[Expr]:
+    """What is stored, by the names of what is `known`: the weighted sum is `sum`."""
+    return [
+        make("scalar", "sum", type="float") if m is kernel.sums else kernel.leaf(m.value, known) for m in kernel.stores
+    ]
 
 
 def _store(kernel: StreamKernel, member: Member) -> StoreStatement:
@@ -336,9 +355,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
     summed = known | {kernel.sums.definition.outs[0]: "sum"}
     leaf = lambda expr: kernel.leaf(expr, known)  # noqa: E731
     stores = [_store(kernel, member) for member in kernel.stores]
-    values = [
-        make("scalar", "sum", type="float") if m is kernel.sums else kernel.leaf(m.value, summed) for m in kernel.stores
-    ]
+    values = _stored_values(kernel, summed)
     roots = [
         kernel.query,
         kernel.keyed,
@@ -372,13 +389,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
             "{", f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};", *indent(loop(kernel.key, keys, step), 1),
             f"    folded[{number} * ({group}) + {member_at}] = held;", "}",
         ]  # fmt: skip
-    each: list[str] = []
-    once: list[str] = []
-    for store, value_of, made in zip(stores, values, kernel.stores, strict=True):
-        scope = Scope(0)
-        printer = Printer(text, scope, [value_of], {})
-        stored = text.stored_text(store.buffer, printer.text(value_of, scope))
-        (once if made.per_row else each).extend([*scope.lines, f"{text.place(store, scope, printer)} = {stored};"])
+    each, once = _stores(text, kernel, stores, values)
     dots = [
         f"const float* asked = queries.data() + {member_at} * {kernel.depths};", "float dot = 0.0f;",
         *loop(kernel.depth, str(kernel.depths), [f"dot += asked[{kernel.depth}] * element[{kernel.depth}];"], "#pragma omp simd reduction(+ : dot)"),
