@@ -30,7 +30,7 @@ class Process:
     """As much of a worker as the pool touches."""
 
     def __init__(self, **started: Any) -> None:
-        self.started, self.alive, self.said, self.closed = started, True, [], False
+        self.started, self.alive, self.said, self.closed, self.copies = started, True, [], False, False
 
     def unmap(self, arena: Any) -> None:
         self.said.append(("unmap", arena.id))
