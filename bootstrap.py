@@ -177,7 +177,11 @@ def watch(step: str, command: list, **more) -> subprocess.CompletedProcess:
         reader.join(EVERY_S)
         now = time.monotonic()
         if terminal or (reader.is_alive() and now - last >= 30 * EVERY_S):
-            at = next((line.strip() for line in reversed(words) if STEP.match(line)), "") if reader.is_alive() else ""
+            at = (
+                next((line.strip() for line in reversed(words) if STEP.match(line) and " " in line.strip()), "")
+                if reader.is_alive()
+                else ""
+            )
             line = f"bootstrap: {now - began:4.0f} s  {step}" + (f": {at}" if at else "")
             width = shutil.get_terminal_size().columns - 1 if terminal else 160
             print("\r\x1b[K" * terminal + line[:width], end="" if terminal else "\n", flush=True)

@@ -16,6 +16,7 @@ from graph.commands.opened import open_service
 from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, STARTED, Command, usage_error
 from harness.options import Options, Parser, parser_for, read
 from harness.report.inert import escape_streams
+from kernels import extras
 
 if TYPE_CHECKING:
     from minibatch.request import EpochRequest, InferRequest
@@ -137,6 +138,8 @@ def _go(words: list[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("graph", "nodes", "minibatch", "harness", "kernels"):
             raise
+        if extra := extras.OF_MODULE.get((error.name or "").split(".")[0]):
+            return usage_error(f"this needs the package {error.name}; in the checkout: {extras.install(extra)}")
         return usage_error(
             f"{error.name} is not installed for {sys.executable}: `python3 bootstrap.py` sets up .venv, "
             "then start this with .venv/bin/python"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph.runs import RunError
+from kernels.extras import install
 
 TRY_S = 2.0
 """SQLite itself waits so long for a lock before an attempt counts as failed."""
@@ -126,8 +126,7 @@ def postgres(url: str, run_id: str, *, exclusive: bool) -> Iterator[BaseCheckpoi
         from langgraph.checkpoint.postgres import PostgresSaver
     except ImportError:
         raise RunError(
-            "--checkpointer postgresql://... needs the postgres extra; in the checkout: "
-            f"{sys.executable} -m pip install -e '.[postgres]' -c constraints.txt"
+            f"--checkpointer postgresql://... needs the postgres extra; in the checkout: {install('postgres')}"
         ) from None
     try:
         with PostgresSaver.from_conn_string(url) as saver:

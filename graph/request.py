@@ -16,19 +16,20 @@ class KernelRequest(Options):
     """What is to be made faster, or judged."""
 
     kernel: Annotated[str, Option("NAME|FOLDER|FILE")]
-    """A kernel of the catalog, a folder, a PyTorch module in KernelBench's form (.py), or a definition of flashinfer-bench or
-    SOL-ExecBench (.json)."""
+    """A kernel of the catalog, your folder, a PyTorch module as KernelBench has them (.py), or a definition of
+    flashinfer-bench or SOL-ExecBench (.json)."""
     baseline: str | None = None
-    """The kernel's baseline that 1.0x is."""
-    device: Annotated[Literal["auto", "cuda", "cpu"], Option(usual="auto: cuda where it is there")] = "auto"
+    """Which of the kernel's baselines is 1.0x."""
+    device: Annotated[Literal["auto", "cuda", "cpu"], Option(usual="auto: cuda where there is a GPU")] = "auto"
+    """Where the kernel runs."""
 
 
 class PlaceOptions(Options):
     """Where candidates are built, checked and timed."""
 
     engine: Annotated[str, Option("NAME")] = "process"
-    """Where candidates are built, checked and timed: process (here), dask (a worker for each GPU of this machine), dask:N,
-    dask:ADDRESS of a scheduler (docs/cluster.md)."""
+    """Where candidates are built, checked and timed: process (here), dask (each GPU of this machine), dask:N, dask:ADDRESS
+    (docs/cluster.md)."""
     device_model: Annotated[str, Option("NAME")] = ""
     """Kind of device to use, where a cluster has several."""
     tls: Annotated[str, Option("DIR")] = ""
@@ -44,15 +45,15 @@ class PlaceOptions(Options):
 class RunRequest(KernelRequest, RunOptions):
     place: PlaceOptions = PlaceOptions()
     source: Annotated[str | None, Option("FILE")] = None
-    """Start from your own file for that kernel's spec."""
+    """Your own source of that kernel: it is then 1.0x."""
     draft: Annotated[str | None, Option("FILE")] = None
     """Your own first candidate (ModelNew) for a PyTorch module."""
     compare: tuple[Literal["compile", "max-autotune", "none"], ...] = ()
-    """Time the winner beside torch.compile, too; repeatable (modules on cuda: both)."""
+    """Time the winner beside torch.compile too; repeatable (modules on cuda: both modes)."""
     run_id: Annotated[str, Option("NAME")] = ""
     """Name the run."""
     tune_seconds: Annotated[float | None, Option(usual="cuda 8, cpu 4")] = Field(default=None, ge=0)
-    """Search of open integers, each."""
+    """Seconds of each search over a source's open integers (block sizes and the like)."""
     policy: Annotated[Literal["auto", "rules", "chat", "replay"], Option(group=AGENTS)] = "auto"
     """Who answers for the agents; auto: chat where there are a key and a --model, else rules."""
     role_policy: Annotated[dict[Role, Literal["rules", "chat", "replay"]], Option(name="policy", group=AGENTS)] = Field(

@@ -141,7 +141,13 @@ class RunFolder:
         if not (run.folder / "run.json").is_file():
             there = [other.id for other in every(runs_dir)]
             near = difflib.get_close_matches(run_id, there, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"{runs_dir} holds {len(there)} runs"
+            hint = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"`run.py runs` lists those in {runs_dir}"
+                if there
+                else f"{runs_dir} holds none"
+            )
             raise RunError(f"there is no run {run_id!r}; {hint}")
         return run
 

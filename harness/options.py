@@ -299,11 +299,23 @@ def _metavar(leaf: OptionLeaf) -> str:
     return leaf.name.upper() if leaf.option.positional else "S" if leaf.name.endswith("seconds") else usual
 
 
-def add_options(parser: argparse.ArgumentParser, record: type[Frozen]) -> None:
-    """An option for every field; what nobody gives stays out of the Namespace."""
+def add_options(parser: argparse.ArgumentParser, record: type[Frozen], every: bool = True) -> None:
+    """An option for every field; what nobody gives stays out of the Namespace. Without `every` the help has the names of the
+    record's `brief` alone."""
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
-    for leaf in leaves(record):
-        option, title = leaf.option, leaf.option.group
+    brief: tuple[str, ...] = () if every else getattr(record, "brief", ())
+    headings: dict[str, tuple[str, ...]] = getattr(record, "headings", {}) if every else {}
+    titles = {name: title for title, names in headings.items() for name in names}
+    for title in headings:
+        groups[title] = parser.add_argument_group(title)
+    listed = leaves(record)
+    if brief:  # in its order
+        listed = tuple(sorted(listed, key=lambda leaf: brief.index(leaf.name) if leaf.name in brief else len(brief)))
+    for leaf in listed:
+        option = leaf.option
+        title = "" if brief else titles.get(leaf.name, option.group)
+        if brief and leaf.name not in brief:
+            option = replace(option, hidden=True)
         heading, _, description = title.partition("\n")
         target = groups.setdefault(title, groups.get(title) or parser.add_argument_group(heading, description or None))
         more: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS if option.hidden else leaf.help}
@@ -352,13 +364,27 @@ def read(record: type[Given], parser: argparse.ArgumentParser, line: list[str]) 
         parser.error(sentence(error, record))
 
 
-def parser_for(record: type[Options], prog: str) -> Parser:
-    """With the record's docstring; `usage` and `epilog` may be its class variables."""
+class _HelpAll(argparse.Action):
+    """`--help-all`: prints the help of every option."""
+
+    def __init__(self, record: type[Options], prog: str, **more: Any) -> None:
+        self.record, self.prog = record, prog
+        super().__init__(nargs=0, default=argparse.SUPPRESS, help="the help of every option", **more)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser_for(self.record, self.prog, every=True).print_help()
+        parser.exit()
+
+
+def parser_for(record: type[Options], prog: str, *, every: bool = False) -> Parser:
+    """With the record's docstring; its class variables may be `usage`, `epilog`, `brief` (names of options: `--help` has these,
+    `--help-all` every one) and `headings` (of `--help-all`: names of options by heading)."""
     description = " ".join((record.__doc__ or "").split())
-    parser = Parser(
-        prog, getattr(record, "usage", None) or _usage(record, prog), description, getattr(record, "epilog", "")
-    )
-    add_options(parser, record)
+    usage = getattr(record, "usage", None) or _usage(record, prog)
+    parser = Parser(prog, usage, description, "" if every else getattr(record, "epilog", ""))
+    if getattr(record, "brief", ()):
+        parser.add_argument("--help-all", action=_HelpAll, record=record, prog=prog)
+    add_options(parser, record, every or not getattr(record, "brief", ()))
     return parser
 
 

@@ -27,22 +27,22 @@ class StopRule(Options):
     """When a run has tried enough; what it may use is in its Limits."""
 
     rounds: int = Field(default=5, ge=0)
-    """Rounds of plan, code, check, time at most."""
+    """Most rounds of plan, code, check and time."""
     patience: Annotated[int | None, Option(usual="half of --rounds, at least 3")] = Field(default=None, ge=1)
-    """Rounds without gain to stop at."""
+    """Stop after so many rounds without a gain."""
     light_fraction: Annotated[float, Option("SHARE", "light")] = Field(default=0.97, gt=0, le=1.5)
-    """Stop at this share of the speed of light."""
+    """Stop at this share of the speed of light ."""
 
 
 class Limits(Options):
     """What a run may use; None is no limit."""
 
     seconds: float | None = Field(default=None, gt=0)
-    """Stop after so much work."""
+    """Stop after so many seconds of work."""
     tokens: int | None = Field(default=None, ge=0)
-    """Tokens that models may use."""
+    """Most tokens that models may use."""
     money_usd: Annotated[float | None, Option("USD", "money")] = Field(default=None, ge=0)
-    """Money that models may cost."""
+    """Most money that models may cost."""
     role_tokens: Annotated[dict[Role, Annotated[int, Field(ge=0)]], Option(name="tokens")] = Field(default_factory=dict)
     role_money_usd: Annotated[dict[Role, Annotated[float, Field(ge=0)]], Option(name="money")] = Field(
         default_factory=dict
@@ -82,25 +82,24 @@ class RunOptions(Options):
     dtypes: Annotated[tuple[str, ...], Option("DTYPE", "dtype")] = ()
     """Use only these dtypes of the spec; repeatable."""
     sandbox: Literal["auto", "require"] = "auto"
-    """Require: refuse where a layer is missing."""
+    """Require: refuse to start where a layer of the sandbox is missing."""
     own_kernels: Literal["some", "all"] = "some"
-    """How much of a PyTorch module must be the candidate's own kernels: some of the work (KernelBench's rule), or
-    all."""
+    """How much of a PyTorch module's work the candidate's own kernels must do; KernelBench asks for some."""
     numerics: Literal["eager", "fp32"] = "eager"
-    """How a PyTorch module's draft by rules rounds on a GPU: where eager torch rounds, with TF32 in convolutions
-    (eager), or without TF32 (fp32)."""
+    """How the rules' draft of a PyTorch module rounds on a GPU: as eager torch does, TF32 in convolutions included, or
+    without TF32."""
     stop: StopRule = StopRule()
     width: int = Field(default=1, ge=1)
-    """Different plans a round."""
+    """Different plans in each round."""
     budget: Limits = Limits()
     repairs: int = Field(default=2, ge=0)
-    """Tries to repair a candidate."""
+    """Most repairs of a candidate that does not build or is wrong."""
     exact: bool = False
-    """Accept only candidates whose outputs equal the baseline's in every bit."""
+    """Keep only sources whose outputs equal the baseline's in every bit."""
     memory: Literal["on", "off"] = "off"
-    """On: begin with what earlier runs of such kernels learned, and leave to later ones what this one does."""
+    """On: read what earlier runs of such kernels learned, and leave it what this one learns."""
     approve: Literal["none", "plans", "candidates"] = "none"
-    """Ask a person before going on."""
+    """Ask you before plans are coded, or candidates are built."""
     chat: Annotated[Chat, Option(group=AGENTS)] = Chat()
     review: Annotated[bool, Option(group=AGENTS)] = False
     """A reviewer must agree before a plan is coded and before a candidate is built; --model-reviewer asks for it too."""

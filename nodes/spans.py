@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kernels.extras import install
+
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _provider: Any = None
 
@@ -33,7 +35,7 @@ def exporting() -> Iterator[None]:
     except ImportError:
         raise SpansMissing(
             "OTEL_EXPORTER_OTLP_ENDPOINT asks for OpenTelemetry spans, and its packages are not installed: "
-            "pip install -e '.[otel]' -c constraints.txt, or unset it"
+            f"in the checkout: {install('otel')}; or unset it"
         ) from None
     name = os.environ.get("OTEL_SERVICE_NAME", "astrolabe")
     _provider = TracerProvider(resource=Resource.create({"service.name": name}))

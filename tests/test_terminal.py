@@ -61,7 +61,7 @@ def test_any_encoding_of_the_output_will_do(runs: Path) -> None:
 @pytest.mark.parametrize(("command", "own"), [("resume", ()), ("fork", ()), ("", ("(5)", "(1)"))])
 def test_help_names_only_defaults_that_hold_there(command: str, own: tuple[str, ...], capsys) -> None:
     with pytest.raises(SystemExit):
-        door.main([*command.split(), "--help"])
+        door.main([*command.split(), "--help" if command else "--help-all"])
     said = capsys.readouterr().out
     for default in ("(5)", "(1)"):
         assert (default in said) is (default in own)

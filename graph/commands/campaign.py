@@ -39,8 +39,8 @@ class CampaignCommand(ByProtocol, AsJson, RunsDir, Command):
     """Every problem of a suite as a run of its own. The same command goes on where it was killed."""
 
     suite: Annotated[str, Option("NAME|PATH")]
-    """Starter, or a checkout of KernelBench (PATH/level1/23_Softmax.py), flashinfer-bench or SOL-ExecBench, or one file;
-    hf:ScalingIntelligence/KernelBench fetches it from the Hugging Face hub."""
+    """Starter, a checkout of KernelBench, flashinfer-bench or SOL-ExecBench, or one file of it;
+    hf:ScalingIntelligence/KernelBench fetches one from the Hugging Face hub."""
     levels: Annotated[str, Option("1,2,3")] = ""
     """Levels of KernelBench to run."""
     shuffle: Annotated[int | None, Option("SEED", usual="by number")] = Field(default=None, ge=0)

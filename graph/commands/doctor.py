@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from graph.commands.options import EXIT_FAILURE, AsJson, Command, RunsDir
+from kernels.extras import install
 
 LEAST_FREE_GIB = 5
 """Free disk space below which the doctor warns, GiB: a long run keeps builds and samples of some hundred MB."""
@@ -81,9 +82,7 @@ def _packages() -> Iterator[Diagnosis]:
     }  # fmt: skip
     lacks = [f"{extra} ({use})" for extra, (name, use) in extras.items() if not _installed(name)]
     if lacks:
-        yield Diagnosis(
-            "extras", "note", f"not installed: {', '.join(lacks)}; pip install -e '.[NAME]' -c constraints.txt"
-        )
+        yield Diagnosis("extras", "note", f"not installed: {', '.join(lacks)}; in the checkout: {install('NAME')}")
 
 
 def _device() -> Iterator[Diagnosis]:

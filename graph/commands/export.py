@@ -19,6 +19,7 @@ class ExportCommand(Database, Command):
     """A package that builds a run's best source and registers it as a torch operator."""
 
     run: Annotated[str, Option("RUN", positional=True)]
+    """Its name, as `run.py runs` lists it."""
     to: Annotated[Path | None, Option("DIR")] = None
     """A new or empty folder (default: export in the run's own)."""
     form: Annotated[Literal["package", "diff", "pr"], Option(name="as")] = "package"

@@ -14,6 +14,7 @@ class ForkCommand(Working, Command):
     """A new run from a checkpoint of another."""
 
     run: Annotated[str, Option("RUN", positional=True)]
+    """Its name, as `run.py runs` lists it."""
     checkpoint: Annotated[str, Option("ID")]
     """A checkpoint as `history RUN` lists it; any unique part of its name."""
     run_id: Annotated[str, Option("NAME")] = ""

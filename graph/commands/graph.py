@@ -14,6 +14,7 @@ class GraphCommand(Database, Command):
     """Draw the graph; with RUN, the path that it took."""
 
     run: Annotated[str, Option("RUN", positional=True)] = ""
+    """The run whose path is drawn; none: the graph alone."""
     output: Path | None = None
     """.svg, .png or .mmd (without: Mermaid on the terminal)."""
 

@@ -14,6 +14,7 @@ class HistoryCommand(OfRuns, Command):
     """A run's checkpoints, oldest first."""
 
     run: Annotated[str, Option("RUN", positional=True)]
+    """Its name, as `run.py runs` lists it."""
 
     def go(self) -> int:
         rows = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from graph.commands.options import STARTED, UNSAID, Command, Database
 from graph.request import OpenRequest
 from graph.runs import RunError
 from harness.options import Option, command_line
+from kernels.extras import install
 from nodes.options import Chat, StopRule
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class ServedRequest(OpenRequest):
 class McpCommand(Database, Command):
     """Serve compile, check, time, profile and submit to a coding agent, over the Model Context Protocol."""
 
+    brief: ClassVar = (
+        "kernel", "source", "device", "run_id", "run", "rounds", "seconds", "turns", "tool_seconds", "exact", "http", "wait", "runs_dir",
+    )  # fmt: skip
     request: Annotated[ServedRequest, Option(without=NOT_SERVED)] = ServedRequest()
     run: Annotated[str, Option("RUN")] = ""
     """Go on with that run, if it was begun here."""
@@ -58,10 +62,7 @@ class McpCommand(Database, Command):
 
             from graph import mcp_server
         except ImportError:
-            raise RunError(
-                f"`run.py mcp` needs the mcp extra; in the checkout: {sys.executable} -m pip install -e '.[mcp]' "
-                "-c constraints.txt"
-            ) from None
+            raise RunError(f"`run.py mcp` needs the mcp extra; in the checkout: {install('mcp')}") from None
         from graph.serving import Service
 
         STARTED.set()

@@ -46,7 +46,12 @@ class MemoryCommand(OfRuns, Command):
         if self.checkpointer:
             checkpoints.check_url(self.checkpointer)
         elif not (self.runs_dir / memory.FILE).exists():
-            print(json.dumps([]) if self.as_json else f"{self.runs_dir} holds no memory", file=sys.stdout)
+            print(
+                json.dumps([])
+                if self.as_json
+                else f"{self.runs_dir} holds no memory: a run with --memory on leaves some",
+                file=sys.stdout,
+            )
             return 0
         with memory.store(self.runs_dir, self.checkpointer) as store:
             found = [entry for entry in memory.entries(store) if _wanted(entry, wanted)]

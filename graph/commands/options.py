@@ -35,20 +35,19 @@ class RunsDir(Options):
 
 class Clocks(Options):
     lock_clocks: Annotated[int | None, Option("MHZ", const=0)] = Field(default=None, ge=0)
-    """Hold the GPU's clocks meanwhile, where you may (root); without MHZ at its default application clock."""
+    """Hold the GPU's clocks meanwhile (root); without MHZ at its default application clock."""
 
 
 class AsJson(Options):
     as_json: Annotated[bool, Option(name="json")] = False
-    """The record as JSON on standard output, nothing else there."""
+    """Print the record as JSON, and nothing else."""
 
 
 class Database(RunsDir):
     checkpointer: Annotated[str, Option("URL")] = Field(
         default_factory=lambda: os.environ.get("ASTROLABE_CHECKPOINTER", "")
     )
-    """postgresql://user:password@host/database instead of SQLite in the run's folder; never written down, so a resume needs it
-    again, here or in ASTROLABE_CHECKPOINTER."""
+    """Postgresql://... for SQLite in the run's folder; not written down: a resume needs it again (also ASTROLABE_CHECKPOINTER)."""
 
 
 class OfRuns(AsJson, Database):
@@ -63,8 +62,7 @@ class Working(Clocks, OfRuns):
     on_end: Annotated[str, Option("COMMAND|URL")] = Field(
         default_factory=lambda: os.environ.get("ASTROLABE_ON_END", "")
     )
-    """Tell this once the run has ended, paused or failed: a command gets the record as JSON on its standard input, a URL by POST;
-    also ASTROLABE_ON_END."""
+    """Tell this when the run ends, pauses or fails: a command (JSON on standard input) or a URL (POST); also ASTROLABE_ON_END."""
 
 
 Pattern = Annotated[str | None, Option("PATTERN"), Field(description="Only what fits; * and ? stand for letters.")]
@@ -75,8 +73,8 @@ BOTH = ("both", "kernelbench")
 
 class ByProtocol(Options):
     protocol: Literal["both", "ours", "kernelbench"] | None = None
-    """Whose verdict and times a PyTorch module gets: KernelBench's beside ours (both; kernelbench says the same), or
-    ours alone (a campaign on a GPU of this machine: both, else ours)."""
+    """Whose verdict and times a PyTorch module gets: ours, or KernelBench's beside them; kernelbench means both (a campaign on
+    a GPU of this machine: both, else ours)."""
 
 
 CHANGES = ("rounds", "width", "seconds", "tokens", "money_usd")

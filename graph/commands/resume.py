@@ -17,6 +17,7 @@ class ResumeCommand(Working, Command):
     """Go on with a run from its last checkpoint."""
 
     run: Annotated[str, Option("RUN", positional=True)]
+    """Its name, as `run.py runs` lists it."""
     answer: Annotated[str | None, Option("yes|no|@FILE")] = None
     """The answer that a paused run waits for; @FILE: an edit."""
     changes: Annotated[RunOptions, Option(group=REST, only=CHANGES, usual="as before")] = RunOptions()

@@ -16,35 +16,36 @@ if TYPE_CHECKING:
     from harness.engines import Engine
 
 EPILOG = """\
-commands (python run.py COMMAND --help):
-  resume RUN            go on with a run after Ctrl-C, a kill, a reboot, a pause
-  runs                  list the runs
-  show RUN              a run's attempts
-  compare RUN RUN       two runs, or two files of results, side by side
-  history RUN           a run's checkpoints
-  fork RUN              a new run from a checkpoint of another
-  graph [RUN]           draw the graph, and the path that a run took
-  campaign              every problem of a suite, one run each, one report
-  evaluate FILE         the verdict on one file, without any agent
-  scheduler, worker     lend machines to `--engine dask` (docs/cluster.md)
-  export RUN            the best source as a package with a torch operator
-  recheck EXPORT        judge such a package again after an update of torch
-  model RUN...          what a model's step gains by the best of runs
-  bring TEST.py::NAME   the folder of an engine's kernel, from a test of it
+commands (run.py COMMAND --help):
+ a kernel
+  kernels               list the kernels of the catalog
+  bring TEST.py::NAME   write the folder of an engine's kernel, from its test
+  check FOLDER          look at a kernel's folder; needs no GPU
   rank TRACE            which kernel of a profiled program is worth the work
-  check FOLDER          look at a kernel's folder without a GPU
-  kernels               list the kernels
-  doctor                what this machine has, and what its lacks mean
+  evaluate FILE         the verdict on one source, without any agent
+ a run
+  resume RUN            go on after Ctrl-C, a kill, a reboot, a pause
+  runs, show RUN        list the runs; the attempts of one
+  compare RUN RUN       two runs, or two files of results, side by side
+  history RUN, fork RUN its checkpoints; a new run from one of them
+  graph [RUN]           draw the graph of the agents, or the path of a run
+ its winner
+  export RUN            a Python package with a torch operator, or a diff
+  recheck EXPORT        judge such a package again, after an update of torch
+  model RUN...          what a whole transformer step gains by it
+ more
+  campaign              every problem of a suite, one run each, one report
   mcp                   tools for a coding agent (docs/mcp.md)
+  scheduler, worker     lend machines to `--engine dask` (docs/cluster.md)
   memory                what runs learned: list, export, forget
-  epoch                 train a graph neural network (docs/minibatch.md)
-  infer                 its accuracy from sampled and from all neighbours
+  epoch, infer          train and test a graph neural network
+  doctor                what this machine has, and what its lacks mean
 
 exit codes:
-  0    improved, or already at the limit; a file that PASSED
-  1    our own failure
+  0    improved, or already at the limit; a source that PASSED
+  1    a fault of the program
   2    bad usage, bad input, a full disk
-  3    finished without improvement; a file that did not pass
+  3    finished without improvement; a source that did not pass
   75   paused: an answer or an approval is missing; resume goes on
   130  interrupted; resume goes on
 
@@ -60,6 +61,17 @@ class RunCommand(RunRequest, Working, Command):
 
     usage: ClassVar = "run.py --kernel NAME [options]\n       run.py COMMAND ..."
     epilog: ClassVar = EPILOG
+    brief: ClassVar = (
+        "kernel", "source", "device", "rounds", "seconds", "exact", "policy", "model", "tokens", "run_id", "runs_dir", "json",
+    )  # fmt: skip
+    headings: ClassVar = {
+        "the kernel": ("kernel", "source", "draft", "baseline", "dtype", "device"),
+        "what is a win": ("exact", "compare", "own_kernels", "numerics", "sandbox"),
+        "how long": ("rounds", "patience", "light", "seconds", "tokens", "money", "width", "repairs", "tune_seconds"),
+        "the run": ("run_id", "runs_dir", "approve", "memory", "on_end", "checkpointer"),
+        "the output": ("no_live", "json"),
+        "the machine": ("engine", "device_model", "tls", "insecure", "lock_clocks"),
+    }
 
     def go(self) -> int:
         with self._begin_imports():

@@ -13,6 +13,7 @@ class ShowCommand(OfRuns, Command):
     """A run's attempts."""
 
     run: Annotated[str, Option("RUN", positional=True)]
+    """Its name, as `run.py runs` lists it."""
 
     def go(self) -> int:
         run = find_run(self.runs_dir, self.run)

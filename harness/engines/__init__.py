@@ -10,10 +10,10 @@ methods, verdicts, keys in the store and exceptions (tests/harness/test_engines.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from kernels.extras import install
 from kernels.spec import Device, Frozen
 
 if TYPE_CHECKING:
@@ -118,7 +118,6 @@ def open_engine(choice: EngineChoice, wanted: str, say: Say = lambda _text: None
         if (error.name or "").split(".")[0] not in ("dask", "distributed"):
             raise
         raise EngineError(
-            f"--engine {choice.name} needs what is not installed: {sys.executable} -m pip install -e '.[cluster]' "
-            "-c constraints.txt"
+            f"--engine {choice.name} needs the cluster extra; in the checkout: {install('cluster')}"
         ) from None
     return module.open_engine(choice, wanted, say, every)

@@ -199,7 +199,7 @@ def headline(result: Result) -> Text:
         f"{percent(result.light_fraction)} of speed of light" if result.light_fraction else "",
     ]
     if any(parts):
-        text.append("\n" + ", ".join(filter(None, parts)))
+        text.append("\n" + "; ".join(filter(None, parts)))
     correct = sum(row.outcome == Outcome.PASSED for row in result.attempts)
     because = result.stop_reason if result.stop_reason != result.status else ""
     ended = f"{result.status}: {one_line(because, 100)}" if because else result.status

@@ -94,7 +94,7 @@ def evidence(result: Result) -> dict[str, str]:
             else f"{draws.bitwise} equal to the baseline's in every bit"
         )
         said["draws"] = (
-            f"{draws.count} more, none wrong, {same}: a failure rate above {draws.excluded:.1%} is excluded (95 %); "
+            f"{draws.count} more random inputs, none wrong, {same}: a failure rate above {draws.excluded:.1%} is excluded (95 %); "
             f"largest error {draws.error:.2f} of the tolerance, the baseline's {draws.baseline_error:.2f}"
         )
         said["equality"] = equality(draws)
@@ -108,12 +108,12 @@ def evidence(result: Result) -> dict[str, str]:
 
 
 def equality(draws: Draws) -> str:
-    """`bitwise`, or by output: `codes: 0.2 % of its elements within tolerance, all others bitwise; scale: bitwise`."""
+    """`bitwise`, or by output: `codes: bitwise but for 0.2 % of its elements, which are within tolerance; scale: bitwise`."""
     if not draws.differing or draws.equality == "bitwise":
         return draws.equality
     said = {0.0: "bitwise"}
     return "; ".join(
-        f"{name}: {said.get(share) or f'{100 * share:.2g} % of its elements within tolerance, all others bitwise'}"
+        f"{name}: {said.get(share) or f'bitwise but for {100 * share:.2g} % of its elements, which are within tolerance'}"
         for name, share in draws.differing.items()
     )
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kernels.catalog import KernelError, one_sentence
+from kernels.extras import install
 from kernels.importers.kernelbench import MOST_BYTES, MOST_DIMENSIONS, text_of
 from kernels.spec import AXIS_VALUES, Dtype, check_values, expression
 
@@ -259,9 +260,7 @@ def read_tensor(path: Path, key: str, form: TensorForm, sizes: dict[str, int], n
     try:
         from safetensors import SafetensorError, deserialize
     except ModuleNotFoundError:
-        raise KernelError(
-            f"{path.name} needs the package safetensors: pip install -e '.[traces]' -c constraints.txt"
-        ) from None
+        raise KernelError(f"{path.name} needs the package safetensors; in the checkout: {install('traces')}") from None
     if path.stat().st_size > 64 * MOST_STORED_BYTES:
         raise KernelError(f"{path} has more than {64 * MOST_STORED_BYTES >> 20} MiB")
     try:

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kernels.catalog import KernelError
+from kernels.extras import install
 from kernels.importers.kernelbench import MOST_BYTES
 
 PREFIX = "hf:"
-INSTALL = "pip install -e '.[datasets]' -c constraints.txt"
 MOST_ROWS = 10_000
 
 
@@ -56,7 +56,7 @@ def _loaded(suite: str) -> Mapping[str, object]:
     try:
         import datasets
     except ImportError:
-        raise KernelError(f"{suite} needs the package datasets: {INSTALL}") from None
+        raise KernelError(f"{suite} needs the package datasets; in the checkout: {install('datasets')}") from None
     where, _, revision = suite.removeprefix(PREFIX).partition("@")
     datasets.disable_progress_bars()
     try:

@@ -141,7 +141,7 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 def test_the_command_lists_exports_and_forgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--runs-dir", str(tmp_path)]
-    assert command(capsys, *where) == (0, f"{tmp_path} holds no memory\n", "")
+    assert command(capsys, *where) == (0, f"{tmp_path} holds no memory: a run with --memory on leaves some\n", "")
     run(tmp_path, Script({1: ["speed 1.3"]}), "first", rounds=1)
     run(tmp_path, Script({1: ["speed 1.1"]}), "second", rounds=1)
     with memory.store(tmp_path) as store:

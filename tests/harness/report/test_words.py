@@ -53,5 +53,7 @@ def test_the_workload_that_gains_least_is_named_beside_a_mean():
 
 def test_equality_is_said_by_output():
     draws = Draws(count=200, bitwise=3, error=0.5, baseline_error=0.4, differing={"codes": 0.002, "scale": 0.0})
-    assert equality(draws) == "codes: 0.2 % of its elements within tolerance, all others bitwise; scale: bitwise"
+    assert equality(draws) == (
+        "codes: bitwise but for 0.2 % of its elements, which are within tolerance; scale: bitwise"
+    )
     assert equality(draws.model_copy(update={"bitwise": 200})) == "bitwise"
