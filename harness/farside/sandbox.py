@@ -379,6 +379,8 @@ def rules_of(*, gpu: bool, allow_exec: bool) -> Rules:
                 rules[name] = [(_RETURN, 0, 0, _EPERM)]
             # SIGBUS and SIGSEGV: who answers a fault with a page is not stopped by those without access around its tensors.
             rules["rt_sigaction"] = _arguments_equal(0, (7, 11), _ALLOW, _EPERM)
+            # Of no bytes it maps shared pages a second time: an answer there would be an argument under another address.
+            rules["mremap"] = _arguments_equal(1, (0,), _ALLOW, _EPERM)
             # MADV_REMOVE, COLD, PAGEOUT, COLLAPSE
             rules["madvise"] = _arguments_equal(2, (9, 20, 21, 25), _ALLOW, _EPERM)
             for name in _NEEDED:

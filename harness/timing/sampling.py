@@ -9,9 +9,11 @@ on every call may be looked at, wholly: which ones, nothing shows before.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import random
 import secrets
+import statistics
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 from harness.checks import properties
 from harness.checks.correctness import NEAR_MISS, GuardedBuffers, Layout, compute_expected, distributions
 from harness.device import ArgumentBuffers, generator, synchronize
+from harness.farside.forms import OutputCopier
 from harness.processes.worker import Worker, WorkerFailure, time_request
 from harness.records import Cache, Check, Outcome, TimingContext
 from harness.timing.neighbours import InputProducer, copies_together, host, is_persistent
@@ -57,6 +60,9 @@ ALIKE = 1.5
 TOGETHER, ROWS_TOGETHER = 4, 1 << 15
 """Timed calls of each look, at most, that are kept to be looked at together, where chance is part of what is right, and rows of calls
 from which on that is done: a thousand rows show next to nothing of how two of them depend on each other."""
+COPY_SLACK = 1.25
+"""A candidate's copy of what it returns may take so many times the baseline's, or ours, before the rest is its own time."""
+COPIES_TIMED = 9
 LEAST_SHARE = 0.02
 """A call that adds less than this to its neighbours' time is taken to add so much: subtraction cannot see less."""
 
@@ -127,6 +133,11 @@ class Arm:
     """Our clock minus the worker's, per request, the mean of a sample's."""
     quickest_s: float = math.inf
     """Seconds per call by our clock, in the quickest request of a sample."""
+    copied: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds per call of the copy of what it returns into the outputs, one pair a request on a CPU: plain copies, and such as do work
+    that a call that writes its outputs does itself (harness/farside/forms.py)."""
+    copy_s: tuple[float, float] = (math.inf, math.inf)
+    """Seconds per call of either kind, at most, that are nobody's."""
     graph: bool = True
     looked: int = 0
     """Calls that were looked at."""
@@ -256,6 +267,28 @@ class ABComparison:
         """
         alike = 1 / ALIKE < arm.pace_s / first.pace_s < ALIKE
         self._fill_sample(arm, (first if alike else arm).pace_s)
+        if arm is not first and arm.copied:
+            plain, other = (
+                (statistics.median(kind) for kind in zip(*first.copied, strict=True)) if first.copied else (0.0, 0.0)
+            )
+            arm.copy_s = COPY_SLACK * (plain or self._copy_alone_s()), COPY_SLACK * other
+
+    def _copy_alone_s(self) -> float:
+        """Seconds in which this process copies a call's outputs as a worker does: on a CPU nobody's copy is believed to take much longer."""
+        import torch
+
+        spec, taken = self.kernel.spec, []
+        outputs = [tensor for tensor in spec.outputs if tensor.role == "output"]
+        copier = OutputCopier()
+        copier.move = lambda to, begin, size, _seed: ctypes.memmove(to, begin, size) is None
+        for slot in random.sample(self.idle, min(len(self.idle), COPIES_TIMED)):
+            made = [torch.empty_like(self.layout.view(self.buffers, tensor)[slot]).fill_(1) for tensor in outputs]
+            if self.cache == "cold":
+                self.production.forget([slot])
+            start = time.perf_counter()
+            copier(made, [(t.name, self.layout.view(self.buffers, t)[slot], False) for t in outputs])
+            taken.append(time.perf_counter() - start)
+        return statistics.median(taken)
 
     def _request(self, arm: Arm, calls: int, passes: int = 1) -> tuple[float, float]:
         """One request on argument sets that were not called since they were written: (seconds by its clock, by ours).
@@ -281,7 +314,15 @@ class ABComparison:
             arm.worker.rest()
         if code := arm.worker.foreign_code():
             raise WorkerFailure(Outcome.CHEATED, code)
-        return read_seconds(answer), outside
+        own, made = read_seconds(answer), calls * passes
+        copied = read_copies(answer)
+        if any(copied):
+            if own + sum(copied) > outside * 1.01 + 1e-4:
+                raise WorkerFailure(Outcome.CHEATED, "its clock says more seconds than have passed")
+            arm.copied.append((copied[0] / made, copied[1] / made))
+            nobodys = sum(min(took, most * made) for took, most in zip(copied, arm.copy_s, strict=True))
+            own, outside = own + sum(copied) - nobodys, outside - nobodys
+        return own, outside
 
     def _draw_order(self, calls: int) -> None:
         """Which sets are called next, in an order that nobody foresees: who knew the next one could begin with it.
@@ -468,6 +509,14 @@ def read_seconds(answer: dict) -> float:
     if not isinstance(value, float) or not 0 < value < 3600:
         raise WorkerFailure(Outcome.CHEATED, f"its clock answered {value!r}")
     return value
+
+
+def read_copies(answer: dict) -> tuple[float, float]:
+    """Seconds of the copies of what its calls returned, that a worker says: plain ones and others. Raises WorkerFailure for what is none."""
+    copied = answer.get("copied", 0.0), answer.get("copied_otherwise", 0.0)
+    if not all(isinstance(value, float) and 0 <= value < 3600 for value in copied):
+        raise WorkerFailure(Outcome.CHEATED, f"its clock answered {copied!r}")
+    return copied
 
 
 def _blame(found: Check) -> Outcome:

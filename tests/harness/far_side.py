@@ -28,6 +28,8 @@ class FarSide:
         self.call_s = 1e-3
         """What a call takes, by its clock; and what that clock lacks a request against ours."""
         self.lacks_s = 1e-4
+        self.copied_s: tuple[float, float] | None = None
+        """What it says of its copies, seconds a call: plain ones and others."""
         self.library = ""
 
     def map(self, buffers: ArgumentBuffers) -> None:
@@ -67,13 +69,19 @@ class FarSide:
             for slot in message["order"]:
                 self.calls += 1
                 self.compute(self, {t.name: self.one.bench.read(slot, t) for t in self.one.kernel.spec.tensors})
-        return {"seconds": self.call_s * len(message["order"]) * message["repeat"]}
+        made = len(message["order"]) * message["repeat"]
+        said = {"seconds": self.call_s * made}
+        if self.copied_s is not None:
+            said |= {"copied": self.copied_s[0] * made, "copied_otherwise": self.copied_s[1] * made}
+        return said
 
 
 def timed_request(worker: FarSide, message: dict[str, Any]) -> tuple[dict, float]:
     """In place of engines.process.timed_request: our clock is scripted too."""
     answer = worker.request(message)
-    return answer, float(answer["seconds"]) + worker.lacks_s if isinstance(answer["seconds"], float) else 1.0
+    if not isinstance(answer["seconds"], float):
+        return answer, 1.0
+    return answer, sum(answer.get(name, 0.0) for name in ("seconds", "copied", "copied_otherwise")) + worker.lacks_s
 
 
 def negate(_far: FarSide, tensors: dict[str, torch.Tensor]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -366,13 +367,16 @@ def test_kernels_in_an_engine_s_namespace_are_the_candidate_s_own_and_torch_s_ar
         assert LIBRARY_KERNEL.search(theirs)
 
 
-def test_a_gain_over_a_baseline_whose_outputs_are_copied_is_not_called_faster(evaluator: Evaluator) -> None:
+def test_a_gain_over_a_baseline_whose_outputs_are_copied_in_its_time_is_not_called_faster(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seen on a GPU: a torch extension that returns lost 1.96x to the same kernel that writes, by the copy alone."""
     returning = evaluator.build(evaluator.store.put(model(f"{FRESH}; silu(input, out); return out")))
     writing = evaluator.build(evaluator.store.put(evaluator.kernel.baseline("cpu")[1].read_text()))
     assert evaluator.verify(returning).passed
     verdict = evaluator.verify(writing)
-    assert evaluator.pool.copies(returning.candidate) and not evaluator.pool.copies(writing.candidate)
+    assert not evaluator.pool.copies(returning.candidate), "on a CPU the copy is in nobody's time"
+    monkeypatch.setattr(evaluator.pool, "copies", lambda candidate: candidate == returning.candidate)  # as on a GPU
     faster = Suite(speedup=Interval(median=2, low=1.9, high=2.1), comparison=Comparison.FASTER)
     timed = Verdict.model_construct(**dict(verdict.model_copy(update={"suite": faster})))
     said = []
@@ -380,3 +384,40 @@ def test_a_gain_over_a_baseline_whose_outputs_are_copied_is_not_called_faster(ev
         held = withhold_doubtful(evaluator, ComparisonRequest(candidate, {"baseline": baseline.candidate}), timed)
         said.append(BASELINE_COPIES in held.warnings)
     assert said == [True, False]
+
+
+TRANSPOSED = "out = torch.empty(input.shape[1] // 2, input.shape[0], dtype=input.dtype).t()"
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        (f"{FRESH}; silu(input, out); return out", {"copied"}),
+        (f"{TRANSPOSED}; silu(input, out); return out", {"copied_otherwise"}),
+        ("return input[:, :input.shape[1] // 2]", {"copied_otherwise"}),
+        ("return input.view(-1)[:input.numel() // 2].view(input.shape[0], -1)", {"copied_otherwise"}),
+    ],
+)
+def test_a_worker_tells_the_copy_of_new_memory_from_one_that_does_work(
+    evaluator: Evaluator, body: str, kinds: set[str]
+) -> None:
+    """What a call that writes its outputs does itself is not left to the copy: views of an input, another layout."""
+    answer = timed(evaluator, model(body))
+    told = {name for name in ("copied", "copied_otherwise") if answer[name] > 0}
+    assert answer["seconds"] > 0 and told == kinds
+
+
+def test_a_function_that_writes_its_outputs_has_no_copy(evaluator: Evaluator) -> None:
+    assert set(timed(evaluator, FUNCTION)) == {"seconds"}
+
+
+def timed(evaluator: Evaluator, text: str) -> dict[str, Any]:
+    """What its worker answers of two calls."""
+    workload = next(w for w in evaluator.suite() if w.timed)
+    worker = evaluator.pool.start(evaluator.build(evaluator.store.put(text)))
+    try:
+        bench = map_buffers(evaluator, worker, workload, 2)
+        worker.request(bench.layout.message(bench.buffers, 2, op="plan") | {"dtype": workload.dtype})
+        return worker.request({"op": "time", "order": [0, 1], "repeat": 1})
+    finally:
+        worker.close()

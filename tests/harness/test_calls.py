@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,28 @@ def test_every_argument_arrives(loop: Any, tmp_path: Path, codes: str) -> None:
 def test_more_arguments_than_there_is_room_for_are_refused_in_a_sentence(loop: Any) -> None:
     with pytest.raises(OSError, match="74 arguments more than fit into registers"):
         words_of(loop, [[ctypes.c_int64(1)] * (74 + loop.integer_registers())])
+
+
+def test_what_was_returned_before_it_was_done_is_found_out_by_the_copy(loop: Any) -> None:
+    taken = loop.take_output
+    taken.argtypes, taken.restype = [ctypes.c_void_p] * 2 + [ctypes.c_int64, ctypes.c_uint64], ctypes.c_int64
+    for count in (0, 1, 3, 4, 7, 4099):
+        given, got = random.randbytes(count), ctypes.create_string_buffer(count + 1)
+        assert taken(got, given, count, 7) == 0 and got.raw[:count] == given
+    size = 8 << 20
+    late, copy = (ctypes.create_string_buffer(size) for _ in range(2))
+    done = threading.Event()
+
+    def go_on() -> None:
+        value = 0
+        while not done.is_set():
+            value = (value + 1) % 256
+            ctypes.memset(late, value, size)
+
+    worker = threading.Thread(target=go_on)
+    worker.start()
+    try:
+        assert any(taken(copy, late, size, seed) for seed in range(2000))
+    finally:
+        done.set()
+        worker.join()

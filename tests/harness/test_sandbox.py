@@ -427,6 +427,24 @@ def test_pages_that_others_have_mapped_too_cannot_be_given_back(box: Box) -> Non
     assert (found["remove"], found["usual"], found["fallocate"], found["kept"]) == ("EPERM", None, "EPERM", "kept")
 
 
+def test_arguments_cannot_be_mapped_a_second_time(box: Box) -> None:
+    found = box.run("""
+        import ctypes, mmap
+        memory = mmap.mmap(-1, 1 << 16)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mremap.restype, may_move = ctypes.c_void_p, 1
+        libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        libc.mmap.restype = ctypes.c_void_p
+        own = libc.mmap(None, ctypes.c_size_t(1 << 16), 3, 0x22, -1, ctypes.c_long(0))
+        none = ctypes.c_void_p(-1).value
+        answer({"active": active, "twice": libc.mremap(address, 0, 1 << 16, may_move) == none,
+                "larger": libc.mremap(own, 1 << 16, 1 << 17, may_move) != none})
+    """)
+    needs("seccomp", found["active"])
+    assert found["twice"] and found["larger"]
+
+
 def test_limits_hold(box: Box) -> None:
     limits = sandbox.ProcessLimits(memory_bytes=512 << 20, file_bytes=1 << 20, open_files=32)
     found = box.run(

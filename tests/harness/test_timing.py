@@ -263,6 +263,52 @@ def test_a_request_is_written_for_then_started_then_stopped(stage: Any, monkeypa
     assert told == [*begun, ("forget", called), *run, ("side", "pause")]
 
 
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "own"),
+    [
+        (None, (2e-6, 0.0), 1e-3),  # as long as ours
+        ((5e-4, 0.0), (5e-4, 0.0), 1e-3),  # as long as the baseline's
+        (None, (5e-4, 0.0), 1e-3 + 5e-4 - 2.5e-6),  # what takes longer is its own time
+        (None, (0.0, 5e-4), 1e-3 + 5e-4),  # so is a copy of another layout
+        ((0.0, 5e-4), (0.0, 5e-4), 1e-3),  # unless the baseline returns such, too
+        ((5e-4, 0.0), (0.0, 5e-4), 1e-3 + 5e-4),
+    ],
+)
+def test_the_copy_of_what_a_call_returned_is_nobodys_time(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, baseline: Any, candidate: tuple[float, float], own: float
+) -> None:
+    one = stage(negation("float32", 100))
+    monkeypatch.setattr(one, "_copy_alone_s", lambda: 2e-6)
+    arms = [Arm(name, FarSide(name, one, negate)) for name in ("baseline", "candidate")]  # type: ignore[arg-type]
+    for arm, copied in zip(arms, (baseline, candidate), strict=True):
+        arm.worker.copied_s = copied  # type: ignore[attr-defined]
+    found = interleaved.run(one, arms, check=("candidate",))
+    assert found.median_us["baseline"] == pytest.approx(1e3)
+    assert found.median_us["candidate"] == pytest.approx(own * 1e6)
+    for arm in arms:
+        assert arm.lacking == pytest.approx([1e-4] * len(arm.lacking)), "our clock has no copy in it either"
+
+
+def test_copies_that_took_longer_than_the_request_are_no_copies(stage: Any) -> None:
+    one = stage(negation("float32", 100))
+    lone = contestant(one)
+    lone.worker.copied_s = (1e-3, 0.0)  # type: ignore[attr-defined]
+    one.sample(lone)
+    lone.worker.lacks_s = -1e-3  # type: ignore[attr-defined]
+    with pytest.raises(WorkerFailure, match="more seconds than have passed"):
+        one.sample(lone)
+    for nonsense in (-1.0, math.nan, "1"):
+        with pytest.raises(WorkerFailure, match="its clock answered"):
+            sampling.read_copies({"copied": nonsense})
+
+
+def test_our_own_copy_of_an_output_takes_some_time_and_leaves_inputs_and_guards_alone(stage: Any) -> None:
+    one = stage(negation("float32", 100), "cold")
+    assert 0 < one._copy_alone_s() < 1
+    contestant(one)
+    assert one.bench.check_guards("guards").passed
+
+
 def test_large_calls_are_looked_at_up_to_the_last_block() -> None:
     """Who knew when the looks are over could compute nothing from then on."""
     looks = _spread(8, 24)
