@@ -437,7 +437,7 @@ class Box:
         """Draws of get_inputs() for that workload."""
         assert problem.source is not None
         drawn_at = problem.source.draw_sizes(workload, problem.description)  # type: ignore[arg-type]
-        if drawn_at != self.drawn_at:
+        if self.drawn_at is None or (drawn_at.axes, drawn_at.dtype) != (self.drawn_at.axes, self.drawn_at.dtype):
             self.drawn_at, self.drawn, self.filled, self.turns = drawn_at, [], {}, {}
         wanted = POOL
         while len(self.drawn) < wanted:

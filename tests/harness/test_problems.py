@@ -19,7 +19,7 @@ from harness.evaluate import Evaluator
 from harness.farside.problem import Trial, convolutions_in_tf32, distribution
 from harness.judge import of_problems, verification
 from harness.problems import degenerate
-from harness.problems.pytorch import Problem, open_problem, reopen
+from harness.problems.pytorch import POOL, Box, Problem, open_problem, reopen
 from harness.processes.worker import WorkerFailure
 from harness.records import Check, Outcome, Verdict
 from harness.store import Store
@@ -473,6 +473,19 @@ def test_torch_compile_is_checked_where_it_is_timed_and_nowhere_else(opened, tmp
         monkeypatch.setattr(evaluator, "verify", lambda _build, only: (asked.append(only), wrong)[1])
         found = evaluate.measure_against(evaluator, passed, "compile")
     assert asked == [shipped] and not found.against and "no baseline here: INCORRECT: off by one" in found.notes[-1]
+
+
+def test_workloads_of_the_same_sizes_share_their_draws(opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check and a timing differ in more than their sizes: each change from one to the other drew all inputs and states again."""
+    problem = opened(SMALL.replace("nn.Parameter(torch.rand(33))", "nn.Parameter(torch.rand(33))\n        self.norm = nn.BatchNorm1d(33)"
+                                   ).replace("x * self.weight", "self.norm(x) * self.weight"))  # fmt: skip
+    draws: list[int] = []
+    draw = Box._draw
+    monkeypatch.setattr(Box, "_draw", lambda box, *asked: (draws.append(1), draw(box, *asked))[1])
+    timed = problem.spec.workloads[0]
+    for devices in (("cpu",), ("cuda", "cpu"), ("cpu",)):
+        problem.box._pool(problem, timed.model_copy(update={"devices": devices}))
+    assert len(draws) == POOL
 
 
 def test_a_problem_that_is_open_twice_still_draws_when_one_is_closed() -> None:
