@@ -39,8 +39,8 @@ NODES = agents.describe_nodes() | {
     "compile": "compiling",
     "verify": "checking against the reference",
     "tune": "searching the open integers",
-    "measure": "timing against baseline and incumbent",
-    "select": "choosing the incumbent",
+    "measure": "timing against the baseline and the best so far",
+    "select": "choosing the best so far",
     "contest": "contesting again what was unclear",
     "fallback": "meeting the source at uneven rows",
     "held_out": "meeting the held-out workloads",
@@ -422,11 +422,11 @@ class LiveDisplay(Display):
         text.append(f"round {self.now.get('round', 0)} of {settings.stop.rounds}", style="bold")
         speedup = speedup_of(incumbent)
         if incumbent.round and speedup:
-            text.append("   incumbent ")
+            text.append("   best so far ")
             text.append(times(speedup.median), style="bold green")
             text.append(f" ({speedup.low:.2f} – {speedup.high:.2f}), round {incumbent.round}")
         else:
-            text.append("   incumbent: the baseline")
+            text.append("   best so far: the baseline")
         finding = self.now.get("finding")
         if finding and finding.light_fraction:
             text.append(f", {percent(finding.light_fraction)} of speed of light")

@@ -13,6 +13,7 @@ from mcp.server import Server
 from mcp.server.stdio import stdio_server
 
 from graph.serving import TOOLS, Service
+from nodes.workbench.arguments import schema
 
 INSTRUCTIONS = """\
 Astrolabe judges GPU and CPU kernels: correctness against a reference in higher precision, times beside the baseline and the best
@@ -33,7 +34,7 @@ def describe_tools() -> list[types.Tool]:
         types.Tool(
             name=name,
             description=" ".join((arguments.__doc__ or "").split()),
-            input_schema={k: v for k, v in arguments.model_json_schema().items() if k not in ("title", "description")},
+            input_schema=schema(arguments),
             annotations=HINTS[name],
         )
         for name, arguments in TOOLS.items()

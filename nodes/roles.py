@@ -159,7 +159,10 @@ class Standing(Frozen):
         left += [f"{self.tokens_left:,} tokens"] if self.tokens_left is not None else []
         left += [f"${self.money_usd_left:.2f}"] if self.money_usd_left is not None else []
         said += [f"Left of the run's budget: {', '.join(left)}."] if left else []
-        said.append(f"{self.patience} rounds without a gain end the run; so far there were {self.stale_rounds}.")
+        if self.patience <= self.rounds - round_ + self.stale_rounds:
+            said.append(
+                f"The run ends after {self.patience} rounds in a row without a gain; now it is {self.stale_rounds}."
+            )
         return " ".join(said)
 
 

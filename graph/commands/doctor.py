@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +20,10 @@ from urllib.parse import urlsplit
 from graph.commands.options import EXIT_FAILURE, AsJson, Command, RunsDir
 from kernels.extras import install
 
-LEAST_FREE_GIB = 5
-"""Free disk space below which the doctor warns, GiB: a long run keeps builds and samples of some hundred MB."""
+LITTLE_FREE_GIB = 5
+LEAST_FREE_MIB = 256
+"""Free disk space below which the doctor warns, and below which a run is likely to end early: it keeps builds and samples of some
+hundred MB."""
 ANSWER_S = 5.0
 """A model server, and a tool asked for its version, are waited for so long."""
 
@@ -42,8 +46,10 @@ class DoctorCommand(AsJson, RunsDir, Command):
         else:
             from harness.report.inert import one_line
 
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 400
             for what, state, said in findings:
-                print(f"{state:<8} {what:<14} {one_line(said, 400)}".rstrip())
+                line = f"{state:<8} {what:<14} {one_line(said, 360)}".rstrip()
+                print(textwrap.fill(line, max(width, 40), subsequent_indent=" " * 24, break_on_hyphens=False))
         found = {finding.what: finding for finding in findings}
         tunes = found["device"].state == "ok" and (
             found["g++"].state == "ok" or found["device"].said.startswith("cuda")
@@ -65,10 +71,8 @@ def look(runs_dir: Path) -> Iterator[Diagnosis]:
 def _version() -> str:
     here = Path(__file__).resolve().parents[2]
     said = _told("git", "-C", str(here), "describe", "--always", "--dirty")
-    try:
-        return f"{metadata.version('astrolabe')} ({said or 'no git'})"
-    except metadata.PackageNotFoundError:
-        return f"not installed for {sys.executable} ({said or 'no git'})"
+    project = tomllib.loads((here / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return f"{project['version']} ({said or 'no git'})"
 
 
 def _packages() -> Iterator[Diagnosis]:
@@ -102,6 +106,7 @@ def _device() -> Iterator[Diagnosis]:
 
 
 def _tools() -> Iterator[Diagnosis]:
+    from harness import device
     from harness.backends import cpu, cuda
     from harness.probes import ncu
     from harness.tools import sanitizer
@@ -111,12 +116,14 @@ def _tools() -> Iterator[Diagnosis]:
     why = cuda.why_unavailable()
     nvcc = "" if why else _told(cuda.nvcc(), "--version").strip().split("\n")[-1]
     yield Diagnosis("nvcc", "note" if why else "ok", f"{why}: CUDA sources cannot be built" if why else nvcc)
+    if device.choose("auto")[0] != "cuda":
+        return
     profiler = ncu.find()
     yield Diagnosis(
-        "ncu", "ok" if profiler else "note", str(profiler or "not found: the profiler goes by the assembly alone")
+        "ncu", "ok" if profiler else "note", str(profiler or "not found: profiles have no hardware counters")
     )
     tool = sanitizer.find()
-    said = str(tool or "not found: winners are not run under compute-sanitizer")
+    said = str(tool or "compute-sanitizer was not found: winners are not run under it")
     yield Diagnosis("sanitizer", "ok" if tool else "note", said)
 
 
@@ -171,22 +178,25 @@ def _asked(address: str, proxied: bool) -> Diagnosis:
         with openai.OpenAI(base_url=address, api_key=key, max_retries=0, http_client=http) as client:
             names = [model.id for model in client.models.list().data]
     except openai.OpenAIError as error:
-        said = (
-            type(error).__name__ if isinstance(error, openai.APIConnectionError) else str(error).replace(key, "[key]")
-        )
+        if isinstance(error, openai.APIConnectionError):
+            slow = isinstance(error, openai.APITimeoutError)
+            said = f"{shown} {f'did not answer within {ANSWER_S:g} s' if slow else 'cannot be reached'}"
+            return Diagnosis("model server", "missing", said + (" through the proxy" if proxied else ""))
+        said = str(error).replace(key, "[key]")
         return Diagnosis("model server", "missing", f"{shown} did not list its models: {said[:200]}")
     return Diagnosis("model server", "ok", f"{shown} has {len(names)} models: {', '.join(names[:5])}")
 
 
 def _disk(runs_dir: Path) -> Diagnosis:
     there = next(folder for folder in (runs_dir.absolute(), *runs_dir.absolute().parents) if folder.is_dir())
-    free = shutil.disk_usage(there).free / 2**30
+    free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
         return Diagnosis("disk", "missing", f"{there} cannot be written: give --runs-dir")
-    short = free < LEAST_FREE_GIB
-    return Diagnosis(
-        "disk", "note" if short else "ok", f"{free:.0f} GiB free in {there}{', which is little' if short else ''}"
-    )
+    said = f"{free / 2**30:.0f} GiB free in {there}" if free >= 2**30 else f"{free / 2**20:.0f} MiB free in {there}"
+    if free < LEAST_FREE_MIB * 2**20:
+        return Diagnosis("disk", "missing", f"{said}: a run needs more; give --runs-dir")
+    short = free < LITTLE_FREE_GIB * 2**30
+    return Diagnosis("disk", "note" if short else "ok", said + (", which is little for a long run" if short else ""))
 
 
 def _others() -> Diagnosis:

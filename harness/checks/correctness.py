@@ -684,7 +684,7 @@ def compute_expected(
         relative = (tensor.ulps or DEFAULT_ULPS[dtype]) * UNIT_ROUNDOFF[dtype]
         tolerance = size.mul_(relative)
         tolerance += noise + SMALLEST[dtype]
-        says = f"{tensor.name}: {relative:.2g} of the value + {noise.median().item():.2g} (fp32 noise of the row)"
+        says = f"{tensor.name}: {relative:.2g} of the value + {noise.median().item():.2g} (float32 sums of its row)"
         if tensor.ulps_of_row:
             tolerance += tensor.ulps_of_row * UNIT_ROUNDOFF[dtype] * largest
             says += f" + {tensor.ulps_of_row * UNIT_ROUNDOFF[dtype]:.2g} of the row's largest"

@@ -82,6 +82,8 @@ def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict
     said = {"samples": f"{total}, one each millisecond of CPU time"}
     if outside:
         said["outside of the candidate"] = ", ".join(f"{n} {c / total:.0%}" for n, c in outside.most_common(3))
+        if any("libgomp" in name for name in outside):
+            said["outside of the candidate"] += " (in libgomp: threads that wait for work or for one another)"
     functions = parse_listing(listing)
     by_function = {name: sum(inside[one.at] for one in code) for name, code in functions.items()}
     if not any(by_function.values()):

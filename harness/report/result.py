@@ -288,7 +288,7 @@ class Result(ResultRow):
         kept = self.speedup.median if self.speedup else math.inf
         if any(row.speedup and not row.accepted and row.speedup.median > kept for row in self.attempts):
             said.append(
-                "An attempt replaces the incumbent by its gain over it, the two timed in turn. Speedups over the baseline "
+                "An attempt replaces the best so far by its gain over it, the two timed in turn. Speedups over the baseline "
                 "are of different minutes, so one that was not kept may read higher than the best."
             )
         return tuple(said)

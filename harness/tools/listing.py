@@ -22,6 +22,10 @@ _SASS_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?);")
 _ASM_LINE = re.compile(r"^\s+[0-9a-f]+:\t(.*)$")
 
 
+START_UP = ("_init", "_fini", "deregister_tm_clones", "register_tm_clones", "__do_global_dtors_aux", "frame_dummy")
+"""What the linker adds to every shared library."""
+
+
 def functions(build: Build, facts: DeviceFacts) -> dict[str, list[str]]:
     """Function's name -> its instructions, in the order of the file. Raises ToolFailed.
 
@@ -37,7 +41,7 @@ def functions(build: Build, facts: DeviceFacts) -> dict[str, list[str]]:
             here = found.setdefault(named[1], [])
         elif here is not None and (instruction := line.search(row)):
             here.append(" ".join(instruction[1].split()))
-    return {name: rows for name, rows in found.items() if rows}
+    return {name: rows for name, rows in found.items() if rows and name not in START_UP}
 
 
 def _assembly(build: Build) -> str:

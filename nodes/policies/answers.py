@@ -203,7 +203,7 @@ def compute_finding(request: ProfilerRequest) -> Finding:
         summary=" ".join("; ".join(["measured figures only", *probes]).split())[:1500],
         light_fraction=overall,
         numbers=numbers,
-        slow_workloads=tuple(sorted(worst, key=worst.__getitem__)[:4]),
+        slow_workloads=tuple(sorted(worst, key=worst.__getitem__)[: max(1, min(4, len(worst) // 2))]),
     )
 
 

@@ -167,7 +167,7 @@ def difference(old: str, new: str) -> str:
 def timing_table(timings: Sequence[Timing]) -> str:
     """One line a timing, by number; the rates are of the bytes and operations that the spec counts."""
     computes = any(timing.flops for timing in timings)
-    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "the roof that counts"] if computes else [])]
+    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "bound by"] if computes else [])]
     rows = [
         "number | workload | cache | time_us | sol_us | share of SOL | x baseline [low, high] | comparison | "
         + " | ".join(rates)
@@ -187,7 +187,9 @@ def timing_table(timings: Sequence[Timing]) -> str:
             f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison} | {' | '.join(rate)}"
         )
     if load := max((timing.others or 0.0 for timing in timings), default=0.0):
-        rows.append(f"(other processes took up to {load:.0%} of this machine's CPU while they were timed)")
+        rows.append(
+            f"(other processes took up to {load:.0%} of this machine's CPU while they were timed, so intervals are wide)"
+        )
     return "\n".join(rows)
 
 

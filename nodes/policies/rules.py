@@ -700,7 +700,7 @@ def _bound_of(request: ProfilerRequest, timing: Timing) -> Bound:
 def _said(bound: Bound, fraction: float) -> str:
     far = fraction < answers.NEAR
     return {
-        "memory": "far from the memory's pace: too few bytes in flight, or too much work beside them"
+        "memory": "far below the memory bandwidth: too few bytes in flight, or too much work beside the loads"
         if far
         else "bound by memory traffic that does not keep enough bytes in flight, or moves too many",
         "latency": "bound by latency: launches, dependent loads and barriers of a short kernel",

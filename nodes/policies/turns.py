@@ -12,7 +12,7 @@ from typing import Any
 from harness.store import digest
 from nodes.policies.transcript import Message, Question, Reply
 from nodes.roles import ToolCall, Turn, TurnRequest
-from nodes.workbench.arguments import SOURCE_CHARS
+from nodes.workbench.arguments import SOURCE_CHARS, schema
 from nodes.workbench.arguments import TOOLS as ARGUMENTS
 
 TEXT_CHARS, CALL_CHARS = 120_000, 2 * SOURCE_CHARS
@@ -23,12 +23,10 @@ CALL = "Call a tool: `submit` ends your work, with a source or with the reason w
 
 
 def _described(name: str) -> dict[str, Any]:
-    arguments = ARGUMENTS[name]
-    schema = arguments.model_json_schema()
     described = {
         "name": name,
-        "description": " ".join((arguments.__doc__ or "").split()),
-        "parameters": {key: value for key, value in schema.items() if key not in ("title", "description")},
+        "description": " ".join((ARGUMENTS[name].__doc__ or "").split()),
+        "parameters": schema(ARGUMENTS[name]),
     }
     return {"type": "function", "function": described}
 

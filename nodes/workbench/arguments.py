@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from harness.records import Cache
 from kernels.spec import Frozen
 
 SOURCE_CHARS = 256_000
-_CANDIDATE = "first digits of a source's name, as compile gave it; empty: the one compiled last"
+_CANDIDATE = "a source by the first digits of its name, as compile gave it; empty: the one compiled last"
 
 
 class Edit(Frozen):
@@ -21,7 +21,7 @@ class Edit(Frozen):
 
 
 class CompileArguments(Frozen):
-    """Build a source; gives it a name. Says errors, or registers, spills and shared memory of each kernel."""
+    """Builds a source and names it. Answers with the compiler's errors, or its figures (registers, spills, shared memory, vectorised loops)."""
 
     source: str = Field(default="", max_length=SOURCE_CHARS, description="the whole file; or leave it empty and edit")
     base: str = Field(
@@ -36,22 +36,22 @@ class CompileArguments(Frozen):
 
 
 class CheckArguments(Frozen):
-    """Is it right? The visible suite, in the checker's words."""
+    """Whether a source is right: every check but those of sizes that nobody is told. Says which check failed and by how much."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
 
 
 class TimeArguments(Frozen):
-    """A short comparison beside the baseline and the best so far: takes seconds, decides nothing. Checks first what was not checked. Samples
-    of the same two sources add up over calls."""
+    """Times a source in turns with the baseline and the best so far, for seconds; decides nothing. A source that was not checked is checked
+    first. Samples of the same two sources add up over calls."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
     against: str = Field(
-        default="", max_length=64, description="another source by its name, in the place of the best so far"
+        default="", max_length=64, description="another source by its name, in place of the best so far"
     )
     seconds: float = Field(
         default=0.0, ge=0, le=120,
-        description="goes on for at most so long, until each comparison says something; 0: one pass of 5 to 7 samples",
+        description="go on until no comparison is UNCLEAR, for at most so long; 0: one pass of 5 to 7 samples",
     )  # fmt: skip
     workloads: tuple[str, ...] = Field(
         default=(), max_length=16,
@@ -61,69 +61,70 @@ class TimeArguments(Frozen):
 
 
 class ProfileArguments(Frozen):
-    """What bounds it: counters, stalls, the compiler's figures, the roofline; of one function the machine code."""
+    """What bounds a source: hardware counters where they may be read, the hottest loops or stalls, the compiler's figures, bytes and
+    operations; with `function` its machine code instead."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
-    function: str = Field(
-        default="", max_length=200, description="part of a function's name: its SASS or assembly instead of counters"
-    )
-    first_line: int = Field(default=1, ge=1, le=1_000_000, description="of the listing")
+    function: str = Field(default="", max_length=200, description="part of a function's name")
+    first_line: int = Field(default=1, ge=1, le=1_000_000, description="where the listing begins")
 
 
 class ReadArguments(Frozen):
-    """Sources, differences, attempts, the ledger of every source that was tried, what is known of such kernels."""
+    """Shows a source, the difference of two, the attempts of earlier rounds, the ledger (a line for every source that was built), or what is
+    known of such kernels."""
 
     what: Literal["source", "difference", "attempts", "ledger", "knowledge"]
     name: str = Field(
         default="",
         max_length=64,
-        description="`baseline`, `best` (so far) or a source's name; empty: the one compiled last; of knowledge: a page",
+        description="`baseline`, `best` (so far) or a source's name; empty: the one compiled last; of knowledge: a page, empty: this operation's",
     )
     to: str = Field(default="best", max_length=64, description="of a difference: what it is compared with")
     first_line: int = Field(default=1, ge=1, le=1_000_000)
 
 
 class SubmitArguments(Frozen):
-    """The end: this source is built, checked and timed officially. Or none, and why."""
+    """Ends the work on this plan: the source is built, checked and timed on all workloads, which decides. Or `none`, and why."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
     notes: str = Field(default="", max_length=2000, description="what you changed and why it should be faster")
     spec_doubt: str = Field(
         default="", max_length=400,
-        description="one sentence where the spec counts more work than a call must do; empty otherwise",
+        description="one sentence where the operation, as stated, counts more bytes or operations than a call must do; else empty",
     )  # fmt: skip
     none: str = Field(default="", max_length=2000, description="why no source comes of this plan; then nothing is sent")
 
 
 class ScheduleArguments(Frozen):
-    """How the source that Astrolabe's compiler writes from this operation's reference is computed: a record of numbers, and what each
-    may be. For try_schedule."""
+    """Shows the schedule of the source that Astrolabe's compiler writes from this operation's reference: its parameters as JSON, and what
+    each means."""
 
     candidate: str = Field(
         default="",
         max_length=64,
-        description="a source that Astrolabe's compiler wrote; empty: the best so far where it did, else its first",
+        description="a source that Astrolabe's compiler wrote; empty: the best so far if it did, else its first one",
     )
 
 
 class ScheduleEdit(Frozen):
-    """One field of the record."""
+    """One parameter of the schedule."""
 
     where: str = Field(
         min_length=1, max_length=120,
-        description="a path in the record: `float16.0.longest` of float16's version 0, `float16.0.1.items` of its kernel 1, "
+        description="a path: `float16.0.longest` of float16's version 0, `float16.0.1.items` of its kernel 1, "
         "`numbers.STREAM`; a version's own path with null removes it",
     )  # fmt: skip
     value: int | bool | None = None
 
 
 class TryScheduleArguments(Frozen):
-    """That source with other numbers in its record: refused with the reason where they are not legal, else built as by compile."""
+    """Builds the compiler's source with an edited schedule (without edits: as it is), as compile does. An edit that is not legal is refused
+    with the reason."""
 
-    candidate: str = Field(default="", max_length=64, description="whose schedule is edited, as in schedule")
+    candidate: str = Field(default="", max_length=64, description="whose schedule is edited; as in `schedule`")
     edits: tuple[ScheduleEdit, ...] = Field(default=(), max_length=64, description="in order")
     record: str = Field(
-        default="", max_length=SOURCE_CHARS, description="or the whole record as JSON, in place of edits"
+        default="", max_length=SOURCE_CHARS, description="the whole schedule as JSON, in place of edits"
     )
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
     then: tuple[Literal["check", "time"], ...] = Field(
@@ -145,5 +146,22 @@ TOOLS: dict[str, type[Arguments]] = {
     "schedule": ScheduleArguments,
     "try_schedule": TryScheduleArguments,
 }
+
+
+def schema(arguments: type[Frozen]) -> dict[str, Any]:
+    """The JSON schema of a tool's arguments, without what its description says already and the titles that pydantic makes up."""
+
+    def plain(node: Any, names: bool = False) -> Any:
+        if isinstance(node, list):
+            return [plain(one) for one in node]
+        if not isinstance(node, dict):
+            return node
+        return {key: plain(one, key in ("properties", "$defs")) for key, one in node.items() if names or key != "title"}
+
+    found: dict[str, Any] = plain(arguments.model_json_schema())
+    found.pop("description", None)
+    return found
+
+
 MAKERS = ("compile", "try_schedule")
 """Tools that make a source: the last one's is meant where no name is given."""

@@ -271,7 +271,8 @@ class Workbench:
         name = asked.name.strip().lower()
         if not name:
             known = knowledge(self.spec, self.evaluator.facts, families_of(self.spec, self.reference))
-            others = f"There are more pages, by `name`: {', '.join(every())}."
+            mine = [one for one in every() if one.startswith("cpu_") == (self.evaluator.facts.device == "cpu")]
+            others = f"There are more pages, by `name`: {', '.join(mine)}."
             return f"{others}\n{shown.lines(known, 'knowledge', asked.first_line)}"
         if name not in every():
             raise ToolRefused(f"there is no such page; there are {', '.join(every())}")
@@ -327,11 +328,11 @@ class Workbench:
             raise ToolRefused(str(why)) from None
 
     def try_schedule(self, asked: TryScheduleArguments, last: str) -> ToolResult:
-        if bool(asked.record.strip()) == bool(asked.edits):
-            raise ToolRefused("give edits of a schedule, or a whole record")
+        if asked.record.strip() and asked.edits:
+            raise ToolRefused("give edits of a schedule, or a whole one, not both")
         try:
             record: dict[str, Any] | str = asked.record
-            if asked.edits:
+            if not asked.record.strip():
                 record = self._schedule(asked.candidate, last)
                 for edit in asked.edits:
                     compiling.edit_schedule(record, edit.where, edit.value)

@@ -162,15 +162,19 @@ def _rows(rows: Iterable[str]) -> str:
 
 
 SCHEDULE = """\
-Versions are tried in their order, each for the calls that its guards let through (`vector` elements to a pack divide the sizes,
-at most `longest` packs a row, fewer than `most_rows` rows); the last one takes all. Fields of try_schedule's edits, as
-`DTYPE.VERSION.FIELD` or `DTYPE.VERSION.KERNEL.FIELD`:
-- elements: threads of a block; items, packs a thread.
-- rows: a row of reductions by `team` threads (0: a block of `threads`), each of which keeps `items` packs in registers (0: read again in
-  each pass). With by_size the host picks for the size at hand; wanted (packs a thread) and split (blocks of a row) tell it what, 0: any.
-- columns: lanes (packs of columns of a block, 0: by size), split (blocks that share the rows, 0: by size), threads, unroll (rows whose
-  loads are in flight). In C++ lanes are the packs of a tile, and nothing else counts but vector.
-- pdl of a kernel; numbers.TRIGGER_WHEN on CUDA (0 before, 1 after its wait, 2 in the last blocks); numbers.PARALLEL_FROM and STREAM in C++.
+For each dtype the source has versions. The host takes the first whose conditions a call fulfils: `vector` (the elements of a pack)
+divides its sizes, a row has at most `longest` packs, there are fewer than `most_rows` rows (null: any), indices fit 32 bits (narrow). The last
+version takes every call. Edits name a parameter as `DTYPE.VERSION.PARAMETER` or `DTYPE.VERSION.KERNEL.PARAMETER`. A kernel has one of
+three sketches:
+- elements: each output by itself. threads of a block; items, packs a thread.
+- rows: reductions along the innermost axis. team, threads of a row (0: a whole block of `threads`); items, packs that a thread keeps in
+  registers (0: read again in each pass); held, keep what a later pass would compute again. by_size: the host picks packs a thread, threads and
+  blocks of a row (more than one only with clusters) for the size at hand; wanted and split fix packs a thread and blocks of a row, 0: any.
+- columns: reductions along an outer axis. lanes, packs of columns of a block (in C++ of a tile), 0: by size; split, blocks that share the
+  rows, 0: by size; threads; unroll, rows whose loads are in flight.
+In C++ only vector, longest, most_rows, lanes and `numbers` matter: PARALLEL_FROM, elements from which OpenMP is used; STREAM, 1 for streaming
+stores. On CUDA: pdl, whether a kernel takes part in programmatic launch; numbers.TRIGGER_WHEN, where it triggers: 0 before its wait, 1 after,
+2 in the last blocks. few, unit and ragged are the compiler's own: leave them.
 A source that try_schedule made leaves no number to the search."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 from graph.commands import doctor
 from harness.options import from_words
@@ -40,6 +41,16 @@ def test_a_model_server_is_asked_and_the_key_is_shown_nowhere(tmp_path, capsys, 
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     _, found = findings(tmp_path, capsys)
     assert found["model server"][0] == "missing" and "sk-1234567890" not in str(found)
+
+
+def test_what_it_says_fits_a_terminal_and_a_full_disk_is_no_note(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(doctor.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=3 << 20))
+    from_words(doctor.DoctorCommand, ["--runs-dir", str(tmp_path)]).go()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ok       astrolabe      0.") and max(map(len, lines[:8])) <= 60
+    assert any(line.startswith("missing  disk           3 MiB free") for line in lines)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys, monkeypatch) -> None:

@@ -31,9 +31,8 @@ LISTING = """
 def test_the_innermost_loops_are_shown_with_their_width_and_their_chains() -> None:
     samples = Counter({0x1108: 60, 0x1114: 30, 0x1120: 5})
     said = hot_loop.summarise(LISTING, samples, Counter({"libgomp.so": 5}))
-    assert (
-        said["hottest function"] == "sums: 95% of the samples" and said["outside of the candidate"] == "libgomp.so 5%"
-    )
+    assert said["hottest function"] == "sums: 95% of the samples"
+    assert said["outside of the candidate"].startswith("libgomp.so 5% (in libgomp: threads that wait")
     assert (
         said["loop 1"] == "60% of the samples, 3 instructions"
         and "1 vector instructions of 32 bytes" in said["loop 1 has"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from itertools import pairwise
@@ -18,6 +19,7 @@ from harness.store import digest
 from kernels import catalog
 from nodes.ledger import LedgerEntry
 from nodes.policies import render as rendering
+from nodes.policies import turns
 from nodes.policies.model import ModelPolicy
 from nodes.policies.render import data, describe_kernel, prototypes, readings, render
 from nodes.policies.transcript import Exchange, Message, Question, Reply
@@ -216,7 +218,7 @@ def test_the_ledger_and_where_the_run_stands_are_in_each_request() -> None:
     )
     standing = Standing(
         rounds=8, patience=4, stale_rounds=1, seconds_left=410, tokens_left=120_000,
-        tolerances=("w: y: 0.00049 of the value + 1e-06 (fp32 noise of the row)",), worst_error=0.12,
+        tolerances=("w: y: 0.00049 of the value + 1e-06 (float32 sums of its row)",), worst_error=0.12,
     )  # fmt: skip
     more = {"ledger": (tried,), "standing": standing, "round": 3}
     for role, request in (("planner", for_planner(**more)), ("coder", for_coder(**more))):
@@ -418,3 +420,11 @@ def test_trimming_keeps_a_checkers_words_and_a_limit() -> None:
     assert trim(words) == words
     assert len(trim("\n".join(f"a.cu({n}): error: problem {n} {'x' * 900}" for n in range(500)))) <= LIMIT_CHARS
     assert len(trim("z" * 100_000)) <= LIMIT_CHARS
+
+
+def test_tools_are_described_without_words_that_a_library_made_up() -> None:
+    for tool in turns.TOOLS:
+        text = json.dumps(tool)
+        assert '"title": ' not in text and not PRIVATE.search(text) and tool["function"]["description"]
+    edit = next(t for t in turns.TOOLS if t["function"]["name"] == "compile")["function"]["parameters"]["$defs"]["Edit"]
+    assert set(edit["properties"]) == {"search", "replacement"}

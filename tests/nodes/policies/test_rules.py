@@ -237,7 +237,7 @@ def test_the_profiler_names_the_bound_with_numbers() -> None:
     assert finding().bound == "unknown" and finding().numbers == {"ptxas_registers": 32}
     assert finding(timing(large, 545.0, 320.0)).summary.startswith("bound by memory traffic")
     assert finding(timing(large, 5450.0, 320.0)).summary.startswith(
-        "far from the memory's pace: "
+        "far below the memory bandwidth: "
     )  # at 6 % nothing waits for bytes alone
     found = finding(timing(small, 4.0, 0.6), timing(large, 545.0, 320.0))
     assert found.numbers["ptxas_registers"] == 32 and "cold_percent_of_sol" in found.numbers
