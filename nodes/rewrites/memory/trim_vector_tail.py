@@ -31,7 +31,6 @@ _CHANGES = ("assignment_expression", "update_expression")
     expected="no element is computed twice: fewer bytes and no scalar pass where rows divide into packs",
     speedup=1.3,
     helps={"memory", "latency", "compute"},
-    after=("block_per_row",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)

@@ -34,7 +34,6 @@ COUNTS = (2, 4, 8, 16, 32)
     expected="one load or store of up to 16 bytes where a thread had one for each of its neighbouring elements",
     speedup=1.1,
     helps={"memory", "latency"},
-    after=("block_per_row",),
     once="load_joined",
     risks=(Outcome.INCORRECT,),
 )

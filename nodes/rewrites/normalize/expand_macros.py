@@ -57,7 +57,6 @@ def pieces(text: str) -> Iterator[str]:
     "cuda",
     expected="nothing by itself: later steps see launches and loops that macros had hidden",
     normalizes=True,
-    after=("standard_alignas",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return expanded(source)

@@ -25,7 +25,7 @@ from nodes.rewrites.syntax.tree import field_of, statements
     "cuda",
     expected="nothing by itself: later steps see which loads and stores every element has",
     normalizes=True,
-    after=("fuse_kernels",),
+    after=("split_template_instances",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _decide, _branches, 64)  # one at a time: they nest

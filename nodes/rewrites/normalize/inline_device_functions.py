@@ -30,7 +30,7 @@ MOST = 24
     "cuda",
     expected="nothing by itself: later steps see the loads and stores that a function had hidden",
     normalizes=True,
-    after=("resolve_kernel_variables",),
+    after=("expand_macros",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

@@ -22,7 +22,6 @@ MOST = 8
     "cuda",
     expected="nothing by itself: later steps see which statements a launch runs",
     normalizes=True,
-    after=("standard_alignas",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     return one_by_one(source, _part, _flags, MOST)

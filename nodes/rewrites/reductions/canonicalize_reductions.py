@@ -31,12 +31,11 @@ from nodes.rewrites.prelude import brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.joined import End, Joined, Places, shapes_of
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
-from nodes.rewrites.reductions.warp_reductions import called
 from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import LOOPS, children_of, one_variable, same, statements, upward
+from nodes.rewrites.syntax.tree import LOOPS, children_of, field_of, one_variable, same, statements, upward
 
 MOST = 32
 """Reductions of one file."""
@@ -58,6 +57,14 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     named = source.reparsed(one_by_one(source, _name_result, _results, MOST) or source.text)
     text = one_after_another(named, _next, MOST)
     return without_idle(source.reparsed(text)) if text is not None else None
+
+
+def called(source: Source, call: Node) -> str:
+    """The last part of a called function's name."""
+    function = field_of(call, "function")
+    if function is not None and function.type == "field_expression":
+        return source.of(function, "field")
+    return source.of(function).split("<")[0].split("::")[-1]
 
 
 def _results(code: Code) -> Iterator[tuple[Node, Definition]]:

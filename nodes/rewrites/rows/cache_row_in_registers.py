@@ -44,36 +44,35 @@ def rewrite(source: Source, facts: Facts, argument: str = "") -> str | None:
     edits = Edits(source)
     for kernel in code.kernels:
         with edits.attempt():
-            _BlockKeeper(code, kernel, early=argument != "late").write(edits)
+            _RowKeeper(code, kernel, early=argument != "late").write(edits)
     require(edits, code, "row_items", "hold_packed")
     return without_unused(code, edits.apply())
 
 
-class RowKeeper(RowReader):
-    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it, whoever shares a row: the
-    threads of a block, or those of a warp (warp_per_row.py). These say the new kernel's `_bounds()`, `_numbers()` (its own template
-    parameters), which `_element(loop)` an item is, what `_elsewhere()` reads otherwise, and how to `_write_launch`."""
+class _RowKeeper(RowReader):
+    """Works out what of one kernel can stay in registers, and writes the kernel that does so beside it."""
 
-    suffix: str
+    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
+        super().__init__(code, kernel, thread_loops(kernel), early=early)
+        RowKernel(code, kernel, self.gone)  # there may be more threads a row than the source has, or fewer
 
     def write(self, edits: Edits) -> None:
-        name = self.code.fresh(f"{self.kernel.name}_{self.suffix}")
+        name = self.code.fresh(f"{self.kernel.name}_in_registers")
         edits.insert(self.kernel.outer.end_byte, "\n\n" + self._new_kernel(name))
         for launch in self.kernel.launches:
             self._write_launch(edits, launch, name)
 
     def _new_kernel(self, name: str) -> str:
         kernel, source = self.kernel, self.source
-        replaced = [(kernel.name_node, name), *self._elsewhere()]
-        if bounds := self._bounds():
-            replaced.append(kernel.bounded(bounds))
+        bounds = f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
+        replaced = [(kernel.name_node, name), kernel.bounded(bounds)]
         replaced += [(node, "") for node in [*self.gone, *self.moved]]
         replaced += [(loop.node, self._loop_text(number, loop)) for number, loop in enumerate(self.loops)]
         replaced += [(pragma, "\n") for loop in self.loops if (pragma := pragma_of(loop.node)) is not None]
         listed = field_of(kernel.template, "parameters")
         head = f"{source.of(listed)[:-1]}, " if listed is not None else "<"
         text = re.sub(r"(?m)^[ \t]+(?=#pragma)|^[ \t]+\n", "", source.render(kernel.node, replaced))
-        return re.sub(r"\n[ \t]*\n[ \t]*\n", "\n\n", f"template {head}{self._numbers()}>\n{text}")
+        return re.sub(r"\n[ \t]*\n[ \t]*\n", "\n\n", f"template {head}int {self.count}>\n{text}")
 
     def _loop_text(self, number: int, loop: Loop) -> str:
         source, lines, replaced = self.source, list[Lines](), self._slots(number, loop)
@@ -92,7 +91,7 @@ class RowKeeper(RowReader):
             "#pragma unroll",
             f"for (int {self.item} = 0; {self.item} < {self.count}; ++{self.item}) {{",
             [
-                f"const {kind} {loop.name} = {self._element(loop)};",
+                f"const {kind} {loop.name} = threadIdx.x + {self.item} * blockDim.x;",
                 f"if ({loop.name} < {self.source.of(loop.bound_node)}) {{",
                 [part for text in self._without_unused(body) for part in text.split("\n")],
                 "}",
@@ -174,28 +173,6 @@ class RowKeeper(RowReader):
             if index and not any(re.search(rf"\b{found[2]}\b", other) for other in kept if other is not line):
                 kept.remove(line)
         return kept
-
-
-class _BlockKeeper(RowKeeper):
-    """Of a row that a block's threads share."""
-
-    suffix = "in_registers"
-
-    def __init__(self, code: Code, kernel: Kernel, *, early: bool) -> None:
-        super().__init__(code, kernel, thread_loops(kernel), early=early)
-        RowKernel(code, kernel, self.gone)  # there may be more threads a row than the source has, or fewer
-
-    def _bounds(self) -> str:
-        return f"__launch_bounds__(row_width({self.count}, {self._bytes()}))"
-
-    def _numbers(self) -> str:
-        return f"int {self.count}"
-
-    def _elsewhere(self) -> list[tuple[Node, str]]:
-        return []
-
-    def _element(self, loop: Loop) -> str:
-        return f"threadIdx.x + {self.item} * blockDim.x"
 
     def _write_launch(self, edits: Edits, launch: Launch, name: str) -> None:
         source, kernel, fresh = self.source, self.kernel, self.code.fresh

@@ -44,7 +44,6 @@ ROW_BLOCK = Polynomial.product("blockIdx.z", "gridDim.y") + Polynomial.product("
     expected="whole sectors of what is read or written once a row, and no division of an index",
     speedup=1.15,
     helps={"memory", "latency"},
-    after=("warp_per_row",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
     once="NEIGHBOUR_ROWS",
 )

@@ -1,4 +1,4 @@
-"""Other people's reductions over a block: what canonicalize_reductions and redundant_broadcast make of them, and what they leave alone."""
+"""Other people's reductions over a block: what canonicalize_reductions makes of them, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import pytest
 
 from nodes.policies.rules import apply_step
-from nodes.rewrites.prelude import text_of
 from tests.nodes.rewrites.steps import FACTS, INPUTS, after, refused, same, stays, where_they_apply
 from tests.nodes.rewrites.test_cuda_rewrites import TREE
 
@@ -190,10 +189,10 @@ SOURCES = {form: source(reduction, helpers) for form, (helpers, reduction) in FO
 
 
 def test_every_form_becomes_ours_and_computes_the_same() -> None:
-    made = {form: after(text, "canonicalize_reductions redundant_broadcast") for form, text in SOURCES.items()}
+    made = {form: after(text, "canonicalize_reductions") for form, text in SOURCES.items()}
     for form, new in made.items():
         assert new.count("__shfl") == 2 and new.count("__device__") == 1, f"{form}: something of theirs is left"
-        assert refused(new, "canonicalize_reductions") and refused(new, "redundant_broadcast")
+        assert refused(new, "canonicalize_reductions")
     same({form: (text, made[form]) for form, text in SOURCES.items()})
 
 
@@ -264,17 +263,6 @@ def test_an_extreme_of_a_type_that_max_does_not_know_stays(element: str) -> None
     )
     assert not reduced(call, largest)
     assert reduced(call.replace(element, "double"), largest.replace("__hmax(", "fmax("))
-
-
-@pytest.mark.parametrize(
-    ("declared", "used"),
-    [("extern __shared__ float held[];\n", ""), ("#define HELD(n) __shared__ float held[n]\n", "  HELD(256);\n")],
-)
-def test_barriers_of_shared_memory_that_is_out_of_sight_stay(declared: str, used: str) -> None:
-    swapped = "  held[threadIdx.x] = sum;\n  __syncthreads();\n  sum += held[255 - threadIdx.x];\n"
-    text = source(used + swapped + CALL, FASTER_TRANSFORMER + declared)
-    kernel = after(text, "canonicalize_reductions", "redundant_broadcast")
-    assert swapped in kernel and "const float total = " in kernel
 
 
 def test_a_second_reduction_through_the_same_slots() -> None:
@@ -358,45 +346,6 @@ def test_a_width_that_is_assigned_is_one_of_whole_warps() -> None:
     )
 
 
-SETTLED_SUM = source("  const float all = block_sum<0>(sum);\n" + TOLD.replace("(sum)", "(all)"), text_of("block_sum"))
-
-
-def test_what_one_thread_tells_others_is_made_by_each() -> None:
-    for first in ("threadIdx.x == 0", "!threadIdx.x"):
-        new = after(SETTLED_SUM.replace("threadIdx.x == 0", first), "redundant_broadcast")
-        assert "const float total = fmaxf(sqrtf(all), eps);" in new
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("sqrtf(all)", "sqrtf(sum)"),  # the thread's own
-        ("sqrtf(all)", "sqrtf(all + threadIdx.y)"),
-        ("sqrtf(all)", "sqrtf(all + x[0])"),
-        ("sqrtf(all)", "sqrtf(atomicAdd(y, all))"),
-        ("if (threadIdx.x == 0) {", "if (threadIdx.x == 0 && columns > 3) {"),
-        ("if (threadIdx.x == 0) {", "if (threadIdx.x == 1 - 1 + blockIdx.x) {"),
-        ("  __syncthreads();\n  for (int i = threadIdx.x; i < columns; i += blockDim.x) y", "  for (int i = threadIdx.x; i < columns; i += blockDim.x) y"),
-        ("] / total", "] / total++"),
-        ("float sum = 0.0f;", "float sum = total;"),
-    ],
-)  # fmt: skip
-def test_what_threads_do_not_have_alike_is_told(old: str, new: str) -> None:
-    assert stays("redundant_broadcast", SETTLED_SUM, old, new)
-
-
-@pytest.mark.parametrize(
-    ("kept", "read"),
-    [("  __shared__ float kept[256];\n  kept[threadIdx.x] = x[threadIdx.x];\n", "kept[0]"), ("", "y[i + 1]")],
-)
-def test_a_barrier_that_something_else_needs_stays(kept: str, read: str) -> None:
-    text = SETTLED_SUM.replace("  float sum = 0.0f;", f"{kept}  float sum = 0.0f;").replace(
-        "] / total", f"] / total + {read}"
-    )
-    kernel = after(text, "redundant_broadcast")
-    assert kernel[kernel.index("__global__") :].count("__syncthreads();") == 1
-
-
 @pytest.mark.parametrize(
     "later",
     [
@@ -408,16 +357,6 @@ def test_a_barrier_that_something_else_needs_stays(kept: str, read: str) -> None
 def test_slots_that_somebody_else_reads_stay(later: str) -> None:
     call = "  __shared__ float buffer[32];\n  sum = BlockReduceSum(sum, buffer);\n" + TOLD
     assert reduced(call, PYTORCH) and not reduced(call + later, PYTORCH)
-
-
-def test_what_a_round_or_a_branch_may_have_changed_is_told() -> None:
-    told = "  if (threadIdx.x == 0) {\n    total = fmaxf(sqrtf(all), eps);\n  }\n  __syncthreads();\n"
-    assert told in SETTLED_SUM
-    rounds = "  for (int k = 0; k < 3; ++k) {\n    y[k] = total;\n    if (threadIdx.x == 0) total = eps;\n    __syncthreads();\n  }\n"
-    changed = where_they_apply(SETTLED_SUM.replace(told, told + rounds), "redundant_broadcast")
-    assert "total = fmaxf(sqrtf(all), eps);" in changed and "const float total =" not in changed
-    branch = "  if (columns > 3) {\n    if (threadIdx.x == 0) total = x[0];\n    __syncthreads();\n  }\n"
-    assert refused(SETTLED_SUM.replace(told, told + branch), "redundant_broadcast")
 
 
 # Where the first thread leaves a block's result in slots that share one array of dynamic shared memory: log_softmax's.

@@ -18,7 +18,7 @@ from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites.native import FACTS, order
 from tests.nodes.rewrites.steps import SPEC
 
-SETTLING = ["specialize_functors", "unflatten_loop"]
+SETTLING = ["unflatten_loop"]
 """Of these, every trap's outcome is the same to the bit."""
 HEADERS = """\
 #include <immintrin.h>

@@ -51,11 +51,6 @@ extern "C" void entry(const float* x, float* y, float* scale, long n, cudaStream
 """
 
 
-def test_a_default_made_of_another_argument_is_written_out() -> None:
-    new = flat(after(QUANT + DIRECT, "fill_default_arguments"))
-    assert "quant<float, float, true, false, std::conditional_t<false, unsigned, float>><<<" in new
-
-
 def test_a_step_may_add_a_parameter_behind_defaults() -> None:
     assert "launch_dependent" in after(QUANT + DIRECT, "programmatic_dependent_launch")
 

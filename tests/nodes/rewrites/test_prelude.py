@@ -11,7 +11,7 @@ import pytest
 from nodes.rewrites.analysis.insertions import defined
 from nodes.rewrites.prelude import FOLDERS, text_of
 
-TUNED = ("TEAM_ITEMS", "ROW_THREADS", "ROW_BLOCKS", "SHORT_ROWS_FROM", "CLUSTER_BLOCKS", "CLUSTER_STEPS")
+TUNED = ("ROW_THREADS", "ROW_BLOCKS", "SHORT_ROWS_FROM", "CLUSTER_BLOCKS", "CLUSTER_STEPS")
 """Numbers that the rewrites define as they fit the device."""
 CUDA = sorted(path.stem for path in FOLDERS[0].glob("*.cuh"))
 CPP = sorted(path.stem for path in FOLDERS[0].glob("*.h"))
@@ -30,7 +30,7 @@ def test_names_at_the_outer_level_are_what_a_text_defines() -> None:
 def test_the_smallest_is_made_of_the_largest_and_that_of_a_sum() -> None:
     assert "block_min(V value)" in text_of("block_min") and "smallest value" in text_of("block_min")
     assert "max" not in text_of("block_min")
-    for name in ("warp_max", "team_max", "cluster_max"):
+    for name in ("warp_max", "cluster_max"):
         assert f"V {name}(V value)" in text_of(name) and "+=" not in text_of(name) and "sum(" not in text_of(name)
 
 

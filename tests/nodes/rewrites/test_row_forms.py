@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.nodes.rewrites.steps import INPUTS, after, body, check, refused, same, stays, where_they_apply
-from tests.nodes.rewrites.test_foreign_traits import kernel
+from tests.nodes.rewrites.steps import INPUTS, after, refused, same, stays, where_they_apply
 
 CUB = (INPUTS / "scaled_rms_norm/baseline.cub.cu").read_text()
 TEMPLATES = """\
@@ -109,7 +106,7 @@ extern "C" void fuzz_float32(const float* x, const float* w, float* y, int64_t r
 """
 
 
-PREPARE = "single_assignment symbolic_block_size canonicalize_reductions redundant_broadcast vectorize"
+PREPARE = "single_assignment symbolic_block_size canonicalize_reductions vectorize"
 
 
 def in_registers(text: str) -> str:
@@ -213,12 +210,6 @@ def test_volatile_accesses_are_not_written_out_as_plain_ones() -> None:
 # What they compute.
 
 
-def test_a_row_that_cub_reduces_stays_in_registers(tmp_path: Path) -> None:
-    sizes = (f"float16:tokens=3,hidden={n}" for n in (5, 96, 515, 1032))
-    text = in_registers(CUB).replace("#include <cub/cub.cuh>\n#include <cuda/std/functional>\n", "").replace(ADD, "")
-    check(text, tmp_path, INPUTS / "scaled_rms_norm", "0", "1", *sizes)
-
-
 def test_a_store_does_not_go_through_a_pointer_to_constants() -> None:
     text = """\
 __global__ void twice(float* x, int n) {
@@ -233,122 +224,6 @@ extern "C" void fuzz_float32(float* y, int64_t rows, int64_t n, cudaStream_t str
 }
 """
     same({"twice": (text, after(text, "vectorize"))})
-
-
-# Forms of serving engines and of llm.c: cooperative groups, launches through a variable, arguments by default.
-
-GROUPS = """\
-#include <cooperative_groups.h>
-#include <cooperative_groups/reduce.h>
-#include <math.h>
-namespace cg = cooperative_groups;
-
-__global__ void norm_kernel(float* out, const float* inp, const float* weight, int N, int C) {
-  cg::thread_block block = cg::this_thread_block();
-  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
-  int idx = blockIdx.x * warp.meta_group_size() + warp.meta_group_rank();
-  if (idx >= N) {
-    return;
-  }
-  const float* x = inp + idx * C;
-  float sum = 0.0f;
-  for (int i = warp.thread_rank(); i < C; i += warp.size()) sum += x[i];
-  sum = cg::reduce(warp, sum, cg::plus<float>{});
-  float m = sum / C;
-  sum = 0.0f;
-  for (int i = warp.thread_rank(); i < C; i += warp.size()) {
-    float diff = x[i] - m;
-    sum += diff * diff;
-  }
-  sum = cg::reduce(warp, sum, cg::plus<float>{});
-  float s = rsqrtf(sum / C + 1e-5f);
-  float* o = out + idx * C;
-  for (int c = warp.thread_rank(); c < C; c += warp.size()) o[c] = (x[c] - m) * s * weight[c];
-}
-
-extern "C" void fuzz_float32(const float* x, const float* w, float* y, int64_t rows, int64_t n, cudaStream_t stream) {
-  norm_kernel<<<(rows + 7) / 8, 256, 0, stream>>>(y, x, w, rows, n);
-}
-"""
-
-
-def test_other_words_of_groups() -> None:
-    more = """\
-  auto tile = cg::tiled_partition<32>(cg::this_thread_block());
-  float v = cg::reduce(tile, x[2] + 1, cg::greater<float>());
-  block.sync();
-  if (v > 0) o[0] = block.thread_rank() + block.size();
-"""
-    last = GROUPS.rindex("  for (int c")
-    kernel = body(after(GROUPS[:last] + more + GROUPS[last:], "lower_cooperative_groups"), "norm_kernel")
-    assert "float v = warp_max(static_cast<float>(x[2] + 1)); __syncthreads();" in kernel
-    assert "o[0] = threadIdx.x + blockDim.x;" in kernel
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("256, 0", "dim3(32, 8), 0"),  # warps along the second dimension: thread_rank() is no threadIdx.x
-        ("256, 0", "C / 3, 0"),  # blocks that may not be whole warps
-        ("tiled_partition<32>(block)", "tiled_partition<16>(block)"),
-        ("cg::plus<float>{}", "Mine{}"),
-        ("float m = sum / C;", "float m = ask(warp, sum);"),  # handed on
-        ("float m = sum / C;", "float m = sum / C; { int warp = 3; m += warp; }"),  # two things of one name
-        ("float m = sum / C;", "float m = sum / C + block.group_index().x;"),
-    ],
-)
-def test_other_groups_stay(old: str, new: str) -> None:
-    assert stays("lower_cooperative_groups", GROUPS, old, new)
-
-
-@pytest.mark.parametrize(
-    "declared",
-    [
-        "extern __shared__ __align__(sizeof(float)) char bytes[];",
-        "extern __align__(16) __shared__ char bytes[];",
-        "__align__(16) extern __shared__ char bytes[];",
-    ],
-)
-def test_alignment_is_said_in_standard_words(declared: str) -> None:
-    text = f"__global__ void k(float* x) {{\n  int n = 1;\n  {declared}\n  x[n] = bytes[0];\n}}\n"
-    new = after(text, "standard_alignas")
-    given = declared[declared.index("(") : declared.index(")") + 1 + declared.count("))")]
-    assert f"  alignas{given} extern __shared__ char bytes[];\n" in new
-
-
-def test_alignment_of_other_things_stays() -> None:
-    text = "struct __align__(8) Pair { float a, b; };\n__global__ void k(float* x) { Pair p = {1, 2}; x[0] = p.a; }\n"
-    assert refused(text, "standard_alignas")
-
-
-def test_a_launch_through_a_variable_names_its_kernel() -> None:
-    launch = "  norm_kernel<256><<<rows, 256, 0, stream>>>(y, x, w, rows, n);"
-    through = "  auto kernel = norm_kernel<256>;\n  cudaFuncSetAttribute(kernel, Most, 7);\n" + launch.replace(
-        "norm_kernel<256>", "kernel"
-    )
-    new = after(HARRIS.replace(launch, through), "resolve_kernel_variables")
-    assert new == HARRIS.replace(launch, "  cudaFuncSetAttribute(norm_kernel<256>, Most, 7);\n" + launch)
-    for other in (
-        through.replace(
-            "auto kernel = norm_kernel<256>;", "auto kernel = norm_kernel<256>; if (N > 7) kernel = other;"
-        ),
-        through.replace("= norm_kernel<256>", "= choose(C)"),
-    ):
-        assert refused(HARRIS.replace(launch, other), "resolve_kernel_variables")
-
-
-def test_defaults_are_written_out() -> None:
-    text = kernel(
-        "  y[0] = kBias ? bias[0] : x[0];",
-        parameters="const float* x, float* y, int n, const float* bias = nullptr",
-        launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);",
-        head="template <int W, bool kBias = false> ",
-    )
-    new = after(text, "fill_default_arguments")
-    assert "template <int W, bool kBias> " in new and "const float* bias)" in new
-    assert "plain<256, false><<<rows, 256, 0, stream>>>(x, y, n, nullptr);" in new
-    other = after(text.replace("bool kBias = false", "bool kBias = W == 4"), "fill_default_arguments")
-    assert "plain<256, 256 == 4><<<" in other.replace("(", "").replace(")", ""), "of another argument of the template"
 
 
 def test_they_compute_the_same() -> None:

@@ -1,4 +1,4 @@
-"""Rewrites of row reductions: short rows, long rows, rows over a cluster, one pass instead of two, one launch."""
+"""Rewrites of row reductions: rows in registers, rows over a cluster."""
 
 from __future__ import annotations
 
@@ -53,23 +53,6 @@ extern "C" void soft(const float* x, float* y, long rows, long n, cudaStream_t s
   soft_rows<<<rows, 256, 0, stream>>>(x, y, n);
 }}
 """
-TWO = """\
-__global__ void twice_kernel(const float* in, float* out, int n) {
-  const int row = blockIdx.x;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) out[row * n + i] = 2 * in[row * n + i];
-}
-
-__global__ void first_off_kernel(const float* in, float* out, int n) {
-  const int row = blockIdx.x;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) out[row * n + i] = in[row * n + i] - in[i + row * n];
-}
-
-extern "C" void both(const float* x, float* t, float* y, long rows, long n, cudaStream_t stream) {
-  twice_kernel<<<rows, 256, 0, stream>>>(x, t, n);
-  first_off_kernel<<<rows, 256, 0, stream>>>(t, y, n);
-}
-"""
-
 # Rows that stay in registers.
 
 
@@ -147,40 +130,6 @@ def test_a_cluster_needs_hopper_and_blocks_that_all_get_to_its_end() -> None:
     assert refused(text.replace("float v = 0.0f;", "float v = 0.0f; if (n == 0) return;"), "cluster_split")
 
 
-# One launch.
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("- in[i + row * n]", "- in[0]"),  # of another block
-        ("- in[i + row * n]", "- in[i + row * n + n]"),
-        ("first_off_kernel<<<rows, 256", "first_off_kernel<<<rows, 128"),
-        ("first_off_kernel<<<rows,", "first_off_kernel<<<rows - 1,"),
-        ("(t, y, n);", "(t + n, y, n);"),
-        ("(t, y, n);", "(t, x, n);\n  twice_kernel<<<rows, 256, 0, stream>>>(y, t, n);"),
-        ("  first_off_kernel<<<", "  cudaMemsetAsync(t, 0, n, stream);\n  first_off_kernel<<<"),
-        ("(x, t, n);", "(x, t, n + 1);"),  # rows of another length
-        ("= in[row * n + i] - in", "= __ldg(&in[row * n + i]) - in"),
-        ("const int row = blockIdx.x;", "const int row = blockIdx.x; if (threadIdx.x > 200) return;"),
-        ("const int row = blockIdx.x;", "const int row = (blockIdx.x + 1) % gridDim.x;"),
-        ("int n) {\n  const int row", "int n) {\n  n -= 1;\n  const int row"),
-    ],
-)
-def test_launches_that_wait_for_all_blocks_stay_two(old: str, new: str) -> None:
-    assert stays("fuse_kernels", TWO, old, new)
-
-
-def test_names_that_mean_something_else_in_the_second_kernel_become_others(tmp_path: Path) -> None:
-    folder = ROOT / "tests/inputs/residual_then_norm"
-    text, row = (folder / "baseline.plain.cu").read_text(), "  const int64_t row = blockIdx.x;\n"
-    text = text.replace(row, f"{row}  float kept[2], scale = 1.0f, *where = kept;\n  where[0] = scale;\n", 1)
-    text = text.replace("(b[row * columns + c]));", "(b[row * columns + c]) * where[0]);")
-    text = text.replace("sum = 0.0f;", "sum = 0.0f, kept[3];\n  kept[1] = eps;\n  float* where = kept + 1;", 1)
-    new = after(text.replace("/ width + eps)", "/ width + *where)"), "fuse_kernels")
-    check(new, tmp_path, folder, "0", "1")
-
-
 # When they are worth a first plan.
 
 
@@ -192,7 +141,7 @@ def test_the_workloads_say_whether_rows_are_few(kernel: str, few: bool) -> None:
 
 # What all of them compute.
 
-PREPARE = ("block_per_row", "fuse_kernels", "symbolic_block_size", "canonicalize_reductions", "vectorize")
+PREPARE = ("symbolic_block_size", "canonicalize_reductions", "vectorize")
 """Each where it applies."""
 CLUSTERS = {"CLUSTER_STEPS": 128}
 """Rows are long enough for clusters."""
@@ -213,10 +162,6 @@ STEPS = [
          ["float16:tokens=3,hidden=2048", "bfloat16:tokens=2,hidden=8200", "float32:tokens=1,hidden=515"], {}),
         slow("tests/inputs/row_softmax/plain", ("cluster_split",), CLUSTERS,
              ["float32:rows=3,columns=1028", "float16:rows=2,columns=515", "float32:rows=1,columns=9000"], {}),
-        ("tests/inputs/thread_softmax/plain", ("fast_math",), {}, ["float16:rows=5,n=515"], {"EMULATE_BACKWARDS": "1"}),
-        ("tests/inputs/thread_layer_norm/plain", ("fast_math",), {}, ["float32:rows=3,columns=300"], {"EMULATE_BACKWARDS": "1"}),
-        slow("tests/inputs/thread_layer_norm/plain", (REGISTERS, "cluster_split"), CLUSTERS,
-             ["float32:rows=3,columns=1028"], {"EMULATE_BACKWARDS": "1"}),
         ("tests/inputs/row_softmax/plain", ("fast_math", REGISTERS, DEPENDENT), {}, STEPS, {"EMULATE_BACKWARDS": "1"}),
         slow("tests/inputs/row_softmax/plain", (REGISTERS,), {}, STEPS, {"EMULATE_MULTIPROCESSORS": "1"}),
         slow("tests/inputs/row_softmax/plain", (REGISTERS, DEPENDENT, "cluster_split"), {"CLUSTER_STEPS": 1}, STEPS, {}),
