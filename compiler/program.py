@@ -16,10 +16,10 @@ import torch
 
 from compiler import indexing, operators
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
-from compiler.draft.drafting import RESERVED
 from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, make
 from compiler.draft.index import FloorDiv, Index, joined, product, size_symbol, unflatten
 from compiler.draft.lowering import SIZES, lower
+from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
 from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Position, Scatter, SizeNeeded, Value

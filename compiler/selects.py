@@ -26,7 +26,7 @@ from compiler.draft.expressions import (
     where,
 )
 from compiler.draft.index import product, unflatten
-from compiler.draft.lower_reductions import _fold
+from compiler.draft.lower_reductions import fold_over
 from compiler.draft.lowering import LOWERINGS, Lowering, plain
 from compiler.draft.tensors import Piece, Program, Value
 
@@ -60,7 +60,7 @@ def _one(low: Lowering, a: Value, axis: int, kind: str, taken: tuple[Value, ...]
         value, gone = a.at(position), is_taken(position)
         return value if gone is None else where(gone, constant(worst, value.type), value)
 
-    best = _fold(low, kind, a, [axis], True, left, dtype=a.dtype)
+    best = fold_over(low, kind, a, [axis], True, left, dtype=a.dtype)
 
     def place_if_best(position) -> Expr:
         value, most = a.at(position), beside(best, position)
@@ -71,7 +71,7 @@ def _one(low: Lowering, a: Value, axis: int, kind: str, taken: tuple[Value, ...]
         here = where(hit, index_value(position[axis], "int64_t"), nowhere)
         return here if gone is None else where(gone, nowhere, here)
 
-    return best, _fold(low, "min", a, [axis], True, place_if_best, dtype=torch.int64)
+    return best, fold_over(low, "min", a, [axis], True, place_if_best, dtype=torch.int64)
 
 
 def _shaped(low: Lowering, value: Value, axis: int, keepdim: bool) -> Value:

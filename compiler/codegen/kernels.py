@@ -9,8 +9,9 @@ import sympy
 import torch
 
 from compiler.codegen.levels import StoreStatement, folds_of, hoist, run_pass, stores_of
+from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
-from compiler.codegen.text import Printer, Text, Window
+from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, loads_of, walk
 from compiler.draft.index import Index, estimate, index_is_divided
 from compiler.draft.partition import Member

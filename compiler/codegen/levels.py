@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compiler.codegen.text import Printer, Text, Window
+from compiler.codegen.printer import Printer
+from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, make, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member

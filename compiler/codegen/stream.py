@@ -13,7 +13,8 @@ import sympy
 from compiler.codegen.cpu import CpuText
 from compiler.codegen.kernels import KernelFunction, indent, signature, wait
 from compiler.codegen.levels import StoreStatement
-from compiler.codegen.text import Printer, Text
+from compiler.codegen.printer import Printer
+from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr, make
 from compiler.draft.index import Index
 from compiler.draft.packing import _is_multiple

@@ -1,12 +1,12 @@
 """The drafter's rules: a PyTorch module of KernelBench's form in, a `ModelNew` with kernels of its own out.
 
-    exported.py     the problem's text -> a graph of torch's operators (executes the problem: only in a boxed process)
+    exported.py     the problem's text -> a graph of torch's operators (executes the problem: only in a boxed process); traced.py, limits.py
     loops.py        a loop of many steps, of which one is drafted
     algebra.py      rewrites of that graph that hold for all inputs
     lower_*.py      operators -> formulas and folds over loops (tensors.py); library.py: what stays a call of torch
     split.py        folds with few rows become two
     partition.py    which of them share a kernel
-    emit.py         a kernel's text, CUDA or C++; prelude.py: the functions that it calls; sources.py: entry points, launches
+    emit.py         a kernel's text, CUDA or C++ (interface.py: its parameters); prelude.py: the functions that it calls; sources.py: entry points, launches
     module.py       the candidate's Python text
 
 Nothing but torch and the standard library is imported, so that the whole runs in the problem's box: `python -I .../compiler/draft`.

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from .algebra import insert, is_size, slice_of
-from .exported import layers_at_once
+from .traced import layers_at_once
 
 aten = torch.ops.aten
 LAYERS = {

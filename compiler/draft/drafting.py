@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import sympy
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
-from . import lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
+from . import lower_losses, lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
 from .algebra import prepared
 from .cells import cells_as_layers
+from .drafted import Drafted
 from .exported import Exported, export
 from .expressions import COMPUTED, constant, loads_of, make
 from .index import joined
@@ -20,6 +20,7 @@ from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, future_imports, parameter_text, resolved, shape_text, structure_text
+from .names import RESERVED, in_c
 from .numerics import Numerics, exact_nodes
 from .partition import PLANES, TILE, Kernel, Partition
 from .sources import Native, natives, source
@@ -27,83 +28,11 @@ from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, SizeNeeded, Value
 from .unrolled import followed
 
-TILES = {
-    "halves": "matrix products of our own: on a GPU each float32 as two halves, with a power of two for each row and column, as exact as float32",
-    "conv": "convolutions in tiles of our own: on a GPU on tensor cores, operands rounded to 11 bits where torch's default lets cuDNN do so",
-    "": "matrix products in tiles of our own: on a GPU on TF32 tensor cores, each float32 as two numbers, as exact as float32",
-}
-"""What is said of products that are kernels, by how the operator's name begins."""
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
-
-
-_WORDS = """
-    self triangular_product device native torch ctypes nn row rows threads blocks wanted stream left right sums start
-    step place value total carry before scanned base at first end stop part down across maximum minimum joined with
-    larger smaller larger_behind smaller_behind warp_fold block_fold block_scan ring fetch inside finite i j sum bytes Left Right Side left_by_four
-    right_by_four e multiply multiply_tiles multiply_thin column_of_lane lay_left column result four multiply_stage copy_ahead end_group wait_for_groups row_of column_of
-    kThreads DEPTH STAGES store to_float Place Moments Shifted Index first_row first_column batches lane float double
-    int bool char short long signed unsigned const void auto if else for while do switch case return break continue
-    struct union enum class template typename namespace new delete this operator default register static extern inline
-    volatile goto sizeof exp log log1p expm1 tanh erf erfc sqrt sin cos atan log2 exp2 floor ceil trunc rint pow atan2
-    fmod abs j0 j1 y0 y1 jn yn gamma signal index div remainder round max min and or not xor in is lambda pass del def
-    strip line line_of row_of_line put_strip read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
-    Items Pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
-    recurrence Recurrence Cell run_cells steps_of_cells
-    from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
-    Slots turn groups counter words other group_fold launch_groups kGroupThreads kMostBlocks kLine kPartWords kWords multiprocessors together seen
-    kept Blocks sharers sharer width slot room kClusters cluster_fold launch_clusters of_block cluster block config attribute
-    planes weights image images channel group row_tile out_of of_rows of_row unscale state half line first_row q0 q1 q2 c sums_of k0 k1 k2 at0 at1 at2 from0 from1 from2
-    sample_input lay_out_planes lay_out_row convolve_planes put_planes scale_of power_for larger_finite largest_of_block kHopper input shared parts
-    begin_barrier arrive_at wait_at passed expect_bytes bring_bytes lines_of_plane multiply_planes multiply_taps is_used rows_of taps_of taps of_class LinesOfPlane pair_at meet_multipliers shift_of
-    Ring ring slots full empty strip memory Eight padded stages_of magnitude exponent_of exponent power_of_two scaled write_eight
-    prepare_along find_largest prepare_across shared_address halves_at multiply_sixteen bring_halves multiply_halves
-    share_registers meet_with_sums put_halves halves_of matrix lines largest found held of_warps rest again done LARGEST SLOTS PERIOD
-    kLineSteps kSideBytes kStageBytes kSlots kStripBytes kHalvesBytes kHalvesThreads kSpan kPlaces kHeld kRest kAlongBytes kAcrossBytes
-"""
-RESERVED = frozenset(_WORDS.split())
-"""Names that mean something in C, in Python or in the text around a kernel."""
-
-
-def _in_c(name: str) -> str:
-    """An argument of forward as a kernel's parameter: in capitals it may be anybody's macro, in other alphabets it is not everybody's word."""
-    plain = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
-    return f"{plain}_in" if plain in RESERVED or plain != name or name.lower() != name or name.startswith("_") else name
 
 
 class NothingOwn(NoDraft):
     """Every operator stays with a library."""
-
-
-@dataclass(frozen=True)
-class Drafted:
-    """A candidate's text, and its kernels one by one."""
-
-    source: str
-    natives: list[Native]
-    rules: list[tuple[str, str]]
-    """Rules of algebra.py that applied, each with the first sentence of its algebra."""
-    libraries: list[str]
-    """Operators that stay calls of torch."""
-    tiles: list[str]
-    """Operators that became tiles of our own."""
-
-    def answer(self) -> dict[str, Any]:
-        """What is written for the drafter's node."""
-        said = [next(text for begin, text in TILES.items() if name.startswith(begin)) for name in self.tiles]
-        notes = list(dict.fromkeys(said)) + [
-            f"{name.replace('_', ' ')}: {why}" for name, why in dict.fromkeys(self.rules)
-        ]
-        if self.libraries:
-            counts = Counter(self.libraries)
-            notes.append(
-                "left to torch: " + ", ".join(f"{name} x {n}" if n > 1 else name for name, n in counts.items())
-            )
-        kernels = []
-        for native in self.natives:
-            first = self.source[: self.source.index(native.text)].count("\n") + 1
-            last = first + native.text.rstrip("\n").count("\n")
-            kernels.append({"name": native.name, "summary": native.summary, "first_line": first, "last_line": last})
-        return {"source": self.source, "notes": notes, "kernels": kernels}
 
 
 def drafted(problem: str, device: str, dtype: str | None = None, numerics: str = "eager") -> Drafted:
@@ -160,7 +89,7 @@ class _Draft:
         self.program.foreign.add(torch.float8_e4m3fn)
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
         self.program.numerics, self.program.exact = numerics, exact
-        self.program.reserve([*exported.arguments, *(_in_c(name) for name in exported.arguments), *RESERVED])
+        self.program.reserve([*exported.arguments, *(in_c(name) for name in exported.arguments), *RESERVED])
         self.values: dict[torch.fx.Node, Value] = {}
         self.opened: list[str] = []
         """Names of what lies in lists, tuples and dicts."""
@@ -289,7 +218,7 @@ class _Draft:
             local = self.program.name(name)
             self.opened.append(f"{local} = {name}")
             name = local
-        inside = _in_c(name)
+        inside = in_c(name)
         if place in self.exported.floats:
             self.program.scalars[inside] = name
             self.kinds.append(self._is_no(name, self._builtin("float")))

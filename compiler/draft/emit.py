@@ -6,23 +6,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import sympy
-import torch
 
 from .accumulators import JOINS, PARTS, accumulator_type, cast_to, identity, is_struct
 from .block_groups import BlockGroup, group_of
-from .expressions import Expr, loads_of, walk
-from .index import FloorDiv, Index, Modulo, index_is_divided
+from .expressions import loads_of, walk
+from .index import FloorDiv, Index, Modulo
+from .interface import HALVES, Interface
 from .kept import Kept, kept_of
 from .packing import Packs, packs_of
 from .partition import ROW, SMALL_WINDOW, Kernel, Member, Partition
-from .printing import STORED, Scope, Statements, _bare, index_text
+from .printing import Scope, Statements, _bare, index_text
 from .scans import scan
 from .tensors import Buffer, Definition
 
-HALVES = {
-    "cuda": {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"},
-    "cpu": {torch.float16: "_Float16", torch.bfloat16: "bfloat16"},
-}
 SHORT_ROW = 1024
 """Elements up to which a warp folds a row, and eight rows share a block."""
 
@@ -42,13 +38,13 @@ class Opened:
     """Its first element's address."""
 
 
-class Emitter:
+class Emitter(Interface):
     """Prints one kernel. `self.lines` is the body of the loop over rows."""
 
     def __init__(self, kernel: Kernel, partition: Partition, device: str) -> None:
-        self.kernel, self.partition, self.device = kernel, partition, device
+        super().__init__(kernel, partition, device)
         self.across = self._across_stages()
-        self.stored = partition.stored(kernel) | self.across
+        self.stored |= self.across
         self.registers: dict[Buffer, str] = {}
         self._count = 0
         self.row_names: dict[Index, str] = {}
@@ -110,61 +106,6 @@ class Emitter:
     def packed_buffers(self) -> list[str]:
         found = [place.buffer.name for one in self.packs.values() for place in (*one.loads, *one.stores)]
         return list(dict.fromkeys(found))
-
-    def reads(self) -> list[Buffer]:
-        made = self.kernel.made
-        found = [load.args[0] for load in loads_of(self.kernel.roots)]
-        return list(dict.fromkeys(b for b in found if b not in made))
-
-    def writes(self) -> list[Buffer]:
-        return [b for member in self.kernel.members for b in member.definition.outs if b in self.stored]
-
-    def sizes(self) -> list[sympy.Symbol]:
-        """The open sizes that its text names."""
-        known = set(self.partition.program.hints)
-        symbols: set[sympy.Symbol] = set()
-        divided = self.kernel.layout != ROW and index_is_divided(self.indices())
-        named = [self.kernel.rows, *(end for _, end in self.kernel.inner), *self.indices()]
-        for expression in [*named, *(self.largest() if divided else [])]:  # these decide about the indices' type
-            symbols |= expression.free_symbols & known
-        return sorted(symbols, key=str)
-
-    def indices(self) -> list[Index]:
-        return [*_indices(self.kernel.roots), *(place for member in self.kernel.members for place in member.places)]
-
-    def scalars(self) -> list[tuple[str, str]]:
-        """(name, type) of the numbers that the call brings."""
-        found = {expr.args[0]: expr.type for expr in walk(self.kernel.roots) if expr.op == "scalar"}
-        return list(found.items())
-
-    @property
-    def aliased(self) -> set[str]:
-        """The texts of buffers that it reads and writes in place."""
-        return {b.text for b in self.reads()} & {b.text for b in self.writes()}
-
-    def largest(self) -> list[Index]:
-        """The sizes that its indices stay below."""
-        sizes = [b.elements for b in [*self.reads(), *self.writes()]] + [self.kernel.rows]
-        numbers = [int(size) for size in sizes if size.is_Integer]
-        open_ones = list(dict.fromkeys(size for size in sizes if not size.is_Integer))
-        return [*([sympy.Integer(max(numbers))] if numbers else []), *open_ones]
-
-    def element_type(self, dtype: torch.dtype) -> str:
-        return STORED.get(dtype) or HALVES[self.device][dtype]
-
-    def parameters(self, restricted: bool = False) -> list[str]:
-        """`restricted`: pointers to what no other one points to say so."""
-
-        def pointer(b: Buffer) -> str:
-            return f"{self.element_type(b.dtype)}* {'__restrict__ ' if restricted and b.text not in self.aliased else ''}{b.name}"
-
-        reads, writes = ([pointer(b) for b in buffers] for buffers in (self.reads(), self.writes()))
-        sizes = [f"int64_t {symbol}" for symbol in self.sizes()]
-        return [f"const {read}" for read in reads] + writes + sizes + [f"double {name}" for name, _ in self.scalars()]
-
-    def arguments(self) -> list[str]:
-        named = [b.name for b in self.reads()] + [b.name for b in self.writes()]
-        return named + [str(s) for s in self.sizes()] + [name for name, _ in self.scalars()]
 
     # ------------------------------------------------------------------------------------------ body
 
@@ -514,11 +455,6 @@ class Emitter:
                 ("threadIdx.y", f"{variable} += {SPLIT}") if self.is_split and not depth else ("0", f"++{variable}")
             )
             top.lines.append(f"{indent}for ({self.wide} {variable} = {first}; {variable} < {text}; {step}) {{")
-
-
-def _indices(roots: list[Expr]) -> list[Index]:
-    """Every index below the roots."""
-    return [arg for expr in walk(roots) for arg in expr.args if isinstance(arg, sympy.Expr)]
 
 
 def _of_members(members: list[Member], packed) -> list[Index]:

@@ -9,39 +9,24 @@ import ast
 import collections
 import contextlib
 import dataclasses
-import functools
-import random
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import sympy
 import torch
-from sympy.core.relational import Relational
-from torch import fx
-from torch._decomp import decomposition_table
 from torch._subclasses import FakeTensorMode
-from torch.export import Dim, ExportedProgram
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.printers import PythonPrinter
 
-from .lowering import LOWERINGS
+from .limits import limits_of
 from .tensors import NoDraft, Supposed
+from .traced import Traced, trace
 
 MOST_ARGUMENTS = 256
 """Of `*args`."""
-SOME = 60
-"""What a size that depends on values is when the module's code asks whether there are any."""
-KEPT = (
-    "linear", "conv", "scaled_dot", "lstm", "gru", "rnn", "einsum", "matmul", "dropout", "cumsum", "cumprod", "pool", "norm",
-    "softmax", "loss", "diag", "cholesky", "linalg_solve", "linalg_inv",
-)  # fmt: skip
-"""Operators with these in their names are not decomposed: they have a lowering or stay calls of a library."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +232,7 @@ def export(
                         traced = _with_data(module, spec, given, dtype)
                     else:
                         try:
-                            traced = _graph(model, spec, given, fixed)
+                            traced = trace(model, spec, given, fixed)
                         except RuntimeError as error:
                             if not any(words in str(error) for words in TWO_DEVICES):
                                 raise
@@ -270,7 +255,7 @@ def export(
                 return Exported(
                     traced.program, model, leaves, _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
-                    [Supposed(*condition, taken.call) for condition in traced.supposed], _limits(traced.program, text),
+                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text),
                 )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
@@ -319,77 +304,6 @@ def _refuse_counters(model: torch.nn.Module, arguments: tuple, before: dict[str,
         raise NoDraft(f"forward changes {', '.join(sorted(counted))}, which a draft would take for a constant")
 
 
-def _limits(graph: ExportedProgram, text: str) -> list[str]:
-    """What the exporter took for granted about open sizes: the module went this way because of it."""
-    bounds, sizes = [], []
-    for symbol, ends in graph.range_constraints.items():
-        if not str(symbol).startswith("s"):
-            continue
-        sizes.append(str(symbol))
-        if ends.lower.is_Integer and (ends.lower > 2 or _looks_at_one(text)):
-            bounds.append(f"{symbol} >= {int(ends.lower)}")
-        if ends.upper.is_Integer and int(ends.upper) < sys.maxsize - 1:
-            bounds.append(f"{symbol} <= {int(ends.upper)}")
-    env = _shape_env(graph)
-    asked: list[str] = []
-    for guard in [] if env is None else env.guards:
-        names = {str(symbol) for symbol in guard.expr.free_symbols}
-        # that sizes are none of 0 and 1 is what the exporter supposes, not the module
-        if names and names <= set(sizes) and not isinstance(guard.expr, sympy.Ne) and 2 not in guard.expr.args:
-            asked.append(PythonPrinter().doprint(guard.expr))
-    asked.sort(key=lambda condition: "%" not in condition)
-    tried = random.Random(0)
-    draws = [{name: tried.randint(1, 4096 if at % 2 else 64) for name in sizes} for at in range(2000)]
-    draws = [draw for draw in draws if all(eval(bound, {}, draw) for bound in bounds)]
-    for condition in dict.fromkeys(asked):
-        with contextlib.suppress(
-            ArithmeticError, NameError
-        ):  # what Python alone cannot evaluate is no condition on a batch
-            left = [draw for draw in draws if eval(condition, {}, draw)]
-            if len(left) < len(draws):
-                bounds.append(condition)
-                draws = left
-    return bounds
-
-
-def _shape_env(graph: ExportedProgram) -> Any:
-    for node in graph.graph.nodes:
-        value = node.meta.get("val")
-        for size in value.shape if isinstance(value, torch.Tensor) else ():
-            if isinstance(size, torch.SymInt):
-                return size.node.shape_env
-    return None
-
-
-def _looks_at_one(text: str) -> bool:
-    """Whether the module may do something else where a size is one, of which the exporter says nothing."""
-    for method in ast.walk(ast.parse(text)):
-        if not isinstance(method, ast.FunctionDef) or method.name in ("__init__", "get_inputs", "get_init_inputs"):
-            continue
-        sizes = {
-            name.id for node in ast.walk(method) if isinstance(node, ast.Assign) and _names_size(node.value, set())
-            for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)
-        }  # fmt: skip
-        for node in ast.walk(method):
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "squeeze":
-                if not node.args or getattr(node.args[0], "value", None) == 0:
-                    return True
-            elif isinstance(node, ast.Compare) and _names_size(node, sizes):
-                sides = (node.left, *node.comparators)
-                if any(isinstance(side, ast.Constant) and side.value in (1, 2) for side in sides):
-                    return True
-    return False
-
-
-def _names_size(node: ast.AST, sizes: set[str]) -> bool:
-    """Whether it names a tensor's size or length."""
-    return any(
-        (isinstance(part, ast.Attribute) and part.attr in ("shape", "size", "numel"))
-        or (isinstance(part, ast.Name) and part.id in {"len", *sizes})
-        for part in ast.walk(node)
-    )
-
-
 def _registered(model: torch.nn.Module) -> set[str]:
     """Makes buffers of the tensors that the model holds as plain attributes, so that the exporter follows what changes them."""
     found = set()
@@ -401,7 +315,7 @@ def _registered(model: torch.nn.Module) -> set[str]:
     return found
 
 
-def _with_data(module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None) -> _Traced:
+def _with_data(module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None) -> Traced:
     """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
     model = _built(module)
     model = model if dtype is None else model.to(dtype)
@@ -409,7 +323,7 @@ def _with_data(module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any]
         inputs = [
             torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in given
         ]
-    return _graph(model, spec, inputs)
+    return trace(model, spec, inputs)
 
 
 def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:
@@ -441,196 +355,6 @@ def _argument(value: Any, is_open: bool, doubled: bool) -> Any:
     if doubled and isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == 1:
         return torch.empty((2, *value.shape[1:]), dtype=value.dtype, device="meta")
     return value
-
-
-@contextlib.contextmanager
-def layers_at_once() -> Iterator[None]:
-    """Recurrent layers tell the exporter what they return without taking their steps, of which there may be thousands."""
-    with contextlib.ExitStack() as stack:
-        for name in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
-            call = getattr(torch.ops.aten, name).input
-            stack.callback(call._dispatch_cache.clear)
-            stack.enter_context(patch.dict(decomposition_table, {call: _returned}))
-            stack.enter_context(patch.dict(call.py_kernels, dict.fromkeys(call.py_kernels, _returned)))
-            call._dispatch_cache.clear()
-        yield
-
-
-def _returned(x, states, weights, has_bias, layers, dropout, training, both, batch_first) -> tuple[torch.Tensor, ...]:
-    """Of a recurrent layer, without data: its outputs, and its states after the last step."""
-    states = list(states) if isinstance(states, (list, tuple)) else [states]
-    features = states[0].shape[-1] * (2 if both else 1)
-    return x.new_empty((*x.shape[:2], features)), *(state.new_empty(state.shape) for state in states)
-
-
-@dataclass(frozen=True)
-class _Traced:
-    program: ExportedProgram
-    supposed: list[tuple[frozenset[str], str]]
-    """Names and text of each condition on sizes that depend on values which the module's code asked for."""
-
-
-@contextlib.contextmanager
-def _sizes_are_some() -> Iterator[list[tuple[frozenset[str], str]]]:
-    """Where the module's code asks about a size that depends on values (whether there are any), it is told that there are some."""
-    supposed: dict[str, frozenset[str]] = {}
-    answer = ShapeEnv.evaluate_expr
-
-    def evaluate(env: ShapeEnv, expr: sympy.Basic, *arguments: Any, **named: Any) -> sympy.Basic:
-        try:
-            return answer(env, expr, *arguments, **named)
-        except GuardOnDataDependentSymNode:
-            symbols = expr.free_symbols
-            if not isinstance(expr, Relational) or not symbols or not symbols <= env.size_like:
-                raise
-            holds = expr.subs(dict.fromkeys(symbols, sympy.Integer(SOME)))
-            text = PythonPrinter().doprint(expr)
-            supposed[text if holds else f"not ({text})"] = frozenset(map(str, symbols))
-            return holds
-
-    found: list[tuple[frozenset[str], str]] = []
-    with patch.object(ShapeEnv, "evaluate_expr", evaluate):
-        yield found
-    found += [(names, text) for text, names in supposed.items()]
-
-
-def _cumulative_norm(as_it_is: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Batch norm whose running statistics are the means of all batches (momentum=None): how many there were, torch reads as a number of
-    Python's, which the exporter cannot follow; here it stays a tensor."""
-
-    def forward(self: torch.nn.modules.batchnorm._BatchNorm, x: torch.Tensor) -> torch.Tensor:
-        if self.momentum is not None or not self.training or self.running_mean is None or self.running_var is None:
-            return as_it_is(self, x)
-        self._check_input_dim(x)
-        self.num_batches_tracked.add_(1)
-        share = 1 / self.num_batches_tracked.double()
-        means, variances = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
-        out, _, _, mean, variance = torch.ops.aten._native_batch_norm_legit_functional(
-            x, self.weight, self.bias, means, variances, True, 1.0, self.eps
-        )
-        for kept, new in ((self.running_mean, mean), (self.running_var, variance)):
-            kept.copy_(kept * (1 - share) + new * share)
-        return out
-
-    return forward
-
-
-VIEWS = (
-    "view",
-    "slice",
-    "select",
-    "permute",
-    "transpose",
-    "t",
-    "unsqueeze",
-    "squeeze",
-    "alias",
-    "narrow",
-    "expand",
-    "as_strided",
-)
-
-
-def _refuse_smears(graph: fx.Graph) -> None:
-    """A copy of part of a tensor to where that part goes on: eager reads there what it has just written, in an order that is its own."""
-    for node in graph.nodes:
-        if str(node.target) != "aten.copy.default" or not all(isinstance(part, fx.Node) for part in node.args[:2]):
-            continue
-        (base, to), (other, of) = map(_root, node.args[:2])
-        if base is other and base is not node.args[1] and to[2] > of[2] and _overlap(to, of):
-            raise NoDraft(
-                "forward copies part of a tensor onto itself, shifted: what comes out depends on the order in which torch copies"
-            )
-
-
-def _root(node: fx.Node) -> tuple[fx.Node, tuple[list[int], list[int], int]]:
-    """What a node is a view of, and its sizes, strides and offset there, at the shipped sizes."""
-
-    def plain(value: Any) -> int:
-        return int(value.node.hint) if isinstance(value, torch.SymInt) and value.node.hint is not None else int(value)
-
-    val, base = node.meta["val"], node
-    while str(base.target).startswith("aten.") and str(base.target).split(".")[1] in VIEWS:
-        base = base.args[0]
-    return base, ([*map(plain, val.shape)], [*map(plain, val.stride())], plain(val.storage_offset()))
-
-
-def _overlap(a: tuple, b: tuple) -> bool:
-    ends = [
-        offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        for sizes, strides, offset in (a, b)
-    ]
-    written = torch.zeros(max(ends) + 1, dtype=torch.bool)
-    written.as_strided(*a).fill_(True)
-    return bool(written.as_strided(*b).any())
-
-
-@contextlib.contextmanager
-def _buffers_of_parts(model: torch.nn.Module) -> Iterator[None]:
-    """A buffer that a part of the model assigns is changed in place when forward ends: the exporter follows no assignment but the model's own."""
-    as_it_is = model.forward
-    places = [(part, name) for part in model.modules() if part is not model for name in part._buffers]
-
-    @functools.wraps(as_it_is)
-    def forward(*arguments: Any, **named: Any) -> Any:
-        before = [(part, name, part._buffers[name]) for part, name in places]
-        out = as_it_is(*arguments, **named)
-        for part, name, old in before:
-            new = part._buffers.get(name)
-            if old is None or new is None or new is old or (new.shape, new.dtype) != (old.shape, old.dtype):
-                continue
-            out = pytree.tree_map(lambda leaf, old=old: leaf.clone() if leaf is old else leaf, out)
-            part._buffers[name] = old.copy_(new)
-        return out
-
-    if not places:
-        yield
-        return
-    model.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        del model.__dict__["forward"]
-
-
-def _of_sizes(made: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """`new_tensor`, of a list of open sizes too, which torch would fix."""
-
-    @functools.wraps(made)
-    def new_tensor(like: torch.Tensor, data: Any, **named: Any) -> torch.Tensor:
-        if not isinstance(data, (list, tuple)) or not any(isinstance(one, torch.SymInt) for one in data):
-            return made(like, data, **named)
-        named = {"dtype": like.dtype, "device": like.device, **named}
-        return torch.stack([torch.scalar_tensor(one, **named) for one in data])
-
-    return new_tensor
-
-
-def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
-    """Names of sizes that depend on values, call by call."""
-    bindings = [node.meta.get("unbacked_bindings") or {} for node in graph.nodes]
-    return [tuple(map(str, bound)) for bound in bindings if bound]
-
-
-def _graph(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> _Traced:
-    opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
-    arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
-    with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"):
-        norm = torch.nn.modules.batchnorm._BatchNorm
-        cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
-        of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
-        with _sizes_are_some() as supposed, cumulative, of_sizes, _buffers_of_parts(model):
-            exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
-        named = _hidden(exported.graph)
-        table = torch.export.default_decompositions()
-        for operator in list(table):
-            if str(operator) in LOWERINGS or any(word in str(operator) for word in KEPT):
-                table.pop(operator)
-        program = exported.run_decompositions(table)
-        _refuse_smears(program.graph)
-        if supposed and named != _hidden(program.graph):
-            raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
-        return _Traced(program, supposed)
 
 
 @dataclass

@@ -273,3 +273,31 @@ def estimate(size: int | Index, hints: dict[sympy.Symbol, int]) -> int:
 def index_is_divided(indices) -> bool:
     """Whether any of the indices divides."""
     return any(index.has(FloorDiv, Modulo) for index in indices)
+
+
+def viewed_strides(old_shape, old_strides, new_shape) -> list[Index] | None:
+    """Strides with which the new shape views the same memory, or None where that needs a copy (row-major order)."""
+    chunks: list[tuple[Index, Index]] = []  # (elements, stride of the last one), innermost last
+    for size, stride in zip(old_shape, old_strides, strict=True):
+        if size == 1:
+            continue
+        if chunks and sympy.expand(chunks[-1][1] - size * stride) == 0:
+            chunks[-1] = (sympy.expand(chunks[-1][0] * size), stride)
+        else:
+            chunks.append((size, stride))
+    strides: list[Index] = []
+    left, step = sympy.Integer(1), sympy.Integer(1)
+    for size in reversed(new_shape):
+        if size == 1:
+            strides.append(step)
+            continue
+        if left == 1:
+            if not chunks:
+                return None
+            left, step = chunks.pop()
+        rest = sympy.cancel(left / size)
+        if rest.as_numer_denom()[1] != 1 or (rest.is_number and not rest.is_Integer):
+            return None
+        strides.append(step)
+        left, step = rest, sympy.expand(step * size)
+    return list(reversed(strides)) if left == 1 and not chunks else None

@@ -8,11 +8,11 @@ from dataclasses import replace
 import sympy
 import torch
 
-from .emit import _indices
 from .expressions import Expr
 from .halves import CONSTRUCTED, STEPS, TILE
 from .hopper import MULTIPROCESSORS
 from .index import Index, number, product
+from .interface import indices_of
 from .lowering import Lowering
 from .tensors import Buffer, Side, Tiling, Value
 
@@ -69,7 +69,7 @@ def by_halves(low: Lowering, tiling: Tiling, batch, sizes, parts: int, whole: tu
     sides = []
     for value, places, name, element in zip(tiling.factors(probe).args, ends, ("left", "right"), whole, strict=True):
         text = None if any(size != 1 for size in batch) else _weight(low, element, places, depth * parts)
-        differs = any(of_batch & index.free_symbols for index in _indices([value]))
+        differs = any(of_batch & index.free_symbols for index in indices_of([value]))
         batches = product(ranges) if differs else number(1)
         # whole tiles of whole lines, a high and a low half of every step
         lines = low.program.allocate(

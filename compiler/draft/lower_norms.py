@@ -9,7 +9,7 @@ from . import library
 from .expressions import COMPUTED, Expr, binary, cast, constant, index_value, unary
 from .index import product
 from .lower_pointwise import power
-from .lower_reductions import _fold, moments
+from .lower_reductions import fold_over, moments
 from .lowering import Lowering, broadcast, lowers
 from .tensors import Value
 
@@ -67,7 +67,7 @@ def rms_norm(low: Lowering, a, shape, weight=None, eps=None):
     dtype = torch.float64 if a.dtype == torch.float64 else torch.float32
     eps = torch.finfo(a.dtype).eps if eps is None else eps
     low.settle(a)
-    squares = _fold(low, "sum", a, axes, True, lambda p: power(cast(a.at(p), COMPUTED[dtype]), 2), dtype)
+    squares = fold_over(low, "sum", a, axes, True, lambda p: power(cast(a.at(p), COMPUTED[dtype]), 2), dtype)
     inverse = inverse_root(low, squares, product(a.shape[axis] for axis in axes), eps)
 
     def formula(position):

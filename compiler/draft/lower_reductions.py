@@ -14,22 +14,21 @@ from .expressions import (
     compare,
     constant,
     index_value,
-    make,
     masked,
     unary,
     where,
 )
 from .index import product
 from .lower_pointwise import power
-from .lower_views import side_by_side, wrapped
+from .lower_views import side_by_side
 from .lowering import Lowering, axes_of, broadcast, keep_dims, lowers
-from .tensors import SizeNeeded, Value
+from .tensors import Value
 
 LONG = 16384
 """Elements of a row from which it stays in no cache, so that reading it once more costs as much as the first time."""
 
 
-def _fold(low: Lowering, kind: str, a: Value, dims, keepdim: bool, element=None, dtype=None) -> Value:
+def fold_over(low: Lowering, kind: str, a: Value, dims, keepdim: bool, element=None, dtype=None) -> Value:
     axes = axes_of(dims, len(a.shape))
     if all(a.shape[axis] == 1 for axis in axes):
         return _of_one(low, a, axes, keepdim, element, dtype or low.dtype)
@@ -54,7 +53,7 @@ def _typed(low: Lowering, a: Value, dtype=None):
     return lambda position: cast(a.at(position), type)
 
 
-def _mapped(low: Lowering, value: Value, function, dtype=None) -> Value:
+def mapped(low: Lowering, value: Value, function, dtype=None) -> Value:
     """`function` of each element."""
     type = COMPUTED[dtype or value.dtype]
     return low.formula(lambda position: cast(function(value.at(position)), type), value.shape, dtype or value.dtype)
@@ -62,44 +61,44 @@ def _mapped(low: Lowering, value: Value, function, dtype=None) -> Value:
 
 @lowers("aten.sum.default", "aten.sum.dim_IntList")
 def total(low: Lowering, a, dims=None, keepdim=False, **__):
-    return _fold(low, "sum", a, dims, keepdim, _typed(low, a))
+    return fold_over(low, "sum", a, dims, keepdim, _typed(low, a))
 
 
 @lowers("aten.mean.default", "aten.mean.dim")
 def mean(low: Lowering, a, dims=None, keepdim=False, **__):
-    result = _fold(low, "sum", a, dims, keepdim, _typed(low, a))
+    result = fold_over(low, "sum", a, dims, keepdim, _typed(low, a))
     count = _count(low, a, dims)
-    return _mapped(low, result, lambda x: binary("div", x, index_value(count, x.type)))
+    return mapped(low, result, lambda x: binary("div", x, index_value(count, x.type)))
 
 
 @lowers("aten.prod.default")
 def prod_all(low: Lowering, a, **__):
-    return _fold(low, "prod", a, None, False, _typed(low, a))
+    return fold_over(low, "prod", a, None, False, _typed(low, a))
 
 
 @lowers("aten.prod.dim_int")
 def prod(low: Lowering, a, dim, keepdim=False, **__):
-    return _fold(low, "prod", a, dim, keepdim, _typed(low, a))
+    return fold_over(low, "prod", a, dim, keepdim, _typed(low, a))
 
 
 @lowers("aten.amax.default")
 def amax(low: Lowering, a, dims=None, keepdim=False):
-    return _fold(low, "max", a, dims, keepdim)
+    return fold_over(low, "max", a, dims, keepdim)
 
 
 @lowers("aten.amin.default")
 def amin(low: Lowering, a, dims=None, keepdim=False):
-    return _fold(low, "min", a, dims, keepdim)
+    return fold_over(low, "min", a, dims, keepdim)
 
 
 @lowers("aten.max.default")
 def max_all(low: Lowering, a):
-    return _fold(low, "max", a, None, False)
+    return fold_over(low, "max", a, None, False)
 
 
 @lowers("aten.min.default")
 def min_all(low: Lowering, a):
-    return _fold(low, "min", a, None, False)
+    return fold_over(low, "min", a, None, False)
 
 
 def _extreme(low: Lowering, kind: str, a, dim, keepdim):
@@ -107,11 +106,11 @@ def _extreme(low: Lowering, kind: str, a, dim, keepdim):
     wanted = {user.args[1] for user in low.node.users}
     value = index = None
     if wanted <= {0}:
-        value = _fold(low, kind, a, dim, keepdim, dtype=a.dtype)
+        value = fold_over(low, kind, a, dim, keepdim, dtype=a.dtype)
     else:
-        index = _fold(low, f"arg{kind}", a, dim, keepdim, dtype=torch.int64)
+        index = fold_over(low, f"arg{kind}", a, dim, keepdim, dtype=torch.int64)
         if 0 in wanted:
-            value = _fold(low, kind, a, dim, keepdim, dtype=a.dtype)
+            value = fold_over(low, kind, a, dim, keepdim, dtype=a.dtype)
     return value, index
 
 
@@ -132,7 +131,7 @@ def _place(low: Lowering, kind: str, a, dim, keepdim):
             return None
     if a.shape[dim] == 1:
         return low.formula(lambda position: constant(0, "int64_t"))
-    return _fold(low, kind, a, dim, keepdim, dtype=torch.int64)
+    return fold_over(low, kind, a, dim, keepdim, dtype=torch.int64)
 
 
 @lowers("aten.argmax.default")
@@ -147,12 +146,12 @@ def argmin(low: Lowering, a, dim=None, keepdim=False):
 
 @lowers("aten.any.default", "aten.any.dim", "aten.any.dims")
 def any_of(low: Lowering, a, dims=None, keepdim=False):
-    return _fold(low, "any", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
+    return fold_over(low, "any", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
 
 
 @lowers("aten.all.default", "aten.all.dim", "aten.all.dims")
 def all_of_them(low: Lowering, a, dims=None, keepdim=False):
-    return _fold(low, "all", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
+    return fold_over(low, "all", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
 
 
 @lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
@@ -161,10 +160,10 @@ def vector_norm(low: Lowering, a, order=2, dims=None, keepdim=False, **__):
         return None
     read = _typed(low, a)
     if order == 2:
-        squares = _fold(low, "sum", a, dims, keepdim, lambda p: power(read(p), 2))
-        return _mapped(low, squares, lambda x: unary("sqrt", x))
+        squares = fold_over(low, "sum", a, dims, keepdim, lambda p: power(read(p), 2))
+        return mapped(low, squares, lambda x: unary("sqrt", x))
     kind = "sum" if order == 1 else "max"
-    return _fold(low, kind, a, dims, keepdim, lambda p: unary("abs", read(p)))
+    return fold_over(low, kind, a, dims, keepdim, lambda p: unary("abs", read(p)))
 
 
 # ---------------------------------------------------------------------------------------------- spread
@@ -182,13 +181,13 @@ def moments(low: Lowering, a: Value, axes: list[int]) -> tuple[Value, Value]:
         found = low.program.fold("welford", a, axes, [dtype, dtype], _typed(low, a, dtype))
         centre, squares = (keep_dims(low.program, f, axes, rank, True) for f in found)
         return centre, squares
-    summed = _fold(low, "sum", a, axes, True, _typed(low, a, dtype), dtype)
-    centre = _mapped(low, summed, lambda x: binary("div", x, index_value(count, x.type)), dtype)
+    summed = fold_over(low, "sum", a, axes, True, _typed(low, a, dtype), dtype)
+    centre = mapped(low, summed, lambda x: binary("div", x, index_value(count, x.type)), dtype)
 
     def deviation(position) -> Expr:
         return power(binary("sub", cast(a.at(position), COMPUTED[dtype]), centre.at(broadcast(centre, position))), 2)
 
-    squares = _fold(low, "sum", a, axes, True, deviation, dtype)
+    squares = fold_over(low, "sum", a, axes, True, deviation, dtype)
     return centre, squares
 
 
@@ -198,30 +197,30 @@ def _variance(low: Lowering, a: Value, dims, correction, keepdim) -> Value:
     count = index_value(product(a.shape[axis] for axis in axes), squares.type)
     correction = 1 if correction is None else correction
     fewer = binary("sub", count, constant(correction, squares.type)) if correction else count
-    result = _mapped(low, squares, lambda x: binary("div", x, fewer))
+    result = mapped(low, squares, lambda x: binary("div", x, fewer))
     return result if keepdim else low.program.reshape(result, low.shape)
 
 
 @lowers("aten.var.correction")
 def variance(low: Lowering, a, dims=None, *, correction=None, keepdim=False):
     result = _variance(low, a, dims, correction, keepdim)
-    return _mapped(low, result, lambda x: x, low.dtype)
+    return mapped(low, result, lambda x: x, low.dtype)
 
 
 @lowers("aten.var.dim", "aten.var.default")
 def variance_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False):
-    return _mapped(low, _variance(low, a, dims, 1 if unbiased else 0, keepdim), lambda x: x, low.dtype)
+    return mapped(low, _variance(low, a, dims, 1 if unbiased else 0, keepdim), lambda x: x, low.dtype)
 
 
 @lowers("aten.std.correction")
 def deviation(low: Lowering, a, dims=None, *, correction=None, keepdim=False):
-    return _mapped(low, _variance(low, a, dims, correction, keepdim), lambda x: unary("sqrt", x), low.dtype)
+    return mapped(low, _variance(low, a, dims, correction, keepdim), lambda x: unary("sqrt", x), low.dtype)
 
 
 @lowers("aten.std.dim", "aten.std.default")
 def deviation_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False):
     result = _variance(low, a, dims, 1 if unbiased else 0, keepdim)
-    return _mapped(low, result, lambda x: unary("sqrt", x), low.dtype)
+    return mapped(low, result, lambda x: unary("sqrt", x), low.dtype)
 
 
 # ---------------------------------------------------------------------------------------------- softmax
@@ -236,12 +235,12 @@ def shifted(low: Lowering, a: Value, axes: list[int]) -> tuple[Value, Value]:
         found = low.program.fold("softmax", a, axes, [dtype, dtype], read)
         highest, exponentials = (keep_dims(low.program, f, axes, rank, True) for f in found)
         return highest, exponentials
-    highest = _fold(low, "max", a, axes, True, read, dtype)
+    highest = fold_over(low, "max", a, axes, True, read, dtype)
 
     def exponential(position) -> Expr:
         return unary("exp", binary("sub", read(position), highest.at(broadcast(highest, position))))
 
-    return highest, _fold(low, "sum", a, axes, True, exponential, dtype)
+    return highest, fold_over(low, "sum", a, axes, True, exponential, dtype)
 
 
 def _over(low: Lowering, a: Value, dim: int, function) -> Value:
@@ -284,161 +283,6 @@ def logsumexp(low: Lowering, a, dims, keepdim=False):
 
     result = low.formula(lambda p: cast(formula(p), COMPUTED[low.dtype]), highest.shape)
     return result if keepdim else low.program.reshape(result, low.shape)
-
-
-# ---------------------------------------------------------------------------------------------- losses
-
-MEAN, SUM = 1, 2
-"""torch's numbers of reductions; 0 is none."""
-
-
-def _reduced(low: Lowering, shape, element, reduction: int) -> Value:
-    losses = low.formula(element, shape)
-    if reduction == 0:
-        return losses
-    summed = _fold(low, "sum", losses, None, False)
-    if reduction == SUM:
-        return summed
-    return _mapped(low, summed, lambda x: binary("div", x, index_value(product(shape), x.type)))
-
-
-def _pair(low: Lowering, a: Value, b: Value):
-    shape = a.shape if len(a.shape) >= len(b.shape) else b.shape
-    type = COMPUTED[low.dtype]
-    return shape, lambda p: (cast(a.at(broadcast(a, p)), type), cast(b.at(broadcast(b, p)), type))
-
-
-@lowers("aten.mse_loss.default")
-def mse_loss(low: Lowering, a, b, reduction=MEAN):
-    shape, pair = _pair(low, a, b)
-    return _reduced(low, shape, lambda p: power(binary("sub", *pair(p)), 2), reduction)
-
-
-@lowers("aten.l1_loss.default")
-def l1_loss(low: Lowering, a, b, reduction=MEAN):
-    shape, pair = _pair(low, a, b)
-    return _reduced(low, shape, lambda p: unary("abs", binary("sub", *pair(p))), reduction)
-
-
-def _huber(apart: Expr, delta: float, by: float) -> Expr:
-    """Quadratic within delta, linear outside; `by` is what the quadratic part divides by and the linear part multiplies."""
-    size = unary("abs", apart)
-    d = constant(delta, size.type)
-    inner = binary("mul", constant(0.5 / by, size.type), power(size, 2))
-    outer = binary("mul", constant(delta / by, size.type), binary("sub", size, constant(0.5 * delta, size.type)))
-    return where(compare("lt", size, d), inner, outer)
-
-
-@lowers("aten.smooth_l1_loss.default")
-def smooth_l1_loss(low: Lowering, a, b, reduction=MEAN, beta=1.0):
-    if beta == 0:
-        return l1_loss(low, a, b, reduction)
-    shape, pair = _pair(low, a, b)
-    return _reduced(low, shape, lambda p: _huber(binary("sub", *pair(p)), beta, beta), reduction)
-
-
-@lowers("aten.huber_loss.default")
-def huber_loss(low: Lowering, a, b, reduction=MEAN, delta=1.0):
-    shape, pair = _pair(low, a, b)
-    return _reduced(low, shape, lambda p: _huber(binary("sub", *pair(p)), delta, 1.0), reduction)
-
-
-@lowers("aten.triplet_margin_loss.default")
-def triplet_margin_loss(low: Lowering, anchor, near, far, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN):
-    """max(0, margin + |anchor - near + eps| - |anchor - far + eps|) with the norm over the last axis."""
-    if p != 2 or swap or not anchor.shape == near.shape == far.shape:
-        return None
-    type, last = COMPUTED[low.dtype], len(anchor.shape) - 1
-
-    def distance(other: Value) -> Value:
-        def element(position):
-            apart = binary("sub", cast(anchor.at(position), type), cast(other.at(position), type))
-            return power(binary("add", apart, constant(eps, type)), 2)
-
-        return low.program.fold("sum", anchor, [last], [low.dtype], element)[0]
-
-    to_near, to_far = distance(near), distance(far)
-
-    def element(position):
-        apart = binary("sub", unary("sqrt", to_near.at(position)), unary("sqrt", to_far.at(position)))
-        return make("max", binary("add", apart, constant(margin, type)), constant(0, type), type=type)
-
-    return _reduced(low, anchor.shape[:-1], element, reduction)
-
-
-@lowers("aten.cross_entropy_loss.default")
-def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEAN, ignore=-100, smoothing=0.0):
-    """Of class numbers: the mean over rows of log(sum(exp(x))) - x[target]; ignored rows count nothing.
-
-    With class weights w a row counts w[target] times; smoothing s takes (1 - s) of that and s / classes of the same summed over all classes.
-    """
-    if target.dtype != torch.int64 or len(logits.shape) < 2:
-        return None
-    if reduction == 0 and len(low.shape) != len(target.shape):
-        raise SizeNeeded(
-            "torch.export has lost the shape of a loss that is not reduced"
-        )  # where sizes are open: torch 2.13
-    low.program.realise(logits)
-    highest, exponentials = shifted(low, logits, [1])
-    type = highest.type
-    dtype = torch.float64 if type == "double" else torch.float32
-    if weight is not None:
-        low.program.realise(weight)
-
-    def of_class(column):
-        """The weight of a computed class."""
-        if weight is None:
-            return constant(1, type)
-        place = wrapped(low, column, weight.shape[0])
-        return cast(make("load_at", weight.buffer, weight.offset, weight.strides[0], place, type=weight.type), type)
-
-    def apart_of_all(position):
-        row = [position[0], sympy.Integer(0), *position[2:]]
-        apart = binary("sub", cast(logits.at(position), type), highest.at(row))
-        return apart if weight is None else binary("mul", cast(weight.at([position[1]]), type), apart)
-
-    if smoothing:
-        apart_sum = low.program.fold("sum", logits, [1], [dtype], apart_of_all)[0]
-        weights = None if weight is None else _fold(low, "sum", weight, None, False, dtype=dtype)
-        classes = index_value(logits.shape[1], type)
-
-    def element(position):
-        inside, column = chosen_at(position)
-        row = [position[0], sympy.Integer(0), *position[1:]]
-        place = logits_at(low, logits, row, column)
-        apart = binary("sub", cast(place, type), highest.at(row))  # first, so that nothing large is rounded
-        logarithm = unary("log", exponentials.at(row))
-        loss = binary("mul", of_class(column), binary("sub", logarithm, apart))
-        if smoothing:
-            count = classes if weights is None else cast(weights.at([]), type)
-            of_all = binary("sub", binary("mul", count, logarithm), cast(apart_sum.at(position), type))
-            share = binary("div", constant(smoothing, type), classes)
-            loss = binary("add", binary("mul", constant(1 - smoothing, type), loss), binary("mul", share, of_all))
-        return masked(inside, loss, constant(0, type))
-
-    def chosen_at(position):
-        chosen = cast(target.at(position), "int64_t")
-        inside = compare("ne", chosen, constant(ignore, "int64_t"))
-        return inside, where(inside, chosen, constant(0, "int64_t"))
-
-    def counted(position):
-        inside, column = chosen_at(position)
-        return masked(inside, of_class(column), constant(0, type))
-
-    if reduction != MEAN:
-        return _reduced(low, target.shape, lambda p: cast(element(p), COMPUTED[low.dtype]), reduction)
-    losses = low.formula(element, target.shape, dtype)
-    summed = _fold(low, "sum", losses, None, False, dtype=dtype)
-    count = _fold(low, "sum", low.formula(counted, target.shape, dtype), None, False, dtype=dtype)
-    return low.formula(lambda p: cast(binary("div", summed.at(p), count.at(p)), COMPUTED[low.dtype]))
-
-
-def logits_at(low: Lowering, logits: Value, row, column: Expr) -> Expr:
-    """The element of `logits`, which is in memory, whose class is computed."""
-    assert logits.buffer is not None
-    base = sympy.expand(logits.offset + sympy.Add(*(p * s for p, s in zip(row, logits.strides, strict=True))))
-    place = wrapped(low, column, logits.shape[1])
-    return make("load_at", logits.buffer, base, logits.strides[1], place, type=logits.type)
 
 
 # ---------------------------------------------------------------------------------------------- scans

@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from .expressions import COMPUTED, Expr, NoDraft, SizeNeeded, cast, make
-from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten
+from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten, viewed_strides
 from .planes import Stages
 
 __all__ = ["NoDraft", "Program", "SizeNeeded", "Value"]
@@ -490,31 +490,3 @@ class Program:
         reshaped = self.formula(shape, value.dtype, formula, value.origin)
         reshaped.pieces = value.pieces
         return reshaped
-
-
-def viewed_strides(old_shape, old_strides, new_shape) -> list[Index] | None:
-    """Strides with which the new shape views the same memory, or None where that needs a copy (row-major order)."""
-    chunks: list[tuple[Index, Index]] = []  # (elements, stride of the last one), innermost last
-    for size, stride in zip(old_shape, old_strides, strict=True):
-        if size == 1:
-            continue
-        if chunks and sympy.expand(chunks[-1][1] - size * stride) == 0:
-            chunks[-1] = (sympy.expand(chunks[-1][0] * size), stride)
-        else:
-            chunks.append((size, stride))
-    strides: list[Index] = []
-    left, step = sympy.Integer(1), sympy.Integer(1)
-    for size in reversed(new_shape):
-        if size == 1:
-            strides.append(step)
-            continue
-        if left == 1:
-            if not chunks:
-                return None
-            left, step = chunks.pop()
-        rest = sympy.cancel(left / size)
-        if rest.as_numer_denom()[1] != 1 or (rest.is_number and not rest.is_Integer):
-            return None
-        strides.append(step)
-        left, step = rest, sympy.expand(step * size)
-    return list(reversed(strides)) if left == 1 and not chunks else None

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sympy
 import torch
 
-from .emit import Emitter, _indices
+from .emit import Emitter
 from .expressions import Expr, loads_of
 from .index import FloorDiv, Index, Modulo, index_is_divided
+from .interface import indices_of
 from .partition import Kernel, Partition
 from .printing import Scope, Statements, _bare, index_text
 from .tensor_cores import DEPTH, THREADS
@@ -102,7 +103,7 @@ class TileEmitter(Emitter):
         return scope, names
 
     def _divided(self, expr: Expr):
-        for index in _indices([expr]):
+        for index in indices_of([expr]):
             for atom in sympy.postorder_traversal(index):
                 if isinstance(atom, (FloorDiv, Modulo)):
                     yield atom
@@ -333,7 +334,7 @@ class Operand:
             return None
         buffer, index = found[1].args[:2]
         fast, end = (self.step, self.depth) if self.along_k else (self.place, self.end)
-        if found[0] is not None and any(fast in of.free_symbols for of in _indices([found[0]])):
+        if found[0] is not None and any(fast in of.free_symbols for of in indices_of([found[0]])):
             return None
         rest = sympy.expand(index - fast)
         if fast in rest.free_symbols:

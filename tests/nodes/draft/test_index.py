@@ -4,8 +4,18 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.draft.index import FloorDiv, Modulo, Ranges, divide, flatten, joined, modulo, size_symbol, unflatten
-from compiler.draft.tensors import viewed_strides
+from compiler.draft.index import (
+    FloorDiv,
+    Modulo,
+    Ranges,
+    divide,
+    flatten,
+    joined,
+    modulo,
+    size_symbol,
+    unflatten,
+    viewed_strides,
+)
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 

@@ -12,7 +12,7 @@ import torch
 
 from compiler import draft
 from compiler.draft import block_groups, kept
-from compiler.draft.drafting import RESERVED
+from compiler.draft.names import RESERVED
 from tests.nodes.draft.direct import (
     _close,
     _leaves,

@@ -1,0 +1,65 @@
+"""Statements of one level of a kernel."""
+
+from __future__ import annotations
+
+from compiler.codegen.text import BITS, Text, Window, _factor
+from compiler.draft.expressions import Expr
+from compiler.draft.partition import ROW
+from compiler.draft.printing import Scope, Statements, _bare
+from compiler.draft.tensors import Buffer
+
+
+class Printer(Statements):
+    """Statements of one level that know what the levels around them have named."""
+
+    def __init__(self, of: Text, scope: Scope, roots: list[Expr], lanes: dict[Window, str]) -> None:
+        self.of, self.lanes = of, lanes
+        super().__init__(scope, roots, of.index_names, of.fresh, self._reader)
+
+    def _reader(self, buffer: Buffer, place, _statements) -> str:
+        return self.of.loaded_text(
+            buffer, f"{self.of.pointer(buffer)}[{place if isinstance(place, str) else self.index(place)}]"
+        )
+
+    def _print(self, expr: Expr, scope: Scope) -> str:
+        of = self.of
+        if expr.op == "fold":
+            member = expr.args[0]
+            name = of.fold_names[member]
+            return name if of.kernel.layout == ROW else f"{name}[{of.lane_name}]"
+        if expr.op == "pick" and (picked := of.picked(expr.args[1:], self.text(expr.args[0], scope))):
+            return picked
+        if expr.op == "repeated":
+            return self._repeated(expr, scope)
+        if expr.op in ("load", "load_at"):
+            found = of.load_window(expr)
+            if found is not None and found[0] in self.lanes:
+                window, lane = found
+                return of.lane_loaded(window.buffer, f"{self.lanes[window]}.at[{of.index(lane)}]")
+            if expr.op == "load_at":
+                buffer, base, stride, place = expr.args
+                step = f"static_cast<int64_t>({_bare(self.text(place, scope))}) * {_factor(of.index(stride))}"
+                return self._reader(buffer, step if base == 0 else f"{of.index(base)} + {step}", self)
+        return super()._print(expr, scope)
+
+    def _repeated(self, expr: Expr, scope: Scope) -> str:
+        """A loop of its own in front of where it is needed."""
+        kind, step, end, value = expr.args
+        name, inner = self.of.fresh("v"), Scope(scope.indent + 1, scope)
+        text = _bare(self.text(value, inner))
+        start = {"sum": "0", "max": "-INFINITY", "min": "INFINITY"}[kind]
+        scope.line(f"{expr.type} {name} = {start};")
+        scope.line(f"for (int {step} = 0; {step} < {self.index(end)}; ++{step}) {{")
+        scope.lines += inner.lines
+        join = f"{name} += {text};" if kind == "sum" else f"{name} = {kind}imum({name}, {text});"
+        scope.lines += [f"{'    ' * (scope.indent + 1)}{join}", f"{'    ' * scope.indent}}}"]
+        scope.names[id(expr)] = name
+        return name
+
+    def _operation(self, expr: Expr, parts: list[str]) -> str:
+        op = expr.op
+        if op in BITS:
+            return f"({parts[0]} {BITS[op]} {parts[1]})"
+        if op in ("floor_quotient", "floor_remainder"):
+            return f"{op}<{expr.type}>({_bare(parts[0])}, {_bare(parts[1])})"
+        return self.of.operation(expr, parts) or super()._operation(expr, parts)

@@ -1,0 +1,221 @@
+"""torch.export of a model that lies on no device, with what it cannot follow put into its way."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import sympy
+import torch
+from sympy.core.relational import Relational
+from torch import fx
+from torch._decomp import decomposition_table
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.printers import PythonPrinter
+
+from .lowering import LOWERINGS
+from .tensors import NoDraft
+
+SOME = 60
+"""What a size that depends on values is when the module's code asks whether there are any."""
+KEPT = (
+    "linear", "conv", "scaled_dot", "lstm", "gru", "rnn", "einsum", "matmul", "dropout", "cumsum", "cumprod", "pool", "norm",
+    "softmax", "loss", "diag", "cholesky", "linalg_solve", "linalg_inv",
+)  # fmt: skip
+"""Operators with these in their names are not decomposed: they have a lowering or stay calls of a library."""
+
+
+@contextlib.contextmanager
+def layers_at_once() -> Iterator[None]:
+    """Recurrent layers tell the exporter what they return without taking their steps, of which there may be thousands."""
+    with contextlib.ExitStack() as stack:
+        for name in ("rnn_tanh", "rnn_relu", "gru", "lstm"):
+            call = getattr(torch.ops.aten, name).input
+            stack.callback(call._dispatch_cache.clear)
+            stack.enter_context(patch.dict(decomposition_table, {call: _returned}))
+            stack.enter_context(patch.dict(call.py_kernels, dict.fromkeys(call.py_kernels, _returned)))
+            call._dispatch_cache.clear()
+        yield
+
+
+def _returned(x, states, weights, has_bias, layers, dropout, training, both, batch_first) -> tuple[torch.Tensor, ...]:
+    """Of a recurrent layer, without data: its outputs, and its states after the last step."""
+    states = list(states) if isinstance(states, (list, tuple)) else [states]
+    features = states[0].shape[-1] * (2 if both else 1)
+    return x.new_empty((*x.shape[:2], features)), *(state.new_empty(state.shape) for state in states)
+
+
+@dataclass(frozen=True)
+class Traced:
+    program: ExportedProgram
+    supposed: list[tuple[frozenset[str], str]]
+    """Names and text of each condition on sizes that depend on values which the module's code asked for."""
+
+
+@contextlib.contextmanager
+def _sizes_are_some() -> Iterator[list[tuple[frozenset[str], str]]]:
+    """Where the module's code asks about a size that depends on values (whether there are any), it is told that there are some."""
+    supposed: dict[str, frozenset[str]] = {}
+    answer = ShapeEnv.evaluate_expr
+
+    def evaluate(env: ShapeEnv, expr: sympy.Basic, *arguments: Any, **named: Any) -> sympy.Basic:
+        try:
+            return answer(env, expr, *arguments, **named)
+        except GuardOnDataDependentSymNode:
+            symbols = expr.free_symbols
+            if not isinstance(expr, Relational) or not symbols or not symbols <= env.size_like:
+                raise
+            holds = expr.subs(dict.fromkeys(symbols, sympy.Integer(SOME)))
+            text = PythonPrinter().doprint(expr)
+            supposed[text if holds else f"not ({text})"] = frozenset(map(str, symbols))
+            return holds
+
+    found: list[tuple[frozenset[str], str]] = []
+    with patch.object(ShapeEnv, "evaluate_expr", evaluate):
+        yield found
+    found += [(names, text) for text, names in supposed.items()]
+
+
+def _cumulative_norm(as_it_is: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Batch norm whose running statistics are the means of all batches (momentum=None): how many there were, torch reads as a number of
+    Python's, which the exporter cannot follow; here it stays a tensor."""
+
+    def forward(self: torch.nn.modules.batchnorm._BatchNorm, x: torch.Tensor) -> torch.Tensor:
+        if self.momentum is not None or not self.training or self.running_mean is None or self.running_var is None:
+            return as_it_is(self, x)
+        self._check_input_dim(x)
+        self.num_batches_tracked.add_(1)
+        share = 1 / self.num_batches_tracked.double()
+        means, variances = torch.zeros_like(self.running_mean), torch.ones_like(self.running_var)
+        out, _, _, mean, variance = torch.ops.aten._native_batch_norm_legit_functional(
+            x, self.weight, self.bias, means, variances, True, 1.0, self.eps
+        )
+        for kept, new in ((self.running_mean, mean), (self.running_var, variance)):
+            kept.copy_(kept * (1 - share) + new * share)
+        return out
+
+    return forward
+
+
+VIEWS = (
+    "view",
+    "slice",
+    "select",
+    "permute",
+    "transpose",
+    "t",
+    "unsqueeze",
+    "squeeze",
+    "alias",
+    "narrow",
+    "expand",
+    "as_strided",
+)
+
+
+def _refuse_smears(graph: fx.Graph) -> None:
+    """A copy of part of a tensor to where that part goes on: eager reads there what it has just written, in an order that is its own."""
+    for node in graph.nodes:
+        if str(node.target) != "aten.copy.default" or not all(isinstance(part, fx.Node) for part in node.args[:2]):
+            continue
+        (base, to), (other, of) = map(_root, node.args[:2])
+        if base is other and base is not node.args[1] and to[2] > of[2] and _overlap(to, of):
+            raise NoDraft(
+                "forward copies part of a tensor onto itself, shifted: what comes out depends on the order in which torch copies"
+            )
+
+
+def _root(node: fx.Node) -> tuple[fx.Node, tuple[list[int], list[int], int]]:
+    """What a node is a view of, and its sizes, strides and offset there, at the shipped sizes."""
+
+    def plain(value: Any) -> int:
+        return int(value.node.hint) if isinstance(value, torch.SymInt) and value.node.hint is not None else int(value)
+
+    val, base = node.meta["val"], node
+    while str(base.target).startswith("aten.") and str(base.target).split(".")[1] in VIEWS:
+        base = base.args[0]
+    return base, ([*map(plain, val.shape)], [*map(plain, val.stride())], plain(val.storage_offset()))
+
+
+def _overlap(a: tuple, b: tuple) -> bool:
+    ends = [
+        offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        for sizes, strides, offset in (a, b)
+    ]
+    written = torch.zeros(max(ends) + 1, dtype=torch.bool)
+    written.as_strided(*a).fill_(True)
+    return bool(written.as_strided(*b).any())
+
+
+@contextlib.contextmanager
+def _buffers_of_parts(model: torch.nn.Module) -> Iterator[None]:
+    """A buffer that a part of the model assigns is changed in place when forward ends: the exporter follows no assignment but the model's own."""
+    as_it_is = model.forward
+    places = [(part, name) for part in model.modules() if part is not model for name in part._buffers]
+
+    @functools.wraps(as_it_is)
+    def forward(*arguments: Any, **named: Any) -> Any:
+        before = [(part, name, part._buffers[name]) for part, name in places]
+        out = as_it_is(*arguments, **named)
+        for part, name, old in before:
+            new = part._buffers.get(name)
+            if old is None or new is None or new is old or (new.shape, new.dtype) != (old.shape, old.dtype):
+                continue
+            out = pytree.tree_map(lambda leaf, old=old: leaf.clone() if leaf is old else leaf, out)
+            part._buffers[name] = old.copy_(new)
+        return out
+
+    if not places:
+        yield
+        return
+    model.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        del model.__dict__["forward"]
+
+
+def _of_sizes(made: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`new_tensor`, of a list of open sizes too, which torch would fix."""
+
+    @functools.wraps(made)
+    def new_tensor(like: torch.Tensor, data: Any, **named: Any) -> torch.Tensor:
+        if not isinstance(data, (list, tuple)) or not any(isinstance(one, torch.SymInt) for one in data):
+            return made(like, data, **named)
+        named = {"dtype": like.dtype, "device": like.device, **named}
+        return torch.stack([torch.scalar_tensor(one, **named) for one in data])
+
+    return new_tensor
+
+
+def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
+    """Names of sizes that depend on values, call by call."""
+    bindings = [node.meta.get("unbacked_bindings") or {} for node in graph.nodes]
+    return [tuple(map(str, bound)) for bound in bindings if bound]
+
+
+def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> Traced:
+    opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
+    arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
+    with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"):
+        norm = torch.nn.modules.batchnorm._BatchNorm
+        cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
+        of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
+        with _sizes_are_some() as supposed, cumulative, of_sizes, _buffers_of_parts(model):
+            exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
+        named = _hidden(exported.graph)
+        table = torch.export.default_decompositions()
+        for operator in list(table):
+            if str(operator) in LOWERINGS or any(word in str(operator) for word in KEPT):
+                table.pop(operator)
+        program = exported.run_decompositions(table)
+        _refuse_smears(program.graph)
+        if supposed and named != _hidden(program.graph):
+            raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
+        return Traced(program, supposed)
