@@ -1,12 +1,13 @@
 """KernelBench's numbers for one candidate, by its own protocol (notes in docs/kernelbench.md), and its eval_results.json.
 
-Compatible on purpose, weaknesses included: public seeds, one distribution, the shipped size. What is ours: the candidate shares neither process nor memory with the answer that it is compared with, nor with Model; the last
-timed call's answer is compared, too, and its clock is held against ours.
+Compatible on purpose, weaknesses included: public seeds, one distribution, the shipped size. What is ours: the candidate shares neither process nor memory with the answer that it is compared with, nor with Model; timed calls
+get inputs that were not there before, the answer of a drawn one is compared, too, and its clock is held against ours.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import statistics
 import time
 from pathlib import Path
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 Precision = Literal["float32", "float16", "bfloat16"]
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 SEED, TRIALS, TIMED = 42, 5, 100
-TIME = -1
-"""Stands in place of a trial's seed where the timed calls are to be made, as in farside/kernelbench.py."""
+TIMES = -(1 << 40)
+"""Less a secret it stands in place of a trial's seed where the timed calls are to be made, as in farside/kernelbench.py."""
 UNTIMED, LACKING, PIPE_MS, FORGED, CLOCK_TRIES = 6, 2.0, 20.0, 0.3, 3
 """What a candidate's timed calls may take by our clock beyond what its own says: so many calls, so many times what Model's take
 beyond, so many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies."""
@@ -90,10 +91,10 @@ class _Process:
         self.worker.request(layout.message(self.buffers))
         return {tensor.name: layout.view(self.buffers, tensor)[0].clone() for tensor in self.spec.outputs}
 
-    def time(self) -> _TimedCalls:
-        """The timed calls. Raises WorkerFailure for times that are none."""
+    def time(self, secret: int) -> _TimedCalls:
+        """The timed calls; `secret` draws what they take and which of them answers. Raises WorkerFailure for times that are none."""
         start = time.perf_counter()
-        found = self.call(TIME)
+        found = self.call(TIMES - secret)
         outside_ms = (time.perf_counter() - start) * 1e3
         elapsed_ms = found["elapsed"].tolist()
         if not all(0 < one < outside_ms for one in elapsed_ms) or sum(elapsed_ms) > outside_ms:
@@ -109,11 +110,13 @@ class _TimedCalls(NamedTuple):
     elapsed_ms: list[float]
     lacking_ms: float
     """What the request took beside them, by our clock: warm-up calls, inputs, on a GPU what is written before each."""
-    last: torch.Tensor
-    """The answer of the last one."""
+    answer: torch.Tensor
+    """Of the one that was drawn."""
 
 
-def _check_timed(problem: Problem, process: _Process, mine: _TimedCalls, model: _TimedCalls, tolerance: float) -> None:
+def _check_timed(
+    problem: Problem, process: _Process, mine: _TimedCalls, model: _TimedCalls, tolerance: float, secret: int
+) -> None:
     """Whether the candidate has done, while it was timed, what it was timed for. Raises WorkerFailure."""
     import torch
 
@@ -122,15 +125,17 @@ def _check_timed(problem: Problem, process: _Process, mine: _TimedCalls, model: 
         late_ms = mine.lacking_ms - untimed_ms
         if late_ms <= FORGED * sum(mine.elapsed_ms):
             break
-        mine = process.time()
+        mine = process.time(secret)
     else:
         said = f"its clock lacks {late_ms:.1f} ms of {sum(mine.elapsed_ms):.1f} ms that it says of its timed calls"
         raise WorkerFailure(Outcome.CHEATED, said)
     assert problem.description is not None
     if problem.description.random or problem.description.state:
         return  # then a call's answer is its own
-    if not torch.allclose(model.last, mine.last, atol=tolerance, rtol=tolerance):
-        raise WorkerFailure(Outcome.CHEATED, "the last of its timed calls returned another answer than Model's")
+    if not torch.allclose(model.answer, mine.answer, atol=tolerance, rtol=tolerance):
+        raise WorkerFailure(
+            Outcome.CHEATED, "one of its timed calls, drawn at random, returned another answer than Model's"
+        )
 
 
 def evaluate(
@@ -150,7 +155,8 @@ def evaluate(
         processes.append(first)
         seeds = _seeds(trials)
         right = [first.call(seed) for seed in seeds]
-        model = first.time()
+        secret = secrets.randbits(60)
+        model = first.time(secret)
         baseline = _stats(model.elapsed_ms, device)
         processes.remove(first)
         first.close()
@@ -167,8 +173,8 @@ def evaluate(
                 other.close()
                 metadata |= _conditioned(problem, made, spec, precision, seeds[0], right[0])
                 return KernelBenchResult(compiled=True, metadata=metadata, **timed_reference)
-            timed_calls = other.time()
-            _check_timed(problem, other, timed_calls, model, TOLERANCE[precision])
+            timed_calls = other.time(secret)
+            _check_timed(problem, other, timed_calls, model, TOLERANCE[precision], secret)
             stats = _stats(timed_calls.elapsed_ms, device)
         except WorkerFailure as fault:
             return _failed(fault, device).model_copy(update=timed_reference)

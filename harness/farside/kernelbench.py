@@ -2,13 +2,14 @@
 
 As there, Model and ModelNew are made under seed 42; a trial seeds, draws inputs on the CPU, casts and moves them, and calls;
 times are of 100 calls with events, after three warm-up calls, the first dropped, 256 MB written before each, gradients on.
-Unlike there Model is never called in a candidate's process, nor is it made there: its answers are compared in the parent, and
+Unlike there the inputs of a timed call are none that were there before, and which one's answer is compared is drawn. Model is never called in a candidate's process, nor is it made there: its answers are compared in the parent, and
 what of it ModelNew's call depends on there, the state of torch's generator behind Model's, is handed over. On a CPU, which
 KernelBench has not, the host's clock is read in place of events.
 """
 
 from __future__ import annotations
 
+import random
 import time
 import types
 from contextlib import nullcontext
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 SEED = 42
 FLUSHED = (32, 1024, 1024)
 """int64: 256 MB."""
-TIME = -1
-"""Stands in place of a trial's seed where the timed calls are to be made."""
+TIMES = -(1 << 40)
+"""A seed of so much or less stands where the timed calls are to be made, and says which of them are looked at and what they take."""
+DRAWN_S = 3.0
+"""Seconds in which get_inputs() draws for timed calls anew; from there on what was drawn is scaled, but for the call that is looked at."""
+SCALED = 0.875
 NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 
@@ -100,12 +104,11 @@ class ProtocolAdapter:
     def launch(self, values: list[Any]) -> None:
         seed = int(values[0])
         elapsed = values[self.outputs[-1][1]]
-        if seed == TIME:
-            taken, answer = self.time_trials(elapsed.numel())
+        if seed <= TIMES:
+            taken = self.time_trials(elapsed.numel(), -seed, values)
             elapsed.copy_(self.torch.tensor(taken, dtype=elapsed.dtype))
-            self.hand_over(answer, values)
             return
-        apart, seed = seed < TIME, NUDGED - seed if seed < TIME else seed
+        apart, seed = seed < 0, NUDGED - seed if seed < 0 else seed
         given = self.draw(seed)
         given = self.nudge(given, seed) if apart else given
         self.seed(seed)
@@ -126,11 +129,12 @@ class ProtocolAdapter:
         buffer = values[at].view(()) if self.problem["scalar_outputs"][0] else values[at]
         self.copier(answer.detach(), [(name, buffer, inout)])
 
-    def time_trials(self, trials: int) -> tuple[list[float], Any]:
-        """Milliseconds of each call, and what the last one returned; of ModelNew, or of Model with the five warm-up calls that its
-        baselines get."""
-        torch, model = self.torch, self.model
-        given = self.draw(SEED)
+    def time_trials(self, trials: int, secret: int, values: list[Any]) -> list[float]:
+        """Milliseconds of each call of ModelNew, or of Model with the five warm-up calls that its baselines get; the answer of one that
+        `secret` draws is handed over."""
+        torch, model, chance = self.torch, self.model, random.Random(secret)
+        looked = chance.randint(1, trials)
+        given, scale, spent_s = self.draw(SEED), 1.0, 0.0
         found: list[float] = []
         with torch.enable_grad() if self.is_new else nullcontext():
             for _ in range(3 if self.is_new else 5):
@@ -139,11 +143,33 @@ class ProtocolAdapter:
             if self.device == "cuda":
                 torch.cuda.empty_cache()
             for trial in range(trials + 1):
+                seed, scaled, began = chance.getrandbits(31), SCALED + (1 - SCALED) * chance.random(), time.monotonic()
+                anew = trial == looked or spent_s < DRAWN_S
+                given = self.renew(given, self.draw(seed) if anew else None, scaled / scale)
+                scale = 1.0 if anew else scaled
+                spent_s += time.monotonic() - began if anew else 0.0
                 self.wait()
                 answer = None  # before the next one is made, as there
                 taken, answer = self.on_gpu(model, given) if self.device == "cuda" else self.on_cpu(model, given)
                 found += [taken] if trial else []
-        return found, answer
+                if trial == looked:
+                    self.hand_over(answer, values)
+        return found
+
+    def renew(self, given: list[Any], drawn: list[Any] | None, ratio: float) -> list[Any]:
+        """The arguments with what was drawn in their memory, or their floats scaled: who keeps answers by the tensor, its address or its
+        values has none of these. As tensors that nobody has seen."""
+        torch, found = self.torch, list(given)
+        with torch.no_grad():
+            for at, old in enumerate(given):
+                if not isinstance(old, torch.Tensor):
+                    continue
+                shared = any(stride == 0 and size > 1 for stride, size in zip(old.stride(), old.shape, strict=True))
+                if drawn is not None:
+                    found[at] = drawn[at] if shared else old.copy_(drawn[at]).detach()
+                elif not shared and old.is_floating_point():
+                    found[at] = old.mul_(ratio).detach()
+        return found
 
     def on_gpu(self, model: Any, given: list[Any]) -> tuple[float, Any]:
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))

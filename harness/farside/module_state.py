@@ -122,14 +122,20 @@ def shape_of(snap: Any) -> list[list[Any]]:
 
 
 def find_entries(
-    before: dict[Any, Any], first: dict[Any, Any], second: dict[Any, Any], other: dict[Any, Any]
+    before: dict[Any, Any],
+    first: dict[Any, Any],
+    second: dict[Any, Any],
+    other: dict[Any, Any],
+    *,
+    caches: bool = False,
 ) -> list[dict[str, Any]]:
     """The entries of the state: snapshots of a module as constructed, after one call, after another of other inputs, and of a
-    fresh one after that other call. Raises Stateful."""
+    fresh one after that other call. `caches`: what the first call leaves, whatever its inputs, is state, too: whether a first call
+    has set weights by its inputs. Raises Stateful."""
     entries = []
     for at in dict.fromkeys([*before, *first, *second, *other]):
         zero, one, two, again = (snap.get(at) for snap in (before, first, second, other))
-        if alike(one, two) and alike(one, again):
+        if alike(one, two) and alike(one, again) and (not caches or alike(zero, one)):
             continue  # never changed, or kept once and for all
         path, name = at
         said = ".".join(filter(None, at))

@@ -17,6 +17,7 @@ import functools
 import importlib.util
 import math
 import os
+import random
 import sys
 import time
 import types
@@ -196,11 +197,10 @@ def pick_leaves(form: Any, value: Any, leaves: list[Any], where: str = "what it 
 
 def construct(namespace: types.ModuleType, model: str, initial: Callable[[], Any], seed: int) -> Any:
     """An instance under the seed, as KernelBench makes it: one seed for its arguments, the same again for its weights."""
-    import torch
 
-    torch.manual_seed(seed)
+    seed_generators(seed)
     arguments = initial()
-    torch.manual_seed(seed)
+    seed_generators(seed)
     if isinstance(arguments, dict):
         return getattr(namespace, model)(**arguments)
     return getattr(namespace, model)(*arguments)
@@ -218,11 +218,30 @@ def can_make_anywhere(namespace: types.ModuleType) -> bool:
     return True
 
 
-def inputs(namespace: types.ModuleType, seed: int) -> tuple[list[torch.Tensor], Any]:
-    """get_inputs() under a seed: the tensors, contiguous, and the nest that they stand in."""
+def seed_generators(seed: int, *, of_host: bool = True) -> None:
+    """Seed torch's generators; `of_host`: Python's and numpy's, too, from which layers are dropped."""
     import torch
 
     torch.manual_seed(seed)
+    if of_host:
+        random.seed(seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(seed % (1 << 32))
+
+
+def generator_states() -> list[Any]:
+    """What changes where numbers are drawn on the host."""
+    import torch
+
+    of_numpy = sys.modules["numpy"].random.get_state()[1:3] if "numpy" in sys.modules else ()
+    state = [str(one) if isinstance(one, int) else one.tobytes() for one in of_numpy]
+    return [torch.get_rng_state().tolist(), random.getstate(), *state]
+
+
+def inputs(namespace: types.ModuleType, seed: int) -> tuple[list[torch.Tensor], Any]:
+    """get_inputs() under a seed: the tensors, contiguous, and the nest that they stand in."""
+
+    seed_generators(seed)
     found: list[torch.Tensor] = []
     given = namespace.get_inputs()
     if not isinstance(given, (list, tuple)):
@@ -530,6 +549,8 @@ class Trial:
         self.model, self.form, self.make = model, form, make
         self.returns: Any = None
         """The structure of what it returns."""
+        self.drew = False
+        """Whether a call took numbers from a generator: of one row a mask of one seed is often that of another."""
 
     def fresh(self) -> Any:
         """The module as constructed."""
@@ -551,8 +572,10 @@ class Trial:
             model, tensors = model.double(), [t.double() if t.dtype.is_floating_point else t for t in tensors]
         found: list[Any] = []
         with torch.no_grad(), default_dtype(torch.float64 if wide else torch.float32):
-            torch.manual_seed(seed)
+            seed_generators(seed)
+            before = generator_states()
             returns = outline(model(*rebuilt(self.form, [t.clone() for t in tensors])), found)
+            self.drew = self.drew or generator_states() != before
         self.returns = self.returns or returns
         found = [as_tensor(one) for one in found]
         if not found:
@@ -641,16 +664,20 @@ class Trial:
         again = self.call(other, model=model)
         second = state_side.snapshot(model)
         alone = self.call(other, model=beside)
-        try:
-            entries = state_side.find_entries(before, first, second, state_side.snapshot(beside))
-        except state_side.Stateful as said:
-            raise UnfitProblem(str(said)) from None
-        if entries:  # a fresh module with the state that the first call has left must go on as the first one did
+        snaps, after_alone = (before, first, second), state_side.snapshot(beside)
+        for caches in (False, True):
+            try:
+                entries = state_side.find_entries(*snaps, after_alone, caches=caches)
+            except state_side.Stateful as said:
+                raise UnfitProblem(str(said)) from None
+            if not entries:
+                break
+            # a fresh module with the state that the first call has left must go on as the first one did
             alone, after = self._continued(entries, first, other)
             now, then = (self._packed(entries, snap) for snap in (after, second))
-            if not close(now, then):
-                raise UnfitProblem(HIDDEN)
-        if not close(again, alone):
+            if close(now, then) and close(again, alone):
+                return entries
+        if entries or not close(again, alone):
             raise UnfitProblem(HIDDEN)
         return entries
 
@@ -677,10 +704,10 @@ class Trial:
     def facts(self, small: list[torch.Tensor], other: list[torch.Tensor]) -> dict[str, Any]:
         """Whether fp64 works, whether outputs are random, which inputs they depend on; `other`: another draw."""
         once, again = self.call(small), self.call(small, seed=6)
-        random = not same(once, again)
+        is_random = self.drew or not same(once, again)
         try:
             self.call(small, wide=True)
-            wide = not random  # another dtype draws other masks
+            wide = not is_random  # another dtype draws other masks
         except Exception:  # noqa: BLE001, an operator has no fp64 form: the answer that was asked for
             wide = False
         matters = []
@@ -690,8 +717,10 @@ class Trial:
             except Exception:  # noqa: BLE001, what refuses other values looks at them
                 matters.append(True)
                 continue
-            matters.append(random or not same(once, changed))
-        return {"random": random, "fp64": wide, "matters": matters}
+            if [one.shape for one in once] != [one.shape for one in changed]:
+                raise UnfitProblem("the shape of what its Model returns follows from its inputs' values")
+            matters.append(is_random or not same(once, changed))
+        return {"random": is_random, "fp64": wide, "matters": matters}
 
     def alternatives(self, small: list[torch.Tensor], values: list[str], wide: bool) -> list[str]:
         """Distributions that all inputs of a known kind may be drawn from together, with finite outputs."""
@@ -843,6 +872,8 @@ class ModelAdapter:
         self.draws = problem["random"] or (self.state is not None and self.state.on_host)
         """Whether a call draws from torch's generator or keeps state in Python: a graph of ours would go on with what
         torch sets only where it replays its own, or with a number that stood still."""
+        self.of_host = "random" in problem["text"]
+        """Whether a call may draw from Python's or numpy's generators, which takes some microseconds to seed."""
         self.stateful = self.state is not None
         if problem["exact"]:
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
@@ -912,7 +943,7 @@ class ModelAdapter:
         if before is not None and not goes_on:
             self.state.put(before)
         if seed is not None:
-            torch.manual_seed(int(seed))
+            seed_generators(int(seed), of_host=self.of_host)
         with self.rounding:
             answer = self.model(*arguments)
         returned: list[Any] = []

@@ -483,3 +483,35 @@ def test_an_error_relative_to_the_row_is_allowed_where_the_spec_says_so() -> Non
     dtype = kernel.spec.dtype(kernel.spec.outputs[0], workload)
     wanted = 4 * UNIT_ROUNDOFF[dtype] * one.value.abs().amax(-1, keepdim=True)
     assert torch.allclose(more, wanted.expand_as(more), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("formula", "fp32"), [("x.mean(dim=1).double()", True), ("x.double().mean(dim=1)", False)])
+def test_a_number_of_fp64_is_as_rough_as_what_its_reference_computes_it_from(formula: str, fp32: bool) -> None:
+    """A running mean of fp64 of fp32's means: Model itself was called wrong by 1e-8. In fp64 all the way nothing is forgiven."""
+    workload = Workload(axes={"n": 100}, dtype="float32")
+    spec = Spec(
+        name="mean", summary="a running mean", axes=("n",), dtypes=("float32",), workloads=(workload,),
+        arguments=(
+            Tensor(name="x", role="input", shape=("n", "100")),
+            Tensor(name="mean", role="input", shape=("n",), dtype="float64"),
+            Tensor(name="after", role="output", shape=("n",), dtype="float64"),
+        ),
+    )  # fmt: skip
+
+    class Kernel:
+        has_reference, properties, reference_axes, reference_on = True, None, tuple, "cpu"
+        reference_asks_dtype, allowed = False, ()
+
+        def __init__(self):
+            self.spec = spec
+
+        def reference_in(self, _dtype, /, x, mean):
+            return {"after": 0.9 * mean + 0.1 * eval(formula, {"x": x})}
+
+    x, mean = torch.rand(100, 100), torch.rand(100, dtype=torch.float64)
+    right = compute_expected(Kernel(), workload, {"x": x, "mean": mean})
+    assert not judge_call(spec, workload, Kernel().reference_in("", x, mean), right)[1]
+    other_order = 0.9 * mean + 0.1 * (x[:, ::2].sum(dim=1) + x[:, 1::2].sum(dim=1)).div(100).double()
+    assert bool(judge_call(spec, workload, {"after": other_order}, right)[1]) == (not fp32)
+    off = {"after": 0.9 * mean + 0.10001 * x.mean(dim=1)}
+    assert judge_call(spec, workload, off, right)[1]

@@ -102,6 +102,36 @@ def test_a_module_goes_on_from_a_state_that_is_put_in():
                 assert all(map(torch.allclose, read(there), wanted_after)), (calls, other_calls)
 
 
+class ActNorm(nn.Module):
+    """Glow's: the first call sets its weights by what it is given, and says so in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(torch.zeros(8))
+        self.register_buffer("initialized", torch.tensor(0, dtype=torch.uint8))
+
+    def forward(self, x):
+        if self.initialized.item() == 0:
+            self.loc.data.copy_(-x.mean(0))
+            self.initialized.fill_(1)
+        return x + self.loc
+
+
+def test_whether_a_first_call_has_set_the_weights_is_state_with_them():
+    entries = Trial(ActNorm(), {"l": [{"t": 0}]}).state([torch.randn(4, 8)], [torch.randn(4, 8)])
+    assert {entry["name"] for entry in entries} == {"loc", "initialized"}
+
+
+def test_a_shape_that_follows_from_values_is_said():
+    class Unique(nn.Module):
+        def forward(self, x):
+            return x[x > 0]
+
+    trial = Trial(Unique(), {"l": [{"t": 0}]})
+    with pytest.raises(UnfitProblem, match="the shape of what its Model returns follows from its inputs' values"):
+        trial.facts([torch.ones(9)], [torch.linspace(-1, 1, 9)])
+
+
 @pytest.mark.parametrize(
     ("forward", "said"),
     [

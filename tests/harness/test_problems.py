@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -146,6 +148,32 @@ def test_how_an_input_is_distributed_is_found_from_its_draws(draw: str, kind: st
         torch.manual_seed(seed)
         draws.append(eval(draw).view(-1))
     assert distribution(draws).partition(":")[0] == kind
+
+
+class DropPath(nn.Module):
+    def forward(self, x):
+        return x * x.new_empty(x.shape[0], 1).bernoulli_(0.9)
+
+
+class LayerDrop(nn.Module):
+    def forward(self, x):
+        return x * 0 if random.random() < 0.1 else x
+
+
+class NumpyDepth(nn.Module):
+    def forward(self, x):
+        return x * 0 if np.random.rand() < 0.1 else x
+
+
+@pytest.mark.parametrize("drops", [DropPath, LayerDrop, NumpyDepth])
+def test_a_module_that_drops_a_row_or_a_layer_is_random_though_two_calls_are_alike(drops: type[nn.Module]):
+    trial = Trial(drops(), {"l": [{"t": 0}]})
+    row = [torch.randn(1, 8)]
+    assert all(trial.facts(row, row)["random"] for _ in range(3)), "of one row most masks are alike"
+    assert trial.state(row, row) == [], "a generator is no state of the module"
+    assert trial.call(row, seed=7)[0].tolist() == trial.call(row, seed=7)[0].tolist()
+    still = Trial(nn.Linear(8, 8), {"l": [{"t": 0}]})
+    assert not still.facts(row, row)["random"]
 
 
 def test_whether_a_constructor_needs_values_is_found_by_one_without_any(opened):
