@@ -9,7 +9,7 @@ from minibatch import layers, models
 from minibatch.layers import Layers
 from minibatch.objectives import Objective
 from minibatch.resident import StepBuffers
-from tests.kernels.test_minibatch_kernels_emulated import emulated
+from tests.kernels.test_kernels_emulated import emulated
 
 
 def sampled(rows: int, fanout: int, sources: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from tests.nodes.rewrites.emulate.emulation import emulated
 from tests.nodes.rewrites.steps import H200, ROOT
 
 MINI_BATCH = {"gather_mean", "gather_rows_by_id", "relabel", "sample_neighbors", "scatter_mean_backward"}
-"""No bundle was looked at for these yet. Their baselines are emulated by tests/kernels/test_minibatch_kernels_emulated.py, whose
+"""No bundle was looked at for these yet. Their baselines are emulated by tests/kernels/test_kernels_emulated.py, whose
 inputs are graphs, which the emulation here does not draw."""
 EVERY = sorted([*(ROOT / "tests/inputs").glob("*/baseline*.cu"), *(ROOT / "kernels").glob("*/baseline.*.cu")])
 BY_CUB = "scaled_rms_norm/baseline.cub.cu"

@@ -1,4 +1,4 @@
-// What tensor_cores.py makes calls of. An address in shared memory is its distance from where a block's dynamic part begins.
+// What tensor_cores.py makes calls of. An address in shared memory is its distance from where a block's dynamic part begins; the static part is behind it.
 #pragma once
 #include <cstring>
 #include <map>
@@ -53,14 +53,17 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** entry, u
 }
 
 inline uint64_t __cvta_generic_to_shared(const void* at) {
-  return static_cast<const unsigned char*>(at) - emulate::dynamic_shared[emulate::rank];
+  const auto* const byte = static_cast<const unsigned char*>(at);
+  const unsigned char* const fixed = emulate::static_shared[emulate::rank];
+  if (byte >= fixed && byte < fixed + emulate::kShared) return emulate::kShared + (byte - fixed);
+  return byte - emulate::dynamic_shared[emulate::rank];
 }
 
 namespace tensor {
 
 inline unsigned char* place(uint64_t address, unsigned rank = emulate::rank) {
-  if (address >= emulate::kShared) tensor::fail("an address that is not in shared memory");
-  return emulate::dynamic_shared[rank] + address;
+  if (address >= 2 * emulate::kShared) tensor::fail("an address that is not in shared memory");
+  return address < emulate::kShared ? emulate::dynamic_shared[rank] + address : emulate::static_shared[rank] + (address - emulate::kShared);
 }
 // What another block may be writing; it gets to it in between.
 inline void read_now(uint32_t& word, const float* from) {
@@ -77,7 +80,12 @@ inline float half_at(const void* at) {
   std::memcpy(&value, at, 2);
   return __half2float(value);
 }
-inline float half_of(uint32_t pair, int which) { return half_at(reinterpret_cast<const char*>(&pair) + 2 * which); }
+template <typename T>
+inline float one_of(uint32_t pair, int which) {
+  T value;
+  std::memcpy(&value, reinterpret_cast<const char*>(&pair) + 2 * which, 2);
+  return float(value);
+}
 
 inline void copy(uint64_t to, const void* from, int bytes, int of) {
   if (to % of || reinterpret_cast<uintptr_t>(from) % of || bytes > of) tensor::fail("a copy that cp.async does not make");
@@ -102,6 +110,7 @@ inline void ldmatrix(bool transposed, uint32_t& r0, uint32_t& r1, uint32_t& r2, 
   __syncwarp();
 }
 
+template <typename T>
 inline void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   const unsigned lane = emulate::self->linear % 32;
   float* const d[] = {&d0, &d1, &d2, &d3};
@@ -113,7 +122,7 @@ inline void mma(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_
     const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
     double sum = *d[i];
     for (unsigned k = 0; k < 16; ++k)
-      sum += double(half_of(mine().a[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8], k % 2)) * half_of(mine().b[column * 4 + k % 8 / 2][k / 8], k % 2);
+      sum += double(one_of<T>(mine().a[row % 8 * 4 + k % 8 / 2][k / 8 * 2 + row / 8], k % 2)) * one_of<T>(mine().b[column * 4 + k % 8 / 2][k / 8], k % 2);
     *d[i] = float(sum);
   }
   __syncwarp();

@@ -1,6 +1,6 @@
 """For the emulation: PTX in a source becomes calls of `tensor_cores.h`, so that tiles, rings, barriers and edges can be tried without a GPU.
 
-Known are cp.async, ldmatrix, mma.sync m16n8k16 of halves and m16n8k8 of TF32, mbarriers, TMA with 128-byte swizzle (also to the blocks of a pair), wgmma with
+Known are cp.async, ldmatrix, mma.sync m16n8k16 of halves and bfloat16 and m16n8k8 of TF32, mbarriers, TMA with 128-byte swizzle (also to the blocks of a pair), wgmma with
 float16 operands (also in lines of 16 bytes beside one another), bulk copies, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
 and products are computed in place, so a wait that is missing there is not found out; a barrier that is waited for wrongly is.
 """
@@ -39,7 +39,8 @@ CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"cp\.async\.wait_group (%0|\d+)", lambda m, o: f"__pipeline_wait_prior({_number(m[1], o)});"),
     (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", lambda _, o: f"tensor::mma_tf32({_args(o)});"),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?", lambda m, o: f"tensor::ldmatrix({str(bool(m[1])).lower()}, {_args(o)});"),
-    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma({_args(o)});"),
+    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma<__half>({_args(o)});"),
+    (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", lambda _, o: f"tensor::mma<__nv_bfloat16>({_args(o)});"),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*adds, 1, 1, 0, 1;", _wgmma),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*(adds|1), 1, 1, 0, 0;", _wgmma),
     (r"mbarrier\.init\S* \[%0\], (\S+);", lambda m, o: f"tensor::init({o[0][1]}, {_number(m[1], o)});"),

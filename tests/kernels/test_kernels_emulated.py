@@ -1,4 +1,4 @@
-"""The CUDA sources of the mini-batch kernels, run on the CPU thread by thread, before a GPU is asked."""
+"""CUDA sources of the catalog that nothing else runs here: run on the CPU thread by thread, before a GPU is asked."""
 
 import subprocess
 from pathlib import Path
@@ -9,8 +9,18 @@ from kernels import catalog
 from tests.kernels import test_kernel_contract as contract
 from tests.kernels import wrong as the_wrong
 from tests.nodes.rewrites.emulate import emulation
+from tests.nodes.rewrites.emulate.tensor_cores import translated
 
-NAMES = ("sample_neighbors", "relabel", "gather_rows_by_id", "gather_mean", "scatter_mean_backward")
+NAMES = (
+    "sample_neighbors",
+    "relabel",
+    "gather_rows_by_id",
+    "gather_mean",
+    "scatter_mean_backward",
+    "prefill_attention",
+    "grouped_moe_product",
+    "block_scaled_fp8_product",
+)
 KERNELS = [catalog.load(name) for name in NAMES]
 MOST_BYTES = {"sample_neighbors": 700_000}
 """Of a workload; fifteen seeds are only judged together where there are a thousand rows."""
@@ -26,9 +36,11 @@ def sources(*, wrong: bool) -> list:
 
 def emulated(path: Path, folder: Path) -> Path:
     """The library of a CUDA source as the emulation runs it."""
-    text = emulation.host_source(path.read_text()).replace("cuda_emulation.h", "emulated_more.h")
+    text = path.read_text()
+    text = emulation.host_source(translated(text) if "asm volatile" in text else text)
+    text = text.replace("cuda_emulation.h", "emulated_more.h")
     (folder / "source.cpp").write_text(text)
-    includes = [f"-I{emulation.HERE}"]
+    includes = [f"-I{emulation.HERE}", f"-I{Path(emulation.__file__).parent}"]
     command = ["g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", *includes]
     built = subprocess.run(
         [*command, str(folder / "source.cpp"), "-o", str(folder / "source.so")], capture_output=True, text=True
