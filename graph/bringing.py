@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from harness.backends import form_of, is_python, python_module
+from harness.backends import C_TYPES, HOST_TYPES, form_of, is_python, python_module
 from harness.capture import distribution_of
 from harness.capture.extents import Extents, axis_name
 from harness.capture.modules import find_modules
@@ -51,6 +51,19 @@ COLUMNS = frozenset(
 ROWS = frozenset(("rows", "row", "m", "tokens", "batch", "token"))
 ELEMENTS = frozenset(("n", "k", "size", "numel", "total", "elements", "count", "nelements", "length", "len", "elem"))
 """Names of whole numbers: the last extent of the largest input, the first, all of its elements."""
+POINTED_AT = {
+    *C_TYPES.values(),
+    *HOST_TYPES.values(),
+    "int",
+    "long",
+    "short",
+    "unsigned",
+    "char",
+    "void",
+    "half",
+    "nv_bfloat16",
+}
+"""What a pointer may point to that is given a tensor as it is."""
 C_NAMES = {"float32": "float", "float16": "half", "bfloat16": "__nv_bfloat16", "float64": "double"}
 
 
@@ -380,7 +393,8 @@ class Folder:
                 named[name] = sizes
         for name, value in self.first.numbers.items():
             values = tuple(call.numbers[name] for call in self.calls)
-            if type(value) is int and value > 1 and (len(set(values)) > 1 or len(self.calls) == 1):
+            whole = all(type(one) is int and one > 0 for one in values) and max(values) > 1
+            if whole and (len(set(values)) > 1 or len(self.calls) == 1):
                 named[name] = values
         self.extents = Extents(named, len(self.calls))
         self.unseen: list[str] = []
@@ -459,6 +473,8 @@ class Folder:
         if self.taken is None:
             return self._python_build()
         build: dict[str, Any] = {"flags": self.flags} if self.flags else {}
+        if self.source.suffix == ".c" and suffix == ".cpp":
+            build["language"] = "c"
         headers = find_headers(self.source, self.include, self.sources)
         for name, path in headers.files.items():
             place = self.to / "include" / name
@@ -481,7 +497,10 @@ class Folder:
                 "<<<1, 256, 0, stream>>>, which is to be replaced by the engine's grid and block"
             )
         launch = "<<<1, 256, 0, stream>>>" if self.taken.is_kernel else ""
-        names = ", ".join(self.extent_of.get(self._name(*one), self._name(*one)) for one in self.order)
+        casts = self._casts() if form == "plain" and "language" not in build else {}
+        names = ", ".join(
+            casts.get(name := self._name(*one), "") + self.extent_of.get(name, name) for one in self.order
+        )
         takes_stream = any(one.is_stream for one in self.taken.parameters)
         call = f"({names}{', stream' if takes_stream and suffix == '.cu' else ''})" if form == "plain" else ""
         bare = self.symbol.rpartition("::")[2]
@@ -513,6 +532,19 @@ class Folder:
         if self.binding:
             build["binding"] = self.binding
         return build
+
+    def _casts(self) -> dict[str, str]:
+        """Pointers to structs and types of the engine's own: argument -> the cast that its binding needs."""
+        assert self.taken is not None
+        found = {}
+        for seen, parameter in self.order:
+            if parameter is None or not (
+                kind := re.fullmatch(r"((?:const\s+)?([\w:]+)(?:\s+const)?\s*\*)[\s\w]*", parameter.type)
+            ):
+                continue
+            if kind[2] not in POINTED_AT and not any(re.search(rf"\b{one}\b", kind[2]) for one in self.taken.template):
+                found[self._name(seen, parameter)] = f"({kind[1]})"
+        return found
 
     def _python_build(self) -> dict[str, Any]:
         modules = find_modules(self.source)
@@ -813,11 +845,10 @@ class Folder:
         if self.reference:
             body = self.reference.rpartition("\n\n")
             own, lines = body[0], body[2].splitlines()
-            lines = [
-                f"    {old} = {new}" for old, new in renamed.items() if old in call.tensors and new in inputs
-            ] + lines
-            results = {names.get(name, name): name for name in call.outputs}
             more = {names[seen] for seen in call.numbers if seen in names and names[seen] in self.extents.axes}
+            given = {old: {*inputs} if old in call.tensors else {*more, *scalars} for old in renamed}
+            lines = [f"    {old} = {new}" for old, new in renamed.items() if new in given[old]] + lines
+            results = {names.get(name, name): name for name in call.outputs}
         else:
             own, lines, results = (
                 "import torch",

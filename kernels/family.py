@@ -37,7 +37,7 @@ _NAMED: dict[Family, str] = {
     "scatter": r"scatter\w*",
     "gather": r"gather\w*|embedding\w*|sample\w*|neighbors?|indexed",
     "quantised product": r"w8a16|w4a16|w8a8|awq|gptq|marlin",
-    "matrix product": r"gemm|gemv|matmul\w*|bmm|linear|matrix|mm",
+    "matrix product": r"gemm|gemv|products?|matmul\w*|bmm|linear|matrix|mm",
     "column reduction": r"batchnorm\w*|columns?",
     "row reduction": r"\w*norm\w*|normalize|softmax|logsumexp|entropy|sum\w*|mean|reduce\w*|max|min|variance|"
     r"extremes|loss|quanti[sz]e\w*",

@@ -231,6 +231,8 @@ class BuildSettings(Frozen):
     stand in another file). Compiled before it in one go; of candidates only with those that are bound as the baseline is."""
     flags: tuple[Annotated[str, AfterValidator(check_flag)], ...] = ()
     defines: dict[str, str | int] = Field(default_factory=dict)
+    language: Literal["c++", "c"] = "c++"
+    """Of a CPU's baseline that has no entries of its own: "c" is compiled as C, and so is what is derived from it. Candidates written anew are C++."""
     binding: str | dict[Dtype, str] = ""
     """C++ expression for the entry, for all dtypes or by dtype, where a source's host function is a template or has another name:
     `Norm<128, bf16_t>::run`. Of a source with plain pointers it may be the whole call, in the spec's names and `stream`:

@@ -150,7 +150,9 @@ def entry_of(module: ModuleType, spec: Spec, device: str) -> dict[str, str]:
 
 
 def _entries(spec: Spec, device: str) -> str:
-    """The spec's entries in C++, each a call of what `build.binding` says."""
+    """The spec's entries in C++, or in C where `build.language` says so, each a call of what `build.binding` says."""
+    in_c = spec.build.language == "c" and device == "cpu"
+    linkage = "extern" if in_c else 'extern "C"'
     types, made = C_TYPES if device == "cuda" else HOST_TYPES, []
     for dtype in spec.dtypes:
         binding = spec.build.binding
@@ -159,7 +161,7 @@ def _entries(spec: Spec, device: str) -> str:
         for argument in spec.arguments:
             if isinstance(argument, Tensor):
                 kind = types[dtype if argument.dtype == "T" else argument.dtype]
-                parameters.append(f"{'const ' if argument.role == 'input' else ''}{kind}* {argument.name}")
+                parameters.append(f"{kind}* {argument.name}")  # engines' own functions leave const away
             else:
                 parameters.append(f"{'int64_t' if isinstance(argument, Size) else argument.ctype} {argument.name}")
         names = [argument.name for argument in spec.arguments]
@@ -169,9 +171,10 @@ def _entries(spec: Spec, device: str) -> str:
         if not call.endswith(")"):
             call = f"{call}({', '.join(names)})"
         made.append(
-            f'extern "C" __attribute__((visibility("default"))) void {spec.entry_names(dtype)[0]}({", ".join(parameters)}) {{ {call}; }}\n'
+            f'{linkage} __attribute__((visibility("default"))) void {spec.entry_names(dtype)[0]}({", ".join(parameters)}) {{ {call}; }}\n'
         )
-    return f"\n#include <stdint.h>\n{_CUDA_HEADERS if device == 'cuda' else ''}{''.join(made)}"
+    headers = "#include <stdbool.h>\n" if in_c else _CUDA_HEADERS if device == "cuda" else ""
+    return f"\n#include <stdint.h>\n{headers}{''.join(made)}"
 
 
 ALONE = ("-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
@@ -181,7 +184,7 @@ define for the rest of it."""
 
 def with_entries(text: str, entries: str) -> str:
     """The source, with the entries that it lacks defined by what it has."""
-    names = re.findall(r'^extern "C" .*? void (\w+)\(', entries, re.MULTILINE)
+    names = re.findall(r'^extern (?:"C" )?__attribute__.*? void (\w+)\(', entries, re.MULTILINE)
     plain = {re.sub(rf"_({'|'.join(C_TYPES)})$", "", name) for name in names} if len(names) == 1 else set()
     own = [rf"\b{name}\s*\(" for name in names] + [rf'extern\s+"C"\s[^;{{}}()]*\b{name}\s*\(' for name in plain]
     return text if any(re.search(pattern, text) for pattern in own) else text + entries

@@ -17,6 +17,9 @@ DEVICE = "cpu"
 ENTRIES = True
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-Wall", "-Wno-unknown-pragmas")
 
+AS_C = ("-x", "c", "-Wno-incompatible-pointer-types", "-Wno-discarded-qualifiers")
+"""For a source whose added entries are C: pointers of the entry are the spec's types, those of the source its own structs."""
+
 
 def compiler() -> str:
     return os.environ.get("CXX") or "g++"
@@ -43,12 +46,16 @@ def compile(
 ) -> Compiled:
     text = source.read_text()
     source.write_text(with_entries(text, entries))
-    alone = [*ALONE, "-Wl,--gc-sections"] if source.read_text() != text else []
+    added = source.read_text() != text
+    alone = [*ALONE, "-Wl,--gc-sections"] if added else []
+    as_c = AS_C if added and 'extern "C"' not in entries else ()
+    settings = [flag for flag in together(FLAGS, flags) if not as_c or not re.match(r"-std=(c|gnu)\+\+", flag)]
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.
     command = [
         compiler(),
-        *together(FLAGS, flags),
+        *settings,
         *alone,
+        *as_c,
         "-fopt-info-vec-optimized",
         "-o",
         str(artefact),

@@ -152,6 +152,8 @@ def with_call(spec: Spec, own: str, winner: str, device: str, header: str) -> tu
             return None
         text = found[0]
         made.append(found[1])
+        if spec.build.language == "c":
+            text = text.replace(f"::{space(spec)}::{name}(", f"{space(spec)}_{name}(")
     return with_include(text, f'#include "{header}"\n'), "\n".join([POINTS_TO, *made])
 
 
@@ -202,6 +204,37 @@ def _with_one(
         else:
             own = f"{own[: place.at]}{place.line}\n{deep}{own[place.at :]}"
     return own, made
+
+
+def for_c(spec: Spec, own: str) -> list[tuple[str, str]]:
+    """(declaration, body in C++) of each function by which a C file calls the winner: pointers as void*, numbers as the file's own function takes
+    them. Raises ExportError."""
+    found = []
+    for dtype, call in calls(spec, "cpu").items():
+        (function,) = [one for one in find_definitions(own, call.function) if _takes(one, len(call.arguments))]
+        parameters, given = [], []
+        for at, (one, text) in enumerate(zip(function.parameters, call.arguments, strict=False)):
+            tensor = next((t for t in spec.tensors if t.name == uncast(text)[0]), None)
+            if tensor is not None:
+                parameters.append(f"const void* a{at}")
+                given.append(
+                    f"static_cast<{HOST_TYPES[dtype if tensor.dtype == 'T' else tensor.dtype]}*>(const_cast<void*>(a{at}))"
+                )
+            elif re.fullmatch(
+                r"(const |unsigned |signed )*(u?int\d*(_t)?|size_t|long|short|float|double)( long)?( int)?",
+                one.type.strip(),
+            ):
+                parameters.append(f"{one.type.strip()} a{at}")
+                given.append(f"a{at}")
+            else:
+                raise ExportError(f"{one.type} {one.name} is no number that a C file hands to one of C++")
+        name = f"{space(spec)}_launched"
+        found.append(
+            (f"int {name}({', '.join(parameters)})", f"{{ return {space(spec)}::launched({', '.join(given)}); }}")
+        )
+    if len(found) > 1:
+        raise ExportError("a function of C is bound for several dtypes, and its pointers do not tell them")
+    return found
 
 
 def with_include(own: str, lines: str, before: int | None = None) -> str:
@@ -489,7 +522,8 @@ def _branch(
         elif text in names and isinstance(names[text], Tensor) and text not in known:
             tensor = names[text]
             assert isinstance(tensor, Tensor)
-            kind = re.sub(r"\bconst\b|\*", "", cast).strip() or c_types[dtype if tensor.dtype == "T" else tensor.dtype]
+            own_kind = "" if spec.build.language == "c" else re.sub(r"\bconst\b|\*", "", cast).strip()
+            kind = own_kind or c_types[dtype if tensor.dtype == "T" else tensor.dtype]
             same.append(f"points_to<{kind}, A{at}>")
             known[text] = f"a{at}"
         elif (text in names or text in spec.axes) and text not in known:

@@ -121,12 +121,26 @@ def patch_files(
     for where, text in {name: own, **(headers or {})}.items():
         header = str(PurePosixPath(where).with_name(PurePosixPath(beside).name))
         if found := launcher.with_call(spec, text, winner, device, PurePosixPath(header).name):
+            if spec.build.language == "c":
+                return {where: found[0], **_from_c(spec, text, header, _header(spec, winner, found[1]))}
             return {where: found[0], header: _header(spec, winner, found[1])}
     function = next(iter(launcher.calls(spec, device).values())).function
     raise ExportError(
         f"neither {name} nor a header of its own calls or launches {function}: bind the function that does (build.binding), or take the "
         "winner as a package (--to)"
     )
+
+
+def _from_c(spec: Spec, own: str, header: str, text: str) -> dict[str, str]:
+    """A header that C includes, and the winner in a file of C++ to be built beside it."""
+    functions = launcher.for_c(spec, own)
+    linked = "".join(f'extern "C" {declared} {body}\n' for declared, body in functions)
+    declared = "".join(f"{one};\n" for one, _ in functions)
+    said = f"// Found and measured by Astrolabe; {PurePosixPath(header).with_suffix('.cpp').name} beside it is to be built, too.\n"
+    return {
+        header: f"{said}#pragma once\n#include <stddef.h>\n#include <stdint.h>\n{declared}",
+        str(PurePosixPath(header).with_suffix(".cpp")): text.replace("#pragma once\n", "", 1) + linked,
+    }
 
 
 def _has_more(spec: Spec, own: str, winner: str, device: str) -> bool:
@@ -414,6 +428,10 @@ def compile_patched(
     brought = Brought(settings.flags_on(device), settings.include, headers) if hasattr(module, "FLAGS") else Brought()
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         build = compile_build("", text, module, Path(folder), facts, brought, **entry)
+        for other, more in beside.items():
+            if build.ok and other.endswith(".cpp"):  # beside a file of C
+                (apart := Path(folder, "beside")).mkdir()
+                build = compile_build("", more, module, apart, facts, brought)
     if not build.ok:
         raise ExportError(f"{name} with the winner does not compile: {first_error(build.log)}")
     return f"{name} was compiled with the winner, by {build.backend}{f' for {facts.architecture}' if device == 'cuda' else ''}"

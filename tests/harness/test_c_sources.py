@@ -1,0 +1,78 @@
+"""Baselines in C: compiled as C, and a winner of C++ called from them."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness import backends
+from harness.backends import cpu
+from harness.export import patch
+from harness.judge.session import Brought, compile_build
+from harness.records import DeviceFacts
+from kernels.spec import BuildSettings, Size, Spec, Tensor, Workload
+
+OWN = """#include <stdint.h>
+#include <stdlib.h>
+typedef struct { uint8_t low, high; } pair;
+static int class = 3;  /* a keyword of C++ */
+void add_pairs(pair * restrict x, float * restrict y, int n) {
+    float *sums = malloc(n * sizeof(float));
+    for (int i = 0; i < n; i++) sums[i] = x[i].low + x[i].high;
+    for (int i = 0; i < n; i++) y[i] = sums[i] + 0 * class;
+    free(sums);
+}
+int main(void) { return 0; }
+"""
+WINNER = """#include <cstdint>
+extern "C" void add_pairs_float32(const uint8_t* x, float* y, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] = float(x[2 * i]) + float(x[2 * i + 1]);
+}
+"""
+SPEC = Spec(
+    name="add_pairs",
+    summary="y = low + high",
+    axes=("n",),
+    dtypes=("float32",),
+    arguments=(
+        Tensor(name="x", role="input", shape=("n", "2"), dtype="uint8", values=("bits",)),
+        Tensor(name="y", role="output", shape=("n",)),
+        Size(name="n"),
+    ),
+    build=BuildSettings(language="c", binding="add_pairs(x, y, n)"),
+    workloads=(Workload(axes={"n": 5}, dtype="float32", devices=("cpu",)),),
+)
+FACTS = DeviceFacts(device="cpu", name="here", architecture="x86_64", units=1, last_level_cache_bytes=1 << 20)
+pytestmark = pytest.mark.skipif(shutil.which(cpu.compiler()) is None, reason="no C++ compiler")
+
+
+def built(text: str, folder: Path):
+    folder.mkdir()
+    entry = backends.entry_of(cpu, SPEC, "cpu")
+    return compile_build("", text, cpu, folder, FACTS, Brought(), **entry)
+
+
+def test_a_source_in_c_is_compiled_as_c_and_a_candidate_of_it_as_cpp(tmp_path: Path) -> None:
+    for name, text in (("own", OWN), ("winner", WINNER)):
+        build = built(text, tmp_path / name)
+        assert build.ok, build.log
+
+
+def test_a_winner_of_cpp_is_called_from_the_file_in_c(tmp_path: Path) -> None:
+    files = patch.patch_files(SPEC, OWN, OWN, WINNER, "src/pairs.c", "cpu")
+    assert sorted(files) == ["src/pairs.astrolabe.cpp", "src/pairs.astrolabe.h", "src/pairs.c"]
+    for name, text in files.items():
+        (tmp_path / Path(name).name).write_text(text)
+    calls = '#include <stdio.h>\nextern void add_pairs();\nint main(void) { unsigned char x[16] = {1, 2, 3, 4}; float y[8]; add_pairs(x, y, 8); printf("%g %g", y[0], y[1]); }\n'
+    (tmp_path / "main.c").write_text(calls)
+    (tmp_path / "pairs.c").write_text((tmp_path / "pairs.c").read_text().replace("int main(void) { return 0; }", ""))
+    for command in (
+        ["gcc", "-c", "pairs.c", "main.c"],
+        ["g++", "-std=c++17", "-c", "pairs.astrolabe.cpp"],
+        ["g++", "pairs.o", "main.o", "pairs.astrolabe.o", "-o", "main"],
+    ):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True).stdout == "3 7"
+    assert "launched" in (tmp_path / "pairs.c").read_text()
