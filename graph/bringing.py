@@ -391,7 +391,7 @@ class Folder:
             sizes = tuple(call.sizes.get(name, 0) for call in self.calls)
             if all(sizes) and max(sizes) > 1 and len(name) > 1:
                 named[name] = sizes
-        for name, value in self.first.numbers.items():
+        for name in self.first.numbers:
             values = tuple(call.numbers[name] for call in self.calls)
             whole = all(type(one) is int and one > 0 for one in values) and max(values) > 1
             if whole and (len(set(values)) > 1 or len(self.calls) == 1):
