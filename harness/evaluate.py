@@ -183,13 +183,15 @@ class Evaluator(EvaluationSession):
     def compare_briefly(
         self, build: Build, rivals: dict[str, str], cases: Sequence[quick.Case] = (), *, seconds: float = 0.0
     ) -> quick.Quick:
-        """A short, unofficial comparison (harness/judge/quick.py) at those cases, or at two of the visible suite.
+        """A short, unofficial comparison (harness/judge/quick.py) at those cases, or at the ends of the visible suite.
 
-        One pass over them, or as many as `seconds` allow until every comparison says something.
+        One series at each, or as many as `seconds` allow until every comparison says something. `rivals`: `baseline`, perhaps
+        `incumbent`, then `other 2`, `other 3` and so on.
         """
         return self.ask(
             questions.CompareBriefly(
                 build=build, baseline=rivals["baseline"], incumbent=rivals.get("incumbent", ""),
+                others=tuple(other for name, other in rivals.items() if name not in ("baseline", "incumbent")),
                 cases=tuple(cases) or tuple(quick.choose_cases(self)), seconds=seconds,
             )
         )  # fmt: skip

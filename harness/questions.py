@@ -366,8 +366,14 @@ class MeasureSuite(AgainstRivals[Verdict]):
 
 
 class CompareBriefly(AgainstRivals[Quick]):
+    others: tuple[str, ...] = ()
+    """Hashes of further sources that take their turns in it."""
     cases: tuple[quick.Case, ...]
     seconds: float
+
+    @property
+    def rivals(self) -> dict[str, str]:
+        return super().rivals | {f"other {number}": other for number, other in enumerate(self.others, start=2)}
 
     def answer(self, session: EvaluationSession) -> Quick:
         return quick.compare_briefly(session, self.request, self.cases, self.seconds)

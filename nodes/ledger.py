@@ -7,12 +7,12 @@ by the attempts: a request must read the same when a process that was killed ask
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from harness.records import Build, Cache, Interval, Outcome, Timing, Verdict
+from harness.records import Build, Cache, Comparison, Interval, Outcome, Timing, Verdict
 from harness.store import Store, digest
 from harness.timing import comparison
 from kernels.spec import Device, Frozen
@@ -21,9 +21,9 @@ from nodes.policies.trim import trim
 if TYPE_CHECKING:
     from nodes.roles import Attempt
 
-KIND, PAIRS = "trial", "pairs"
-MOST_PAIRS = 512
-"""Samples that are pooled of one pair at one workload."""
+KIND, PAIRS = "trial", "series"
+MOST_SERIES = 64
+"""Series of samples that are pooled of one pair at one workload."""
 NOTE_CHARS, REASON_CHARS, RESOURCE_CHARS = 160, 160, 60
 MOST_KERNELS, MOST_GAINS = 3, 16
 
@@ -56,8 +56,20 @@ class LedgerEntry(Frozen):
     """Whether they are the verdict's; of short comparisons otherwise."""
 
 
-class _Pairs(Frozen):
-    ratios: tuple[float, ...]
+class Pooled(Frozen):
+    """What all series say that were ever taken of two sources at one workload in one cache state."""
+
+    speedup: Interval
+    """The other source's time / this one's."""
+    comparison: Comparison
+    samples: int
+    series: int
+    needed: int
+    """Series more that would decide (harness/timing/comparison.py); 0 where it is decided."""
+
+
+class _Series(Frozen):
+    ratios: tuple[tuple[float, ...], ...]
 
 
 def trial(store: Store, candidate: str) -> LedgerEntry:
@@ -114,32 +126,34 @@ def gain(timing: Timing) -> LedgerGain:
     )
 
 
-def pool_samples(
-    store: Store, mine: str, rivals: Mapping[str, str], timing: Timing, pairs: Mapping[str, Sequence[float]], on: Device
-) -> Timing:
-    """The timing of `mine` by all samples that were ever taken of each pair at this workload, these among them.
-
-    `rivals`: `baseline` and perhaps `incumbent` -> hash; `pairs`: by the same names, that rival's time / mine.
-    """
-    known = {name: _pooled(store, mine, rivals[name], timing, ratios) for name, ratios in pairs.items()}
-    if "baseline" not in known:
-        return timing
-    speedup = comparison.median_interval(known["baseline"])
-    update = {"speedup": speedup, "comparison": comparison.compare(speedup, comparison.MARGIN[on])}
-    update["samples"] = len(known["baseline"])
-    if "incumbent" in known:
-        update["against_incumbent"] = comparison.median_interval(known["incumbent"])
-    return timing.model_copy(update=update)
+def pool_series(
+    store: Store, mine: str, other: str, timing: Timing, series: Sequence[Sequence[float]], on: Device
+) -> Pooled:
+    """All series of that pair at the timing's workload and state, `series` (the other's time / mine) among them."""
+    known = _pooled(store, mine, other, timing, series)
+    margin = comparison.MARGIN[on]
+    return Pooled(
+        speedup=comparison.series_interval(known),
+        comparison=comparison.compare_series(known, margin),
+        samples=sum(map(len, known)),
+        series=len(known),
+        needed=comparison.series_needed(known, margin),
+    )
 
 
-def _pooled(store: Store, mine: str, other: str, timing: Timing, ratios: Sequence[float]) -> list[float]:
+def _pooled(
+    store: Store, mine: str, other: str, timing: Timing, series: Sequence[Sequence[float]]
+) -> list[tuple[float, ...]]:
     first, second = sorted((mine, other))
+
+    def turned(several: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(ratio if first == mine else 1 / ratio for ratio in one) for one in several)
+
     key = digest(PAIRS, first, second, timing.workload.label, timing.cache)
-    kept = store.find_record(PAIRS, key, _Pairs)
-    new = tuple(ratios if first == mine else (1 / ratio for ratio in ratios))
-    every = ((kept.ratios if kept else ()) + new)[-MOST_PAIRS:]
-    store.keep(PAIRS, key, _Pairs(ratios=every))
-    return list(every) if first == mine else [1 / ratio for ratio in every]
+    kept = store.find_record(PAIRS, key, _Series)
+    every = ((kept.ratios if kept else ()) + turned(series))[-MOST_SERIES:]
+    store.keep(PAIRS, key, _Series(ratios=every))
+    return list(turned(every))
 
 
 def snapshot(store: Store, candidates: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ than all else in a round. What is near, or wins anywhere, goes on to the gates t
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
@@ -46,7 +47,7 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
     beside = [one for one in gains if one is not None]
     if not beside or len(beside) < len(cases):
         return draft
-    pairs = [one["baseline"] for one in found.pairs]
+    pairs = [list(itertools.chain.from_iterable(one["baseline"])) for one in found.pairs]
     gain = _mean([one.median for one in beside])
     if any(one.high >= (LOSES_TO_BASELINE if first else LOSES) for one in beside):
         mean = comparison.geometric_mean(pairs) if first and pairs else None

@@ -43,6 +43,64 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return Interval(median=float(np.median(ordered)), low=ordered[low], high=ordered[high])
 
 
+LEAST_SERIES = 3
+"""Series of samples, each begun in fresh processes, before a short comparison says FASTER, SLOWER or SAME."""
+MOST_SERIES = 99
+_STUDENT = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)
+"""Quantiles of Student's distribution at 99.5 %, by degrees of freedom from 1 on: both sides of an interval of 99 %."""
+
+
+def _student(freedom: int) -> float:
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _spread(series: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """(mean, standard deviation) of the logarithms of the series' medians; two series at least."""
+    logs = [math.log(statistics.median(one)) for one in series]
+    return statistics.fmean(logs), statistics.stdev(logs)
+
+
+def series_interval(series: Sequence[Sequence[float]]) -> Interval:
+    """Median ratio of all samples, its interval as wide as the series differ among each other.
+
+    Samples of one series are alike: where others use the machine a process loses its core, or keeps it, through all of it, and five
+    samples said 3.2x [2.6, 5.8] of two sources of which fifty-five said 1.0x. The interval holds that of the samples as if they
+    were independent and Student's of the series' medians. Of a single series nobody knows how far it is off.
+    """
+    pooled = median_interval([ratio for one in series for ratio in one])
+    if len(series) < 2:
+        return pooled
+    middle, deviation = _spread(series)
+    half = min(_student(len(series) - 1) * deviation / math.sqrt(len(series)), 50.0)
+    low, high = math.exp(middle - half), math.exp(middle + half)
+    return Interval(median=pooled.median, low=min(pooled.low, low), high=max(pooled.high, high))
+
+
+def compare_series(series: Sequence[Sequence[float]], margin: float) -> Comparison:
+    """UNCLEAR below LEAST_SERIES, however narrow the interval is."""
+    return Comparison.UNCLEAR if len(series) < LEAST_SERIES else compare(series_interval(series), margin)
+
+
+def series_needed(series: Sequence[Sequence[float]], margin: float) -> int:
+    """How many series more would decide if they differ as those so far do: 0 where it is decided, at most MOST_SERIES."""
+    if compare_series(series, margin) is not Comparison.UNCLEAR:
+        return 0
+    known = len(series)
+    if known < LEAST_SERIES:
+        return LEAST_SERIES - known
+    found, (middle, deviation) = series_interval(series), _spread(series)
+    room = max(abs(abs(middle) - math.log(1 + margin)), 1e-9)
+    width = math.log(found.high / found.low) / 2
+    for wanted in range(known + 1, known + MOST_SERIES):
+        between = _student(wanted - 1) * deviation / math.sqrt(wanted)
+        if between < room and width * math.sqrt(known / wanted) < room:
+            return wanted - known
+    return MOST_SERIES
+
+
 def variance(interval: Interval) -> float:
     """Variance of the logarithm of a ratio whose interval has the confidence of this file."""
     deviations = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

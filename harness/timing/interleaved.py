@@ -14,14 +14,14 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from harness.processes.worker import WorkerFailure
 from harness.records import Check, Interval, Outcome
 from harness.timing import load
 from harness.timing.comparison import CONFIDENCE, MARGIN, median_interval
-from harness.timing.sampling import LEAST_SHARE, PROTOCOLS, ABComparison, Arm, ArmFailure
+from harness.timing.sampling import LEAST_SHARE, PAIR, PROTOCOLS, ABComparison, Arm, ArmFailure
 
 Returned = TypeVar("Returned")
 CHECKED_BYTES = {"cuda": 8 << 20, "cpu": 1 << 20}
@@ -77,9 +77,15 @@ class ComparisonTimes:
     """side -> seconds per call with its neighbours, by block."""
     others: float = 0.0
     """Share of the CPU that other processes took meanwhile."""
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+    """side -> its CPU time over the time that passed, by block (Arm.cpu)."""
 
     def speedup(self, name: str) -> Interval:
         return median_interval(self.ratios[name])
+
+    def net(self, name: str) -> list[float]:
+        """Seconds per call of each sample of a side, without its neighbours'."""
+        return _without(self.raw[name], self.raw.get(PAIR))
 
     def join(self, other: ComparisonTimes) -> ComparisonTimes:
         """Both comparisons of the same sides as one."""
@@ -92,6 +98,7 @@ class ComparisonTimes:
             {name: graph and other.graph[name] for name, graph in self.graph.items()},
             {name: [*seconds, *other.raw[name]] for name, seconds in self.raw.items()},
             max(self.others, other.others),
+            {name: [*shares, *other.cpu[name]] for name, shares in self.cpu.items()},
         )
 
 
@@ -122,8 +129,7 @@ def run(
         if arm is not comparison.pair:
             _blaming(arm, comparison.prepare)
         else:  # it has its plan of this comparison from the run before
-            arm.seconds.clear()
-            arm.lacking.clear()
+            arm.forget(all_=True)
     for arm in arms:
         _blaming(arm, lambda side: comparison.settle(side, arms[0]))
     began = time.monotonic()
@@ -161,6 +167,7 @@ def run(
         {arm.name: arm.graph for arm in arms},
         {arm.name: list(arm.seconds) for arm in everyone},
         others_at_work.share(),
+        {arm.name: list(arm.cpu) for arm in everyone},
     )
 
 
@@ -184,9 +191,13 @@ def _seems_ahead(comparison: ABComparison, first: Arm, arm: Arm, pair: Arm | Non
 
 def _net(arm: Arm, pair: Arm | None) -> list[float]:
     """Seconds per call of each sample, without its neighbours' of the same block."""
-    if pair is None:
-        return arm.seconds
-    return [max(own - near, LEAST_SHARE * near) for own, near in zip(arm.seconds, pair.seconds, strict=True)]
+    return _without(arm.seconds, None if pair is None else pair.seconds)
+
+
+def _without(seconds: list[float], neighbours: list[float] | None) -> list[float]:
+    if neighbours is None:
+        return seconds
+    return [max(own - near, LEAST_SHARE * near) for own, near in zip(seconds, neighbours, strict=True)]
 
 
 def _ratios(first: Arm, arm: Arm, pair: Arm | None = None) -> list[float]:
@@ -308,8 +319,8 @@ def _doubt(comparison: ABComparison, first: Arm, arm: Arm) -> None:
         if lacking - usual <= PIPE_S + comparison.protocol.clock_share * sample:
             return
         _blaming(arm, comparison.sample)
-        lacking = min(lacking, arm.lacking.pop())
-        arm.seconds.pop()
+        lacking = min(lacking, arm.lacking[-1])
+        arm.forget()
     if _is_borne_out_among_others(comparison, first, arm):
         return
     raise ArmFailure(

@@ -129,6 +129,8 @@ class Arm:
     """Seconds per call as warmed up, with its neighbours."""
     seconds: list[float] = field(default_factory=list)
     """Seconds per call with its neighbours, one value a sample."""
+    cpu: list[float] = field(default_factory=list)
+    """Seconds of CPU time that its process took, of all its threads, over the seconds that passed, one value a sample (CPU only)."""
     lacking: list[float] = field(default_factory=list)
     """Our clock minus the worker's, per request, the mean of a sample's."""
     quickest_s: float = math.inf
@@ -139,10 +141,17 @@ class Arm:
     copy_s: tuple[float, float] = (math.inf, math.inf)
     """Seconds per call of either kind, at most, that are nobody's."""
     graph: bool = True
+    cpu_s: float = 0.0
+    """CPU seconds of the process in requests of the sample at hand."""
     looked: int = 0
     """Calls that were looked at."""
     error: float = 0.0
     """The largest of them, in tolerances."""
+
+    def forget(self, *, all_: bool = False) -> None:
+        """Let go of the last sample, or of all."""
+        for values in (self.seconds, self.cpu, self.lacking):
+            del values[0 if all_ else -1 :]
 
 
 def chain_length(fresh_bytes: int, evict_bytes: int, pace_us: float = 0.0) -> int:
@@ -231,8 +240,7 @@ class ABComparison:
             self.sample(arm)
         arm.pace_s = min(arm.seconds)
         self._fill_sample(arm, arm.pace_s)
-        arm.seconds.clear()
-        arm.lacking.clear()
+        arm.forget(all_=True)
         arm.quickest_s = math.inf
 
     def _fill_sample(self, arm: Arm, pace_s: float) -> None:
@@ -303,7 +311,10 @@ class ABComparison:
             if self.cache == "cold":
                 self.production.forget(self.called)
         synchronize(self.device)
+        used_s = arm.worker.cpu_seconds() if self.device == "cpu" else 0.0
         answer, outside = time_request(arm.worker, {"op": "time", "order": self.called, "repeat": passes})
+        if self.device == "cpu":
+            arm.cpu_s += arm.worker.cpu_seconds() - used_s
         if (
             self.device == "cuda"
         ):  # an answer is no end: this waits for the device, and shows whether the last call was done
@@ -336,7 +347,7 @@ class ABComparison:
 
     def sample(self, arm: Arm, *, look: bool = False) -> None:
         """One sample of one side, the caller has stopped the others; `look` at one of its calls, drawn at random."""
-        inside = outside = 0.0
+        inside = outside = arm.cpu_s = 0.0
         looked = random.randrange(arm.rounds) if look else -1
         for number in range(arm.rounds):
             own, ours = self._request(arm, arm.calls, arm.passes)
@@ -346,6 +357,7 @@ class ABComparison:
             arm.quickest_s = min(arm.quickest_s, ours / arm.calls / arm.passes)
             self._examine(arm, look=number == looked)
         arm.seconds.append(inside / arm.rounds / arm.calls / arm.passes)
+        arm.cpu.append(arm.cpu_s / max(outside, 1e-9))
         arm.lacking.append((outside - inside) / arm.rounds)
 
     def _examine(self, arm: Arm, *, look: bool) -> None:
@@ -377,8 +389,7 @@ class ABComparison:
             return
         for _ in range(NEW_CONSTANT_TRIES):
             self.sample(arm)
-            arm.seconds.pop()
-            arm.lacking.pop()
+            arm.forget()
             if new := self._with_new_constants():
                 self.look(arm, random.choice(new))
                 return
@@ -465,8 +476,7 @@ class ABComparison:
                     self.sample(arm, look=True)
                 finally:
                     self.values, arm.quickest_s = usual, quickest_s
-                arm.seconds.pop()
-                arm.lacking.pop()
+                arm.forget()
 
     def finish(self, arm: Arm) -> Check:
         """What all looks at a side have found. Raises WorkerFailure where it wrote to what is not its own."""

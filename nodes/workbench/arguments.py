@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from harness.records import Cache
 from kernels.spec import Frozen
@@ -42,22 +42,28 @@ class CheckArguments(Frozen):
 
 
 class TimeArguments(Frozen):
-    """Times a source in turns with the baseline and the best so far, for seconds; decides nothing. A source that was not checked is checked
-    first. Samples of the same two sources add up over calls."""
+    """Times a source in turns with the baseline and the best so far, or with other sources, and ranks them; decides nothing. A source
+    that was not checked is checked first. Series of the same two sources add up over calls."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
-    against: str = Field(
-        default="", max_length=64, description="another source by its name, in place of the best so far"
+    against: tuple[str, ...] = Field(
+        default=(), max_length=4, description="other sources by name, in place of the best so far"
     )
     seconds: float = Field(
-        default=0.0, ge=0, le=120,
-        description="go on until no comparison is UNCLEAR, for at most so long; 0: one pass of 5 to 7 samples",
+        default=15.0, ge=0, le=120,
+        description="takes series for at most so long, until each comparison is decided, which needs three series at least",
     )  # fmt: skip
     workloads: tuple[str, ...] = Field(
         default=(), max_length=16,
         description="labels of the operation's workloads, or `all`; none: the smallest and the largest",
     )  # fmt: skip
     caches: tuple[Cache, ...] = Field(default=(), max_length=2, description="cold, hot; none: both")
+
+    @field_validator("against", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        """A single name is a list of one."""
+        return ((value,) if value.strip() else ()) if isinstance(value, str) else value
 
 
 class ProfileArguments(Frozen):

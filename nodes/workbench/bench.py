@@ -169,14 +169,15 @@ class Workbench:
     def time(self, asked: TimeArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
         cases = self._cases(asked.workloads, asked.caches)
-        other = self.source(asked.against, last) if asked.against.strip() else self.incumbent
-        if asked.against.strip() and other == candidate:
+        others = tuple(dict.fromkeys(self.source(name, last) for name in asked.against)) or (self.incumbent,)
+        if asked.against and candidate in others:
             raise ToolRefused("that is the same source twice")
-        rivals = {"baseline": self.baseline}
-        if other not in (self.baseline, candidate):
-            rivals["incumbent"] = other
+        beside = [other for other in others if other not in (self.baseline, candidate)]
+        rivals = {"baseline": self.baseline} | dict(
+            zip(("incumbent", "other 2", "other 3", "other 4"), beside, strict=False)
+        )
         with self._device:
-            for name in (candidate, other) if asked.against.strip() else (candidate,):
+            for name in (candidate, *beside) if asked.against else (candidate,):
                 verdict = self._verified(name)
                 if not verdict.passed:
                     text = f"{shown.describe_checks(verdict)}\nOnly what is right is timed."
@@ -186,12 +187,20 @@ class Workbench:
             quick = self.evaluator.compare_briefly(
                 self.evaluator.build(candidate), rivals, cases, seconds=asked.seconds
             )
-        pairs = zip(quick.timings, quick.pairs or ({},) * len(quick.timings), strict=True)
-        on = self.evaluator.facts.device
-        timings = [ledger.pool_samples(self.store, candidate, rivals, timing, new, on) for timing, new in pairs]
+        on, timings, pooled = self.evaluator.facts.device, [], []
+        for timing, new in zip(quick.timings, quick.pairs or ({},) * len(quick.timings), strict=True):
+            known = {
+                name: ledger.pool_series(self.store, candidate, rivals[name], timing, series, on)
+                for name, series in new.items()
+            }
+            if base := known.get("baseline"):
+                update = {"speedup": base.speedup, "comparison": base.comparison, "samples": base.samples}
+                timing = timing.model_copy(update=update)
+            timings.append(timing)
+            pooled.append(known)
         ledger.record_times(self.store, candidate, timings)
         gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
-        text = shown.describe_times(quick, timings, candidate, other if asked.against.strip() else "", on)
+        text = shown.describe_times(quick, timings, pooled, candidate, rivals, self.incumbent)
         outcome = quick.outcome or Outcome.PASSED
         return ToolResult(text=text, candidate=candidate, outcome=outcome, checked=True, gain=gain)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.judge.quick import Quick
+from harness.judge.quick import Quick, Spread
 from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
-from harness.timing import comparison
+from harness.timing.comparison import MOST_SERIES
 from harness.timing.load import DISTURBED
-from kernels.spec import Device
+from nodes.ledger import Pooled
 from nodes.policies.render import SHORT, data
 from nodes.policies.trim import printable, trim
 
@@ -75,33 +76,91 @@ def _check(check: Check) -> str:
     return f"{check.name} at {check.workload}: {check.message or f'error {check.error:.3g} of the tolerance'}"
 
 
-def describe_times(quick: Quick, timings: Sequence[Timing], candidate: str, against: str, on: Device) -> str:
-    """`timings`: with the samples of earlier calls; `against`: hash of the source in the place of the best so far, or ""."""
+def describe_times(
+    quick: Quick,
+    timings: Sequence[Timing],
+    pooled: Sequence[Mapping[str, Pooled]],
+    candidate: str,
+    rivals: Mapping[str, str],
+    incumbent: str,
+) -> str:
+    """`pooled`: of each timing, by the rival's name, with the series of earlier calls; `incumbent`: hash of the best so far."""
     name = candidate[:SHORT]
     if not timings:
         ended = f"{quick.outcome} while it was timed" if quick.outcome else "could not be timed"
         return f"[{name}] {ended}\n{data(trim(quick.reason, LOG_CHARS), 'comparison')}"
-    said = [f"[{name}] a short comparison, unofficial."]
-    other = f"[{against[:SHORT]}]" if against else "best so far"
-    rows = [
-        f"workload | cache | time_us | baseline_us | x baseline [low, high] | x {other} [low, high] | samples | share of SOL"
+    series_s = quick.seconds / max(1, sum(len(series) for found in quick.pairs for series in [*found.values()][:1]))
+    arms = {key: _named(key, of, incumbent) for key, of in rivals.items() if of != candidate} | {
+        "candidate": f"[{name}]"
+    }
+    said = [
+        f"[{name}] timed, unofficially; sources take turns, sample by sample, and each series begins in fresh processes."
     ]
-    rows += [_timing(timing, on) for timing in timings]
-    said.append(data(_rows(rows), "comparison"))
+    for at, timing in enumerate(timings):
+        spreads = quick.spreads[at] if quick.spreads else {}
+        rows = [_case(timing)]
+        if spreads:
+            rows.append(
+                "source | median us | least | middle half" + (" | CPU us | CPU/time" if _has_cpu(spreads) else "")
+            )
+            rows += [f"{arms[arm]} | {_spread(spreads[arm])}" for arm in arms if arm in spreads]
+        rows += [
+            f"[{name}] is {_interval(found.speedup)} times as fast as {arms[key]}: {_decision(found, series_s)}"
+            for key, found in pooled[at].items()
+        ]
+        if not pooled[at]:
+            rows.append(f"{timing.time_us:.2f} us, {_interval(timing.speedup)} times the baseline: {timing.comparison}")
+        said.append(data(_rows(rows), "times"))
+    if len(arms) > 2 and quick.spreads:
+        said.append(data(_rows(_ranks(quick.spreads, arms)), "ranks"))
     if load := max((timing.others or 0.0 for timing in timings), default=0.0):
-        more = ": intervals are wider than they need be; more `seconds` narrow them" if load >= DISTURBED else ""
+        more = (
+            ": where CPU/time is low the source waited for a core, so compare CPU us and the least times too"
+            if load >= DISTURBED
+            else ""
+        )
         said.append(f"Other processes took {load:.0%} of this machine's CPU meanwhile{more}.")
     return "\n".join(said)
 
 
-def _timing(timing: Timing, on: Device) -> str:
-    against = timing.against_incumbent
-    margin = comparison.MARGIN[on]
-    gain = f"{_interval(against)} {comparison.compare(against, margin)}" if against else "-"
-    return (
-        f"{timing.workload.label} | {timing.cache} | {timing.time_us:.2f} | {timing.baseline_us:.2f} | "
-        f"{_interval(timing.speedup)} {timing.comparison} | {gain} | {timing.samples} | {_place(timing)}"
-    )
+def _named(key: str, candidate: str, incumbent: str) -> str:
+    return key if key == "baseline" else "best so far" if candidate == incumbent else f"[{candidate[:SHORT]}]"
+
+
+def _has_cpu(spreads: Mapping[str, Spread]) -> bool:
+    return all(spread.cpu_us is not None for spread in spreads.values())
+
+
+def _case(timing: Timing) -> str:
+    return f"{timing.workload.label}, {timing.cache}: {_place(timing)} at the median"
+
+
+def _spread(spread: Spread) -> str:
+    said = f"{spread.median_us:.2f} | {spread.least_us:.2f} | {spread.lower_us:.2f} to {spread.upper_us:.2f}"
+    return said if spread.cpu_us is None else f"{said} | {spread.cpu_us:.2f} | {spread.cpu_share:.2f}"
+
+
+def _decision(found: Pooled, series_s: float) -> str:
+    taken = f"{found.samples} samples in {found.series} series"
+    if not found.needed:
+        return f"{found.comparison} by {taken}"
+    more = f"{found.needed}{' or more' if found.needed == MOST_SERIES else ''} further series (about {found.needed * series_s:.0f} s)"
+    return f"undecided by {taken}, needs about {more}"
+
+
+def _ranks(spreads: Sequence[Mapping[str, Spread]], arms: Mapping[str, str]) -> list[str]:
+    """A line a measure: the sources in their order, by the geometric mean over the timings."""
+
+    def ordered(us: Callable[[Spread], float], what: str) -> str:
+        means = {arm: statistics.geometric_mean([max(us(here[arm]), 1e-3) for here in spreads]) for arm in arms}
+        best = min(means.values())
+        order = sorted(means, key=lambda arm: means[arm])
+        return f"{what}: " + ", ".join(f"{arms[arm]} {means[arm] / best:.2f}" for arm in order)
+
+    said = [ordered(lambda one: one.median_us, "by the median"), ordered(lambda one: one.least_us, "by the least time")]
+    if all(map(_has_cpu, spreads)):
+        said.append(ordered(lambda one: one.cpu_us or 0.0, "by CPU time"))
+    return said
 
 
 def _interval(interval: Interval) -> str:

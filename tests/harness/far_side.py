@@ -42,6 +42,9 @@ class FarSide:
         self.stopped = True
         self.told.append((self.name, "pause"))
 
+    def cpu_seconds(self) -> float:
+        return 0.0
+
     def rest(self) -> None:
         assert self.stopped
         self.rests += 1

@@ -620,7 +620,7 @@ def test_the_first_candidate_is_a_file_as_soon_as_a_short_comparison_shows_it_fa
             known.model_copy(update={"speedup": interval(gain), "comparison": compare(interval(gain), 0.03)})
             for gain in gains
         ]
-        return Quick(timings=tuple(timings), pairs=tuple({"baseline": (gain,) * 5} for gain in gains))
+        return Quick(timings=tuple(timings), pairs=tuple({"baseline": ((gain,) * 5,)} for gain in gains))
 
     evaluator = SimpleNamespace(
         device="cpu", width=1, compare_briefly=compare_briefly, tune=lambda candidate, *, seconds: Tuned(candidate=candidate),

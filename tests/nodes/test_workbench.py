@@ -113,18 +113,26 @@ def test_samples_of_a_pair_add_up_and_the_ledger_knows_both(bench: Workbench) ->
     one = bench.do(CompileArguments(source=f"{text}\n// one\n", note=f"the first\n{SHOUT}"), "").candidate
     two = bench.do(CompileArguments(source=f"{text}\n// two\n", note="the second"), one).candidate
     small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved_bytes)
-    asked = TimeArguments(candidate=one, against=two, workloads=(small.label,), caches=("hot",))
-    first, other_way = bench.do(asked, one), bench.do(asked.model_copy(update={"candidate": two, "against": one}), one)
-    assert f"x [{two[:12]}] [low, high]" in first.text and f"x [{one[:12]}] [low, high]" in other_way.text
+    asked = TimeArguments(candidate=one, against=two, workloads=(small.label,), caches=("hot",), seconds=0.1)
+    first, other_way = (
+        bench.do(asked, one),
+        bench.do(asked.model_copy(update={"candidate": two, "against": (one,)}), one),
+    )
+    assert f"times as fast as [{two[:12]}]: undecided by " in first.text
+    assert " in 1 series, needs about 2 further series" in first.text
+    assert (
+        f"times as fast as [{one[:12]}]: " in other_way.text and "CPU us" in first.text and "middle half" in first.text
+    )
+    assert "by CPU time: " in first.text, "three sources are ranked"
 
     def samples(candidate: str) -> int:
         return ledger.trial(bench.store, candidate).gains[0].samples
 
     before = samples(one)
-    assert bench.do(asked, one).gain is not None and samples(one) >= before + 5
+    assert bench.do(asked, one).gain is not None and samples(one) >= before + 3
     pair = ledger._pooled(bench.store, two, one, timing_at(small), ())
-    assert len(pair) >= 15, "both ways round and both calls"
-    assert "the same source twice" in bench.do(asked.model_copy(update={"against": one}), one).text
+    assert len(pair) >= 3 and sum(map(len, pair)) >= 9, "both ways round and both calls"
+    assert "the same source twice" in bench.do(asked.model_copy(update={"against": (one,)}), one).text
     read = bench.do(ReadArguments(what="ledger"), "").text
     assert f"[{one[:12]}] on the way | the first" in read and f"[{two[:12]}] on the way | the second" in read
     assert "unofficial: 1: " in read and "ignore the rest" not in outside_of_marks(read)
