@@ -6,6 +6,7 @@ Every function does a range of its outermost loop, so that `in_parallel` (cpu/pr
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 import sympy
@@ -14,11 +15,13 @@ import torch
 from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, in_axes, indent, last_write, row_stores, signature
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
+from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, walk
 from compiler.draft.index import FloorDiv, Index, Modulo
+from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
-from compiler.draft.printing import STORED, Scope, _bare, index_text
+from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.program import KernelProgram, PackedKernel
@@ -29,6 +32,8 @@ PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
 HALVES = {torch.float16: "_Float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "fp8_e4m3"}
 STRIP = 16
 """Lanes where packs are of one element."""
+AHEAD = 8
+"""Lines from which on what is to be read is asked for."""
 BLOCK = 64
 """Steps whose sum is made apart before it is added to the others': a million numbers are not added one by one."""
 
@@ -75,8 +80,50 @@ class CpuText(Text):
     def lane_loaded(self, buffer: Buffer, text: str) -> str:
         return text if self.width > 1 or buffer.dtype not in HALVES else f"to_float({text})"
 
+    def window(self, buffer: Buffer, place: Index, by=None, lanes: frozenset[int] | None = None):
+        if self.width == 1 and self.lines is not None and self.level_of_index(place) < 2:
+            return None  # the same for the whole line
+        return super().window(buffer, place, by, lanes)
+
+    def over(self, lines: list[str], alone: bool) -> list[str]:
+        """The lines for every lane; for the lanes of each remainder apart where that decides something, so that each is known."""
+        lane = str(self.lane)
+        steps = {int(step) for line in lines for step in re.findall(rf"\({lane} [%/] (\d+)\)", line)}
+        by = max(steps, default=1)
+        if by == 1 or by > 4 or self.width % by or any(by % step for step in steps):
+            return super().over(lines, alone)
+        group = self.fresh("group")
+        apart = [
+            line
+            for k in range(by)
+            for line in ("{", *indent([self._of_lane(one, lane, group, by, k) for one in lines], 1), "}")
+        ]
+        return [
+            self.over_lanes,
+            f"for (int {group} = 0; {group} < {self.width // by}; ++{group}) {{",
+            *indent(apart, 1),
+            "}",
+        ]
+
+    def _of_lane(self, line: str, lane: str, group: str, by: int, k: int) -> str:
+        """A line of the lanes `by * group + k`."""
+        line = re.sub(rf"\({lane} % (\d+)\)", lambda found: str(k % int(found[1])), line)
+        whole = lambda found: f"({group} * {by // int(found[1])} + {k // int(found[1])})"  # noqa: E731
+        line = re.sub(rf"\({lane} / (\d+)\)", whole, line)
+        return re.sub(rf"\b{lane}\b", f"({group} * {by} + {k})", line)
+
     def picked(self, numbers: tuple[Expr, ...], place: str) -> str | None:
-        return None
+        return super().picked(
+            numbers, place.removeprefix("static_cast<int64_t>")
+        )  # places of 32 bits are looked up more together
+
+    def tables_text(self, name: str) -> tuple[list[str], list[str]]:
+        lines = []
+        for numbers, table in self.tables.items():
+            type = numbers[0].type
+            values = ", ".join(number_text(number.args[0], type) for number in numbers)
+            lines.append(f"    static const {type} {table}[{len(numbers)}] = {{{values}}};")
+        return [], lines
 
     def operation(self, expr: Expr, parts: list[str]) -> str | None:
         if expr.op == "exp":
@@ -88,15 +135,20 @@ class CpuText(Text):
 
     # ------------------------------------------------------------------------------------------ loops
 
-    def in_lanes(self, made: list[str]) -> list[str]:
-        """A pass of one pack; where packs are of one element, of each lane of the strip that begins at `first`."""
+    def in_lanes(self, made: list[str], count: str = "count") -> list[str]:
+        """A pass of one pack; where packs are of one element, of each of the `count` lanes of the strip that begins at `first`."""
         if self.width > 1:
             return made
-        pack, lane = self.kernel.pack, self.lane_name
+        lane, simd = self.lane_name, [] if count == "left" else [self.over_lanes]
         return [
-            self.over_lanes, f"for (int64_t {lane} = 0; {lane} < count; ++{lane}) {{",
-            f"    const int64_t {pack} = first + {lane};", *indent(made, 1), "}",
+            *simd, f"for (int64_t {lane} = 0; {lane} < {count}; ++{lane}) {{",
+            f"    const int64_t {self.place_in_line} = first + {lane};", *indent(made, 1), "}",
         ]  # fmt: skip
+
+    @property
+    def place_in_line(self) -> Index:
+        """The variable of the innermost loop over packs."""
+        return self.lines[1] if self.lines is not None else self.kernel.pack
 
     def take_lines(self) -> None:
         """Packs of elements are counted in lines of the shortest length that places are divided by: a division a line, not a pack."""
@@ -104,27 +156,55 @@ class CpuText(Text):
         values = [index for e in walk(self.kernel.roots) for index in e.args if isinstance(index, sympy.Expr)]
         indices = [*values, *(place for member in self.kernel.members for place in member.places)]
         lengths = {a.args[1] for index in indices for a in index.atoms(FloorDiv, Modulo) if a.args[0] == pack}
-        length = next((one for one in lengths if all(_divides(one, other) for other in lengths)), None)
-        if self.width > 1 and length is not None:
+        fits = [one for one in lengths if all(_divides(one, other) or _is_part(other, one) for other in lengths)]
+        length = min(fits, key=_is_few, default=None)
+        if length is not None:
             line, at = (sympy.Symbol(self.fresh(name), integer=True, nonnegative=True) for name in ("line", "at"))
-            self.lines, self.levels[1] = (line, at, length), {line, at}
+            self.lines, self.levels[1:2] = (line, at, length), [{line}, {at}]
 
-    def over_packs(self, made: list[str], begin: str, end: str) -> list[str]:
-        """The lines for each pack or strip from `begin` to `end`."""
-        if self.lines is not None:
-            line, at, length = map(index_text, self.lines)
-            return [
-                f"for (int64_t left = {end} - {begin}, {line} = {begin} / ({length}), {at} = {begin} % ({length}); left > 0; ++{line}, {at} = 0) {{",
-                f"    const int64_t line_end = left < {length} - {at} ? {at} + left : {length};", f"    left -= line_end - {at};",
-                f"    for (; {at} < line_end; ++{at}) {{", *indent(made, 2), "    }", "}",
-            ]  # fmt: skip
-        if self.width > 1:
-            pack = self.kernel.pack
-            return [f"for (int64_t {pack} = {begin}; {pack} < {end}; ++{pack}) {{", *indent(made, 1), "}"]
+    def over_packs(
+        self, made: list[str], begin: str, end: str, strips: bool = False, shared: list[str] | None = None
+    ) -> list[str]:
+        """The lines for each pack, or strip of lanes, from `begin` to `end`; `shared`: what a line of packs has in common."""
+        if self.lines is None:
+            return self._in_line(made, begin, end, strips)
+        line, _, length = map(index_text, self.lines)
+        return [
+            f"for (int64_t left = {end} - {begin}, {line} = {begin} / ({length}), from = {begin} % ({length}); left > 0; ++{line}, from = 0) {{",
+            f"    const int64_t line_end = left < {length} - from ? from + left : {length};", "    left -= line_end - from;", *(shared or []),
+            *indent(self._in_line(made, "from", "line_end", strips), 1), "}",
+        ]  # fmt: skip
+
+    def _in_line(self, made: list[str], begin: str, end: str, strips: bool) -> list[str]:
+        if not strips or self.width > 1:
+            simd, at = [self.over_lanes] if self.width == 1 else [], self.place_in_line
+            return [*simd, f"for (int64_t {at} = {begin}; {at} < {end}; ++{at}) {{", *indent(made, 1), "}"]
         return [
             f"for (int64_t first = {begin}; first < {end}; first += {STRIP}) {{",
             f"    const int64_t count = {end} - first < {STRIP} ? {end} - first : {STRIP};", *indent(made, 1), "}",
         ]  # fmt: skip
+
+    def prefetches(self, roots: list[Expr], top: Scope) -> list[str]:
+        """Of rows that a line's numbers name, what a line some way on will read: it lies anywhere, and nothing else asks for it ahead."""
+        assert self.lines is not None
+        line, at, length = self.lines
+        lines: list[str] = []
+        for window in self.windows(roots):
+            if window.by is None or self.level(window.by[0]) != 1:
+                continue
+            scope = Scope(0, top)
+            place = self.address(
+                Window(window.buffer, window.base.subs(at, 0), 1, window.by),
+                scope,
+                Printer(self, scope, [window.by[0]], {}),
+            )
+            row = index_text(sympy.expand(length * self.width * window.buffer.dtype.itemsize))
+            lines += ["{", *indent([*scope.lines, f"prefetch_row({place}, {row});"], 1), "}"]
+        if not lines:
+            return []
+        ahead = self.fresh("ahead")
+        head = [f"if (left > {AHEAD} * ({index_text(length)})) {{", f"    const int64_t {ahead} = {line} + {AHEAD};"]
+        return [*head, "    {", f"        const int64_t {line} = {ahead};", *indent(lines, 2), "    }", "}"]
 
     def accumulators(self, names: dict[Member, str], deep: str = "") -> list[str]:
         """Arrays of lanes, `deep` of them, at their starts."""
@@ -149,6 +229,15 @@ def _divides(one: Index, other: Index) -> bool:
     return sympy.denom(sympy.cancel(other / one)) == 1
 
 
+def _is_few(length: Index) -> bool:
+    """Whether lines of that length are not worth a loop."""
+    return length.is_Integer and int(length) < STRIP
+
+
+def _is_part(one: Index, whole: Index) -> bool:
+    return _is_few(one) and _divides(one, whole)
+
+
 def _names(text: CpuText, folds: list[Member], word: str = "") -> dict[Member, str]:
     return {m: text.fresh(f"{m.definition.origin}_{m.definition.kind}{word}") for m in folds}
 
@@ -157,7 +246,8 @@ def _finished(
     text: CpuText, kernel: PackedKernel, name: str, lines: list[str], parameters, arguments
 ) -> KernelFunction:
     given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
-    whole = "\n".join([f"void {name}({given}) {{", *lines, "}", ""])
+    _, tables = text.tables_text(name)
+    whole = "\n".join([f"void {name}({given}) {{", *tables, *lines, "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
 
 
@@ -182,22 +272,37 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
             totals, parts = _names(text, here, "_lanes"), _names(text, here, "_part")
             text.fold_names |= parts
             top.lines += indent(text.accumulators(totals), 2)
-            made = text.in_lanes(run_pass(text, top, here, [], array=True).lines(0))
+            made = run_pass(text, top, here, [], array=True).lines(0)
             step = BLOCK * (1 if text.width > 1 else STRIP)
+            joined = [line for m in here for line in text.add(m, totals[m], parts[m])]
+            whole = end if text.width > 1 else f"({end}) / {STRIP} * {STRIP}"
+            steps = text.over_packs(made, "block", "block_end")
+            if text.width == 1:
+                steps = [
+                    f"for (int64_t first = block; first < block_end; first += {STRIP}) {{",
+                    *indent(text.in_lanes(made, str(STRIP)), 1),
+                    "}",
+                ]
             top.lines += indent([
-                f"for (int64_t block = 0; block < {end}; block += {step}) {{",
-                f"    const int64_t block_end = block + {step} < {end} ? block + {step} : {end};",
-                *indent(text.accumulators(parts), 1), *indent(text.over_packs(made, "block", "block_end"), 1),
-                *indent([line for m in here for line in text.add(m, totals[m], parts[m])], 1), "}",
+                f"for (int64_t block = 0; block < {whole}; block += {step}) {{",
+                f"    const int64_t block_end = block + {step} < {whole} ? block + {step} : {whole};",
+                *indent([*text.accumulators(parts), *steps, *joined], 1), "}",
             ], 2)  # fmt: skip
+            if text.width == 1 and not _is_multiple(kernel.length, STRIP):
+                rest = [
+                    f"const int64_t first = {whole}, left = {end} - first;",
+                    *text.accumulators(parts),
+                    *text.in_lanes(made, "left"),
+                    *joined,
+                ]
+                top.lines += indent([f"if ({end} % {STRIP} != 0) {{", *indent(rest, 1), "}"], 2)
             for member, held in _names(text, here).items():
                 text.fold_names[member] = held
                 type = text.fold_type(member)
                 top.line(f"const {type} {held} = join_lanes({totals[member]}, {text.join(member)});")
         if written:
             hoist(text, [s.value for s in written], 0, top, {})
-            made = text.in_lanes(run_pass(text, top, [], written).lines(0))
-            top.lines += indent(text.over_packs(made, "0", end), 2)
+            top.lines += indent(text.over_packs(run_pass(text, top, [], written).lines(0), "0", end), 2)
         row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "{")
     lines = [f"    for (int64_t {row} = begin; {row} < end; ++{row}) {{", *top.lines, "    }"]
     return _finished(text, kernel, name, lines, parameters, arguments)
@@ -213,15 +318,22 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
     parameters, arguments = signature(text, stores, roots, [text.packs, *(end for _, end in kernel.inner)])
     top = Scope(1)
     hoist(text, roots, 0, top, {})
-    body = Scope(0, top)
+    shared = top if text.lines is None else Scope(2, top)
+    if text.lines is not None:
+        hoist(text, roots, 1, shared, {})
+        shared.lines += indent(text.prefetches([*roots, *(root for s in stores for root in s.where)], top), 2)
+    body = Scope(0, shared)
     inside = [store for store in stores if kernel.inner and not store.per_row]
     stores = [store for store in stores if store not in inside]
     last = max([-1, *(m.stage for m in folds), *(s.stage for s in inside)])  # nothing is read after it was written
+    strips = bool(folds or inside)
+    whole = text.in_lanes if strips else lambda made: made
     for stage in sorted({*(m.stage for m in folds), *([last] if inside else [])}):
         here = [m for m in folds if m.stage == stage]
         written = inside if stage == last else []
         if text.width > 1:
-            hoist(text, [*(text.value(m) for m in here), *(store.value for store in written)], 1, body, {})
+            pack = 1 if text.lines is None else 2
+            hoist(text, [*(text.value(m) for m in here), *(store.value for store in written)], pack, body, {})
         names = _names(text, here)
         text.fold_names |= names
         body.lines += text.accumulators(names)
@@ -230,8 +342,11 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
             head = f"for (int64_t {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{"
             made = [head, *indent(made, 1), "}"]
         body.lines += made
-    body.lines += text.in_lanes(run_pass(text, body, [], stores).lines(0))
-    lines = [*top.lines, *indent(text.over_packs(body.lines, "begin", "end"), 1)]
+    body.lines += whole(run_pass(text, body, [], stores).lines(0))
+    over = text.over_packs(
+        body.lines, "begin", "end", strips, [] if text.lines is None else [line[4:] for line in shared.lines]
+    )
+    lines = [*top.lines, *indent(over, 1)]
     return _finished(text, kernel, name, lines, parameters, arguments)
 
 

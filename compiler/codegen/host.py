@@ -115,8 +115,16 @@ class HostFile:
             else:
                 parameters.append(f"{argument.ctype if argument.kind == 'scalar' else 'int64_t'} {argument.name}")
         lines = []
+        before: list[frozenset[str]] = []
         for version in versions:
-            lines += self._version(dtype, version)
+            known = len(self.texts), dict(self.functions)
+            guards, made = self._version(dtype, version)
+            if any(one <= guards for one in before):  # a version before it takes each of its calls
+                del self.texts[known[0] :]
+                self.functions = known[1]
+                continue
+            lines += made
+            before.append(guards)
         given = {argument.name for argument in spec.arguments}
         for axis in spec.axes:
             if axis not in given and any(re.search(rf"\b{axis}\b", line) for line in lines):
@@ -124,7 +132,8 @@ class HostFile:
         head = f'extern "C" void {spec.entry_name}_{dtype}({", ".join([*parameters, *self.last])}) {{'
         self.entries.append("\n".join([head, *lines, "}", ""]))
 
-    def _version(self, dtype: str, version: ScheduleVersion) -> list[str]:
+    def _version(self, dtype: str, version: ScheduleVersion) -> tuple[frozenset[str], list[str]]:
+        """(what must hold, the lines that then run)."""
         program = self.programs(dtype, version.vector)
         if len(version.kernels) != len(program.kernels):
             raise NoProgram(f"a version has {len(version.kernels)} kernels, the program {len(program.kernels)}")
@@ -139,8 +148,8 @@ class HostFile:
             launch = self._launch(program, together, version.narrow)
             calls += ["{", *(f"    {line}" for line in launch), "}"] if calls or plans else launch
         if not guards:
-            return [f"    {line}" for line in calls]
-        return [
+            return frozenset(), [f"    {line}" for line in calls]
+        return frozenset(guards), [
             f"    if ({' && '.join(guards)}) {{",
             *(f"        {line}" for line in calls),
             "        return;",

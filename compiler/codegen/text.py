@@ -148,6 +148,10 @@ class Text:
         parts: dict[Index, Index] = {}
         for atom in index.atoms(FloorDiv, Modulo):
             by = sympy.cancel(atom.args[1] / length) if atom.args[0] == pack else None
+            if by is not None and by != 1 and sympy.numer(by) == 1:  # a part of a line
+                part = FloorDiv(at, atom.args[1]) + line / by
+                parts[atom] = part if isinstance(atom, FloorDiv) else Modulo(at, atom.args[1])
+                continue
             if by is None or sympy.denom(by) != 1:
                 continue
             if isinstance(atom, FloorDiv):

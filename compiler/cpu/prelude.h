@@ -6,7 +6,8 @@
 #include <omp.h>
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-math-errno", "no-trapping-math")  // else sqrtf and comparisons keep loops from being vectorised
+// Else sqrtf and comparisons keep loops from being vectorised, and a clamp becomes branches or another copy of what follows it.
+#pragma GCC optimize("no-math-errno", "no-trapping-math", "no-thread-jumps")
 #endif
 
 // With vector forms by the C library, which g++ takes by itself only under -ffast-math.
@@ -75,6 +76,20 @@ inline fp8_e4m3 to<fp8_e4m3, float>(float value) {  // to nearest, ties to even,
     return {static_cast<uint8_t>(sign | (value != value ? 0x7fu : size < 0x1p-6f ? tiny : normal))};
 }
 
+// A half's bits and back as the hardware does it, by operations that g++ puts in vectors.
+typedef uint16_t __attribute__((may_alias)) Word;
+[[maybe_unused]] inline float half_to_float(uint32_t bits) {
+    const uint32_t size = as_bits<uint32_t>(as_bits<float>((bits & 0x7fffu) << 13) * 0x1p112f);
+    return as_bits<float>((bits & 0x8000u) << 16 | size | ((bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u));
+}
+[[maybe_unused]] inline uint32_t float_to_half(float value) {  // to nearest, ties to even
+    const uint32_t bits = as_bits<uint32_t>(value), size = bits & 0x7fffffffu;
+    const uint32_t normal = ((size + 0xfffu + (size >> 13 & 1u)) >> 13) - (112u << 10);
+    const uint32_t tiny = as_bits<uint32_t>(as_bits<float>(size) + 0.5f) - 0x3f000000u;  // a float's last bit there is 2^-24
+    const uint32_t finite = size < 0x38800000u ? tiny : normal, large = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    return (bits >> 16 & 0x8000u) | (size < 0x477ff000u ? finite : large);
+}
+
 [[maybe_unused]] inline float round_to_float8_e4m3fn(float value) { return to_float(to<fp8_e4m3>(value)); }
 [[maybe_unused]] inline float round_to_float16(float value) { return to_float(to<_Float16>(value)); }
 [[maybe_unused]] inline float round_to_bfloat16(float value) { return to_float(to<bfloat16>(value)); }
@@ -91,11 +106,17 @@ inline T floor_quotient(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b 
 template <typename T>
 inline T floor_remainder(T a, T b) { return a - floor_quotient(a, b) * b; }
 
-// NaN wins, as in torch.
+// NaN wins, as in torch. One instruction picks b where either is NaN, so that only a's is left to see to.
 template <typename T>
-inline T maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
+inline T maximum(T a, T b) {
+    const T larger = a > b ? a : b;
+    return a != a ? a : larger;
+}
 template <typename T>
-inline T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+inline T minimum(T a, T b) {
+    const T smaller = a < b ? a : b;
+    return a != a ? a : smaller;
+}
 
 // e^x to 1 ulp or so: x = n ln 2 + r, a polynomial for e^r, 2^n by two factors, so that subnormal results come out too.
 [[maybe_unused]] inline float exponential(float x) {
@@ -118,16 +139,28 @@ inline T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
 #define VECTOR(type, name, bytes) typedef type name __attribute__((vector_size(bytes), may_alias, aligned(1)))
 VECTOR(int16_t, Halves8, 16);
 VECTOR(uint16_t, Words8, 16);
+VECTOR(uint8_t, Bytes8, 8);
+VECTOR(long long, Wide2, 16);
 VECTOR(uint32_t, Bits8, 32);
 VECTOR(float, Floats8, 32);
 VECTOR(long long, Wide4, 32);
 #undef VECTOR
 #if defined(__clang__)
 inline Bits8 widen(Words8 words) { return __builtin_convertvector(words, Bits8); }
+inline Bits8 widen(Bytes8 bytes) { return __builtin_convertvector(bytes, Bits8); }
+inline Bytes8 narrow_to_bytes(Bits8 bits) { return __builtin_convertvector(bits, Bytes8); }
 inline void put_past_caches(Wide4* to, Wide4 value) { __builtin_nontemporal_store(value, to); }
+inline void put_past_caches(Wide2* to, Wide2 value) { __builtin_nontemporal_store(value, to); }
 #else
 inline Bits8 widen(Words8 words) { return (Bits8)__builtin_ia32_pmovzxwd256((Halves8)words); }
+typedef char Chars16 __attribute__((vector_size(16)));
+inline Bits8 widen(Bytes8 bytes) { return (Bits8)__builtin_ia32_pmovzxbd256((Chars16)Wide2{as_bits<long long>(bytes), 0}); }
+inline Bytes8 narrow_to_bytes(Bits8 bits) {  // each below 256
+    const Halves8 words = (Halves8)__builtin_convertvector(bits, Words8);
+    return as_bits<Bytes8>(((Wide2)__builtin_ia32_packuswb128(words, words))[0]);
+}
 inline void put_past_caches(Wide4* to, Wide4 value) { __builtin_ia32_movntdq256(to, value); }
+inline void put_past_caches(Wide2* to, Wide2 value) { __builtin_ia32_movntdq(to, value); }
 #endif
 #endif
 
@@ -155,7 +188,7 @@ inline Pack<float, Items> load_pack(const _Float16* from) {
     }
 #endif
     for (int item = 0; item < Items; ++item) {
-        pack.at[item] = to_float(from[item]);
+        pack.at[item] = half_to_float(reinterpret_cast<const Word*>(from)[item]);
     }
     return pack;
 }
@@ -181,6 +214,16 @@ inline Pack<float, Items> load_pack(const bfloat16* from) {
 template <int Items>
 inline Pack<float, Items> load_pack(const fp8_e4m3* from) {
     Pack<float, Items> pack;
+#if defined(__AVX2__)
+    if constexpr (Items % 8 == 0) {
+        for (int item = 0; item < Items; item += 8) {  // as to_float
+            const Bits8 bits = widen(*reinterpret_cast<const Bytes8*>(from + item)), whole = bits & 0x7f;
+            const Bits8 is_nan = (Bits8)(whole == 0x7f), size = (Bits8)((Floats8)(whole << 20) * 0x1p120f);
+            *reinterpret_cast<Bits8*>(pack.at + item) = (bits & 0x80) << 24 | (is_nan & 0x7fc00000) | (~is_nan & size);
+        }
+        return pack;
+    }
+#endif
     for (int item = 0; item < Items; ++item) {
         pack.at[item] = to_float(from[item]);
     }
@@ -188,15 +231,21 @@ inline Pack<float, Items> load_pack(const fp8_e4m3* from) {
 }
 
 // Past the caches where STREAM says so: what is written is not read first.
+#if defined(__AVX2__)
+inline void put_vector(void* to, Wide2 value) {
+    STREAM && reinterpret_cast<uintptr_t>(to) % 16 == 0 ? put_past_caches(static_cast<Wide2*>(to), value) : void(*static_cast<Wide2*>(to) = value);
+}
+inline void put_vector(void* to, Wide4 value) {
+    STREAM && reinterpret_cast<uintptr_t>(to) % 32 == 0 ? put_past_caches(static_cast<Wide4*>(to), value) : void(*static_cast<Wide4*>(to) = value);
+}
+#endif
+
 template <typename Wide>
 inline void put(void* to, const Wide& bytes) {
 #if defined(__AVX2__)
     if constexpr (sizeof(Wide) % 32 == 0) {
-        const bool streaming = STREAM && reinterpret_cast<uintptr_t>(to) % 32 == 0;
         for (unsigned part = 0; part < sizeof(Wide) / 32; ++part) {
-            const Wide4 moved = reinterpret_cast<const Wide4*>(&bytes)[part];
-            Wide4* place = static_cast<Wide4*>(to) + part;
-            streaming ? put_past_caches(place, moved) : void(*place = moved);
+            put_vector(static_cast<Wide4*>(to) + part, reinterpret_cast<const Wide4*>(&bytes)[part]);
         }
         return;
     }
@@ -209,36 +258,34 @@ inline void store_pack(T* to, const Pack<T, Items>& pack) { put(to, pack); }
 
 template <int Items>
 inline void store_pack(_Float16* to, const Pack<float, Items>& pack) {
-    Pack<_Float16, Items> narrow;
 #if defined(__F16C__) && defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         for (int item = 0; item < Items; item += 8) {
             const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
-            *reinterpret_cast<Halves8*>(narrow.at + item) = __builtin_ia32_vcvtps2ph256(value, 0);  // to nearest
+            put_vector(to + item, (Wide2)__builtin_ia32_vcvtps2ph256(value, 0));  // to nearest; eight by eight: no load waits for two stores
         }
-        return put(to, narrow);
+        return;
     }
 #endif
     for (int item = 0; item < Items; ++item) {
-        narrow.at[item] = static_cast<_Float16>(pack.at[item]);
+        reinterpret_cast<Word*>(to)[item] = static_cast<uint16_t>(float_to_half(pack.at[item]));
     }
-    put(to, narrow);
 }
 
 template <int Items>
 inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
-    Pack<bfloat16, Items> narrow;
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         for (int item = 0; item < Items; item += 8) {  // as to<bfloat16>
             const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
             const Bits8 bits = (Bits8)value, is_nan = (Bits8)(value != value);
             const Bits8 rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
-            *reinterpret_cast<Words8*>(narrow.at + item) = __builtin_convertvector(((is_nan & quiet) | (~is_nan & rounded)) >> 16, Words8);
+            put_vector(to + item, (Wide2)__builtin_convertvector(((is_nan & quiet) | (~is_nan & rounded)) >> 16, Words8));
         }
-        return put(to, narrow);
+        return;
     }
 #endif
+    Pack<bfloat16, Items> narrow;
     for (int item = 0; item < Items; ++item) {
         narrow.at[item] = ::to<bfloat16>(pack.at[item]);
     }
@@ -247,11 +294,32 @@ inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
 
 template <int Items>
 inline void store_pack(fp8_e4m3* to, const Pack<float, Items>& pack) {
+#if defined(__AVX2__)
+    if constexpr (Items % 8 == 0) {
+        for (int item = 0; item < Items; item += 8) {  // as to<fp8_e4m3>
+            const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
+            const Bits8 bits = (Bits8)value, is_nan = (Bits8)(value != value), given = bits & 0x7fffffff;
+            const Bits8 is_large = (Bits8)((Floats8)given > 448.0f), whole = (is_large & as_bits<uint32_t>(448.0f)) | (~is_large & given);
+            const Bits8 tiny = (Bits8)((Floats8)whole + 16384.0f) - 0x46800000, is_tiny = (Bits8)((Floats8)whole < 0x1p-6f);
+            const Bits8 normal = ((whole + 0x7ffff + (whole >> 20 & 1)) >> 20) - (120 << 3), size = (is_tiny & tiny) | (~is_tiny & normal);
+            *reinterpret_cast<Bytes8*>(to + item) = narrow_to_bytes((bits >> 24 & 0x80) | (is_nan & 0x7f) | (~is_nan & size));
+        }
+        return;
+    }
+#endif
     Pack<fp8_e4m3, Items> narrow;
     for (int item = 0; item < Items; ++item) {
         narrow.at[item] = ::to<fp8_e4m3>(pack.at[item]);
     }
     put(to, narrow);
+}
+
+// The beginning of a row of so many bytes; once it is read, the processor finds the rest of a long one by itself.
+template <typename T>
+[[maybe_unused]] inline void prefetch_row(const T* from, int64_t bytes) {
+    for (int64_t byte = 0; byte < (bytes < 512 ? bytes : 512); byte += 64) {
+        __builtin_prefetch(reinterpret_cast<const char*>(from) + byte);
+    }
 }
 
 // One value of the lanes' partial ones.

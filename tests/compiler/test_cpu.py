@@ -104,3 +104,78 @@ def test_eight_bit_floats_are_torchs_in_cpp(tmp_path):
     right = given.to(torch.float8_e4m3fn)
     assert torch.equal(bits, right.view(torch.uint8))
     assert torch.equal(back[:-1], right.float()[:-1]) and math.isnan(back[-1])
+
+
+def test_halves_are_torchs_where_gcc_puts_them_in_vectors(tmp_path):
+    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
+    text += """
+    extern "C" void narrow(const float* from, uint16_t* to, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) to[i] = float_to_half(from[i]);
+    }
+    extern "C" void widen_all(float* to) { for (int i = 0; i < 65536; ++i) to[i] = half_to_float(i); }
+    """
+    alone = built(text, tmp_path)
+    wide = torch.empty(65536)
+    alone.widen_all(ctypes.c_void_p(wide.data_ptr()))
+    right = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    assert torch.equal(wide.nan_to_num(7e9), right.float().nan_to_num(7e9))
+    known = right[right.isfinite()].float().sort().values.unique()
+    between = (known[1:] + known[:-1]) / 2
+    edges = torch.tensor([65519.9, 65520.0, 1e9, -1e9, math.inf, -math.inf, 1e-9])
+    given = torch.cat([known, between, between.nextafter(known[1:]), between.nextafter(known[:-1]), edges])
+    bits = torch.empty(len(given), dtype=torch.int16)
+    alone.narrow(*(ctypes.c_void_p(t.data_ptr()) for t in (given, bits)), ctypes.c_int64(len(given)))
+    assert torch.equal(bits.view(torch.float16), given.to(torch.float16))
+
+
+LINES = """\
+import torch
+
+CODES = [-1.0, -0.7, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1.0]
+
+
+def reference(table, places, cos, codes):
+    rows = table[places.long()]
+    a, b = rows[:, 0::2], rows[:, 1::2]
+    turned = torch.stack((a * cos - b, a + b * cos), -1).flatten(1)
+    numbers = torch.stack((codes >> 4, codes & 15), -1).flatten(1).long()
+    return {"out": turned, "told": torch.tensor(CODES, dtype=torch.float32, device=codes.device)[numbers]}
+"""
+LINES_SPEC = """\
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="drawn", summary="drawn", axes=("rows", "nodes", "half"), dtypes=("float32", "float16", "bfloat16"),
+    arguments=(
+        Tensor(name="table", role="input", shape=("nodes", "2*half")),
+        Tensor(name="places", role="input", shape=("rows",), dtype="int32", values=("index:nodes",)),
+        Tensor(name="cos", role="input", shape=("half",)),
+        Tensor(name="codes", role="input", shape=("rows", "half"), dtype="uint8", values=("integers:0:255",)),
+        Tensor(name="out", role="output", shape=("rows", "2*half")),
+        Tensor(name="told", role="output", shape=("rows", "2*half"), dtype="float32"),
+        Size(name="rows"), Size(name="nodes"), Size(name="half"),
+    ),
+    workloads=tuple(
+        Workload(axes={"rows": rows, "nodes": 29, "half": half}, dtype=dtype)
+        for dtype in ("float32", "float16", "bfloat16") for rows, half in ((40, 32), (37, 13), (1, 1))
+    ),
+)
+"""
+
+
+def test_lanes_told_apart_tables_and_rows_asked_for_ahead_are_right_in_cpp(tmp_path):
+    (tmp_path / "spec.py").write_text(LINES_SPEC)
+    (tmp_path / "reference.py").write_text(LINES)
+    kernel = catalog.load(str(tmp_path))
+    text = source(kernel.spec, LINES, device="cpu")
+    assert "prefetch_row(table" in text and "static const float table" in text
+    library = built(text, tmp_path)
+    for sized in kernel.spec.workloads:
+        for offset in (0, 1):
+            assert run(kernel.spec, kernel, library, sized, offset) == "", sized.label
+
+
+def test_a_version_that_no_call_reaches_is_not_written():
+    kernel = catalog.load("dequantize_nf4")  # its packs divide every size: a scalar version behind it once ran as well
+    text = source(kernel.spec, (kernel.folder / "reference.py").read_text(), device="cpu")
+    assert "by_16" in text and "by_1(" not in text and text.count("in_parallel(") == 2  # one is its definition
