@@ -11,6 +11,7 @@ and a run that was made before is refused by name instead of ending silently.
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
 from collections.abc import Callable
@@ -64,9 +65,26 @@ def build(
     node: Callable[[Node], Callable[..., dict[str, Any]]] = leave_node,
     route: Callable[[Callable[[State], str]], Callable[[State], str]] = leave_node,
 ) -> CompiledStateGraph:
-    """`store` is what runs remember (graph/memory.py). `node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py)."""
+    """`store` is what runs remember (graph/memory.py). `node` and `route` wrap what the graph is made of, for a server that knows other contexts (graph/studio.py).
+
+    A process compiles the graph once, which takes longer (0.2 s) than all else that LangGraph does in a short run.
+    """
+    graph = copy.copy(_compile(NODES, context_schema, input_schema, node, route))
+    graph.checkpointer = graph._apply_checkpointer_allowlist(checkpointer)  # as StateGraph.compile does
+    graph.store = store
+    return graph
+
+
+@functools.lru_cache(maxsize=8)
+def _compile(
+    nodes: tuple[Node, ...],
+    context_schema: type,
+    input_schema: type,
+    node: Callable[[Node], Callable[..., dict[str, Any]]],
+    route: Callable[[Callable[[State], str]], Callable[[State], str]],
+) -> CompiledStateGraph:
     graph = StateGraph(State, context_schema=context_schema, input_schema=input_schema)
-    for one in NODES:
+    for one in nodes:
         graph.add_node(one.__name__, node(account_time(one)), input_schema=State)
 
     graph.add_edge(START, "tester")
@@ -90,7 +108,7 @@ def build(
 
     graph.add_edge("fallback", "held_out")
     graph.add_edge("held_out", END)
-    compiled = graph.compile(checkpointer=checkpointer, store=store)
+    compiled = graph.compile()
     compiled.nodes["coder"].subgraphs = [TURNS]  # for pictures: LangGraph does not find what `account_time` wraps
     return compiled
 

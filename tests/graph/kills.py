@@ -42,25 +42,33 @@ def scenario() -> Settings:
 class Life:
     """Writes down which nodes a process begins; kills it when `node` is visited for the `visit`-th time, if one is named."""
 
+    current: Life
+
     def __init__(self, log: Path, node: str = "", visit: int = 0, when: str = "") -> None:
         self.log, self.node, self.visit, self.when = log, node, visit, when
         self.visits: Counter[str] = Counter()
 
-    def wrap(self, node: workflow.Node) -> workflow.Node:
-        def wrapped(state, runtime):
-            with self.log.open("a") as log:
-                log.write(f"{node.__name__}\n")
-            self.visits[node.__name__] += 1
-            mine = node.__name__ == self.node and self.visits[self.node] == self.visit
-            if mine and self.when == "begins":
-                die()
-            update = node(state, runtime)
-            if mine and self.when == "ends":
-                die()
-            return update
+    def visit_node(self, name: str) -> bool:
+        """Write it down; whether the process is to be killed in this visit."""
+        with self.log.open("a") as log:
+            log.write(f"{name}\n")
+        self.visits[name] += 1
+        return name == self.node and self.visits[name] == self.visit
 
-        wrapped.__name__ = node.__name__
-        return wrapped
+
+def wrap(node: workflow.Node) -> workflow.Node:
+    def wrapped(state, runtime):
+        life = Life.current
+        mine = life.visit_node(node.__name__)
+        if mine and life.when == "begins":
+            die()
+        update = node(state, runtime)
+        if mine and life.when == "ends":
+            die()
+        return update
+
+    wrapped.__name__ = node.__name__
+    return wrapped
 
 
 def die() -> None:
@@ -74,7 +82,7 @@ def attempt(folder: Path, life: Life, *, resume: bool) -> int:
         return os.waitpid(child, 0)[1]
     try:
         front = Silent()
-        workflow.NODES = tuple(life.wrap(node) for node in workflow.NODES)
+        Life.current = life
         service = RunService(folder, paper_context(Script(SCRIPT)))
         if resume:
             ending = service.resume("killed", front, nobody)
@@ -121,8 +129,10 @@ def lived(folder: Path) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    # Once, before forking: compilers' versions. Never: the report, which takes longer than the run and has own tests.
+    # Once, before forking: compilers' versions, the graph. Never: the report, which takes longer than the run and has own tests.
     versions(scenario())
+    workflow.NODES = tuple(wrap(node) for node in workflow.NODES)
+    workflow.build()
     outputs.write_report = lambda *_: None
     unbroken, killed = folder / "unbroken", folder / "killed"
     for place in (unbroken, killed):
