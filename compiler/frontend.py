@@ -92,7 +92,9 @@ def trace(spec: Spec, reference: str, dtype: str) -> Traced:
 
 def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     environment = _Sizes()
-    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    # To keep what each operator gave of open sizes takes a quarter of a trace, and none is asked for again.
+    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+        mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
     hints = dict(first_timed(spec).axes)
     axes: dict[str, Any] = {}
     symbols: dict[str, str] = {}

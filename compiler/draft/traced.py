@@ -203,7 +203,9 @@ def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
 def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> Traced:
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
     arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
-    with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"):
+    # What is traced once asks for no operator's result again: to keep them takes longer than it saves.
+    no_cache = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+    with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"), no_cache:
         norm = torch.nn.modules.batchnorm._BatchNorm
         cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
         of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from harness.checks import fitting, properties, slices, steps
 from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
 from harness.device import ArgumentBuffers, generator, give_back_memory, synchronize
@@ -1212,7 +1214,7 @@ def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:
             return worst, f": {off} of {got.numel()} elements are off, and by its ulps {most} may be"
     if not wrong or (worst <= NEAR_MISS and wrong <= NEAR_MISSES * error.numel()):
         return worst, ""
-    place = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+    place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))  # torch's own imports SymPy
     text = (
         f"{list(place)} is {float(got[place]):.6g}, should be {float(right.value[place]):.6g} "
         f"+- {float(right.tolerance[place]):.2g}; {wrong} of {error.numel()} elements are wrong"

@@ -10,6 +10,7 @@ Used by the parent for kernel folders, and on the far side for problems. Standar
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -28,6 +29,11 @@ class Rounding(TorchDispatchMode):
         super().__init__()
         self.bits, self.units, self.sum_units, self.holds = bits, units, sum_units, holds
         self.generators: dict[torch.device, torch.Generator] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To be told to leave this alone torch's compiler would be imported, which takes 1.5 s: only where it is there."""
+        return "torch._dynamo" in sys.modules
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
