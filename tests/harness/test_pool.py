@@ -14,7 +14,7 @@ from harness.judge.pool import OURS, Pool
 from harness.judge.rules import KernelRules
 from harness.problems import compiled_reference
 from harness.problems.pytorch import COMPILING
-from harness.processes.worker import LIMITS, WorkerFailure
+from harness.processes.worker import LIMITS, Worker, WorkerFailure
 from harness.records import Build, Outcome
 from harness.store import digest
 from harness.timing.interleaved import ArmFailure
@@ -26,11 +26,13 @@ GIB = 1 << 30
 SESSION: Any = SimpleNamespace(kernel=catalog.load("silu_and_mul"))
 
 
-class Process:
-    """As much of a worker as the pool touches."""
+class Process(Worker):
+    """A worker without a process: what the pool does to it is noted, and what it asks of a worker's class is there."""
+
+    alive = True  # type: ignore[assignment]  # a worker's is a property
 
     def __init__(self, **started: Any) -> None:
-        self.started, self.alive, self.said, self.closed, self.copies = started, True, [], False, False
+        self.started, self.said, self.closed = started, list[Any](), False
 
     def unmap(self, arena: Any) -> None:
         self.said.append(("unmap", arena.id))
