@@ -16,6 +16,8 @@ from filelock import FileLock
 import tests.machine
 from harness.timing.sampling import PROTOCOLS
 
+gc.disable()  # while tests are imported, which leaves next to no garbage (`pytest_collection_finish`)
+
 # The tests start hundreds of processes. Where nobody may keep what Python compiled, each compiles our modules anew: a third of
 # all the time. Whoever needs that all the same (benchmarks/mutants.py, whose files change within a second) says 2.
 if os.environ.get("PYTHONDONTWRITEBYTECODE") != "2":
@@ -43,6 +45,7 @@ def pytest_collection_finish() -> None:
     took a tenth of the time of tests that are Python alone."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
