@@ -34,10 +34,6 @@ _SHUFFLES: dict[str, Callable[[int, int], int]] = {
     "__shfl_sync": lambda _, step: step % WARP,
 }  # fmt: skip
 """Which lane a lane gets its value from."""
-CUB_METHODS = frozenset({"Sum", "Reduce"})
-CUB = {
-    "cub::Sum": "+", "cuda::std::plus": "+", "cub::Max": "max", "cuda::maximum": "max", "cub::Min": "min", "cuda::minimum": "min",
-}  # fmt: skip
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
 _PLAIN = {"identifier", "reference_declarator"}
 _STATEMENTS = {
@@ -339,7 +335,7 @@ class Block(Arithmetic):
         if function.type == "parenthesized_expression" and len(arguments) == 1:
             return self._cast(self.source.of(function)[1:-1], self.value(arguments[0], frame, active), frame, active)
         if function.type == "field_expression":
-            return self._cub(function, arguments, frame, active)
+            raise Unsupported("a call of a method")
         spelled = self.source.of(function).split("<")[0].removeprefix("std::")
         while function.type == "qualified_identifier" and "numeric_limits" not in self.source.of(function):
             function = field_of(function, "name")
@@ -392,41 +388,6 @@ class Block(Arithmetic):
             return FUNCTIONS[name](*mine) if all(isinstance(v, (int, float)) for v in mine) else UNKNOWN
 
         return self._by_thread(of, active)
-
-    def _cub(self, function: Node, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        """`BlockReduce(temporary).Sum(value)` or `.Reduce(value, operation, threads)`: the first thread gets what all come to."""
-        method, kind = self.source.of(function, "field"), self.source.of(function, "argument", "function")
-        if method not in CUB_METHODS or active != self.everyone or not self._is_cubs(kind):
-            raise Unsupported("a reduction by something else")
-        value, operation, threads, *_ = (*arguments[:1], *[None] * (method == "Sum"), *arguments[1:], None, None)
-        if threads is not None and self.value(threads, frame, active) != self.width:
-            raise Unsupported("a reduction over some threads")
-        distance, now = 1, self.merged(UNKNOWN, self.value(value, frame, active), active)
-        while distance < self.width:
-            other = [now[t + distance] if t + distance < self.width else UNKNOWN for t in active]
-            first = [t for t in active if t + distance < self.width and t % (2 * distance) == 0]
-            now = self.merged(now, self._joined(operation, now, other, frame, first), first)
-            distance *= 2
-        self.barriers += 1
-        return [now[0], *[UNKNOWN] * (self.width - 1)]
-
-    def _is_cubs(self, kind: str) -> bool:
-        for node in self.source.walk(None, "alias_declaration", "type_definition"):
-            if kind in {self.source.of(node, "name"), self.source.of(node, "declarator")}:
-                kind = self.source.of(node, "type")
-        return kind.removeprefix("::").startswith("cub::BlockReduce<")
-
-    def _joined(self, operation: Node | None, a: object, b: object, frame: Frame, active: list[int]) -> object:
-        """By a function of the file, or an operation of the library's, of which there may be one for each version; None for a sum."""
-        of, made = self.source.of, self.source.of(operation)[:-2]
-        aliases = self.source.walk(None, "alias_declaration")
-        names = {of(alias, "type") for alias in aliases if of(alias, "name") == made} or {made}
-        signs = (
-            {CUB.get(name.partition("<")[0].removeprefix("::")) for name in names} if operation is not None else {"+"}
-        )
-        if len(signs) == 1 and (sign := signs.pop()):
-            return self._each(sign, a, b, active)
-        return self.call(of(operation), operation, [a, b], frame, active)
 
     def _limit(self, node: Node, text: str) -> float:
         """`std::numeric_limits<float>::lowest()` and its like."""

@@ -1,26 +1,20 @@
 """A small device function through whose pointers or references a kernel reads and writes is written out where it is called.
 
 `rotate(row + head, cos, sin, i);` becomes its statements, the parameters variables that are set once, names that mean
-something else in the kernel replaced by new ones; `load.at(row, i)`, `epilogue(x[i])` and `op(i)` become what the method or the
-lambda returns, the object's members by their own names or what they were made from. Only functions that no step can follow otherwise
-(anything may happen behind a pointer that is handed on, or that an object holds), and of these only such as end with their last
-statement: no recursion, no return before the end, no barriers or shuffles, no memory of their own. Changes nothing by itself.
+something else in the kernel replaced by new ones. Only functions that no step can follow otherwise (anything may happen behind a
+pointer that is handed on), and of these only such as end with their last statement: no recursion, no return before the end, no barriers or shuffles, no memory of their own. Changes nothing by itself.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from tree_sitter import Node
-
 from harness.records import Outcome
 from nodes.rewrites.analysis.device_code import Code, one_after_another
 from nodes.rewrites.analysis.insertions import drop_unused
-from nodes.rewrites.analysis.structs import called_object
 from nodes.rewrites.normalize.inlining import Inlined
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of
 
 MOST = 24
 """Calls of one file."""
@@ -38,8 +32,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
     def change(code: Code) -> str | None:
         for kernel in code.kernels:
-            calls = code.source.walk(kernel.body, "call_expression")
-            for call in [*(call for call, _ in kernel.escapes), *(call for call in calls if _with_object(code, call))]:
+            for call, _ in kernel.escapes:
                 with suppress(Unsupported):
                     inlined, edits = Inlined(code, kernel, call), Edits(code.source)
                     inlined.write(edits)
@@ -49,9 +42,3 @@ def rewrite(source: Source, facts: Facts) -> str | None:
 
     text = one_after_another(source, change, MOST)
     return drop_unused(source, text, called) if text is not None else None
-
-
-def _with_object(code: Code, call: Node) -> bool:
-    """Whether a call is of an object, or hands on a lambda."""
-    lent = any(argument.type == "lambda_expression" for argument in children_of(call, "arguments"))
-    return lent or called_object(code, call) is not None

@@ -1,4 +1,4 @@
-"""A call of a small function, a method or a lambda, and its statements as they read in its place."""
+"""A call of a small function, and its statements as they read in its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, Definition
 from nodes.rewrites.analysis.indices import is_pure
 from nodes.rewrites.analysis.kernels import TALKS, Kernel, template_name
-from nodes.rewrites.analysis.structs import called_object, is_made, object_of, structs
 from nodes.rewrites.syntax.insert import free, substituted
 from nodes.rewrites.syntax.source import Edits, Unsupported, lifted
 from nodes.rewrites.syntax.tree import (
@@ -58,13 +57,6 @@ class Inlined:
 
     def __init__(self, code: Code, kernel: Kernel, call: Node) -> None:
         self.code, self.source, self.kernel, self.call = code, code.source, kernel, call
-        self.members: dict[str, str] = {}
-        self.types: dict[str, str] = {}
-        self.seen = kernel.name_node
-        """What is declared in the kernel behind this means nothing to the function."""
-        self.object = called_object(code, call)
-        self.name = self.object.name if self.object is not None else self._called()
-        """Of the function, or of the object that is called."""
         self.function = self._function()
         listed = next(self.source.walk(self.function, "parameter_list"), None)
         body = field_of(self.function, "body")
@@ -77,64 +69,42 @@ class Inlined:
         """Whether there is nothing but a value, which may stand wherever the call does."""
         self.statement = call if self.alone else self._statement()
         self.parameters = self._parameters()
-        self.types = {**self.types, **self._types()}
+        self.types = self._types()
         self.spelt = {p.name: self._spelt(p) for p in self.parameters}
         """What stands for a parameter wherever the function names it; "" for a variable of its own name."""
         self.names = self._names()
 
-    def _called(self) -> str:
+    def _function(self) -> Node:
         given = field_of(self.call, "function")
         plain = field_of(given, "name") if given is not None and given.type == "template_function" else given
         if plain is None or plain.type != "identifier" or self.code.definition(plain) is not None:
             raise Unsupported("not a function of the file")  # a macro of that name is a definition
-        return self.source.of(plain)
-
-    def _function(self) -> Node:
-        """A function, a struct's method, or the lambda that a variable is. Raises Unsupported where it is not known."""
-        code, found, given = self.code, self.object, field_of(self.call, "function")
-        if found is None:
-            known = code.overloads.get(self.name, [])
-            if len(known) != 1:
-                raise Unsupported("not one function of the file")
-            return known[0]
-        if found.value is not None and found.value.type == "lambda_expression" and given.type == "identifier":
-            mutable = "mutable" in self.source.of(found.value, "declarator")
-            if code.mutated(found) or mutable or self.source.of(found.value, "captures") != "[&]":
-                raise Unsupported("a lambda with values of its own")
-            self.seen = found.value  # the kernel's names mean what they mean in the kernel
-            return found.value
-        object_ = object_of(code, structs(code), found)
-        name = self.source.of(given, "field") or "operator()"
-        if object_ is None or name not in object_.struct.methods or name == object_.struct.name:
-            raise Unsupported("a method that is not known")
-        method, self.types = object_.struct.methods[name], object_.types
-        hidden = self._declared_since(found.declaration)
-        made = {member: text for member, text in object_.made.items() if text not in hidden}
-        self.members = {member: made.get(member, f"{found.name}.{member}") for member in object_.struct.members}
-        if self._words(field_of(method, "body")) & object_.struct.methods.keys():
-            raise Unsupported("a method that calls another one")
-        return method
+        self.name = self.source.of(plain)
+        known = self.code.overloads.get(self.name, [])
+        if len(known) != 1:
+            raise Unsupported("not one function of the file")
+        return known[0]
 
     def _words(self, node: Node | None) -> set[str]:
         found = self.source.walk(node, "identifier", "type_identifier") if node is not None else ()
         return {self.source.of(n) for n in found}
 
-    def _declared_since(self, before: Node) -> set[str]:
-        """Names that may have another meaning at the call than at a node in front of it."""
+    def _declared(self) -> set[str]:
+        """Names that the kernel has declared where the call stands: they mean nothing to the function."""
         nodes = self.source.walk(self.kernel.node, "declaration", "for_range_loop", "parameter_declaration")
         declared = [name for node in nodes for name in names_declared(node)]
         declared += [field_of(node, "name") or node for node in self.source.walk(self.kernel.body, "alias_declaration")]
-        return {self.source.of(n) for n in declared if before.end_byte <= n.start_byte < self.call.start_byte}
+        begin = self.kernel.name_node.end_byte
+        return {self.source.of(n) for n in declared if begin <= n.start_byte < self.call.start_byte}
 
     # What must hold.
 
     def _check_function(self) -> None:
         source, body, function = self.source, self.body, self.function
-        if function.type != "lambda_expression":
-            homes = [next(here for here in upward(node.parent) if here.type not in _WRAPPERS)
-                     for node in (function, self.kernel.node)]  # fmt: skip
-            if not source.says(function, "__device__") or "__noinline__" in source.of(function) or not same(*homes):
-                raise Unsupported("no device function, or one of another scope")
+        homes = [next(here for here in upward(node.parent) if here.type not in _WRAPPERS)
+                 for node in (function, self.kernel.node)]  # fmt: skip
+        if not source.says(function, "__device__") or "__noinline__" in source.of(function) or not same(*homes):
+            raise Unsupported("no device function, or one of another scope")
         words = {source.of(n) for n in source.walk(body, "type_qualifier", "storage_class_specifier")}
         if (
             words & {"__shared__", "static", "extern"}
@@ -151,9 +121,9 @@ class Inlined:
         """What the last statement returns. Raises Unsupported for a return before the end, and for pointers and references."""
         source, declared = self.source, field_of(self.function, "declarator")
         returns, inner = list(source.walk(self.body, "return_statement")), statements(self.body)
-        if not returns and (source.of(self.function, "type") == "void" or self.function.type == "lambda_expression"):
+        if not returns and source.of(self.function, "type") == "void":
             return None
-        plain = declared is not None and declared.type in {"function_declarator", "lambda_declarator"}
+        plain = declared is not None and declared.type == "function_declarator"
         if not plain or source.has(declared, "trailing_return_type"):
             raise Unsupported("a result of another form")
         if len(returns) != 1 or not same(returns[0], inner[-1]) or returns[0].named_child_count != 1:
@@ -221,8 +191,6 @@ class Inlined:
                 types[name] = kinds.pop()
             elif value is not None:
                 types[name] = substituted(source.of(value), types)
-            elif any(p.argument.type == "lambda_expression" for p in mine):
-                types[name] = "auto"
             else:
                 raise Unsupported(f"{name} is deduced in a way that is not understood")
         plain = re.compile(r"[\w:]+(<[\w:, ]+>)?|\(.*\)")
@@ -260,8 +228,6 @@ class Inlined:
                 raise Unsupported("an argument that is not a value alone")
             plain = text if argument.type in _OPERANDS else f"({text})"
             return plain if parameter.pointer or alike else f"static_cast<{kind}>({text})"
-        if argument.type == "lambda_expression" or is_made(self.code, argument):
-            return ""
         steady, found = pure and not self._is_lent(argument), self.code.variable(argument)
         if not parameter.reference:
             kept = steady and found is not None and not parameter.mutated and not parameter.called
@@ -278,8 +244,6 @@ class Inlined:
         """Whether what an argument is made of may change while the function runs."""
         source, names = self.source, self._words(argument)
         changed = {source.of(p.argument) for p in self.parameters if p.reference and p.argument is not argument}
-        if self.function.type == "lambda_expression":
-            changed |= {source.of(target) for target in self.code.assigned(self.body)}
         for node in source.walk(self.kernel.body, "pointer_expression", "init_declarator"):
             bound = field_of(node, "declarator")
             if source.of(node.children[0]) == "&" or (bound is not None and bound.type == "reference_declarator"):
@@ -296,23 +260,20 @@ class Inlined:
         if "" in own or set(own) & {*parameters, *self.types, *called} or len({*parameters}) < len(parameters):
             raise Unsupported("a name that hides a parameter, or is called")
         mine, words = {*own, *parameters, *self.types}, self._words(self.body)
-        members = {member: text for member, text in self.members.items() if member not in mine}
-        local = self._declared_since(self.seen)
-        if self.function.type != "lambda_expression":
-            local |= set(self.kernel.template_names)
+        local = self._declared() | set(self.kernel.template_names)
         hidden = code.words_of_macros if words & code.macros.keys() else set()
         free_ = words | self._words(field_of(self.function, "type"))
-        if (free_ - mine - members.keys()) & local or hidden & (mine | local):
+        if (free_ - mine) & local or hidden & (mine | local):
             raise Unsupported("a name that means something else in the kernel")
         spelt = {name: text for name, text in self.spelt.items() if text}
-        near = {w for t in (*self.types.values(), *members.values()) for w in re.findall(r"\w+", t)}
+        near = {w for t in self.types.values() for w in re.findall(r"\w+", t)}
         near |= {*self.kernel.identifiers(), *code.macros}
         renamed, taken = dict[str, str](), code.names()
         for name in dict.fromkeys(own + parameters):
             if name in near and name not in spelt:
                 renamed[name] = free(name, taken)
                 taken.add(renamed[name])
-        return {**self.types, **members, **renamed, **spelt}
+        return {**self.types, **renamed, **spelt}
 
     # What is written.
 

@@ -5,11 +5,11 @@
 
 Recognised by what it does and not by its name (joined.py): where the statements behind a variable leave the sum of what each thread
 had there, or the largest or smallest of that, perhaps with a bound. Forms: a call of a function; the same statements written into
-the kernel; a tree in shared memory; CUB's `BlockReduce`. What is left of them, helpers, slots and barriers that nothing needs any
+the kernel; a tree in shared memory. What is left of them, helpers, slots and barriers that nothing needs any
 more, goes.
 
 Theirs shuffle whole warps only, or their results would be undefined, so blocks are whole warps already; a tree says nothing of the
-kind, so its blocks' width must be known. CUB's may be of some threads: blocks as wide as a row become whole warps (whole_warps.py).
+kind, so its blocks' width must be known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from nodes.rewrites.prelude import brought, next_site
 from nodes.rewrites.reductions.idle_threads import without_idle
 from nodes.rewrites.reductions.joined import End, Joined, Places, shapes_of
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
-from nodes.rewrites.reductions.whole_warps import round_up
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -40,7 +39,6 @@ from nodes.rewrites.syntax.tree import LOOPS, children_of, field_of, one_variabl
 MOST = 32
 """Reductions of one file."""
 _SOMETIMES = LOOPS | {"if_statement", "conditional_expression", "lambda_expression"}
-CUB = ("Sum", "Reduce")
 
 
 @rule(
@@ -52,7 +50,7 @@ CUB = ("Sum", "Reduce")
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if not any(word in source.text for word in ("__syncthreads", "BlockReduce")):
+    if "__syncthreads" not in source.text:
         return None
     named = source.reparsed(one_by_one(source, _name_result, _results, MOST) or source.text)
     text = one_after_another(named, _next, MOST)
@@ -103,7 +101,7 @@ def _next(code: Code) -> str | None:
 
 
 def _shares(code: Code, statement: Node) -> Iterator[tuple[Definition, Node | None]]:
-    """The variables that a statement takes through shuffles, a function with barriers or CUB, each with the call; those that it puts
+    """The variables that a statement takes through shuffles, or a function with barriers, each with the call; those that it puts
     into slots, from which a tree may begin."""
     source, ours = code.source, brought(code.source)
     form = match(source, statement, "$slots[$at] = $value;")
@@ -113,7 +111,7 @@ def _shares(code: Code, statement: Node) -> Iterator[tuple[Definition, Node | No
         for call in source.walk(statement, "call_expression"):
             name = called(source, call)
             inner = {name} | {called(source, c) for f in code.reached(name) for c in source.walk(f, "call_expression")}
-            if name not in ours and any("shfl" in each or each in {*CUB, "__syncthreads"} for each in inner):
+            if name not in ours and any("shfl" in each or each == "__syncthreads" for each in inner):
                 yield from ((found, call) for found in _given(code, call, statement))
 
 
@@ -172,8 +170,6 @@ class _Reduced(Joined):
         types = {code.plain_type(arguments.get(element, element)) for arguments in passed}
         if not types <= ({"float"} if bound else {"float", "double"}):
             raise Unsupported("a share of another type, which a function may have widened")
-        if self.call is not None and called(source, self.call) in CUB:  # shuffles are of whole warps
-            round_up(edits, code, kernel, self.call, self.share, kind)
         inner = [*taken, *code.reached(*(source.called(c) for s in taken for c in source.walk(s, "call_expression")))]
         words = {source.of(word) for s in inner for word in source.walk(s, "primitive_type")}
         if "float" in types and "double" in words:

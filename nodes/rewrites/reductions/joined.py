@@ -2,7 +2,7 @@
 
 Recognised by what it does: the statements behind the shares run on numbers, for whole blocks, and where a variable or the
 slots hold the result after them they were that reduction. So it may be a tree, shuffles up, down or across, a function with
-its own slots or with slots that it is handed, a struct with a function that joins two, or CUB's BlockReduce. Ours leaves the
+its own slots or with slots that it is handed, or a struct with a function that joins two. Ours leaves the
 result with every thread; where theirs left it with the first alone, what reads it must ask for that thread.
 """
 

@@ -47,7 +47,7 @@ MOST = 8
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
-    if "exp" not in source.text or not any(word in source.text for word in ("__syncthreads", "sync(", "BlockReduce")):
+    if "exp" not in source.text or not any(word in source.text for word in ("__syncthreads", "sync(")):
         return None
     text = one_after_another(source, _next, MOST)
     return without_idle(source.reparsed(text)) if text is not None else None

@@ -211,8 +211,6 @@ LEAST = LARGEST.replace(
     "fmaxf(val, __shfl_xor_sync(FINAL_MASK, val, mask, 32))", "min(__shfl_xor_sync(FINAL_MASK, val, mask), val)"
 )
 CALL = "  sum = blockReduceSum<float>(sum);\n" + TOLD
-CUB = "  using Reduce = cub::BlockReduce<float, 256>;\n  __shared__ typename Reduce::TempStorage temporary;\n  sum = Reduce(temporary).Sum(sum);\n"
-BY_MAX = CUB.replace("Sum(sum)", "Reduce(sum, cub::Max(), blockDim.x)") + TOLD
 STORES = PYTORCH.replace("T* shared) {", "T* out) {\n  static __shared__ T shared[32];")
 STORES = "  if (tid == 0) out[0] = value;\n  return value;".join(STORES.rsplit("  return value;", 1))
 
@@ -224,11 +222,6 @@ STORES = "  if (tid == 0) out[0] = value;\n  return value;".join(STORES.rsplit("
         (CALL, LARGEST.replace("(T)(0.0f)", "-INFINITY"), "256", "sum_of_block = block_max<0>(sum);"),
         (CALL, LARGEST.replace("(T)(0.0f)", "-1e20f"), "256", "sum_of_block = fmaxf(block_max<0>(sum), -1e20f);"),
         (CALL, LEAST.replace("(T)(0.0f)", "std::numeric_limits<float>::infinity()"), "256", "sum_of_block = block_min<0>(sum);"),
-        # CUB tells the first thread alone.
-        (CUB + TOLD, "#include <cub/cub.cuh>\n", "256", "sum_of_block = block_sum<0>(sum);"),
-        (BY_MAX, "", "128", "sum_of_block = block_max<0>(sum);"),
-        (BY_MAX.replace("blockDim.x", "columns"), "", "256", ""),
-        (CUB + TOLD + "  if (columns > 1) total = sum;\n", "", "256", ""),
         # The sum is in global memory too.
         ("  sum = BlockReduceSum(sum, y + blockIdx.x * columns);\n" + TOLD, STORES, "256", ""),
     ],

@@ -257,25 +257,6 @@ def test_a_pair_that_the_first_thread_joins_for_itself() -> None:
     assert stays("online_reduction", FIRST_JOINS, "    y[blockIdx.x] =", "    total.d += 1.0f;\n    y[blockIdx.x] =")
 
 
-CUB = """\
-  typedef cub::BlockReduce<MD, 256> BlockReduce;
-  __shared__ typename BlockReduce::TempStorage temporary;
-  MD all = BlockReduce(temporary).Reduce(md, merge);
-  if (threadIdx.x == 0) y[blockIdx.x] = all.m + logf(all.d);
-"""
-
-
-def test_cubs_reduction_of_pairs() -> None:
-    """As NVIDIA's own softmax has it: the first thread gets what all come to."""
-    text = KERNEL.replace(ONLINE, f"{V} md = merge(md, MD{{v, 1.0f}});\n").replace(TREE, CUB)
-    new = body(after(text, "online_reduction"), "void rows")
-    assert (
-        "if (threadIdx.x == 0) y[blockIdx.x] = of_block.shift + logf(of_block.sum);" in new
-    )  # no CUB in the emulation
-    assert refused(text.replace("if (threadIdx.x == 0) y[blockIdx.x]", "y[threadIdx.x]"), "online_reduction")
-    assert refused(text.replace(".Reduce(md, merge)", ".Reduce(md, push)"), "online_reduction"), "of three parameters"
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -1,12 +1,11 @@
-"""Forms of well-known projects' row kernels: blocks as wide as their row, widths in templates, trees that are written out."""
+"""Forms of well-known projects' row kernels: widths in templates, trees that are written out."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.nodes.rewrites.steps import INPUTS, after, refused, same, stays, where_they_apply
+from tests.nodes.rewrites.steps import after, refused, same, stays, where_they_apply
 
-CUB = (INPUTS / "scaled_rms_norm/baseline.cub.cu").read_text()
 TEMPLATES = """\
 #include <math.h>
 #define WARP_SIZE 32
@@ -113,38 +112,11 @@ def in_registers(text: str) -> str:
     return after(where_they_apply(text, PREPARE), "cache_row_in_registers")
 
 
-# Blocks as wide as their row.
-
-ADD = "using Add = cuda::std::plus<>;"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("sum = 0.0f;", "sum = 1.0f;"),  # a thread more would bring one more
-        ("sum = 0.0f;", "sum = 0.0f;\n  square_sum += (float)in[threadIdx.x];"),
-        ("sum = 0.0f;", "sum = 0.0f;\n  const int most = blockDim.x;\n  if (most > 7) square_sum = 0.0f;"),
-        ("std::min<int64_t>(hidden, 1024)", "hidden"),
-        ("std::min<int64_t>(hidden, 1024)", "std::max<int64_t>(hidden, 1024)"),
-        ("std::min<int64_t>(hidden, 1024)", "std::min<int64_t>(hidden, 1000)"),
-        ("  scaled_rms_norm_kernel<__half><<<", "  if (block.x > 7) return;\n  scaled_rms_norm_kernel<__half><<<"),
-    ],
-)
-def test_other_blocks_stay_as_wide_as_they_are(old: str, new: str) -> None:
-    assert stays("canonicalize_reductions", CUB, old, new)
-
-
-def test_short_names_of_reductions() -> None:
-    most = CUB.replace("square_sum += x * x;", "square_sum = fmaxf(square_sum, x);").replace("min<", "max<")
-    most = most.replace("std::max<int64_t>(hidden, 1024)", "1024")
-    for functor in ("using Add = cuda::maximum<>;", "using Add = cub::Max;"):
-        assert "block_max<0>(square_sum);" in after(most.replace(ADD, functor), "canonicalize_reductions")
-    two = "#if NEW\nusing Add = cuda::maximum<>;\n#else\nusing Add = cub::Min;\n#endif\n"
-    assert refused(most.replace(ADD, two), "canonicalize_reductions")
+def test_one_warp_alone_is_no_reduction_over_a_block() -> None:
     alone = TEMPLATES.replace(
         "norm_kernel<256><<<blocks, dim3(256, 1, 1)", "norm_kernel<WARP_SIZE><<<blocks, WARP_SIZE"
     )
-    assert refused(alone, "canonicalize_reductions"), "one warp alone is no reduction over a block"
+    assert refused(alone, "canonicalize_reductions")
 
 
 # Widths in templates, blocks of one warp among them, and grids of more than one dimension.
