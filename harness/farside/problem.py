@@ -14,7 +14,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import importlib.util
 import math
 import os
 import random
@@ -25,21 +24,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import module_state as state_side
+
 if TYPE_CHECKING:
     import torch
-
-
-def _sibling(name: str) -> Any:
-    """A module beside this file: by location on the far side, where the repository is not on the path."""
-    if (made := sys.modules.get(f"astrolabe_{name}")) is None:
-        spec = importlib.util.spec_from_file_location(f"astrolabe_{name}", Path(__file__).with_name(f"{name}.py"))
-        assert spec is not None and spec.loader is not None
-        made = sys.modules[f"astrolabe_{name}"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(made)
-    return made
-
-
-state_side = _sibling("module_state")
 
 SAMPLED = 1 << 18
 """Elements of a tensor by which its distribution is judged."""

@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -40,11 +41,9 @@ GIVEN = dict(os.environ)
 """The environment before anything is imported: torch's compiler names its cache there, after the fork server's folder
 for temporary files."""
 
-_spec = importlib.util.spec_from_file_location("astrolabe_worker", Path(__file__).with_name("worker.py"))
-assert _spec is not None and _spec.loader is not None
-native: Any = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = native
-_spec.loader.exec_module(native)
+_package = sys.modules["astrolabe_farside"] = types.ModuleType("astrolabe_farside")  # as worker.load_sibling makes it
+_package.__path__ = [str(Path(__file__).parent)]
+native: Any = importlib.import_module("astrolabe_farside.worker")
 load_sibling = native.load_sibling
 forms = load_sibling("forms")
 Refused = forms.CandidateRefused
@@ -265,7 +264,7 @@ class PythonRequestLoop(native.RequestLoop):
         calls = [prepare(self.values(c, message["shapes"])) for c in message["calls"]]
 
         asked = message.get("rounding")
-        otherwise = sys.modules["astrolabe_rounding"].Rounding(**asked) if asked else nullcontext()
+        otherwise = sys.modules["astrolabe_farside.rounding"].Rounding(**asked) if asked else nullcontext()
 
         def run() -> None:
             # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other.

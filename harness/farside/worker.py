@@ -9,7 +9,7 @@ its own. Standard library only, because a worker that starts in 30 ms is what ma
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import importlib
 import json
 import mmap
 import os
@@ -23,6 +23,8 @@ TYPE_CHECKING = False  # a type checker takes it for True; `typing` takes as lon
 if TYPE_CHECKING:
     from typing import Any
 
+PACKAGE = "astrolabe_farside"
+"""The package that this folder is in its own processes."""
 HOST_ROUND_S = 0.1
 """Seconds of calls in one measurement of the time on the host: a thousand of a model's would outlast the request."""
 FENCE_BYTES = 1 << 20
@@ -542,14 +544,11 @@ def make_refusal(cuda: Any, op: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_sibling(name: str) -> Any:
-    """A module beside this file, by location: the repository is not on this process's path."""
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"astrolabe_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """A module beside this file: the folder is a package, though the repository is not on this process's path."""
+    if PACKAGE not in sys.modules:
+        package = sys.modules[PACKAGE] = type(sys)(PACKAGE)
+        package.__path__ = [str(Path(__file__).parent)]
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ def _into({names}):
 {copies}
 
 
-_compiled = _sys.modules["astrolabe_problem"].compile_model(_into, {mode!r})
+_compiled = _sys.modules["astrolabe_farside.problem"].compile_model(_into, {mode!r})
 
 
 def {entry}({names}):

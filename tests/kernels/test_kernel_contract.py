@@ -214,7 +214,7 @@ def test_what_torch_compile_is_given_writes_what_is_right(kernel, monkeypatch):
         assert not compiled_reference.sources(kernel)
         pytest.skip("nothing to compile")
     monkeypatch.setitem(
-        sys.modules, "astrolabe_problem", SimpleNamespace(compile_model=lambda function, _mode: function)
+        sys.modules, "astrolabe_farside.problem", SimpleNamespace(compile_model=lambda function, _mode: function)
     )
     space: dict = {}
     exec(compiled_reference.source(kernel, "compile"), space)
