@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness import backends, machine, probes, questions
-from harness.checks.fitting import is_out_of_memory
+from harness.checks.fitting import retry_in_room
 from harness.judge import quick, search
 from harness.judge.comparisons import EXACTLY_ONE
 from harness.judge.of_problems import ProblemRules
@@ -72,15 +72,12 @@ class Evaluator(EvaluationSession):
 
     def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
         """Where the device's memory does not suffice once more, with no case, arena or candidate kept in it."""
-        try:
-            return question.answer(self)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-        # Behind the handler: the error's traceback holds what was made so far, until it is left.
-        self.pool.close()
-        self.cases.forget()
-        return question.answer(self)
+
+        def make_room() -> None:
+            self.pool.close()
+            self.cases.forget()
+
+        return retry_in_room(lambda: question.answer(self), make_room)
 
     @cached_property
     def rules(self) -> KernelRules:

@@ -292,6 +292,12 @@ class Tensor(Frozen):
     ulps_of_row: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Outputs of floats only: error allowed beside `ulps`, in unit roundoffs of the row's (last extent's) largest value."""
 
+    @property
+    def list_and_place(self) -> tuple[str, int | None]:
+        """`in_list` in its parts: the list's name, "" without one, and which list of a list of lists it is, else None."""
+        name, _, place = self.in_list.partition("/")
+        return name, int(place) if place else None
+
 
 class Size(Frozen):
     """An axis passed by value as `int64_t`."""
@@ -495,17 +501,15 @@ class Spec(Frozen):
     def _check_lists(self) -> None:
         seen, last = dict[str, int](), ""
         for argument in self.arguments:
-            listed = argument.in_list if isinstance(argument, Tensor) else ""
-            name, _, place = listed.partition("/")
+            name, place = argument.list_and_place if isinstance(argument, Tensor) else ("", None)
             if name and name != last and name in seen:
                 raise ValueError(f"arguments: the tensors of {name} do not stand one behind the other")
-            if name and int(place or -1) not in (
-                seen.get(name, -1 if not place else 0),
-                seen.get(name, -1) + bool(place),
-            ):
+            before, now = seen.get(name, -1), -1 if place is None else place
+            if name and now not in (before, before + (place is not None)):
+                listed = name if place is None else f"{name}/{place}"
                 raise ValueError(f"arguments: the lists of {name} are not counted from 0 on: {listed}")
             if name:
-                seen[name] = int(place or -1)
+                seen[name] = now
             last = name
 
     def _check_tensors(self) -> None:

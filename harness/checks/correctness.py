@@ -932,16 +932,12 @@ class Cases:
 
         Raises KernelError where that does not suffice either.
         """
-        import torch
-
-        said = ""
-        for _ in range(2):
-            try:
-                return make()
-            except (torch.OutOfMemoryError, fitting.OutOfDeviceMemory) as error:
-                said = str(error).partition(". ")[0]
-            # Behind the handler: the error's traceback holds what was made so far, until it is left.
-            self.forget()
+        try:
+            return fitting.retry_in_room(make, self.forget)
+        except Exception as error:
+            if not fitting.is_out_of_memory(error):
+                raise
+            said = str(error).partition(". ")[0]
         raise KernelError(f"{workload.label} is too much for this device's memory: {said}")
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, SIGNIFICAND_BITS, Spec, Workload
+
+Answer = TypeVar("Answer")
 
 
 class OutOfDeviceMemory(KernelError):
@@ -15,6 +20,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     return (
         isinstance(error, OutOfDeviceMemory) or type(error).__name__ == "OutOfMemoryError"
     )  # torch's, not imported for it
+
+
+def retry_in_room(ask: Callable[[], Answer], make_room: Callable[[], None]) -> Answer:
+    """What it answers; where the device's memory does not suffice once more, after room was made."""
+    try:
+        return ask()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    # Behind the handler: the error's traceback holds what was made so far, until it is left.
+    make_room()
+    return ask()
 
 
 JUDGING_FACTOR = 24

@@ -268,8 +268,8 @@ def _in_lists(spec: Spec, names: list[str], given: list[str]) -> dict[str, str]:
                 f"{unit or argument.name} is {'no ' if unit else 'a '}list of tensors in its host function"
             )
         if isinstance(argument, Tensor) and unit:
-            place = argument.in_list.partition("/")[2]
-            held = f"{parameter[unit]}[{place}]" if place else parameter[unit]
+            place = argument.list_and_place[1]
+            held = parameter[unit] if place is None else f"{parameter[unit]}[{place}]"
             found[argument.name] = f"{held}[{counts.get(held, 0)}]"
             counts[held] = counts.get(held, 0) + 1
         else:
@@ -278,7 +278,7 @@ def _in_lists(spec: Spec, names: list[str], given: list[str]) -> dict[str, str]:
 
 
 def _list_of(argument: Tensor | Size | Scalar) -> str:
-    return argument.in_list.partition("/")[0] if isinstance(argument, Tensor) else ""
+    return argument.list_and_place[0] if isinstance(argument, Tensor) else ""
 
 
 def _lengths(spec: Spec, names: dict[str, str]) -> list[str]:
@@ -286,11 +286,12 @@ def _lengths(spec: Spec, names: dict[str, str]) -> list[str]:
     counts = dict[str, int]()
     outer = dict[str, int]()
     for tensor in spec.tensors:
-        if tensor.in_list:
+        name, place = tensor.list_and_place
+        if name:
             held = names[tensor.name].rpartition("[")[0]
             counts[held] = counts.get(held, 0) + 1
-            if "/" in tensor.in_list:
-                outer[held.rpartition("[")[0]] = int(tensor.in_list.partition("/")[2]) + 1
+            if place is not None:
+                outer[held.rpartition("[")[0]] = place + 1
     return [f"{held}.size() == {count}" for held, count in (*outer.items(), *counts.items())]
 
 

@@ -177,7 +177,7 @@ def take_arguments(parameters: list[str], needed: int, names: list[str], kinds: 
     return None
 
 
-def take_inputs(parameters: list[str], needed: int, arguments: list[list[str]]) -> list[int] | None:
+def take_inputs(parameters: list[str], needed: int, arguments: list[list[Any]]) -> list[int] | None:
     """Which of the spec's arguments ([kind, name, role] each) a Python function takes that returns the outputs, as engines' own do: by name, where
     it needs no other and has no parameter for an output; None where it is another kind of function."""
     places = {name: at for at, (_, name, *_) in enumerate(arguments)}
@@ -195,9 +195,9 @@ def take_inputs(parameters: list[str], needed: int, arguments: list[list[str]]) 
 
 
 class Signature:
-    """The spec's arguments as the parent sent them: [kind, name, role, list that it is in, or ""] each."""
+    """The spec's arguments as the parent sent them: [kind, name, role, list that it is in or "", which list of a list or None] each."""
 
-    def __init__(self, arguments: list[list[str]], entry: str) -> None:
+    def __init__(self, arguments: list[list[Any]], entry: str) -> None:
         self.arguments, self.entry = arguments, entry
         self.names = [name for _, name, *_ in arguments]
         self.outputs = [
@@ -208,18 +208,17 @@ class Signature:
     def _lists(self) -> dict[int, list[Any]]:
         """Place of the first tensor of each list -> places of all, in lists of lists where it is one."""
         found: dict[str, tuple[int, list[Any]]] = {}
-        for at, (_, _, _, *listed) in enumerate(self.arguments):
-            name, _, place = (listed[0] if listed else "").partition("/")
+        for at, (_, _, _, name, place) in enumerate(self.arguments):
             if name:
                 held = found.setdefault(name, (at, []))[1]
-                if place:
-                    held += [[] for _ in range(int(place) + 1 - len(held))]
-                (held[int(place)] if place else held).append(at)
+                if place is not None:
+                    held += [[] for _ in range(place + 1 - len(held))]
+                (held if place is None else held[place]).append(at)
         return dict(found.values())
 
     def gathered(self, picked: list[int]) -> list[Any]:
         """Places of arguments, those of a list's tensors as the list."""
-        inside = {at for at, (_, _, _, *listed) in enumerate(self.arguments) if listed and listed[0]}
+        inside = {at for at, (_, _, _, name, _) in enumerate(self.arguments) if name}
         return [self.lists.get(at, at) for at in picked if at in self.lists or at not in inside]
 
     def at(self, wanted: Callable[[str, str], bool]) -> list[int]:

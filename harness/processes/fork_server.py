@@ -298,7 +298,7 @@ class PythonWorker(Worker):
     def _entry(self) -> dict[str, Any]:
         kinds = {Tensor: "tensor", Size: "size", Scalar: "scalar"}
         arguments = [
-            [kinds[type(a)], a.name, *((a.role, a.in_list) if isinstance(a, Tensor) else ("", ""))]
+            [kinds[type(a)], a.name, *((a.role, *a.list_and_place) if isinstance(a, Tensor) else ("", "", None))]
             for a in self.spec.arguments
         ]
         return {

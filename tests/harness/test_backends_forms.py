@@ -142,7 +142,8 @@ def test_a_parameter_without_a_type_in_schemas_is_named() -> None:
 def test_a_python_function_is_given_what_it_takes(parameters: str, given: int) -> None:
     from harness.farside.forms import Signature
 
-    arguments = [["tensor", "x", "input"], ["tensor", "out", "output"], ["scalar", "eps", ""], ["size", "rows", ""]]
+    kinds = [("tensor", "x", "input"), ("tensor", "out", "output"), ("scalar", "eps", ""), ("size", "rows", "")]
+    arguments = [[*one, "", None] for one in kinds]
     found = dict[str, object]()
     exec(f"def f({parameters}): pass", found)
     adapter = Signature(arguments, "f").writing(found["f"])  # type: ignore[arg-type]

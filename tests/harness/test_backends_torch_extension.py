@@ -83,7 +83,15 @@ def test_torch_headers_choose_this_backend() -> None:
     assert backends.for_source("// #include <torch/extension.h>\nint f();\n", "cpu") is not torch_extension
 
 
-ARGUMENTS = [["tensor", "x", "input"], ["tensor", "y", "output"], ["size", "n", ""], ["scalar", "eps", ""]]
+ARGUMENTS = [
+    [kind, name, role, "", None]
+    for kind, name, role in (
+        ("tensor", "x", "input"),
+        ("tensor", "y", "output"),
+        ("size", "n", ""),
+        ("scalar", "eps", ""),
+    )
+]
 
 
 @pytest.mark.parametrize(
