@@ -176,6 +176,9 @@ def _baseline(
                 yield CheckLine("skipped", path.name, f"it was not compiled: {missing[1]}")
                 return
             if not build.ok:
+                if re.search(r"cannot find -l(c10|torch)_cuda", build.log):
+                    yield CheckLine("skipped", path.name, "it was compiled and not linked: torch has no CUDA here")
+                    return
                 said = first_error(build.log)
                 if missing := re.search(r"/torch/include/.*fatal error: (\S+): No such file", said):
                     said = f"torch's own headers need {missing[1]}, which is not here (torch with CUDA, and a whole CUDA toolkit, have it)"

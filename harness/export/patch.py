@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from harness import backends
 from harness.backends import form_of, is_python
-from harness.cpp import find_scopes
+from harness.cpp import find_definitions, find_scopes, mask
 from harness.device import facts as device_facts
 from harness.export import launcher, python_call
 from harness.export.dropin import ExportError, infer
@@ -108,7 +108,7 @@ def patch_files(
     path = PurePosixPath(name)
     beside = str(path.with_name(f"{path.stem}.astrolabe{'.cuh' if device == 'cuda' else '.h'}"))
     if mine == theirs and not (mine == "plain" and _has_more(spec, own, winner, device)):
-        return {name: winner}
+        return {name: _unreached_as_before(spec, own, winner, device) if mine == "plain" else winner}
     if mine == "python" and theirs == "plain":
         return python_call.patch(spec, own, winner, name, device, packaged=packaged)
     if theirs != "plain" or mine not in ("plain", *FORMS):
@@ -129,6 +129,32 @@ def patch_files(
         f"neither {name} nor a header of its own calls or launches {function}: bind the function that does (build.binding), or take the "
         "winner as a package (--to)"
     )
+
+
+def _unreached_as_before(spec: Spec, own: str, winner: str, device: Device) -> str:
+    """The winner's text without what it changed in functions that its entry does not reach: nobody judged them."""
+    named = dict.fromkeys(re.findall(r"^(?:[A-Za-z_][^\n;(]*[\s*&])?(\w+)\s*\(", mask(own), re.MULTILINE))
+    defined = {name: found[0] for name in named if len(found := find_definitions(own, name)) == 1}
+    bound = {call.function for call in launcher.calls(spec, device).values()}
+    waiting = [*bound, *(entry for dtype in spec.dtypes for entry in spec.entry_names(dtype))]
+    if not bound & defined.keys():
+        return winner
+    reached = set[str]()
+    while waiting:
+        if (name := waiting.pop()) not in reached and name in defined:
+            reached.add(name)
+            waiting += re.findall(r"\w+", _body(winner, name) or _body(own, name))
+    for name in defined.keys() - reached:
+        if len(found := find_definitions(winner, name)) == 1:
+            before = own[defined[name].start : defined[name].end]
+            winner = winner[: found[0].start] + before + winner[found[0].end :]
+    return winner
+
+
+def _body(text: str, name: str) -> str:
+    """Of the function's only definition, "" without one."""
+    found = find_definitions(text, name)
+    return text[found[0].body : found[0].end] if len(found) == 1 else ""
 
 
 def _from_c(spec: Spec, own: str, header: str, text: str) -> dict[str, str]:

@@ -102,7 +102,20 @@ class Rewrite:
             text = self.apply(source, facts, *variant)
         except Unsupported:
             return None
-        return None if text == source.text else text
+        if text is None or text == source.text:
+            return None
+        return None if facts.spec.build.language == "c" and _brings_cpp(source.text, text) else text
+
+
+_CPP = re.compile(
+    r"#[ \t]*include[ \t]*<(?:c[a-z]+|algorithm|type_traits)>|\b(?:std::|template\b|namespace\b|constexpr\b|auto\b|\w+_cast<|\w+_t\{)"
+    r'|\[[&=]\]|extern "C"'
+)
+
+
+def _brings_cpp(before: str, after: str) -> bool:
+    """Whether a rewrite of a source in C has written C++."""
+    return len(_CPP.findall(after)) > len(_CPP.findall(before))
 
 
 _registered: dict[str, Rewrite] = {}

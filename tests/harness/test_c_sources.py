@@ -12,6 +12,8 @@ from harness.export import patch
 from harness.judge.session import Brought, compile_build
 from harness.records import DeviceFacts
 from kernels.spec import BuildSettings, Size, Spec, Tensor, Workload
+from nodes.rewrites.registry import Facts, catalog
+from nodes.rewrites.syntax.source import Source
 
 OWN = """#include <stdint.h>
 #include <stdlib.h>
@@ -57,6 +59,27 @@ def test_a_source_in_c_is_compiled_as_c_and_a_candidate_of_it_as_cpp(tmp_path: P
     for name, text in (("own", OWN), ("winner", WINNER)):
         build = built(text, tmp_path / name)
         assert build.ok, build.log
+
+
+def test_what_the_entry_does_not_reach_is_left_as_it_was_in_a_winner_of_the_files_own_form() -> None:
+    more = "float twice(float x) {\n    return 2 * x;\n}\n"
+    derived = (more + OWN).replace("return 2 * x", "return x + x").replace("+ 0 * class", "+ 0")
+    files = patch.patch_files(SPEC, more + OWN, more + OWN, derived, "pairs.c", "cpu")
+    assert files == {"pairs.c": more + OWN.replace("+ 0 * class", "+ 0")}
+
+
+def test_what_rules_make_of_a_source_in_c_is_c() -> None:
+    own = (
+        "#include <math.h>\n#include <stdint.h>\nvoid add_pairs(const uint8_t *x, float *y, int n) {\n    float sum = 0;\n"
+        "    for (int i = 0; i < n; i++) sum += expf(x[2 * i]);\n    for (int i = 0; i < n; i++) y[i] = sum + fmaxf(x[2 * i], sum);\n}\n"
+    )
+    facts = Facts(spec=SPEC, device=FACTS)
+    made = [one(Source(own, "cpu"), facts) for one in catalog().values() if "cpu" in one.languages]
+    texts = [text for text in made if text is not None]
+    assert texts
+    for text in texts:
+        done = subprocess.run(["gcc", "-fsyntax-only", "-x", "c", "-"], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_winner_of_cpp_is_called_from_the_file_in_c(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def _row_by_row(source: Source, outer: Loop) -> list:
     try:
         unordered(source, outer)
     except Unsupported:
-        work = f"int64_t{{1}} * {as_factor(source.of(outer.bound_node))} * {as_factor(source.of(inner.bound_node))}"
+        work = f"(int64_t)1 * {as_factor(source.of(outer.bound_node))} * {as_factor(source.of(inner.bound_node))}"
         edits = Edits(source)
         edits.replace(outer.node, f"{header(source, inner)} {{ {header(source, outer)} {source.of(inner.body)} }}")
         turned = Source(edits.apply(), source.language)

@@ -112,5 +112,5 @@ def _condition(source: Source, loop: Loop, found: Effects) -> str:
         return f"{outer} > 1"  # how long an iteration is cannot be said here
     work = max(products, key=lambda text: (text.count("*"), len(text)), default=outer)
     if "int" in loop.type.split():  # a product of int may overflow
-        work = f"int64_t{{1}} * {work}"
+        work = f"(int64_t)1 * {work}"
     return f"{work} >= PARALLEL_FROM"
