@@ -542,7 +542,9 @@ class Folder:
                 kind := re.fullmatch(r"((?:const\s+)?([\w:]+)(?:\s+const)?\s*\*)[\s\w]*", parameter.type)
             ):
                 continue
-            if kind[2] not in POINTED_AT and not any(re.search(rf"\b{one}\b", kind[2]) for one in self.taken.template):
+            if kind[2].removeprefix("std::") not in POINTED_AT and not any(
+                re.search(rf"\b{one}\b", kind[2]) for one in self.taken.template
+            ):
                 found[self._name(seen, parameter)] = f"({kind[1]})"
         return found
 
@@ -833,6 +835,8 @@ class Folder:
     # --- reference.py ------------------------------------------------------------------------------------------------
 
     def _reference(self, names: dict[str, str]) -> None:
+        import torch
+
         call = self.first
         inputs = [
             names[seen]
@@ -847,7 +851,14 @@ class Folder:
             own, lines = body[0], body[2].splitlines()
             more = {names[seen] for seen in call.numbers if seen in names and names[seen] in self.extents.axes}
             given = {old: {*inputs} if old in call.tensors else {*more, *scalars} for old in renamed}
-            lines = [f"    {old} = {new}" for old, new in renamed.items() if new in given[old]] + lines
+            held = {
+                seen: one for seen, one in call.numbers.items() if one is None or isinstance(one, str | torch.dtype)
+            }
+            lines = [
+                *(f"    {old} = {new}" for old, new in renamed.items() if new in given[old]),
+                *(f"    {seen} = {one!r}" for seen, one in held.items()),
+                *lines,
+            ]
             results = {names.get(name, name): name for name in call.outputs}
         else:
             own, lines, results = (

@@ -170,10 +170,12 @@ def _entries(spec: Spec, device: str) -> str:
             names.append("stream")
         if not call.endswith(")"):
             call = f"{call}({', '.join(names)})"
+        if in_c:
+            call = call.replace("nullptr", "NULL")
         made.append(
             f'{linkage} __attribute__((visibility("default"))) void {spec.entry_names(dtype)[0]}({", ".join(parameters)}) {{ {call}; }}\n'
         )
-    headers = "#include <stdbool.h>\n" if in_c else _CUDA_HEADERS if device == "cuda" else ""
+    headers = "#include <stdbool.h>\n#include <stddef.h>\n" if in_c else _CUDA_HEADERS if device == "cuda" else ""
     return f"\n#include <stdint.h>\n{headers}{''.join(made)}"
 
 

@@ -220,6 +220,9 @@ def for_c(spec: Spec, own: str) -> list[tuple[str, str]]:
                 given.append(
                     f"static_cast<{HOST_TYPES[dtype if tensor.dtype == 'T' else tensor.dtype]}*>(const_cast<void*>(a{at}))"
                 )
+            elif "*" in one.type:
+                parameters.append(f"const void* a{at}")
+                given.append(f"a{at}")
             elif re.fullmatch(
                 r"(const |unsigned |signed )*(u?int\d*(_t)?|size_t|long|short|float|double)( long)?( int)?",
                 one.type.strip(),

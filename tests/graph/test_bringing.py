@@ -204,6 +204,31 @@ def test_a_host_function_whose_work_stands_in_another_file(tmp_path: Path) -> No
     assert any("computes what the reference says" in line.said for line in lines), lines
 
 
+@pytest.mark.parametrize("suffix", [".c", ".cpp"])
+def test_a_function_whose_pointers_are_to_structs_and_not_const_and_whose_sizes_are_capitals(
+    tmp_path: Path, suffix: str
+) -> None:
+    (tmp_path / "right.py").write_text(
+        "import torch\n\n\ndef sums(inp, B, T, dtype):\n    return inp.view(B, T, 2).to(dtype).sum(-1)\n\n\n"
+        "def arguments():\n"
+        "    return [(torch.randint(0, 9, (b, 2 * t), dtype=torch.uint8), b, t, torch.float32) for b, t in ((1, 40), (3, 17), (40, 300))]\n"
+    )
+    (tmp_path / f"own{suffix}").write_text(
+        "#include <stdint.h>\n#include <stdlib.h>\ntypedef struct { uint8_t low, high; } pair;\n"
+        "void sums(float *out, pair *inp, int B, int T) {\n"
+        f"    float *row = {'' if suffix == '.c' else '(float *)'}malloc(T * sizeof(float));\n"
+        "    for (int b = 0; b < B; b++) {\n        for (int t = 0; t < T; t++) row[t] = inp[b * T + t].low + inp[b * T + t].high;\n"
+        "        for (int t = 0; t < T; t++) out[b * T + t] = row[t];\n    }\n    free(row);\n}\n"
+    )
+    to, given = tmp_path / "made", {"arguments": f"{tmp_path}/right.py:arguments"}
+    list(bring(f"{tmp_path}/right.py:sums", tmp_path / f"own{suffix}", "sums", to, **given))
+    kernel = catalog.load(str(to))
+    assert kernel.spec.axes == ("b", "t") and kernel.spec.build.language == ("c" if suffix == ".c" else "c++")
+    lines = list(check(str(to), None, lambda _said: None))
+    assert not [line for line in lines if line.kind == "fault"], lines
+    assert any("computes what the reference says" in line.said for line in lines), lines
+
+
 @pytest.mark.parametrize(
     ("text", "symbol", "names"),
     [

@@ -19,7 +19,8 @@ OWN = """#include <stdint.h>
 #include <stdlib.h>
 typedef struct { uint8_t low, high; } pair;
 static int class = 3;  /* a keyword of C++ */
-void add_pairs(pair * restrict x, float * restrict y, int n) {
+void add_pairs(pair * restrict x, float * restrict y, int n, const void * settings) {
+    if (settings != NULL) return;
     float *sums = malloc(n * sizeof(float));
     for (int i = 0; i < n; i++) sums[i] = x[i].low + x[i].high;
     for (int i = 0; i < n; i++) y[i] = sums[i] + 0 * class;
@@ -42,7 +43,7 @@ SPEC = Spec(
         Tensor(name="y", role="output", shape=("n",)),
         Size(name="n"),
     ),
-    build=BuildSettings(language="c", binding="add_pairs(x, y, n)"),
+    build=BuildSettings(language="c", binding="add_pairs(x, y, n, nullptr)"),
     workloads=(Workload(axes={"n": 5}, dtype="float32", devices=("cpu",)),),
 )
 FACTS = DeviceFacts(device="cpu", name="here", architecture="x86_64", units=1, last_level_cache_bytes=1 << 20)
@@ -87,7 +88,7 @@ def test_a_winner_of_cpp_is_called_from_the_file_in_c(tmp_path: Path) -> None:
     assert sorted(files) == ["src/pairs.astrolabe.cpp", "src/pairs.astrolabe.h", "src/pairs.c"]
     for name, text in files.items():
         (tmp_path / Path(name).name).write_text(text)
-    calls = '#include <stdio.h>\nextern void add_pairs();\nint main(void) { unsigned char x[16] = {1, 2, 3, 4}; float y[8]; add_pairs(x, y, 8); printf("%g %g", y[0], y[1]); }\n'
+    calls = '#include <stdio.h>\nextern void add_pairs();\nint main(void) { unsigned char x[16] = {1, 2, 3, 4}; float y[8]; add_pairs(x, y, 8, (void *)0); printf("%g %g", y[0], y[1]); }\n'
     (tmp_path / "main.c").write_text(calls)
     (tmp_path / "pairs.c").write_text((tmp_path / "pairs.c").read_text().replace("int main(void) { return 0; }", ""))
     for command in (
