@@ -30,6 +30,7 @@ def test_a_checkout_and_our_files_make_a_kernel(name: str, tmp_path: Path) -> No
     kernel = catalog.load(str(make(name, checkout, tmp_path / "made")))
     assert any(kernel.baselines(device) for device in ("cuda", "cpu")) and set(wanted["files"]) - {
         "baseline.cu",
+        "baseline.cpp",
         "baseline.py",
     } <= set(kernel.headers)
 
