@@ -47,7 +47,12 @@ def compile(
     text = source.read_text()
     source.write_text(with_entries(text, entries))
     added = source.read_text() != text
-    alone = [*ALONE, "-Wl,--gc-sections"] if added else []
+    alone: list[str] = []
+    if added:  # what an engine marks as exported needs its other files, too
+        names = "; ".join(re.findall(r"void (\w+)\(", entries))
+        exported = source.with_name("entries.map")
+        exported.write_text(f"{{ global: {names}; local: *; }};\n")
+        alone = [*ALONE, "-Wl,--gc-sections", f"-Wl,--version-script={exported}"]
     as_c = AS_C if added and 'extern "C"' not in entries else ()
     settings = [flag for flag in together(FLAGS, flags) if not as_c or not re.match(r"-std=(c|gnu)\+\+", flag)]
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.

@@ -1,5 +1,7 @@
 """Baselines in C: compiled as C, and a winner of C++ called from them."""
 
+import ctypes
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -60,6 +62,14 @@ def test_a_source_in_c_is_compiled_as_c_and_a_candidate_of_it_as_cpp(tmp_path: P
     for name, text in (("own", OWN), ("winner", WINNER)):
         build = built(text, tmp_path / name)
         assert build.ok, build.log
+
+
+def test_what_a_source_exports_and_its_entry_does_not_reach_needs_no_other_file(tmp_path: Path) -> None:
+    more = '__attribute__((visibility("default"))) void exported(void) { extern void elsewhere(void); elsewhere(); }\n'
+    build = built(OWN + more, tmp_path / "own")
+    assert build.ok, build.log
+    assert ctypes.CDLL(build.artefact, mode=os.RTLD_NOW).add_pairs_float32
+    assert not hasattr(ctypes.CDLL(build.artefact), "exported")
 
 
 def test_what_the_entry_does_not_reach_is_left_as_it_was_in_a_winner_of_the_files_own_form() -> None:
