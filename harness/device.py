@@ -117,6 +117,30 @@ def _cpu_clock_mhz(model: str) -> int | None:
     return round(float(named[1]) * 1000) if named else None
 
 
+def _threads_per_core() -> int | None:
+    path = CPU_FOLDER / "topology" / "thread_siblings_list"
+    if not path.exists():
+        return None
+    ranges = (part.partition("-") for part in path.read_text().strip().split(","))
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
+
+
+def _generation(text: str) -> str:
+    """What /proc/cpuinfo says beside the name, which on rented machines is often a brand alone."""
+    found = (
+        re.search(rf"^{name}\s*:\s*(.*)$", text, re.MULTILINE)
+        for name in ("vendor_id", "cpu family", "model", "stepping")
+    )
+    vendor, family, model, stepping = (one[1].strip() if one else "" for one in found)
+    return f"{vendor} family {family}, model {model}, stepping {stepping}" if family and model else ""
+
+
+def _huge_pages() -> str:
+    path = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    found = re.search(r"\[(\w+)\]", path.read_text()) if path.exists() else None
+    return found[1] if found else ""
+
+
 def facts(device: str) -> DeviceFacts:
     """What is known of the device before anything was measured."""
     if device == "cpu":
@@ -137,6 +161,9 @@ def facts(device: str) -> DeviceFacts:
             l2_bytes=caches.get(2),
             clock_mhz=_cpu_clock_mhz(name),
             vector_bytes=VECTOR_BYTES.get(architecture),
+            threads_per_core=_threads_per_core(),
+            generation=_generation(text),
+            huge_pages=_huge_pages(),
             instructions=tuple(known for known in INSTRUCTIONS if known in have),
         )
     import torch

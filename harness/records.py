@@ -60,6 +60,12 @@ class DeviceFacts(Frozen):
     """The highest clock of the cores or multiprocessors; what they run at is measured beside each timing."""
     vector_bytes: int | None = None
     """Widest vector register of a core."""
+    threads_per_core: int | None = None
+    """Hardware threads that share a core: a CPU with SMT counts each of them as a unit."""
+    generation: str = ""
+    """Vendor, family, model and stepping of a CPU, whose name may say less."""
+    huge_pages: str = ""
+    """When Linux backs shared memory, in which a call's tensors lie, with huge pages: always, within_size, advise or never."""
     instructions: tuple[str, ...] = ()
     """Extensions of a CPU's instruction set that kernels care for, as /proc/cpuinfo names them."""
 

@@ -140,6 +140,7 @@ def model(state: CoderState, runtime: Runtime[CoderContext]) -> CoderState:
                 earlier=conversation(draft, coder_context.context),
                 most_turns=settings.turns,
                 tool_seconds=settings.tool_seconds,
+                compiler=coder_context.bench.has_compiler(),
             )
         )
     except TurnsEnded as ended:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 KIND, PAIRS = "trial", "series"
 MOST_SERIES = 64
 """Series of samples that are pooled of one pair at one workload."""
+NOTHING = ("0", "0 bytes")
+"""Figures of a compiler that tell nothing: g++ counts the loops that it vectorised itself, and intrinsics are none of them."""
 NOTE_CHARS, REASON_CHARS, RESOURCE_CHARS = 160, 160, 60
 MOST_KERNELS, MOST_GAINS = 3, 16
 
@@ -183,11 +185,20 @@ def every(store: Store) -> tuple[LedgerEntry, ...]:
     return tuple(trial(store, path.stem) for path in paths)
 
 
-def rows(trials: Sequence[LedgerEntry], attempts: Sequence[Attempt], most: int | None = None) -> list[str]:
-    """A line a source, the last `most`: its name, what is new in it, how it ended, its gains, why it was not kept."""
+def rows(
+    trials: Sequence[LedgerEntry],
+    attempts: Sequence[Attempt],
+    most: int | None = None,
+    numbered: Sequence[tuple[str, Cache]] = (),
+) -> list[str]:
+    """A line a source, the last `most`: its name, what is new in it, how it ended, its gains, why it was not kept.
+
+    `numbered`: (label, cache) of the timings that have a number already where the rows are shown.
+    """
     tried = {attempt.candidate: attempt for attempt in attempts if attempt.candidate}
     shown = trials if most is None else trials[-most:]
-    places = list(dict.fromkeys((gain.workload, gain.cache) for trial in shown for gain in trial.gains))
+    known = [(gain.workload, gain.cache) for trial in shown for gain in trial.gains]
+    places = list(dict.fromkeys([*numbered, *known])) if known else []
     said = (
         ["timings by number: " + "; ".join(f"{n} = {w}, {c}" for n, (w, c) in enumerate(places, 1))] if places else []
     )
@@ -198,7 +209,7 @@ def rows(trials: Sequence[LedgerEntry], attempts: Sequence[Attempt], most: int |
         parts = [f"[{one.candidate[:12]}] {f'round {attempt.round}' if attempt else 'on the way'}"]
         parts.append(one.note or (attempt.plan.title if attempt else ""))
         parts.append("compiles" if one.outcome is Outcome.PASSED and not one.checked else str(one.outcome or ""))
-        parts += [f"{kernel}: {resources}" for kernel, resources in one.resources.items()]
+        parts += [f"{kernel}: {resources}" for kernel, resources in one.resources.items() if resources not in NOTHING]
         if one.gains:
             gains = (f"{places.index((gain.workload, gain.cache)) + 1}: {_said(gain)}" for gain in one.gains)
             parts.append(f"x baseline{'' if one.official else ', unofficial'}: {'; '.join(gains)}")

@@ -352,6 +352,8 @@ class TurnRequest(Frozen):
     most_turns: int
     """Turns that the model is told it has."""
     tool_seconds: float
+    compiler: bool = True
+    """Whether Astrolabe's compiler writes a source for the operation: without one its tools are not offered."""
 
 
 class TurnsEnded(Exception):

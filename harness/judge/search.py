@@ -45,6 +45,8 @@ PROGRAMMATIC = "enable_pdl"
 MOST_VARIANTS = 64
 PATIENCE = {False: 8, True: 16}
 """Variants in a row that bring nothing, once the start's neighbours have been tried: the search ends, later where some have gained."""
+MOST_SAID = 12
+"""Variants whose speeds are said."""
 WORTH = 2.0
 """Margins that a gain is worth going on for: few samples show less by chance."""
 STARTUP = 12
@@ -142,6 +144,9 @@ def search(
         session.say(f"tuning: {len(known)} of {size - 1} variants, best {math.exp(-min(0.0, best)):.3f}x")
     tried = len(known) + failed
     said = f"{tried} of {size - 1} variants tried"
+    if tried < size - 1:
+        said += f" ({f'the {seconds:.0f} s were over' if time.monotonic() >= deadline else 'the last ones brought nothing'})"
+    said += _describe_variants(known)
     workloads = [workload for workload, _, _ in cases]
     as_it_came = [[1.0] * FIRST_BLOCKS for _ in cases]
     proposal = bands.propose(session.spec, workloads, known | {start: as_it_came}, margin)
@@ -165,6 +170,13 @@ def search(
     if split is not None:
         reason += f"; by {' * '.join(split.measure.sizes)} in {len(split.bands)} bands"
     return _tuned(source, single, split, tried, f"{said}, {reason}")
+
+
+def _describe_variants(known: dict[Key, Ratios]) -> str:
+    """Speed of the variants over the numbers that the source came with, the best first."""
+    best = sorted(known, key=lambda key: score(known[key]))[:MOST_SAID]
+    said = [f"{' '.join(f'{name}={value}' for name, value in key)} {math.exp(-score(known[key])):.2f}x" for key in best]
+    return f": {'; '.join(said)}" if said else ""
 
 
 def batch_size() -> int:

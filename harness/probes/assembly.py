@@ -20,6 +20,10 @@ DEVICE = "cpu"
 SECONDS = 60.0
 _INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\t(?P<name>[a-z][a-z0-9.]*)\s*(?P<operands>.*)$")
 _REGISTER = re.compile(r"%([xyz])mm\d+")
+_TARGET = re.compile(r"<(?P<name>[^>+@]+)[^>]*>")
+STUBS = ("__cxa_finalize", "deregister_tm_clones", "register_tm_clones", "__gmon_start__")
+"""What every library of g++ calls where it is loaded and unloaded."""
+MOST_CALLED = 6
 _WIDTHS = {"x": 16, "y": 32, "z": 64}
 _SCALAR = re.compile(r"(?:ss|sd|sh)$")  # addss, vfmadd231sd: one element of a vector register
 
@@ -45,6 +49,7 @@ def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
 def mix(listing: str) -> dict[str, str]:
     """Counts by what they mean for the kernel, of a disassembly of x86-64 as objdump prints it."""
     found: Counter[str] = Counter()
+    called: Counter[str] = Counter()
     for line in listing.splitlines():
         if (instruction := _INSTRUCTION.match(line)) is None:
             continue
@@ -62,6 +67,11 @@ def mix(listing: str) -> dict[str, str]:
             found["gathers"] += 1
         elif name.startswith(("movnt", "vmovnt")):
             found["streaming stores"] += 1
-        elif name == "call":
-            found["calls"] += 1
-    return {name: str(count) for name, count in sorted(found.items())}
+        elif name.startswith("call"):
+            target = _TARGET.search(operands)
+            called[target["name"] if target else "through a register"] += 1
+    for stub in STUBS:
+        del called[stub]
+    mixed = {name: str(count) for name, count in sorted(found.items())}
+    calls = ", ".join(f"{name} {count}" for name, count in called.most_common(MOST_CALLED))
+    return mixed | ({"call instructions, by what they call": calls} if calls else {})

@@ -126,7 +126,11 @@ def hot_loops(code: Sequence[Instruction], samples: Counter[int]) -> list[Sequen
     innermost = [one for one in loops if not any(one[0] <= o[0] and o[1] <= one[1] for o in loops if o != one)]
     counted = {one: sum(samples[each.at] for each in code[one[0] : one[1] + 1]) for one in innermost}
     least = SHARE * sum(samples[one.at] for one in code)
-    hot = sorted((one for one in innermost if counted[one] >= least), key=lambda one: -counted[one])
+    hot: list[tuple[int, int]] = []
+    for start, end in sorted((one for one in innermost if counted[one] >= least), key=lambda one: -counted[one]):
+        # Two jumps back into one body make loops that share most of their instructions: they are shown once.
+        if all(end < first or last < start for first, last in hot):
+            hot.append((start, end))
     return [code[first : last + 1] for first, last in hot[:MOST_LOOPS]] or [code]
 
 

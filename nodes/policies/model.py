@@ -243,12 +243,13 @@ class ModelPolicy(ABC):
         told = self._told(request)
         alone = {"agents": "single"} if self.agents == "single" else {}
         before, new = turns.split_messages(prompt, tuple(told))
+        offered = turns.offer_tools(request)
         question = Question(
-            role="coder", messages=new, wants=turns.WANTS, after=told[-1].name if told else "",
+            role="coder", messages=new, wants=json.dumps(offered, sort_keys=True), after=told[-1].name if told else "",
             facts=turns.facts(_facts("turn", coded) | self._writer(coded) | alone, request),
         )  # fmt: skip
         try:
-            reply = self._reply(question, None, "", before, turns.TOOLS)
+            reply = self._reply(question, None, "", before, offered)
         except NoTools as refused:
             self._without_tools(str(refused))
             return None

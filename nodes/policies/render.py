@@ -16,6 +16,7 @@ from harness.backends.cuda import architecture_flag
 from harness.records import DeviceFacts, Timing
 from harness.store import digest
 from harness.timing import comparison
+from harness.timing.load import DISTURBED
 from kernels.catalog import describe_drawing
 from kernels.family import Family
 from kernels.spec import DRAWN, Device, Scalar, Size, Spec, Tensor
@@ -187,9 +188,10 @@ def timing_table(timings: Sequence[Timing]) -> str:
             f"{speedup.median:.3f} [{speedup.low:.3f}, {speedup.high:.3f}] | {timing.comparison} | {' | '.join(rate)}"
         )
     if load := max((timing.others or 0.0 for timing in timings), default=0.0):
-        rows.append(
-            f"(other processes took up to {load:.0%} of this machine's CPU while they were timed, so intervals are wide)"
-        )
+        said = f"(other processes took up to {load:.0%} of this machine's CPU while they were timed"
+        if load >= DISTURBED:  # before the figures: who reads 19 % of SOL plans for four fifths that may not be there
+            said += ": times are longer and shares of SOL lower than the code's own, and intervals are wide"
+        rows.insert(0, f"{said})")
     return "\n".join(rows)
 
 
@@ -228,13 +230,23 @@ def device_lines(device: DeviceFacts) -> list[str]:
         lead, caches = "A multiprocessor has", kib(device.l2_bytes, "L2")
     else:
         width = f"vector registers of {device.vector_bytes} bytes" if device.vector_bytes else ""
-        parts = [kib(device.l1_bytes, "L1 for data"), kib(device.l2_bytes, "L2"), width]
+        shared = (
+            f"{device.threads_per_core} hardware threads, each counted as a core above"
+            if (device.threads_per_core or 1) > 1
+            else ""
+        )
+        parts = [kib(device.l1_bytes, "L1 for data"), kib(device.l2_bytes, "L2"), width, shared]
         lead, caches = "A core has", ""
     known = [part for part in parts if part]
     lines = [f"{lead} {', '.join(known)}."] if known else []
     more = [caches, f"clocks of at most {device.clock_mhz} MHz" if device.clock_mhz else ""]
     if any(more):
         lines.append(f"The device has {', '.join(part for part in more if part)}.")
+    if device.generation:
+        lines.append(f"It is {device.generation}.")
+    if device.huge_pages:
+        lies = "lie" if device.huge_pages in ("always", "within_size") else "do not lie"
+        lines.append(f"Tensors {lies} in huge pages.")
     if device.instructions:
         lines.append(f"Instructions: {', '.join(device.instructions)}.")
     return lines
@@ -256,8 +268,11 @@ def explain_step(step: str) -> str:
     return f"{step}: {rewrite.expected}" if rewrite else step
 
 
-def ledger_rows(trials: Sequence[LedgerEntry], attempts: Sequence[Attempt]) -> list[str]:
-    return ledger.rows(trials, attempts, LEDGER_SOURCES)
+def ledger_rows(
+    trials: Sequence[LedgerEntry], attempts: Sequence[Attempt], timings: Sequence[Timing] = ()
+) -> list[str]:
+    """`timings`: whose numbers the prompt uses."""
+    return ledger.rows(trials, attempts, LEDGER_SOURCES, [(timing.workload.label, timing.cache) for timing in timings])
 
 
 def lessons(found: Iterable[Lesson]) -> str:

@@ -32,12 +32,17 @@ def _described(name: str) -> dict[str, Any]:
 
 
 TOOLS = tuple(_described(name) for name in ARGUMENTS)
-WANTS = json.dumps(TOOLS, sort_keys=True)
+OF_THE_COMPILER = ("schedule", "try_schedule")
+
+
+def offer_tools(request: TurnRequest) -> tuple[dict[str, Any], ...]:
+    """The tools that are of use for this operation: each takes its place in every request of a conversation."""
+    return tuple(tool for tool in TOOLS if request.compiler or tool["function"]["name"] not in OF_THE_COMPILER)
 
 
 def limits(request: TurnRequest) -> dict[str, Any]:
     """What the prompt says of them."""
-    return {"most_turns": request.most_turns, "tool_seconds": request.tool_seconds}
+    return {"most_turns": request.most_turns, "tool_seconds": request.tool_seconds, "compiler": request.compiler}
 
 
 def facts(common: dict[str, str], request: TurnRequest) -> dict[str, str]:

@@ -55,9 +55,14 @@ class TimeArguments(Frozen):
     )  # fmt: skip
     workloads: tuple[str, ...] = Field(
         default=(), max_length=16,
-        description="labels of the operation's workloads, or `all`; none: the smallest and the largest",
+        description="labels of the operation's workloads or of any other size (its timed calls are checked), or `all`; none: the "
+        "smallest and the largest",
     )  # fmt: skip
     caches: tuple[Cache, ...] = Field(default=(), max_length=2, description="cold, hot; none: both")
+    tune: bool = Field(
+        default=False,
+        description="instead: search its open `// tune:` integers for those seconds; says what each combination takes",
+    )
 
     @field_validator("against", mode="before")
     @classmethod
@@ -154,6 +159,10 @@ TOOLS: dict[str, type[Arguments]] = {
 }
 
 
+UNSAID = ("title", "default", "maxLength", "minLength", "additionalProperties")
+"""Parts of a schema that a model reads in every request and has no use for: who goes beyond them is told so in one sentence."""
+
+
 def schema(arguments: type[Frozen]) -> dict[str, Any]:
     """The JSON schema of a tool's arguments, without what its description says already and the titles that pydantic makes up."""
 
@@ -162,7 +171,8 @@ def schema(arguments: type[Frozen]) -> dict[str, Any]:
             return [plain(one) for one in node]
         if not isinstance(node, dict):
             return node
-        return {key: plain(one, key in ("properties", "$defs")) for key, one in node.items() if names or key != "title"}
+        kept = {key: one for key, one in node.items() if names or key not in UNSAID}
+        return {key: plain(one, key in ("properties", "$defs")) for key, one in kept.items()}
 
     found: dict[str, Any] = plain(arguments.model_json_schema())
     found.pop("description", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,12 +13,13 @@ from pydantic import Field
 
 from harness.evaluate import Evaluator
 from harness.judge.quick import Case
+from harness.judge.search import find_open_tunables
 from harness.judge.tunables import tunables
 from harness.probes.sass import ToolFailed
 from harness.records import Cache, Outcome, Verdict
 from harness.store import Store
 from harness.tools.listing import functions
-from kernels.spec import Frozen, Spec, expression
+from kernels.spec import Frozen, Spec, Workload, expression
 from nodes import compiling, ledger
 from nodes.knowledge import every, families_of, page
 from nodes.policies.render import SHORT, data, difference, knowledge
@@ -36,6 +37,9 @@ from nodes.workbench.arguments import (
     TimeArguments,
     TryScheduleArguments,
 )
+
+MOST_BYTES = 256 << 20
+"""Tensors of a workload that a model chose, as those of a tester's."""
 
 
 class ToolRefused(ValueError):
@@ -108,6 +112,10 @@ class Workbench:
             found = ToolResult(text=f"{name}: {refused}")
         return found.model_copy(update={"tool": name, "seconds": max(0.0, time.monotonic() - began - self._waited.s)})
 
+    def has_compiler(self) -> bool:
+        """Whether Astrolabe's compiler writes a source for this operation; worked out once in a process, in some seconds."""
+        return bool(self.reference and compiling.compile_kernel(self.spec, self.reference, self.evaluator.facts)[0])
+
     # --- names ---------------------------------------------------------------------------------------------------
 
     def source(self, name: str, last: str) -> str:
@@ -168,6 +176,8 @@ class Workbench:
 
     def time(self, asked: TimeArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
+        if asked.tune:
+            return self._tuned(candidate, asked.seconds)
         cases = self._cases(asked.workloads, asked.caches)
         others = tuple(dict.fromkeys(self.source(name, last) for name in asked.against)) or (self.incumbent,)
         if asked.against and candidate in others:
@@ -204,6 +214,20 @@ class Workbench:
         outcome = quick.outcome or Outcome.PASSED
         return ToolResult(text=text, candidate=candidate, outcome=outcome, checked=True, gain=gain)
 
+    def _tuned(self, candidate: str, seconds: float) -> ToolResult:
+        """The search of the tune gate, from the coder's seat."""
+        if not find_open_tunables(self.store.get(candidate)):
+            raise ToolRefused("that source has no open integer: a line `#define NAME 4  // tune: 2 4 8` makes one")
+        with self._device:
+            verdict = self._verified(candidate)
+            if not verdict.passed:
+                text = f"{shown.describe_checks(verdict)}\nOnly what is right is searched over."
+                return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome, checked=True)
+            found = self.evaluator.tune(candidate, seconds=seconds)
+        picked = ", ".join(f"{name}={value}" for name, value in found.values.items()) or "the numbers it came with"
+        text = f"[{candidate[:SHORT]}] searched for {seconds:g} s, one series each; it would pick {picked}\n{data(found.reason, 'search')}"
+        return ToolResult(text=text, candidate=candidate, outcome=Outcome.PASSED, checked=True)
+
     def _verified(self, candidate: str) -> Verdict:
         verdict = self.evaluator.verify(self.evaluator.build(candidate))
         if candidate != self.baseline:
@@ -217,13 +241,32 @@ class Workbench:
             labels = [workload.label for workload in self.evaluator.suite() if workload.timed]
         for label in labels:
             if label.strip() not in known:
-                raise ToolRefused(f"there is no such workload; there are {'; '.join(known)}")
+                known[label.strip()] = self._chosen(label.strip(), known)
         found: list[Case] = []
         for label in dict.fromkeys(labels):
             workload = known[label.strip()]
             here = [cache for cache in self.evaluator.caches(workload) if not caches or cache in caches]
             found += [(workload, cache) for cache in here or self.evaluator.caches(workload)]
         return found
+
+    def _chosen(self, label: str, known: Iterable[str]) -> Workload:
+        """A workload of a size that nobody listed. Raises ToolRefused."""
+        dtype, *sizes = label.split()
+        axes = {
+            name: int(size)
+            for name, _, size in (one.partition("=") for one in sizes)
+            if size.isdecimal() and len(size) < 12
+        }
+        if dtype not in self.spec.dtypes or tuple(axes) != self.spec.axes or min(axes.values(), default=0) < 1:
+            form = " ".join([self.spec.dtypes[0], *(f"{axis}=5" for axis in self.spec.axes)])
+            raise ToolRefused(f"a workload is one of {'; '.join(known)}; or any size, written like {form}")
+        chosen = Workload(axes=axes, dtype=dtype, devices=(self.evaluator.facts.device,))
+        if self.evaluator.moved_bytes(chosen) > MOST_BYTES:
+            raise ToolRefused(f"a size of your own may take {MOST_BYTES >> 20} MiB of tensors at most")
+        with self._device:
+            if not self.evaluator.admits(chosen):
+                raise ToolRefused("the operation has no result at that size")
+        return chosen
 
     def profile(self, asked: ProfileArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)

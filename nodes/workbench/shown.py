@@ -16,7 +16,7 @@ from harness.judge.quick import Quick, Spread
 from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
 from harness.timing.comparison import MOST_SERIES
 from harness.timing.load import DISTURBED
-from nodes.ledger import Pooled
+from nodes.ledger import NOTHING, Pooled
 from nodes.policies.render import SHORT, data
 from nodes.policies.trim import printable, trim
 
@@ -38,6 +38,8 @@ def describe_build(build: Build, facts: DeviceFacts) -> str:
     if not build.ok:
         return f"[{name}] COMPILE_ERROR\n{data(trim(build.log, LOG_CHARS), 'compiler')}"
     rows = [f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items()]
+    if facts.device == "cpu" and not any(said not in NOTHING for said in build.resources.values()):
+        rows = ["g++ vectorised no loop by itself; what is written in intrinsics it does not count (`profile` does)"]
     lines = printable(build.log).splitlines()
     warnings = [line for line in lines if _WARNING.search(line) and not _HEADER.match(line)]
     said = [f"[{name}] compiles ({build.seconds:.1f} s)."]

@@ -31,7 +31,6 @@ from nodes.policies.connection import Connection, Interface, Retries
 from nodes.policies.model import Agents
 from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
-from nodes.policies.turns import TOOLS
 from nodes.roles import Policy, Review, ReviewRequest
 from nodes.state import STATE_VERSION, Settings
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
@@ -138,7 +137,7 @@ def test_a_model_works_in_turns_until_it_submits(server: ModelServer, tmp_path: 
     )  # the other roles are a script
     assert ("turn", "plan 0: answer 1 of 16: compile") in front.events
     assert {tool["function"]["name"] if interface == "chat" else tool["name"] for tool in server.requests[0]["body"]["tools"]} == {
-        "compile", "check", "time", "profile", "read", "submit", "schedule", "try_schedule"
+        "compile", "check", "time", "profile", "read", "submit"
     }  # fmt: skip
     text = json.dumps(server.requests[-1]["body"])
     assert "no such thing" in text and "compiles" in text and "PASSED: 1 checks" in text and "1.400" in text
@@ -301,7 +300,7 @@ def test_what_other_programs_say_reaches_the_model_as_data_only(server: ModelSer
 def test_what_a_model_asks_wrongly_is_said_to_it(server: ModelServer, tmp_path: Path) -> None:
     server.script = [
         calls(("compile", "source: speed 1.4"), ("format_disk", {}), ("compile", {"source": 7}), ("compile", {"text": ""})),
-        calls(("check", {"candidate": "feedbeef"}), ("time", {"workloads": ["float32 n=3000"]}), ("read", {"what": "all"})),
+        calls(("check", {"candidate": "feedbeef"}), ("time", {"workloads": ["float32 m=3000"]}), ("read", {"what": "all"})),
         Says(text="I think that it is done."),
         calls(("submit", {})),
         calls(("read", {"what": "source", "name": "../../etc/passwd"}), ("read", {"what": "source", "name": "baseline"})),
@@ -320,7 +319,7 @@ def test_what_a_model_asks_wrongly_is_said_to_it(server: ModelServer, tmp_path: 
     assert said[2] == "compile: text: Extra inputs are not permitted"
     assert said[4] == "check: no source has that name"
     assert (
-        said[5] == "time: there is no such workload; there are float32 n=1024; float32 n=4096"
+        said[5] == "time: a workload is one of float32 n=1024; float32 n=4096; or any size, written like float32 n=5"
     )  # none that is held out
     assert said[6].startswith("read: what: Input should be 'source'")
     assert said[7] == "submit: that is the source which is there already; say `none` where nothing comes of the plan"
@@ -441,7 +440,8 @@ def test_a_budget_that_ends_between_turns(server: ModelServer, tmp_path: Path) -
     server.script = list(script)
     run(door(tmp_path / "free", chat(server, answer_tokens={"coder": 500}), Script(PLANS)), asked())
     texts = [sum(len(m["content"] or "") for m in request["body"]["messages"]) for request in server.requests]
-    sizes = [(text + len(json.dumps(TOOLS))) // 3 for text in texts]
+    tools = server.requests[0]["body"]["tools"]
+    sizes = [(text + len(json.dumps(tools))) // 3 for text in texts]
     limit = 2 * 120 + sizes[2] + 499  # two answers are paid, the third does not fit by one token or some more
 
     server.script, server.requests = list(script), []

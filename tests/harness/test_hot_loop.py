@@ -42,6 +42,14 @@ def test_the_innermost_loops_are_shown_with_their_width_and_their_chains() -> No
     assert said["loop 2 accumulates in"] == "2 registers (zmm2, zmm3)" and said["loop 1 1108"] == "60% add $0x20,%rax"
 
 
+def test_loops_that_share_their_instructions_are_shown_once() -> None:
+    """Two jumps back into one body, neither inside the other."""
+    listing = LISTING.replace("jne    1110 <sums+0x10>", "jne    1108 <sums+0x8>")
+    said = hot_loop.summarise(listing, Counter({0x1108: 60, 0x1114: 30}), Counter())
+    shown = [key for key in said if key.startswith("loop ") and key.split()[-1].startswith("11")]
+    assert len({key.split()[-1] for key in shown}) == len(shown)
+
+
 def test_without_a_sample_nothing_is_claimed() -> None:
     assert "unavailable" in hot_loop.summarise(LISTING, Counter(), Counter())
     assert "loop 1" not in hot_loop.summarise("", Counter({4: 9}), Counter())

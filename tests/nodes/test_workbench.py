@@ -10,6 +10,7 @@ import pytest
 
 from harness.evaluate import Evaluator
 from harness.judge.quick import Quick
+from harness.judge.search import Tuned
 from harness.records import Comparison, Interval, Outcome, Timing
 from harness.store import Store
 from harness.timing import roofs
@@ -164,3 +165,33 @@ def test_every_page_of_what_is_known_can_be_read(bench: Workbench) -> None:
     assert "cpu_scan" in bench.do(ReadArguments(what="knowledge"), "").text
     assert page("cpu_scan").splitlines()[0] in bench.do(ReadArguments(what="knowledge", name="cpu_scan"), "").text
     assert "there is no such page" in bench.do(ReadArguments(what="knowledge", name="../agents"), "").text
+
+
+def test_a_size_that_nobody_listed_is_timed_and_what_is_none_is_said(bench: Workbench) -> None:
+    text = bench.store.get(bench.baseline)
+    mine = bench.do(CompileArguments(source=f"{text}\n// at a size of its own\n"), "").candidate
+    dtype, axes = bench.spec.dtypes[0], bench.spec.axes
+    label = " ".join([dtype, *(f"{axis}=7" for axis in axes)])
+    found = bench.do(TimeArguments(workloads=(label,), caches=("hot",), seconds=0.1), mine)
+    assert found.outcome is Outcome.PASSED and label in found.text and "CPU us" in found.text
+    for wrong in ("nonsense", label.replace("=7", "=0"), label.replace("=7", "=99999999"), f"{label} more=3"):
+        refused = bench.do(TimeArguments(workloads=(wrong,)), mine)
+        assert refused.outcome is None and ("written like" in refused.text or "MiB" in refused.text)
+
+
+def test_tune_lines_are_searched_from_the_coders_seat(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = bench.store.get(bench.baseline)
+    closed = bench.do(CompileArguments(source=f"{text}\n// closed\n"), "").candidate
+    assert "no open integer" in bench.do(TimeArguments(tune=True), closed).text
+    mine = bench.do(CompileArguments(source=f"#define STEP 2  // tune: 1 2 4\n{text}"), "").candidate
+    searched: list[float] = []
+
+    def tune(candidate: str, *, seconds: float) -> Tuned:
+        searched.append(seconds)
+        return Tuned(
+            candidate=candidate, values={"STEP": 4}, tried=2, reason="2 of 2 variants tried: STEP=4 1.10x; STEP=1 0.80x"
+        )
+
+    monkeypatch.setattr(bench.evaluator, "tune", tune)
+    found = bench.do(TimeArguments(tune=True, seconds=9), mine)
+    assert searched == [9.0] and "STEP=4" in found.text and "0.80x" in found.text and found.outcome is Outcome.PASSED

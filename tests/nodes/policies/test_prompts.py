@@ -17,6 +17,7 @@ from harness.judge.tunables import tunables
 from harness.records import DeviceFacts, Interval, Roof
 from harness.store import digest
 from kernels import catalog
+from nodes import ledger
 from nodes.ledger import LedgerEntry
 from nodes.policies import render as rendering
 from nodes.policies import turns
@@ -47,7 +48,7 @@ from tests.nodes.policies.examples import (
 
 # Characters of a whole prompt about a source of 300 characters: what the words themselves take, the family's pages included.
 LIMITS = {
-    "tester": 12_000, "profiler": 12_700, "planner": 14_000, "coder": 12_700, "coder_tools": 13_700, "reviewer": 12_700,
+    "tester": 12_000, "profiler": 12_700, "planner": 14_000, "coder": 12_700, "coder_tools": 13_900, "reviewer": 12_700,
     "single": 14_000,
 }  # fmt: skip
 
@@ -147,7 +148,7 @@ def test_planner_reads_the_finding_the_attempts_and_their_effects() -> None:
     _, user = prompt("planner", for_planner())
     for words in (
         "Bound: latency. Two bytes a load.", "cold_percent_of_sol = 41", "1.210x the baseline [1.190, 1.230]",
-        "It has BLOCK=64 by a search: 2 of 23 variants tried, the best 1.210x.", "packed halves: INCORRECT", "error 7.1 times the tolerance", "+#define BLOCK 64",
+        "It has BLOCK=64 by a search: 2 of 23 variants tried, the best 1.210x.", 'plan "packed halves": INCORRECT', "error 7.1 times the tolerance", "+#define BLOCK 64",
         digest(OTHER)[:12], "exactly 2 plans",
     ):  # fmt: skip
         assert words in user
@@ -428,3 +429,48 @@ def test_tools_are_described_without_words_that_a_library_made_up() -> None:
         assert '"title": ' not in text and not PRIVATE.search(text) and tool["function"]["description"]
     edit = next(t for t in turns.TOOLS if t["function"]["name"] == "compile")["function"]["parameters"]["$defs"]["Edit"]
     assert set(edit["properties"]) == {"search", "replacement"}
+
+
+def test_tools_of_the_compiler_are_offered_where_it_has_a_kernel_for_the_operation() -> None:
+    turn = a_turn(for_coder())
+    without = turn.model_copy(update={"compiler": False})
+    names = [tool["function"]["name"] for tool in turns.offer_tools(without)]
+    assert "try_schedule" not in names and "compile" in names
+    assert "try_schedule" in [tool["function"]["name"] for tool in turns.offer_tools(turn)]
+    assert len(json.dumps(turns.offer_tools(without))) < 5300, "it stands in every request of a conversation"
+
+
+def test_what_the_finding_shows_of_the_best_source_is_not_shown_again_in_the_history() -> None:
+    asked = for_planner()
+    kept = asked.attempts[0].model_copy(
+        update={"candidate": "c" * 64, "evidence": {"assembly": {"instructions": "4711"}}}
+    )
+    for of, times in (("c" * 64, 0), ("d" * 64, 1)):
+        finding = asked.finding.model_copy(update={"of": of})
+        _, user = prompt("planner", asked.model_copy(update={"attempts": (kept,), "finding": finding}))
+        assert user.count("4711") == times
+
+
+def test_the_ledger_numbers_timings_as_the_table_does() -> None:
+    hot, cold = (timing().model_copy(update={"cache": cache}) for cache in ("hot", "cold"))
+    entry = LedgerEntry(candidate="e" * 64, gains=(ledger.gain(hot),))
+    rows = rendering.ledger_rows([entry], [], [cold, hot])
+    assert (
+        rows[0].index("1 = ") < rows[0].index("cold") < rows[0].index("2 = ")
+        and "2: " in rows[1]
+        and "1: " not in rows[1]
+    )
+
+
+def test_where_the_baseline_is_exact_no_tolerance_is_explained() -> None:
+    standing = Standing(rounds=4, patience=3, tolerances=("x: 3e-6 of the value",), worst_error=0.0)
+    _, exact = prompt("planner", for_planner(standing=standing))
+    _, other = prompt("planner", for_planner(standing=standing.model_copy(update={"worst_error": 0.2})))
+    assert "3e-6" not in exact and "exactly" in exact and "3e-6" in other
+
+
+def test_a_table_of_disturbed_times_says_so_first() -> None:
+    quiet, busy = (timing().model_copy(update={"others": share}) for share in (0.01, 0.87))
+    assert rendering.timing_table([busy]).startswith("(other processes took up to 87%")
+    assert "lower than the code's own" in rendering.timing_table([busy])
+    assert "lower than the code's own" not in rendering.timing_table([quiet])
