@@ -45,6 +45,10 @@ class DeviceFacts(Frozen):
     bandwidth_gbps: float | None = None
     """Measured large-copy bandwidth, read plus write, in 1e9 bytes a second. This and what follows: harness/timing/roofs.py."""
     compute: tuple[Roof, ...] = ()
+    core_gbps: float | None = None
+    """1e9 bytes a second that one core of a CPU reads of what no cache holds."""
+    region_us: float | None = None
+    """Microseconds of an empty OpenMP region with all threads, the median, under the load that there was."""
     l1_bytes: int | None = None
     """Bytes of a core's data cache; None on a GPU, where it is what shared memory leaves."""
     l2_bytes: int | None = None

@@ -127,11 +127,11 @@ def _spreads(request: ComparisonRequest, series: Sequence[ComparisonTimes]) -> d
 def _spread(name: str, series: Sequence[ComparisonTimes]) -> Spread:
     us = [seconds * 1e6 for one in series for seconds in one.net(name)]
     lower, median, upper = statistics.quantiles(us, n=4, method="inclusive") if len(us) > 1 else us * 3
-    shares = [share for one in series for share in one.cpu.get(name, ()) if share > 0]
+    cpu_us = [seconds * 1e6 for one in series for seconds in one.cpu.get(name, ()) if seconds > 0]
     cpu: dict[str, float] = {}
-    if len(shares) == len(us):
-        each = [time_us * share for time_us, share in zip(us, shares, strict=True)]
-        cpu = {"cpu_us": statistics.median(each), "cpu_share": statistics.median(shares)}
+    if len(cpu_us) == len(us):
+        shares = [taken / passed for taken, passed in zip(cpu_us, us, strict=True)]
+        cpu = {"cpu_us": statistics.median(cpu_us), "cpu_share": statistics.median(shares)}
     return Spread(least_us=min(us), lower_us=lower, median_us=median, upper_us=upper, **cpu)
 
 

@@ -1,9 +1,11 @@
 // The compute roof of the vector units: each function runs nothing but independent multiply-adds on registers, on every
 // core, and answers the 1e9 FLOPs a second of its fastest try, a multiply-add counted as two.
 // Twelve chains hide a latency of four to six cycles of two units and fit sixteen registers beside the two constants.
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <omp.h>
+#include <vector>
 
 namespace {
 
@@ -51,7 +53,42 @@ double gflops() {
   return best;
 }
 
+// 1e9 bytes a second that one core reads of what no cache holds, the fastest try.
+double core_gbps() {
+  typedef float Vector __attribute__((vector_size(BYTES)));
+  constexpr int64_t COUNT = (128 << 20) / BYTES;
+  std::vector<Vector> read(COUNT, Vector{} + 1.0f);
+  double best = 0.0;
+  for (int attempt = 0; attempt < TRIES; ++attempt) {
+    Vector sum[8] = {};
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t at = 0; at < COUNT; at += 8) {
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) sum[i] += read[at + i];
+    }
+    const auto end = std::chrono::steady_clock::now();
+    for (int i = 0; i < 8; ++i) asm volatile("" : : "m"(sum[i]));  // needed
+    best = std::max(best, COUNT * BYTES / std::chrono::duration<double>(end - begin).count() * 1e-9);
+  }
+  return best;
+}
+
+// Microseconds of a parallel region in which nothing is done, the median: beside other processes its threads wait for a core.
+double region_us() {
+  std::vector<double> taken;
+  for (int attempt = 0; attempt < 301; ++attempt) {
+    const auto begin = std::chrono::steady_clock::now();
+#pragma omp parallel
+    asm volatile("");
+    taken.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() * 1e6);
+  }
+  std::nth_element(taken.begin(), taken.begin() + taken.size() / 2, taken.end());
+  return taken[taken.size() / 2];
+}
+
 }  // namespace
 
+extern "C" double roof_core_gbps() { return core_gbps(); }
+extern "C" double roof_region_us() { return region_us(); }
 extern "C" double roof_float64() { return gflops<double>(); }
 extern "C" double roof_float32() { return gflops<float>(); }

@@ -68,10 +68,11 @@ def series_interval(series: Sequence[Sequence[float]]) -> Interval:
 
     Samples of one series are alike: where others use the machine a process loses its core, or keeps it, through all of it, and five
     samples said 3.2x [2.6, 5.8] of two sources of which fifty-five said 1.0x. The interval holds that of the samples as if they
-    were independent and Student's of the series' medians. Of a single series nobody knows how far it is off.
+    were independent and Student's of the series' medians. Of fewer than LEAST_SERIES nobody knows how far they are off: theirs is that of
+    the samples, and compare_series says UNCLEAR.
     """
     pooled = median_interval([ratio for one in series for ratio in one])
-    if len(series) < 2:
+    if len(series) < LEAST_SERIES:
         return pooled
     middle, deviation = _spread(series)
     half = min(_student(len(series) - 1) * deviation / math.sqrt(len(series)), 50.0)

@@ -78,7 +78,7 @@ class ComparisonTimes:
     others: float = 0.0
     """Share of the CPU that other processes took meanwhile."""
     cpu: dict[str, list[float]] = field(default_factory=dict)
-    """side -> its CPU time over the time that passed, by block (Arm.cpu)."""
+    """side -> seconds of CPU time per call, by block (Arm.cpu)."""
 
     def speedup(self, name: str) -> Interval:
         return median_interval(self.ratios[name])

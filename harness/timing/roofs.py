@@ -98,7 +98,10 @@ def _found(session: RoofsSession, facts: DeviceFacts) -> DeviceFacts:
     if not build.ok:
         raise RuntimeError(f"the compute roof's probe does not compile: {build.log}")
     compute = (*_vector(build.artefact, facts), *_matrix(facts))
-    return facts.model_copy(update={"bandwidth_gbps": _copy_gbps(facts), "compute": compute})
+    more = {}
+    if facts.device == "cpu":
+        more = {name: _probed(build.artefact, name) for name in ("core_gbps", "region_us")}
+    return facts.model_copy(update={"bandwidth_gbps": _copy_gbps(facts), "compute": compute, **more})
 
 
 def weighs(spec: Spec, workload: Workload) -> bool:

@@ -130,7 +130,8 @@ class Arm:
     seconds: list[float] = field(default_factory=list)
     """Seconds per call with its neighbours, one value a sample."""
     cpu: list[float] = field(default_factory=list)
-    """Seconds of CPU time that its process took, of all its threads, over the seconds that passed, one value a sample (CPU only)."""
+    """Seconds of CPU time per call that all threads of its process took, one value a sample (CPU only); what the process does about a
+    request, some 0.1 ms a sample, is among it."""
     lacking: list[float] = field(default_factory=list)
     """Our clock minus the worker's, per request, the mean of a sample's."""
     quickest_s: float = math.inf
@@ -357,7 +358,7 @@ class ABComparison:
             arm.quickest_s = min(arm.quickest_s, ours / arm.calls / arm.passes)
             self._examine(arm, look=number == looked)
         arm.seconds.append(inside / arm.rounds / arm.calls / arm.passes)
-        arm.cpu.append(arm.cpu_s / max(outside, 1e-9))
+        arm.cpu.append(arm.cpu_s / arm.rounds / arm.calls / arm.passes)
         arm.lacking.append((outside - inside) / arm.rounds)
 
     def _examine(self, arm: Arm, *, look: bool) -> None:

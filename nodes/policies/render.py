@@ -255,6 +255,9 @@ def device_lines(device: DeviceFacts) -> list[str]:
 def roof_lines(device: DeviceFacts) -> list[str]:
     """What it reaches at most, as measured (harness/timing/roofs.py)."""
     found = [f"a large copy {device.bandwidth_gbps:.0f} GB/s (read plus write)"] if device.bandwidth_gbps else []
+    found += [f"one core alone reads {device.core_gbps:.0f} GB/s"] if device.core_gbps else []
+    if device.region_us:
+        found.append(f"an empty OpenMP region takes {device.region_us:.0f} us (median, under the load at that time)")
     names = {"vector": "multiply-adds on vector units", "matrix": "a library's matrix product"}
     for kind, name in names.items():
         rates = [f"{roof.dtype} {roof.gflops:.0f}" for roof in device.compute if roof.kind == kind]

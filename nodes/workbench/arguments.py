@@ -50,7 +50,7 @@ class TimeArguments(Frozen):
         default=(), max_length=4, description="other sources by name, in place of the best so far"
     )
     seconds: float = Field(
-        default=15.0, ge=0, le=120,
+        default=25.0, ge=0, le=120,
         description="takes series for at most so long, until each comparison is decided, which needs three series at least",
     )  # fmt: skip
     workloads: tuple[str, ...] = Field(

@@ -13,6 +13,7 @@ from harness.judge.comparisons import ComparisonRequest
 from harness.records import Comparison, Outcome
 from harness.store import Store
 from harness.timing import comparison, load
+from harness.timing.interleaved import ComparisonTimes
 from harness.timing.sampling import ArmFailure
 from tests.harness.test_contests import WORKLOAD, Paper, build
 
@@ -138,3 +139,14 @@ def test_where_none_is_named_the_smallest_and_the_largest_are_timed_in_both_stat
 def test_load_stands_in_the_timing(tmp_path: Any, idle: None) -> None:
     session = Paper(Store(tmp_path), "cpu", baseline=[10.0], incumbent=[8.0], candidate=[4.0])
     assert held(session).timings[0].others == 0.0
+
+
+def test_cpu_time_tells_a_source_that_waits_for_a_core_from_a_slow_one() -> None:
+    us = {"baseline": 10.0, "candidate": 40.0}
+    times = ComparisonTimes(
+        us, {name: [10.0 / one] * 3 for name, one in us.items()}, {}, 3, {}, {name: [one * 1e-6] * 3 for name, one in us.items()},
+        cpu={name: [8e-6, 9e-6, 30e-6] for name in us},
+    )  # fmt: skip
+    found = quick._spreads(ComparisonRequest(build("mine"), {"baseline": "base"}), [times])
+    assert found["candidate"].cpu_us == pytest.approx(9.0) and found["candidate"].cpu_share == pytest.approx(0.225)
+    assert found["candidate"].cpu_us == found["baseline"].cpu_us, "four times as long for the same work"

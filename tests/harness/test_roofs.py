@@ -39,6 +39,7 @@ def test_a_cpu_has_a_copy_and_two_kinds_of_arithmetic_and_keeps_them(tmp_path: P
         found = one.measure_facts()
         assert one.facts.bandwidth_gbps is None  # what verdicts are kept by does not change with a measurement
     assert found.bandwidth_gbps
+    assert found.device != "cpu" or (found.core_gbps and found.region_us)
     assert {(roof.kind, roof.dtype) for roof in found.compute} == {
         ("vector", "float64"), ("vector", "float32"), ("matrix", "float32"),
     }  # fmt: skip
