@@ -3,7 +3,7 @@
     python -m benchmarks.fuzz_compiler [--count N] [--first SEED] [--emulated SHARE]
 
 Every reference is drawn anew: a tree of elementwise operations under a reduction, a softmax, places of extremes, sums of
-columns or a concatenation, in place or not, of float32 or 16 bits. It is compared with itself in float64 at sizes that packs
+columns, a concatenation, a sort, a scan, counts or scatters, in place or not, of float32 or 16 bits. It is compared with itself in float64 at sizes that packs
 divide and at sizes that they do not, aligned and one element off. Ends with 1 where one is wrong, and prints its seed.
 """
 
@@ -57,6 +57,24 @@ FORMS = {
     "columns": ("({e}).sum(0) / 64 + ({f}).amax(0)", '("cols",)', ""),
     "halves": ("torch.cat((({e})[:, x.shape[1] // 2 :], ({f})[:, : x.shape[1] // 2]), -1)", '("rows", "cols")', ""),
     "place": ("(x * 1.5).argmax(-1)", '("rows",)', "int64"),
+    "sorted": ("({e}).sort(-1, descending=True).values * {f}", '("rows", "cols")', ""),
+    "ranks": ("(x * 1.5).argsort(-1, stable=True)", '("rows", "cols")', "int64"),
+    "running": ("({e}).cumsum(-1) / 8 + ({f}).cummax(-1).values", '("rows", "cols")', ""),
+    "down": ("({e}).cumsum(0) / 8 + ({f}).cumprod(0)", '("rows", "cols")', ""),
+    "counted": (
+        "torch.zeros_like(x).scatter_add(1, (places[:, None] + torch.arange(x.shape[1])) // 2 % x.shape[1], {e}) + {f}",
+        '("rows", "cols")',
+        "",
+    ),
+    "put": ("torch.softmax({e}, -1).scatter(1, (x * 1.5).argsort(-1, stable=True), {f})", '("rows", "cols")', ""),
+    "added": ("torch.zeros_like(x).index_add(0, places, {e})", '("rows", "cols")', ""),
+    "bins": ("torch.bincount(places, minlength=x.shape[0])", '("rows",)', "int64"),
+    "found": (
+        "torch.searchsorted(w.sort().values, x, right=True) + torch.bucketize(x, w.sort().values)",
+        '("rows", "cols")',
+        "int64",
+    ),
+    "many": ("x.topk(9, -1).values.cumsum(-1)", '("rows", "9")', ""),
     "largest": ("torch.softmax(x, -1).topk(2, -1).values", '("rows", "2")', ""),
 }
 """(text of the result, its shape, its dtype)"""

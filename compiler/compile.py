@@ -14,7 +14,7 @@ from kernels.spec import Device, Spec, Workload
 
 FIRST_WITH_CLUSTERS = 90
 MANY_REDUCTIONS = 20
-"""Of a kernel; nvcc took more than 45 s of processor time for one of forty, a gate of four of eight groups."""
+"""Of a kernel, from which on they go one after another through memory; nvcc took more than 45 s of processor time for one of forty, a gate of four of eight groups."""
 
 
 def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Device = "cuda") -> str:
@@ -29,9 +29,6 @@ def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Devi
         text = meaning.text(first, CPU_NUMBERS)
     else:
         program, clusters = meaning.program(dtypes[0], 1), has_clusters(architecture)
-        most = max((sum(bool(m.definition.reduced) for m in k.members) for k in program.kernels), default=0)
-        if most > MANY_REDUCTIONS:
-            raise NoProgram(f"one kernel would take {most} reductions, which nvcc does not build in a minute")
         text = meaning.text(first, open_numbers(program, [w for found in sized.values() for w in found], clusters))
     for found in meaning.programs():
         check(found, reference)
@@ -56,8 +53,8 @@ def sizes_of(spec: Spec, device: Device) -> tuple[tuple[str, ...], dict[str, lis
 class Meaning:
     """What a kernel's reference computes, traced once and lowered for each dtype and pack width that is asked for."""
 
-    def __init__(self, spec: Spec, reference: str) -> None:
-        self.spec, self.reference = spec, reference
+    def __init__(self, spec: Spec, reference: str, in_memory: bool = False) -> None:
+        self.spec, self.reference, self.in_memory = spec, reference, in_memory
         self.traced: dict[str, Traced] = {}
         self._programs: dict[tuple[str, int], KernelProgram] = {}
 
@@ -66,7 +63,7 @@ class Meaning:
         if dtype not in self.traced:
             self.traced[dtype] = trace(self.spec, self.reference, dtype)
         if (dtype, vector) not in self._programs:
-            self._programs[dtype, vector] = lower_program(self.spec, self.traced[dtype], dtype, vector)
+            self._programs[dtype, vector] = lower_program(self.spec, self.traced[dtype], dtype, vector, self.in_memory)
         return self._programs[dtype, vector]
 
     def programs(self) -> list[KernelProgram]:
@@ -78,6 +75,10 @@ class Meaning:
         dtypes, sized = sizes_of(self.spec, device)
         if device == "cpu":
             return cpu_schedule(self.program, dtypes, sized)
+        kernels = self.program(dtypes[0], 1).kernels
+        if max((sum(bool(m.definition.reduced) for m in k.members) for k in kernels), default=0) > MANY_REDUCTIONS:
+            self.in_memory = True
+            self._programs.clear()
         return schedule(self.program, dtypes, sized, ScheduleDefaults(clusters=has_clusters(architecture)))
 
     def scheduled(self, wanted: Schedule, architecture: str) -> str:

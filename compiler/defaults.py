@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from compiler.codegen import columns, ragged
 from compiler.draft.expressions import loads_of
 from compiler.draft.partition import ROW
+from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import (
     MOST_SINGLE,
@@ -14,6 +15,7 @@ from compiler.schedule import (
     Columns,
     Elements,
     KernelPlan,
+    Phases,
     Rows,
     Schedule,
     ScheduleVersion,
@@ -74,6 +76,9 @@ def _versions(
     programs, dtype: str, workloads: list[Workload], choice: ScheduleDefaults, lean: bool
 ) -> Iterator[ScheduleVersion]:
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
+    if in_phases := phases_plans(programs(dtype, 1)):
+        yield ScheduleVersion(narrow=False, kernels=in_phases)
+        return
     for width in dict.fromkeys((vector,) if lean else (vector, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
@@ -96,6 +101,14 @@ def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
     return frozenset(found if rows <= found else found - rows)
 
 
+def phases_plans(program: KernelProgram) -> tuple[KernelPlan, ...]:
+    """Of a program whose definitions hand on in memory what they made; none of any other."""
+    if not isinstance(program.kernels[0], PhasesKernel):
+        return ()
+    (kernel,) = program.kernels
+    return (KernelPlan(members=tuple(dict.fromkeys(m.definition.origin for m in kernel.members)), sketch=Phases()),)
+
+
 CPU_LANES = 16
 """Of a pack for a CPU: two registers of AVX2, one of AVX-512."""
 CPU_TILE = 16
@@ -108,6 +121,9 @@ def cpu_schedule(programs, dtypes: tuple[str, ...], workloads: dict[str, list[Wo
 
 
 def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[ScheduleVersion]:
+    if in_phases := phases_plans(programs(dtype, 1)):
+        yield ScheduleVersion(narrow=False, kernels=in_phases)
+        return
     for width in (CPU_LANES, CPU_LANES // 2, 1):
         program = programs(dtype, width)
         if width > 1 and not any(program.fits(w.axes) for w in workloads):
@@ -259,7 +275,7 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
 
     def changed(sketch: Sketch, longest: int | None) -> Sketch:
         threads = numbers.get("THREADS", 0)
-        if isinstance(sketch, Stream):
+        if isinstance(sketch, Stream | Phases):
             return sketch
         if isinstance(sketch, Elements):
             return sketch.model_copy(

@@ -19,8 +19,10 @@ from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.partition import ROW, Member
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
+from compiler.phases import SCANS, SORTS, PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.streams import StreamKernel
+from kernels import catalog
 from kernels.spec import Spec, Tensor
 
 TYPES = {
@@ -43,11 +45,14 @@ BINARY: dict[str, Callable[..., torch.Tensor]] = {
 REDUCE: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all
 }  # fmt: skip
+SCAN: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.cumsum, "prod": torch.cumprod, "max": lambda x, dim: torch.cummax(x, dim)[0], "min": lambda x, dim: torch.cummin(x, dim)[0],
+}  # fmt: skip
 
 
 def evaluate(program: KernelProgram, inputs: dict[str, torch.Tensor], axes: dict[str, int]) -> dict[str, torch.Tensor]:
     """Every output of the spec, float64 or int64, from inputs by name. Sizes must be multiples of the program's packs."""
-    return _Evaluation(program, inputs, axes).run()
+    return program.context.copy().run(_Evaluation(program, inputs, axes).run)
 
 
 class _Evaluation:
@@ -98,7 +103,7 @@ class _Evaluation:
     def _count(self, index: Index) -> int:
         return int(index.subs(self.sizes))
 
-    def _one_by_one(self, kernel: StreamKernel) -> None:
+    def _one_by_one(self, kernel: StreamKernel | PhasesKernel) -> None:
         """Each definition over its own axes."""
         for member in kernel.members:
             definition = member.definition
@@ -110,17 +115,30 @@ class _Evaluation:
                 for axis, (symbol, end) in enumerate(zip(at, ends, strict=True))
             }
             value = torch.broadcast_to(torch.as_tensor(self.value(definition.element(at))), ends)
-            for axis in definition.reduced:
-                value = REDUCE[definition.kind](value, dim=axis, keepdim=True)
-            (buffer,) = definition.outs
-            if definition.place is None:
-                self.memory[buffer] = value.reshape(-1)
+            (buffer, *more), kind, axis = definition.outs, definition.kind, next(iter(definition.reduced), 0)
+            if kind in SORTS:
+                value, places = torch.sort(value, dim=axis, descending=kind == "sort_falling", stable=True)
+                self.memory[more[0]] = places.reshape(-1)
+            elif kind in SCANS:
+                value = SCAN[SCANS[kind]](value, axis)
             else:
-                place = torch.broadcast_to(torch.as_tensor(self.index(definition.place(at))), ends)
-                self.memory[buffer][place.reshape(-1)] = value.reshape(-1).to(self.memory[buffer].dtype)
+                for axis in definition.reduced:
+                    value = REDUCE[kind](value, dim=axis, keepdim=True)
+            if definition.place is None:
+                self.memory[buffer] = value.reshape(-1).clone()
+                continue
+            place = self.index(definition.place(at))
+            if definition.by is not None:
+                by, stride = definition.by(at)
+                place = place + self.value(by) * self.index(stride)
+            when = torch.tensor(True) if definition.when is None else self.value(definition.when(at))
+            place, value, when = torch.broadcast_tensors(torch.as_tensor(place), value, when)
+            self.memory[buffer].index_put_(
+                (place[when],), value[when].to(self.memory[buffer].dtype), accumulate=kind == "add"
+            )
 
     def _kernel(self, kernel: PackedKernel) -> None:
-        if isinstance(kernel, StreamKernel):
+        if isinstance(kernel, StreamKernel | PhasesKernel):
             self._one_by_one(kernel)
             return
         lane = self.program.lane
@@ -215,6 +233,14 @@ class _Evaluation:
                 found.append(self.value(value))
             self.known = known
             return REDUCE[kind](torch.stack(torch.broadcast_tensors(*found)), dim=0)
+        if op == "halved":
+            step, end, condition = args
+            known, count = self.known, torch.tensor(0)
+            for place in range(self._count(end)):
+                self.loops[step], self.known = torch.tensor(place), dict(known)
+                count = count + self.value(condition).long()
+            self.known = known
+            return count
         parts = [self.value(arg) for arg in args if isinstance(arg, Expr)]
         if op == "cast":
             return (
@@ -289,8 +315,13 @@ def _drawn(program: KernelProgram, tensor: Tensor, axes: dict[str, int], seed: i
             if kind == "permutation"
             else drawn.masked_fill(torch.arange(drawn.numel()).reshape(shape) % 4 == 1, -1)
         )
-    if kind in ("index", "padded", "offsets", "starts"):
+    if kind in ("offsets", "starts"):
+        drawn = torch.randint(0, axes[rest] + 1, shape, generator=generator).sort().values
+        return (drawn - drawn[0]).to(dtype)
+    if kind in ("index", "padded"):
         return torch.randint(0, axes[rest], shape, generator=generator).to(dtype)
+    if kind == "drawn":
+        return catalog.draw_by_function(rest, axes, shape, generator).to(dtype)
     if not dtype.is_floating_point:
         return torch.randint(0, 2, shape, generator=generator).to(dtype)
     low, high = (float(x) for x in rest.split(":")) if kind == "range" else (-1.0, 1.0)

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
 
+from compiler.compositions import COMPOSED
 from compiler.draft.index import Ranges, divide
 from compiler.draft.lowering import LOWERINGS
 from compiler.draft.tensors import NoDraft
@@ -169,11 +170,18 @@ class _OutOfPlace(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
+        self.inside = False
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         self.calls += 1
         if self.calls > MOST_CALLS:
             raise NoProgram(f"the reference makes more than {MOST_CALLS} calls: it is a loop over elements")
+        if function in COMPOSED and not self.inside:
+            self.inside = True
+            try:
+                return COMPOSED[function](*args, **(kwargs or {}))
+            finally:
+                self.inside = False
         name = getattr(function, "__name__", "")
         plain = getattr(torch.Tensor, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
         if plain is None or not args or not isinstance(args[0], torch.Tensor):

@@ -27,7 +27,7 @@ from compiler.draft.expressions import (
 from compiler.draft.index import FloorDiv, Index, Modulo, product, unflatten
 from compiler.draft.lower_views import wrapped
 from compiler.draft.lowering import LOWERINGS, Lowering, broadcast
-from compiler.draft.tensors import NoDraft, Position, Scatter, Value
+from compiler.draft.tensors import Definition, NoDraft, Position, Scatter, Value
 from compiler.operators import MOST_IN_TABLE
 
 MOST_SCATTERED = 16
@@ -214,17 +214,56 @@ def _gather(low: Lowering, a: Value, dim, indices: Value, **_):
     return low.formula(element)
 
 
+class MemoryNeeded(NoDraft):
+    """The reference has a step whose result others read at other places."""
+
+
+def is_kept(low: Lowering) -> bool:
+    """Whether definitions may hand on what they made; drafts leave these operators as they are. Raises MemoryNeeded."""
+    if not low.program.settles and not low.program.in_memory:
+        raise MemoryNeeded(
+            f"the reference needs {low.name}, of which others read other places: that needs memory of its own"
+        )
+    return bool(low.program.in_memory)
+
+
 # ------------------------------------------------------------------------------------------ operators that scatter
+
+
+def into(low: Lowering, base: Value, kind: str, shape, element, at, when=None) -> Value:
+    """`base` with elements over `shape` put (`map`) or added (`add`) at positions of which some indices are computed."""
+    program = low.program
+    made = program.formula(base.shape, base.dtype, base.at, low.name)
+    buffer = program.realise(made)
+    type, strides = COMPUTED[base.dtype], made.strides
+
+    def split(position: Position):
+        known, computed = sympy.S.Zero, []
+        for index, stride in zip(at(position), strides, strict=True):
+            if isinstance(index, Expr) and index.op == "index":
+                index = index.args[0]
+            if isinstance(index, Expr):
+                computed.append((index, stride))
+            else:
+                known += index * stride
+        return sympy.expand(known), computed or [(index_value(sympy.S.Zero), sympy.S.One)]
+
+    order = program.next_order()
+    program.definitions.append(Definition(
+        order, kind, tuple(shape), frozenset(), lambda position: cast(element(position), type), [buffer], low.name, type,
+        place=lambda position: split(position)[0], by=lambda position: together(split(position)[1]), when=when,
+    ))  # fmt: skip
+    return program.whole(buffer, order, low.name)
 
 
 def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
     """Which of two elements for one place wins is nobody's promise, as in torch."""
-    if low.program.settles or accumulate:
+    if low.program.settles:
         return None
     if a.scatter is not None:
         raise NoDraft("what was written at computed places is written again")
     (first, *more) = places
-    if first is not None and first.type == "bool" and all(place is None for place in more):
+    if first is not None and first.type == "bool" and all(place is None for place in more) and not accumulate:
         return _put_where(low, a, first, source)
     found = _named(places)
     if found is None:
@@ -247,6 +286,10 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
         return mask.at(unflatten(position[named[0]], mask.shape, low.program.ranges))
 
     at = lambda position: _places(low, a, named, places, rank, position)  # noqa: E731
+    if accumulate:
+        is_kept(low)
+    if accumulate or (low.program.in_memory and a.buffer not in low.program.given):
+        return into(low, a, "add" if accumulate else "map", shape, whole.at, at, when if chosen else None)
     return _scattered(low, Scatter(a, a, shape, whole, at, when, bool(chosen)))
 
 

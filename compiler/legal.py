@@ -7,8 +7,9 @@ from collections.abc import Callable
 from compiler.codegen import columns, ragged
 from compiler.defaults import APART, CPU_LANES, SHARED_BYTES, _column_bytes
 from compiler.draft.partition import ROW
+from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import ALONE, TILES, Columns, Elements, KernelPlan, Rows, Schedule, ScheduleVersion
+from compiler.schedule import ALONE, TILES, Columns, Elements, KernelPlan, Phases, Rows, Schedule, ScheduleVersion
 from compiler.streams import StreamKernel
 from kernels.spec import DTYPE_BYTES
 
@@ -72,6 +73,10 @@ def _check_kernel(
     at: str, plan: KernelPlan, program: KernelProgram, kernel: PackedKernel, version: ScheduleVersion, device: str
 ) -> None:
     sketch = plan.sketch
+    if isinstance(kernel, PhasesKernel) or isinstance(sketch, Phases):
+        fits = isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases)
+        _require(fits, f"{at}.sketch", "must be phases where definitions go through memory, and only there")
+        return
     if isinstance(kernel, StreamKernel):
         _require(sketch.sketch == "stream", f"{at}.sketch", "must be stream for what it computes")
         _require(sketch.vector == version.vector, f"{at}.vector", f"must be the version's {version.vector}")

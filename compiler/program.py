@@ -6,26 +6,28 @@ is `8 * cols_8` and the index arithmetic itself proves what may be loaded at onc
 
 from __future__ import annotations
 
+import contextvars
 import math
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
 import torch
 
-from compiler import indexing, operators
+from compiler import indexing, operators, ordered  # noqa: F401 -- registered by being imported
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
-from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, make
+from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of
 from compiler.draft.index import FloorDiv, Index, joined, product, size_symbol, unflatten
-from compiler.draft.lowering import SIZES, lower
+from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients
 from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
-from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Position, Scatter, SizeNeeded, Value
+from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Scatter, SizeNeeded, Value
 from compiler.draft.tensors import Program as Lowered
+from compiler.extents import dtype_of, memory_of, place_of, scalar_of, shape_of, strides_of
 from compiler.frontend import NoProgram, Traced, extent
 from compiler.kernel import PackedKernel
+from compiler.phases import phases_of
 from compiler.selects import SelectedProgram, pieces_of
 from compiler.streams import streams_of
 from kernels.spec import Spec, Tensor, expression
@@ -65,6 +67,10 @@ class KernelProgram:
     """The variable of an element in its pack."""
     scattered: frozenset[str] = frozenset()
     """Outputs of which only elements at computed places are written; the others stay as they are."""
+    quotients: dict[sympy.Symbol, Index] = field(default_factory=dict)
+    """Sizes that are quotients of others."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """In which elements are asked for: what sizes are called."""
 
     def pointer(self, buffer: Buffer) -> str:
         """The spec's name of a buffer that the call brings."""
@@ -72,7 +78,8 @@ class KernelProgram:
 
     def values(self, axes: dict[str, int]) -> dict[sympy.Symbol, int]:
         """Of the open sizes."""
-        return {s: axes[axis] // (by if isinstance(by, int) else axes[by]) for s, (axis, by) in self.symbols.items()}
+        found = {s: axes[axis] // (by if isinstance(by, int) else axes[by]) for s, (axis, by) in self.symbols.items()}
+        return found | {s: int(index.subs(found)) for s, index in self.quotients.items()}
 
     def fits(self, axes: dict[str, int]) -> bool:
         """Whether the sizes are multiples of what they are taken for multiples of."""
@@ -172,26 +179,34 @@ class Fusion(Partition):
 
 UNROLLED = 16
 """Elements up to which a reduction may be an expression."""
+IN_MEMORY = "in memory"
 REDUCTIONS = ("each by itself", "unrolled", "rows divided", "repeated")
 """How reductions are taken, the first with which there is a program: every one as it stands; those of a few elements as expressions; those
 of a row's few parts as the row's; small ones by every thread that needs them."""
 
 
-def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int) -> KernelProgram:
-    """The reference as kernels for one pack width. Raises NoProgram."""
+def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int, in_memory: bool = False) -> KernelProgram:
+    """The reference as kernels for one pack width; `in_memory`: see phases.py. Raises NoProgram."""
     packs = pack_axes(spec, dtype, vector) if vector > 1 else {}
     divisors = {axis: max(by, packs.get(axis, 1)) for axis, by in common_divisors(spec).items()}
     multiples: dict[str, str] = {}
+    apart = contextvars.copy_context().run  # what sizes are called ends with a lowering
     with _LOWERING:
         failure: NoDraft | None = None
         pairs = [(assumed, in_pieces) for assumed in (packs, packs | divisors) for in_pieces in (True, False)]
-        tried = [(*pair, how) for how in REDUCTIONS for pair in pairs]
+        kept = [({}, False, IN_MEMORY), (divisors, False, IN_MEMORY)]
+        tried = kept if in_memory else [*((*pair, how) for how in REDUCTIONS for pair in pairs), *kept]
         while tried:
             assumed, in_pieces, how = tried.pop(0)
             try:
-                found = _lowered(spec, traced, dtype, vector, assumed, multiples, in_pieces, how)
-                wider = _wider(found)
-                return _lowered(spec, traced, dtype, vector, wider, multiples, in_pieces, how) if wider else found
+                width = 1 if how == IN_MEMORY else vector
+                found = apart(_lowered, spec, traced, dtype, width, assumed, multiples, in_pieces, how)
+                wider = {} if how == IN_MEMORY else _wider(found)
+                return (
+                    apart(_lowered, spec, traced, dtype, vector, wider, multiples, in_pieces, how) if wider else found
+                )
+            except indexing.MemoryNeeded:
+                failure, tried = None, kept
             except NoDraft as none:
                 pair = _multiple(spec, none) if isinstance(none, SizeNeeded) else None
                 if pair is not None and pair[0] not in multiples and pair[1] not in multiples:
@@ -257,12 +272,14 @@ def _lowered(
     lowered.unrolled = UNROLLED if how == "unrolled" else 0
     lowered.divides_rows = how == "rows divided"
     lowered.repeats = how == "repeated"
+    lowered.in_memory = how == IN_MEMORY
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values = {}, {}
     for tensor in spec.inputs:
-        buffer = Buffer(tensor.name, _memory(tensor, sizes), _dtype(tensor, dtype), text=tensor.name)
+        buffer = Buffer(tensor.name, memory_of(tensor, sizes), dtype_of(tensor, dtype), text=tensor.name)
         lowered.buffers.append(buffer)
         inputs[tensor.name] = buffer
+        lowered.given.add(buffer)
         if all(
             value.split(":")[0]
             in ("index", "offsets", "starts", "below", "permutation")  # of distinct ones an eighth is -1
@@ -271,18 +288,19 @@ def _lowered(
             lowered.non_negative.add(buffer)
         value = lowered.whole(buffer, origin=tensor.name)
         if tensor.strides:
-            value = lowered.strided(value, _shape(tensor, sizes), _strides(tensor, sizes), sympy.Integer(0))
+            value = lowered.strided(value, shape_of(tensor, sizes), strides_of(tensor, sizes), sympy.Integer(0))
         values[traced.inputs[tensor.name]] = value
     for argument in spec.arguments:
         node = traced.inputs.get(argument.name)
         if argument.kind == "scalar" and node is not None:
-            values[node] = lowered.formula((), torch.float64, _scalar(argument.name, argument.ctype), argument.name)
+            values[node] = lowered.formula((), torch.float64, scalar_of(argument.name, argument.ctype), argument.name)
     values |= {node: operators.table_of(lowered, held) for node, held in traced.tables.items()}
-    token = SIZES.set({theirs: sizes[axis] for theirs, axis in traced.symbols.items()})
-    try:
-        lower(lowered, traced.graph, values)
-    finally:
-        SIZES.reset(token)
+    quotients: dict[Index, sympy.Symbol] = {}
+    SIZES.set({theirs: sizes[axis] for theirs, axis in traced.symbols.items()})
+    QUOTIENTS.set(quotients if lowered.in_memory else None)
+    lower(lowered, traced.graph, values)
+    shapes = {tensor.name: tuple(map(name_quotients, shape_of(tensor, sizes))) for tensor in spec.outputs}
+    lowered.hints |= {symbol: max(1, int(index.subs(hints))) for index, symbol in quotients.items()}
     if lowered.libraries:
         raise NoProgram(f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's")
     outputs: dict[str, Buffer] = {}
@@ -298,20 +316,26 @@ def _lowered(
         value.pieces = value.pieces or pieces_of(lowered, value)
         if tensor.strides:
             buffer = Buffer(
-                lowered.name(f"{tensor.name}_out"), _memory(tensor, sizes), _dtype(tensor, dtype), text=tensor.name
+                lowered.name(f"{tensor.name}_out"), memory_of(tensor, sizes), dtype_of(tensor, dtype), text=tensor.name
             )
             lowered.buffers.append(buffer)
-            whole = lowered.reshape(value, _shape(tensor, sizes))
-            _write(lowered, whole, buffer, tensor.name, COMPUTED[buffer.dtype], _place(_strides(tensor, sizes)))
+            whole = lowered.reshape(value, shape_of(tensor, sizes))
+            _write(lowered, whole, buffer, tensor.name, COMPUTED[buffer.dtype], place_of(strides_of(tensor, sizes)))
             outputs[tensor.name] = buffer
             continue
         outputs[tensor.name] = _output(
-            lowered, tensor, value, _shape(tensor, sizes), _dtype(tensor, dtype), outputs.values()
+            lowered, tensor, value, shapes[tensor.name], dtype_of(tensor, dtype), outputs.values()
         )
+    if lowered.in_memory:
+        together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs))
+        return KernelProgram(
+            spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero, _scattered_names(spec, traced, values),
+            {symbol: index for index, symbol in quotients.items()},
+        )  # fmt: skip
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
     fusion = Fusion(lowered, set(outputs.values()), vector)
-    scattered = frozenset(t.name for t in spec.outputs if values[traced.outputs[t.name]].scatter is not None)
+    scattered = _scattered_names(spec, traced, values)
     kernels = sorted([*_kernels(fusion), *streams], key=lambda kernel: kernel.order)
     program = KernelProgram(
         spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane, scattered
@@ -320,40 +344,16 @@ def _lowered(
     return program
 
 
-def _scalar(name: str, ctype: str):
-    return lambda position: make("scalar", name, type=ctype)
+def _scattered_names(spec: Spec, traced: Traced, values) -> frozenset[str]:
+    return frozenset(t.name for t in spec.outputs if values[traced.outputs[t.name]].scatter is not None)
 
 
-def _shape(tensor: Tensor, sizes: dict[str, Index]) -> tuple[Index, ...]:
-    return tuple(extent(text, sizes) for text in tensor.shape)
-
-
-def _strides(tensor: Tensor, sizes: dict[str, Index]) -> tuple[Index, ...]:
-    return tuple(extent(text, sizes) for text in tensor.strides)
-
-
-def _place(strides: tuple[Index, ...]) -> Callable[[Position], Index]:
-    return lambda position: sympy.expand(sympy.Add(*(p * s for p, s in zip(position, strides, strict=True))))
-
-
-def _memory(tensor: Tensor, sizes: dict[str, Index]) -> tuple[Index, ...]:
-    """Shape of a tensor's memory: its own, or of one with strides all elements from its first to its last."""
-    shape = _shape(tensor, sizes)
-    if not tensor.strides:
-        return shape
-    ends = (n - 1 for n in shape)
-    return (sympy.expand(1 + sympy.Add(*(e * s for e, s in zip(ends, _strides(tensor, sizes), strict=True)))),)
-
-
-def _dtype(tensor: Tensor, dtype: str) -> torch.dtype:
-    return getattr(torch, dtype if tensor.dtype == "T" else tensor.dtype)
-
-
-def _output(lowered: Lowered, tensor: Tensor, value: Value, shape, dtype: torch.dtype, taken) -> Buffer:
+def _output(lowered: SelectedProgram, tensor: Tensor, value: Value, shape, dtype: torch.dtype, taken) -> Buffer:
     """A buffer for an output, and the definitions that write it: one for each piece of a concatenation."""
     type, own = COMPUTED[dtype], value.buffer if value.is_whole else None
     if own is not None and own not in taken and isinstance(made := own.written_by, Definition):
         alone = made.reduced and len(made.outs) == 1
+        alone = own.dtype == dtype if lowered.in_memory else alone
         if alone and COMPUTED[own.dtype] == type and tuple(value.shape) == tuple(shape):
             own.dtype, own.text = dtype, tensor.name
             return own

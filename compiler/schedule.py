@@ -103,7 +103,13 @@ class Stream(Frozen):
     threads: int = 256
 
 
-Sketch = Annotated[Elements | Rows | Columns | Stream, Field(discriminator="sketch")]
+class Phases(Frozen):
+    """A block, as wide as it has work, to a unit: definitions one after another, what they hand on in its memory."""
+
+    sketch: Literal["phases"] = "phases"
+
+
+Sketch = Annotated[Elements | Rows | Columns | Stream | Phases, Field(discriminator="sketch")]
 
 
 class KernelPlan(Frozen):

@@ -24,11 +24,13 @@ from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
+from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, KernelPlan, Rows, Schedule
 from compiler.streams import StreamKernel
 
 PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
+PHASES = PRELUDE.with_name("phases.h")
 HALVES = {torch.float16: "_Float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "fp8_e4m3"}
 STRIP = 16
 """Lanes where packs are of one element."""
@@ -126,6 +128,8 @@ class CpuText(Text):
         return [], lines
 
     def operation(self, expr: Expr, parts: list[str]) -> str | None:
+        if expr.op == "cast" and expr.args[0].type == "bool" and expr.type in ("float", "double"):
+            return f"({parts[0]} ? 1.0f : 0.0f)"  # a conversion of bool keeps g++ 12 from vectorising
         if expr.op == "exp":
             return f"exponential({_bare(parts[0])})"
         if expr.op == "sigmoid":
@@ -408,6 +412,10 @@ class CpuFile(HostFile):
             from compiler.codegen.stream import cpu_stream_function
 
             return cpu_stream_function(program, kernel, name)
+        if isinstance(kernel, PhasesKernel):
+            from compiler.codegen.phases import phases_function
+
+            return phases_function(program, kernel, name, cpu=True)
         return elements_function(program, kernel, name)
 
     def _launch(self, program: KernelProgram, together, narrow: bool) -> list[str]:
@@ -419,6 +427,8 @@ class CpuFile(HostFile):
         steps = in_axes(program, count)
         if isinstance(kernel, StreamKernel):
             steps = in_axes(program, kernel.units)
+        elif isinstance(kernel, PhasesKernel):
+            steps, work = in_axes(program, kernel.units), kernel.work
         elif not isinstance(plan.sketch, Rows):
             steps = in_axes(program, sympy.expand(count / kernel.width))
         if isinstance(plan.sketch, Columns):
@@ -435,9 +445,10 @@ class CpuFile(HostFile):
             for name, numbers in (self.open or CPU_NUMBERS).items()
         ]
         with_vectors = any("std::vector" in text for text in self.texts)
+        in_phases = any("phase_" in text for text in self.texts)
         headers = ["#include <algorithm>", "#include <vector>", ""] if with_vectors else []
         return "\n".join([
-            schedule.head(), *defined, "", *headers, _prelude(), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
+            schedule.head(), *defined, "", *headers, _prelude(), *([PHASES.read_text()] if in_phases else []), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
         ])  # fmt: skip
 
 

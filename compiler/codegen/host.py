@@ -18,6 +18,7 @@ from compiler.draft.index import Index
 from compiler.draft.partition import ROW
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
+from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import (
     ALONE,
@@ -92,6 +93,10 @@ class HostFile:
             from compiler.codegen.stream import stream_function
 
             return stream_function(program, kernel, name, narrow, program.vector, plan.pdl)
+        if isinstance(kernel, PhasesKernel):
+            from compiler.codegen.phases import phases_function
+
+            return phases_function(program, kernel, name, cpu=False)
         return elements_function(program, kernel, name, narrow, _ragged(plan))
 
     def _name(self, key: tuple, plan: KernelPlan) -> str:
@@ -189,6 +194,10 @@ class HostFile:
             return self._launch_columns(program, function, plan)
         if isinstance(kernel, StreamKernel):
             return self._launch_stream(program, function, plan)
+        if isinstance(kernel, PhasesKernel):
+            from compiler.codegen.phases import launch_phases
+
+            return launch_phases(program, function)
         return self._launch_elements(program, together, narrow)
 
     def _launch_columns(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
@@ -400,7 +409,8 @@ class HostFile:
         without += [] if "_part<" in body or "_run<" in body else ["#define WITHOUT_RAGGED"]
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]
-        without += [] if "launch_with" in body else ["#define WITHOUT_ATTRIBUTES"]
+        without += [] if "launch_phases(" in body else ["#define WITHOUT_PHASES"]
+        without += [] if "launch_with" in body or "launch_phases(" in body else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
         without += [] if "plan_rows<" in body else ["#define WITHOUT_ROW_PLANS"]
         without += [] if "plan_columns(" in body else ["#define WITHOUT_COLUMN_PLANS"]

@@ -98,12 +98,15 @@ def signature(
 
 def _size_text(program: KernelProgram, size: sympy.Symbol) -> str:
     """A size symbol by the entry's axes: cols_8 is cols / 8."""
+    if size in program.quotients:
+        return in_axes(program, size)
     axis, by = program.symbols[size]
     return axis if by == 1 else f"{axis} / {by}"
 
 
 def in_axes(program: KernelProgram, index: Index) -> str:
     """An index of sizes in the entry's names."""
+    index = index.xreplace(program.quotients)
     if index_is_divided([index]):
         symbols = sorted(index.free_symbols, key=str)
         return index_text(index, {symbol: f"({_size_text(program, symbol)})" for symbol in symbols})

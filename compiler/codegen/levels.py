@@ -43,7 +43,7 @@ def hoist(text: Text, roots: list[Expr], level: int, scope: Scope, lanes: dict[W
                 continue
             wanted.append(expr)
             continue
-        arguments = expr.args[:1] if expr.op in ("masked", "repeated") else expr.args
+        arguments = expr.args[:1] if expr.op in ("masked", "repeated", "halved") else expr.args
         stack.extend(arg for arg in reversed(arguments) if isinstance(arg, Expr))
     if not wanted:
         return

@@ -31,6 +31,8 @@ class Printer(Statements):
             return picked
         if expr.op == "repeated":
             return self._repeated(expr, scope)
+        if expr.op == "halved":
+            return self._halved(expr, scope)
         if expr.op in ("load", "load_at"):
             found = of.load_window(expr)
             if found is not None and found[0] in self.lanes:
@@ -53,6 +55,18 @@ class Printer(Statements):
         scope.lines += inner.lines
         join = f"{name} += {text};" if kind == "sum" else f"{name} = {kind}imum({name}, {text});"
         scope.lines += [f"{'    ' * (scope.indent + 1)}{join}", f"{'    ' * scope.indent}}}"]
+        scope.names[id(expr)] = name
+        return name
+
+    def _halved(self, expr: Expr, scope: Scope) -> str:
+        """The first step at which the condition does not hold, which it never does again behind one."""
+        step, end, condition = expr.args
+        name, inner = self.of.fresh("v"), Scope(scope.indent + 1, scope)
+        text, tab = _bare(self.text(condition, inner)), "    " * scope.indent
+        scope.line(f"int64_t {name} = 0;")
+        scope.line(f"for (int64_t beyond = {self.index(end)}; {name} < beyond;) {{")
+        scope.lines += [f"{tab}    const int64_t {step} = ({name} + beyond) / 2;", *inner.lines]
+        scope.lines += [f"{tab}    if ({text}) {{ {name} = {step} + 1; }} else {{ beyond = {step}; }}", f"{tab}}}"]
         scope.names[id(expr)] = name
         return name
 

@@ -288,7 +288,7 @@ class Text:
             if id(expr) in seen or id(expr) in known:
                 continue
             seen[id(expr)] = expr
-            apart = expr.op == "repeated" or (expr.op == "masked" and self.holding(expr.args[0]) is None)
+            apart = expr.op in ("repeated", "halved") or (expr.op == "masked" and self.holding(expr.args[0]) is None)
             arguments = expr.args[:1] if apart else expr.args
             if expr.op == "load_at" and self.load_window(expr):
                 continue

@@ -54,7 +54,7 @@ class Expr:
     `scalar` (the name of a number that the call brings), `load_at` (buffer, element index,
     stride, place: the place is itself computed), `masked` (condition, value, otherwise: only the one that is chosen is looked at, so
     the other may lie out of bounds), `pick` (a place, numbers: the one at that place), `repeated` (kind, variable, end, value: a
-    reduction that whoever needs it takes itself), or an arithmetic operator over Exprs."""
+    reduction that whoever needs it takes itself), `halved` (variable, end, condition: how many steps it holds for, the first ones), or an arithmetic operator over Exprs."""
 
     op: str
     args: tuple

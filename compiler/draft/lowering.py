@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from . import library
 from .expressions import COMPUTED, Expr, cast, constant, index_value, loads_of
-from .index import Index, Ranges, divide, number, size_symbol
+from .index import FloorDiv, Index, Ranges, divide, number, size_symbol
 from .numerics import is_safe
 from .tensors import NoDraft, Position, Program, SizeNeeded, Value
 
@@ -53,6 +53,18 @@ SIZES: ContextVar[dict[str, Index]] = ContextVar("SIZES", default={})  # noqa: B
 """What torch's open sizes are, by torch's name, where whoever lowers knows it."""
 
 
+QUOTIENTS: ContextVar[dict[Index, sympy.Symbol] | None] = ContextVar("QUOTIENTS", default=None)
+"""Names of sizes that are quotients of others, where those may be sizes of their own."""
+
+
+def name_quotients(size: Index) -> Index:
+    """The size with names in place of its quotients, where these are to have some."""
+    named = QUOTIENTS.get()
+    if named is None or not size.has(FloorDiv):
+        return size
+    return sympy.expand(size.replace(FloorDiv, lambda *args: named.setdefault(FloorDiv(*args), size_symbol(f"quotient_{len(named)}"))))  # fmt: skip
+
+
 def _divided(expression: sympy.Expr) -> sympy.Expr:
     """torch's quotients of sizes as ours, which know that 8 * n is divided by 2."""
     args = [_divided(arg) for arg in expression.args]
@@ -67,7 +79,7 @@ def size_of(value: Any) -> Index:
         return sympy.Integer(value)
     expression, known = value.node.expr, SIZES.get()
     symbols = {symbol: known.get(symbol.name, size_symbol(symbol.name)) for symbol in expression.free_symbols}
-    expression = sympy.expand(_divided(expression.xreplace(symbols)))
+    expression = name_quotients(sympy.expand(_divided(expression.xreplace(symbols))))
     if not expression.is_polynomial(*expression.free_symbols):
         raise SizeNeeded(
             f"a size of this module is {expression}, which is no product or sum of its leading sizes", expression

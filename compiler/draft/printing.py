@@ -147,7 +147,7 @@ class Statements:
             if id(current) in self.always:
                 continue
             self.always.add(id(current))
-            arguments = current.args[:1] if current.op in ("masked", "only_if", "repeated") else current.args
+            arguments = current.args[:1] if current.op in ("masked", "only_if", "repeated", "halved") else current.args
             stack.extend(arg for arg in arguments if isinstance(arg, Expr))
 
     def text(self, expr: Expr, scope: Scope | None = None) -> str:

@@ -323,6 +323,10 @@ class Program:
         """Calls that are to have eager's bits."""
         self.chosen: dict[sympy.Symbol, tuple[Value, Index]] = {}
         """Sizes that count where a mask holds -> the mask, its elements. A position along such an axis is one of the mask's: the compiler's."""
+        self.given: set[Buffer] = set()
+        """What the call brings: the compiler's."""
+        self.in_memory = False
+        """Whether definitions hand on what they make in memory of a block's own: the compiler's."""
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0

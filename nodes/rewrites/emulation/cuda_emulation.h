@@ -370,6 +370,8 @@ inline int cudaDeviceGetAttribute(int* value, int attribute, int) {
 }
 template <typename F> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F, int, size_t) { return *blocks = 4, 0; }
 template <typename T> int cudaMalloc(T** at, std::size_t bytes) { return (*at = static_cast<T*>(std::malloc(bytes))) ? 0 : 2; }
+template <typename T> int cudaMallocAsync(T** at, std::size_t bytes, cudaStream_t) { return cudaMalloc(at, bytes); }
+inline int cudaFreeAsync(void* at, cudaStream_t) { return std::free(at), 0; }
 inline int cudaGetLastError() { return 0; }
 
 // Types.

@@ -105,7 +105,8 @@ def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Worklo
     """What is wrong, "" if nothing. `offset` elements move every tensor away from its alignment."""
     inputs = {t.name: values(spec, t, workload, n) for n, t in enumerate(spec.tensors) if t.role in ("input", "inout")}
     precise = {name: value.double() if value.is_floating_point() else value.clone() for name, value in inputs.items()}
-    expected = kernel.reference(**precise, **spec.scalars)
+    sizes = {axis: workload.axes[axis] for axis in kernel.reference_axes()}
+    expected = kernel.reference(**precise, **spec.scalars, **sizes)
     buffers: dict[str, torch.Tensor] = {}
     views: dict[str, torch.Tensor] = {}
     arguments: list[object] = []

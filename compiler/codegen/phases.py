@@ -1,0 +1,169 @@
+"""Kernels of the sketch `phases`: each definition is a call of the prelude's (cuda/phases.cuh, cpu/phases.h) with what an element is."""
+
+from __future__ import annotations
+
+import sympy
+
+from compiler.codegen.cpu import CpuText
+from compiler.codegen.kernels import KernelFunction, in_axes, indent, signature
+from compiler.codegen.levels import StoreStatement
+from compiler.codegen.printer import Printer
+from compiler.codegen.text import FOLD_OF, Text, Window
+from compiler.draft.accumulators import _extreme
+from compiler.draft.expressions import COMPUTED, Expr
+from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
+from compiler.phases import NTHS, SCANS, SORTS, Phase, PhasesKernel
+from compiler.program import KernelProgram
+
+SHORT_SCAN = 4096
+"""Steps that a thread adds up in float."""
+LINE = 64
+"""Bytes on which each tensor of a unit's memory begins."""
+
+
+def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu: bool) -> KernelFunction:
+    text = CpuText(program, kernel) if cpu else Text(program, kernel, "int64_t", False)
+    text.levels = [set(), set()]
+    stores = [
+        StoreStatement(out, p.place, p.value, 0, False, p.by, p.when)
+        for p in kernel.phases for out in p.definition.outs if out not in kernel.held
+    ]  # fmt: skip
+    roots = [root for phase in kernel.phases for root in phase.roots]
+    counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, p.place)]
+    counts += [*kernel.held.values(), kernel.units]
+    parameters, arguments = signature(text, stores, roots, counts, plain=True)
+    taken, lines = sympy.S.Zero, []
+    places = []
+    for buffer, count in kernel.held.items():
+        places.append((buffer, taken))
+        taken = taken + sympy.Symbol(f"{buffer.name}_bytes", integer=True, positive=True)
+        lines.append(f"const int64_t {buffer.name}_bytes = {memory_bytes(buffer, index_text(count))};")
+    for buffer, at in places:
+        type = STORED[buffer.dtype]
+        lines.append(f"{type}* const {buffer.text} = reinterpret_cast<{type}*>(memory + {index_text(at)});")
+    body = [line for phase in kernel.phases for line in _call(text, phase)]
+    unit = str(kernel.unit) if kernel.unit.is_Symbol else "unit"
+    if cpu:
+        parameters = [*parameters]
+        given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
+        total = index_text(taken) if kernel.held else "0"
+        lines = [line for line in lines if "_bytes =" in line] + [
+            f"[[maybe_unused]] unsigned char* const memory = kept_memory<0, unsigned char>({total});",
+            *(line for line in lines if "_bytes =" not in line),
+            f"for (int64_t {unit} = begin; {unit} < end; ++{unit}) {{", *indent(body, 1), "}",
+        ]  # fmt: skip
+        whole = "\n".join([f"void {name}({given}) {{", *indent(lines, 1), "}", ""])
+        return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
+    given = ", ".join([*parameters, "int64_t units", "unsigned char* workspace", "int64_t unit_bytes"])
+    lines = [
+        "extern __shared__ int64_t phase_memory[];",
+        "[[maybe_unused]] unsigned char* const memory = workspace != nullptr ? workspace + blockIdx.x * unit_bytes : reinterpret_cast<unsigned char*>(phase_memory);",
+        *lines, f"for (int64_t {unit} = blockIdx.x; {unit} < units; {unit} += gridDim.x) {{", *indent(body, 1), "}",
+    ]  # fmt: skip
+    whole = "\n".join([f"__global__ void __launch_bounds__(1024) {name}({given}) {{", *indent(lines, 1), "}", ""])
+    return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
+
+
+def memory_bytes(buffer, count: str) -> str:
+    return f"(({count}) * {buffer.dtype.itemsize} + {LINE - 1}) / {LINE} * {LINE}"
+
+
+def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]:
+    """The host's lines: shared memory where a unit's fits, else memory of the stream's."""
+    kernel = function.kernel
+    assert isinstance(kernel, PhasesKernel)
+    bytes = " + ".join(memory_bytes(b, in_axes(program, count)) for b, count in kernel.held.items()) or "0"
+    most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
+    given = ", ".join([*function.arguments, in_axes(program, kernel.units)])
+    return [
+        f"const int64_t unit_bytes = {bytes};",
+        f"const int64_t most = most_of({{{', '.join(f'int64_t({one})' for one in most)}}});",
+        f"launch_phases({function.name}, {in_axes(program, kernel.units)}, most, unit_bytes, stream, {given});",
+    ]
+
+
+def _printed(text: Text, expr: Expr) -> tuple[list[str], str]:
+    scope = Scope(0)
+    value = Printer(text, scope, [expr], {}).text(expr, scope)
+    return scope.lines, _bare(value)
+
+
+def _lambda(parameters: str, lines: list[str], value: str) -> list[str]:
+    return [f"[=]({parameters}) {{", *indent(lines, 1), f"    return {value};", "}"] if value else [
+        f"[=]({parameters}) {{", *indent(lines, 1), "}"
+    ]  # fmt: skip
+
+
+def _given(phase: Phase) -> str:
+    """Parameters of an element: its loops, of which one may be no variable."""
+    names = [str(one) if one.is_Symbol else "" for one in (phase.outer, phase.inner)]
+    return ", ".join(f"[[maybe_unused]] int64_t {name}" if name else "int64_t" for name in names)
+
+
+def _call(text: Text, phase: Phase) -> list[str]:
+    definition, kind = phase.definition, phase.definition.kind
+    out, type = definition.outs[0], definition.type
+    ends = f"{index_text(phase.outer_end)}, {index_text(phase.inner_end)}"
+    if kind in ("map", "add"):
+        scope = Scope(0)
+        printer = Printer(text, scope, phase.roots, {})
+        inner = Scope(1 if phase.when is not None else 0, scope)
+        when = None if phase.when is None else _bare(printer.text(phase.when, scope))
+        place = f"{text.pointer(out)}[{_where(text, phase, printer, scope)}]"
+        value = printer.text(phase.value, inner)
+        stored = text.stored_text(out, value)
+        line = f"phase_add(&{place}, {stored});" if kind == "add" else f"{place} = {stored};"
+        lines = [*scope.lines, *inner.lines, line]
+        if when is not None:
+            lines = [*scope.lines, f"if ({when}) {{", *inner.lines, f"    {line}", "}"]
+        plain = kind == "map" and phase.by is None and phase.when is None
+        return _ended(f"phase_{'map' if plain else 'scatter'}({ends}, ", [_lambda(_given(phase), lines, "")])
+    before, value = _printed(text, phase.value)
+    element = _lambda(_given(phase), before, f"static_cast<{type}>({value})")
+    if kind in SORTS:
+        at = index_text(phase.place)
+        outs = ", ".join(f"{text.pointer(one)} + {at}" for one in definition.outs)
+        return _ended(f"phase_sort<{str(kind == 'sort_falling').lower()}, {type}>({ends}, {outs}, ", [element])
+    if kind in NTHS:
+        assert phase.rank is not None
+        first, rank = _printed(text, phase.rank)
+        outer = f"int64_t {phase.outer}" if phase.outer.is_Symbol else "int64_t"
+        falling = str(kind == "nth_falling").lower()
+        put = f"{text.pointer(out)}[{text.index(phase.place)}] = static_cast<{STORED[out.dtype]}>(made);"
+        parts = [_lambda(outer, first, rank), element, _lambda(f"{outer}, {type} made", [put], "")]
+        return _ended(f"phase_nth<{falling}, {type}>({ends}, ", parts)
+    fold = SCANS.get(kind, kind)
+    long = not phase.inner_end.is_Integer or phase.inner_end > SHORT_SCAN
+    wide = isinstance(text, CpuText) and kind in SCANS and fold in ("sum", "prod") and type == "float" and long
+    held = "double" if wide else type  # one thread adds a whole row there
+    join = [f"[]({held} a, {held} b) {{ return {FOLD_OF[fold]}; }}"]
+    names = _given(phase) if kind in SCANS else _given(phase).rpartition(",")[0]
+    store = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, f'static_cast<{COMPUTED[out.dtype]}>(made)')};"
+    finish = _lambda(f"{names}, {held} made", [store], "")
+    name = "phase_scan" if kind in SCANS else "phase_fold"
+    return _ended(f"{name}<{held}>({ends}, {_start(fold, held)}, ", [element, finish, join])
+
+
+def _start(fold: str, type: str) -> str:
+    if fold in ("max", "min"):
+        return _extreme(type, fold == "max")
+    return number_text({"sum": 0, "prod": 1, "any": 0, "all": 1}[fold], type)
+
+
+def _where(text: Text, phase: Phase, printer: Printer, scope: Scope) -> str:
+    if phase.by is None:
+        return text.index(phase.place)
+    place, stride = phase.by
+    window = Window(phase.definition.outs[0], phase.place, 1, (place, stride))
+    address = text.address(window, scope, printer)
+    return address.removeprefix(f"{text.pointer(window.buffer)} + ")
+
+
+def _ended(head: str, parts: list[list[str]]) -> list[str]:
+    """A call over lines, its arguments one behind the other."""
+    lines = [head]
+    for number, part in enumerate(parts):
+        lines[-1] += part[0]
+        lines += part[1:]
+        lines[-1] += ", " if number < len(parts) - 1 else ");"
+    return lines

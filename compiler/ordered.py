@@ -1,0 +1,229 @@
+"""Operators whose results go through memory: sorts, scans, counts, scatters into anything, places in sorted rows. Registered by being imported."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from compiler.draft.expressions import (
+    COMPUTED,
+    Expr,
+    all_of,
+    cast,
+    compare,
+    constant,
+    index_value,
+    make,
+    masked,
+    where,
+)
+from compiler.draft.index import number
+from compiler.draft.lowering import LOWERINGS, Lowering, plain
+from compiler.draft.tensors import Definition, NoDraft, Position, Value
+from compiler.indexing import into, is_kept
+from compiler.selects import MOST_SELECTED
+
+# ------------------------------------------------------------------------------------------ sorts
+
+
+def _sorted(low: Lowering, a: Value, dim: int, falling: bool) -> tuple[Value, Value]:
+    """(the values in order, the places that they had) along an axis; equal ones as they stood."""
+    axis, program = dim % len(a.shape), low.program
+    last = [n for n in range(len(a.shape)) if n != axis] + [axis]
+    back = [last.index(n) for n in range(len(a.shape))]
+    shape, order = [a.shape[n] for n in last], program.next_order()
+    outs = [
+        program.allocate(shape, dtype, f"{low.name}_{word}")
+        for dtype, word in ((a.dtype, "values"), (torch.int64, "places"))
+    ]
+    definition = Definition(
+        order, "sort_falling" if falling else "sort", tuple(shape), frozenset({len(shape) - 1}),
+        lambda position: a.at([position[n] for n in back]), outs, low.name, a.type,
+    )  # fmt: skip
+    program.definitions.append(definition)
+    for out in outs:
+        out.written_by = definition
+    values, places = (program.whole(out, order, low.name) for out in outs)
+    if axis == len(a.shape) - 1:
+        return values, places
+
+    def turned(value: Value) -> Value:
+        return program.formula(a.shape, value.dtype, lambda p: value.at([p[n] for n in last]), low.name)
+
+    return turned(values), turned(places)
+
+
+def _sort(low: Lowering, a: Value, *more, dim=-1, descending=False, stable=None):
+    """aten.sort and aten.sort.stable, whose orders of arguments differ."""
+    if not is_kept(low):
+        return None
+    if low.node is not None and str(low.node.target).endswith("stable"):
+        more = more[1:]
+    dim, descending = (*more, *(dim, descending)[len(more) :])
+    if not a.shape:
+        return a, low.program.formula((), torch.int64, lambda _: constant(0, "int64_t"), low.name)
+    return _sorted(low, a, dim, bool(descending))
+
+
+def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
+    few = isinstance(k, int) and k <= MOST_SELECTED and bool(a.shape) and dim % len(a.shape) == len(a.shape) - 1
+    if low.program.settles or not a.shape or (few and not low.program.in_memory):
+        return _FEW(low, a, k, dim, largest, sorted)
+    if not is_kept(low):
+        return None
+    axis = dim % len(a.shape)
+    shape = [number(plain(k)) if at == axis else size for at, size in enumerate(a.shape)]
+    return tuple(low.program.strided(v, shape, v.strides, v.offset) if v.buffer is not None else low.formula(v.at, shape, v.dtype) for v in _sorted(low, a, axis, bool(largest)))  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ scans
+
+
+def _scan(kind: str, name: str, pair: bool = False) -> None:
+    before = LOWERINGS.get(name)
+
+    def lowered(low: Lowering, a: Value, dim, **more):
+        if low.program.settles:
+            return before(low, a, dim, **more) if before else None
+        is_kept(low)
+        dtype = low.meta[0].dtype if pair else low.dtype
+        made = low.program.scan(kind, a, dim, dtype, False, False) if a.shape else a
+        return (made, low.program.formula(made.shape, torch.int64, _unread, low.name)) if pair else made
+
+    LOWERINGS[name] = lowered
+
+
+def _unread(position: Position) -> Expr:
+    raise NoDraft("places of running extremes are read, which no phase has yet")
+
+
+# ------------------------------------------------------------------------------------------ scatters
+
+
+def _along(kind: str):
+    """aten.scatter and scatter_add: the index names places along one axis."""
+
+    def lowered(low: Lowering, a: Value, dim, indices: Value, source, **_):
+        if not is_kept(low):
+            return None
+        dim %= len(a.shape)
+        read = low.as_value(source, a.type)
+
+        def at(position):
+            return [cast(indices.at(position), "int64_t") if n == dim else p for n, p in enumerate(position)]
+
+        element = lambda position: read(position, indices.shape)  # noqa: E731
+        return into(low, a, kind, indices.shape, element, at)
+
+    return lowered
+
+
+# ------------------------------------------------------------------------------------------ places in sorted rows
+
+
+def _place_in(low: Lowering, row: Value, value: Value, right: bool) -> Value:
+    """How many of a sorted row stand before each value, found by halving."""
+    program, length, lead = low.program, row.shape[-1], len(row.shape) - 1
+
+    def element(position: Position) -> Expr:
+        step = program.ranges.named(program.name("halved"), length)
+        one, sought = row.at([*position[:lead], step]), value.at(position)
+        return make("halved", step, length, compare("le" if right else "lt", one, sought), type="int64_t")
+
+    return low.formula(element, value.shape)
+
+
+def _searchsorted(low: Lowering, row: Value, value, out_int32=False, right=False, side=None, sorter=None):
+    if low.program.settles or sorter is not None:
+        return None
+    if not isinstance(value, Value):
+        number_ = value
+        value = low.formula(lambda _: constant(number_, row.type), (), row.dtype)
+    return _place_in(low, row, value, bool(right) or side == "right")
+
+
+def _bucketize(low: Lowering, value, row: Value, out_int32=False, right=False):
+    return _searchsorted(low, row, value, right=right)
+
+
+def _row_of_one(low: Lowering, *arguments, **keywords):
+    return _searchsorted(low, *arguments, **keywords)
+
+
+def _in_memory(name: str, lowering) -> None:
+    """In place of what an operator is without memory, where there is some."""
+    before = LOWERINGS[name]
+
+    def lowered(low: Lowering, *arguments, **keywords):
+        return (lowering if low.program.in_memory else before)(low, *arguments, **keywords)
+
+    LOWERINGS[name] = lowered
+    _behind(name, lowering)
+
+
+def _select_scatter(low: Lowering, a: Value, source: Value, dim, index):
+    dim %= len(a.shape)
+    at = number(index) if not isinstance(index, int) or index >= 0 else a.shape[dim] + index
+
+    def element(position: Position) -> Expr:
+        here = compare("eq", index_value(position[dim]), index_value(at))
+        return where(here, cast(source.at([*position[:dim], *position[dim + 1 :]]), a.type), a.at(position))
+
+    return low.formula(element)
+
+
+def _slice_scatter(low: Lowering, a: Value, source: Value, dim=0, start=None, end=None, step=1):
+    dim %= len(a.shape)
+    if step != 1:
+        return None
+    first = sympy.sympify(0 if start is None else start)
+    first = a.shape[dim] + first if first.is_Integer and first < 0 else first
+
+    def element(position: Position) -> Expr:
+        place = index_value(position[dim])
+        inside = [
+            compare("ge", place, index_value(first)),
+            compare("lt", place, index_value(first + source.shape[dim])),
+        ]
+        within = [p - first if n == dim else p for n, p in enumerate(position)]
+        return masked(all_of(inside), cast(source.at(within), a.type), a.at(position))
+
+    return low.formula(element)
+
+
+def _behind(name: str, lowering) -> None:
+    """Where an operator has no other form."""
+    before = LOWERINGS.get(name)
+
+    def lowered(low: Lowering, *arguments, **keywords):
+        found = before(low, *arguments, **keywords) if before else None
+        return found if found is not None or low.program.settles else lowering(low, *arguments, **keywords)
+
+    LOWERINGS[name] = lowered
+
+
+def _empty(low: Lowering, *_, **__):
+    return None if low.program.settles else low.formula(lambda _: constant(0, COMPUTED[low.dtype]))
+
+
+_behind("aten.select_scatter.default", _select_scatter)
+_behind("aten.slice_scatter.default", _slice_scatter)
+_FEW = LOWERINGS["aten.topk.default"]
+LOWERINGS["aten.topk.default"] = _topk
+for _name in ("aten.sort.default", "aten.sort.stable"):
+    LOWERINGS[_name] = _sort
+for _kind, _name in (("scan_sum", "aten.cumsum.default"), ("scan_prod", "aten.cumprod.default")):
+    _scan(_kind, _name)
+for _kind, _name in (("scan_max", "aten.cummax.default"), ("scan_min", "aten.cummin.default")):
+    _scan(_kind, _name, pair=True)
+for _name in (
+    "aten.empty_permuted.default",
+    "aten.empty.memory_format",
+):
+    LOWERINGS.setdefault(_name, _empty)
+for _name in ("aten.scatter.src", "aten.scatter.value"):
+    _in_memory(_name, _along("map"))
+LOWERINGS["aten.scatter_add.default"] = _along("add")
+LOWERINGS["aten.searchsorted.Tensor"] = _searchsorted
+LOWERINGS["aten.searchsorted.Scalar"] = _searchsorted
+LOWERINGS["aten.bucketize.Tensor"] = _bucketize

@@ -1,0 +1,230 @@
+"""Definitions one after another in one block: what scans, sorts, counts and scatters hand on stays in memory of the block's own.
+
+Everything that a reference says over the same leading axes is one unit's; a block (on a CPU a thread) does a unit, phase after phase.
+Where nothing leads, there is one unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import sympy
+
+from compiler.draft.expressions import Expr, binary, cast, index_value, loads_of, make
+from compiler.draft.index import Index, _split, flatten, joined, product, unflatten
+from compiler.draft.partition import Member
+from compiler.draft.tensors import Buffer, Definition, NoDraft
+from compiler.kernel import PackedKernel
+from compiler.selects import SelectedProgram
+from compiler.streams import _symbols, put
+
+PHASES = "phases"
+"""The layout."""
+SCANS = {"scan_sum": "sum", "scan_prod": "prod", "scan_max": "max", "scan_min": "min"}
+SORTS = ("sort", "sort_falling")
+NTHS = ("nth", "nth_falling")
+"""What would stand at a place of a row in order: a sort of which nothing else is read."""
+MOST_NTHS = 4
+
+
+@dataclass(eq=False)
+class Phase:
+    """A definition at a unit: over `outer` (kept axes; of a map all but the last) and `inner` (folded, scanned or sorted ones)."""
+
+    definition: Definition
+    outer: Index
+    outer_end: Index
+    inner: Index
+    inner_end: Index
+    value: Expr
+    place: Index
+    by: tuple[Expr, Index] | None
+    when: Expr | None
+    rank: Expr | None = None
+    """Of `nth`."""
+
+    @property
+    def roots(self) -> list[Expr]:
+        more = (self.by and self.by[0], self.when, self.rank)
+        return [self.value, *(one for one in more if one is not None)]
+
+
+@dataclass(eq=False)
+class PhasesKernel(PackedKernel):
+    unit: Index = sympy.S.Zero
+    units: Index = sympy.S.One
+    phases: list[Phase] = field(default_factory=list)
+    held: dict[Buffer, Index] = field(default_factory=dict)
+    """Elements of a unit of what only phases read."""
+
+    @property
+    def work(self) -> Index:
+        return sympy.expand(self.units * sympy.Add(*(p.outer_end * p.inner_end for p in self.phases)))
+
+
+def phases_of(program: SelectedProgram, outputs: set[Buffer], inout: set[str]) -> PhasesKernel:
+    """All that the outputs need as one kernel. Raises NoDraft where a tensor is changed in place under its readers."""
+    definitions = _needed(program, outputs)
+    first = next((d for d in definitions if d.kind != "map"), definitions[0])
+    most = min(first.reduced, default=max(0, len(first.ranges) - 1))
+    for count in range(most, -1, -1):
+        units = product(first.ranges[:count])
+        if (units == 1) == (count == 0) and (found := _placed(program, definitions, outputs, inout, units)) is not None:
+            return found
+    raise NoDraft("a tensor is changed in place, and a phase would read what another one has written")
+
+
+def _needed(program: SelectedProgram, outputs: set[Buffer]) -> list[Definition]:
+    wanted, found = set(outputs), []
+    for definition in sorted(program.definitions, key=lambda d: d.order, reverse=True):
+        if wanted & set(definition.outs):
+            found.append(definition)
+            at = [program.ranges.named(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
+            by = [] if definition.by is None else [definition.by(at)[0]]
+            when = [] if definition.when is None else [definition.when(at)]
+            wanted |= {load.args[0] for load in loads_of([definition.element(at), *by, *when])}
+    return found[::-1]
+
+
+def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: Index) -> PhasesKernel | None:
+    """The kernel with so many units; None where one would need what another makes."""
+    unit = program.ranges.variable("unit", units)
+    phases = []
+    for definition in definitions:
+        phase = _phase(program, definition, unit, units)
+        if phase is None:
+            return None
+        phases.append(phase)
+    made = {out for d in definitions for out in d.outs}
+    for phase in phases:
+        stores = [(phase.place, *([phase.by] if phase.by else []))]
+        loads = [
+            (load.args[1], *([(load.args[3], load.args[2])] if load.op == "load_at" else []), load.args[0])
+            for load in loads_of(phase.roots) if load.args[0] in made or load.args[0].text in inout
+        ]  # fmt: skip
+        for place, *by, buffer in [*((*s, phase.definition.outs[0]) for s in stores), *loads]:
+            each = sympy.cancel(buffer.elements / units)
+            if unit != 0 and not _is_of_unit(place, by, unit, sympy.expand(each)):
+                return None
+    if not _in_place_is_safe(phases, outputs, inout):
+        return None
+    held = {out: sympy.cancel(out.elements / units) for d in definitions for out in d.outs if out not in outputs}
+    members = [
+        Member(p.definition, p.value, 0, [p.place] * len(p.definition.outs), False, p.by, p.when) for p in phases
+    ]
+    if unit != 0:
+        for phase in phases:
+            _in_own_memory(phase, held, unit)
+    for sort in [phase for phase in phases if phase.definition.kind in SORTS and phase.outer_end == 1]:
+        _select(program, sort, phases, held, unit)
+    kernel = PhasesKernel(
+        (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definitions[-1].order, unit=unit, units=units, phases=phases, held=held
+    )  # fmt: skip
+    kernel.members = members
+    return kernel
+
+
+def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase | None:
+    ranges, kind, sizes = program.ranges, definition.kind, definition.ranges
+    lead = next((n for n in range(len(sizes) + 1) if sympy.expand(product(sizes[:n]) - units) == 0), None)
+    if lead is not None and any(axis < lead for axis in definition.reduced):
+        lead = None
+    name = program.name
+    if lead is None:
+        rest = sympy.cancel(product(sizes) / units)
+        if kind not in ("map", "add") or sympy.denom(rest) != 1:
+            return None
+        inner = ranges.variable(name("at"), rest)
+        at = unflatten(sympy.expand(unit * rest + inner), sizes, ranges)
+        outer, outer_end, inner_end = sympy.S.Zero, sympy.S.One, rest
+    else:
+        own = list(range(lead, len(sizes)))
+        apart = sorted(definition.reduced) if definition.reduced else own[-1:]
+        kept = [axis for axis in own if axis not in apart]
+        outer_end, inner_end = (product(sizes[axis] for axis in axes) for axes in (kept, apart))
+        outer, inner = ranges.variable(name("outer"), outer_end), ranges.variable(name("at"), inner_end)
+        position = dict(enumerate(unflatten(unit, sizes[:lead], ranges)))
+        for axes, index in ((kept, outer), (apart, inner)):
+            position |= dict(zip(axes, unflatten(index, [sizes[axis] for axis in axes], ranges), strict=True))
+        at = [position[axis] for axis in range(len(sizes))]
+    if definition.reduced and kind not in SCANS and kind not in SORTS:
+        place = flatten([at[k] for k in definition.kept], [sizes[k] for k in definition.kept])
+    elif kind in SORTS:
+        place = sympy.expand(unit * sympy.cancel(product(sizes) / units))
+    else:
+        place = flatten(at, sizes) if definition.place is None else definition.place(at)
+    by = None if definition.by is None else definition.by(at)
+    when = None if definition.when is None else definition.when(at)
+    return Phase(definition, outer, outer_end, inner, inner_end, definition.element(at), joined(place), by, when)
+
+
+def _is_of_unit(place: Index, by: list[tuple[Expr, Index]], unit: Index, each: Index) -> bool:
+    """Whether an element lies among the `each` of its unit."""
+    rest = sympy.expand(joined(place) - unit * each)
+    beyond = _split(rest, each)[0] != 0 and each != 1
+    along = any(sympy.denom(sympy.cancel(stride / each)) == 1 for _, stride in by)
+    return unit not in rest.free_symbols and not beyond and not along and (each != 1 or rest == 0)
+
+
+def _in_own_memory(phase: Phase, held: dict[Buffer, Index], unit: Index) -> None:
+    def other(one: Expr) -> Expr | None:
+        if one.op in ("load", "load_at") and one.args[0] in held and unit in one.args[1].free_symbols:
+            place: Index = joined(one.args[1])
+            base = sympy.expand(place.subs(unit, 0))
+            more = [put(arg, other) if isinstance(arg, Expr) else arg for arg in one.args[2:]]
+            return make(one.op, one.args[0], base, *more, type=one.type)
+        return None
+
+    phase.value = put(phase.value, other)
+    phase.by = None if phase.by is None else (put(phase.by[0], other), phase.by[1])
+    phase.when = None if phase.when is None else put(phase.when, other)
+    if phase.definition.outs[0] in held:
+        phase.place = sympy.expand(phase.place.subs(unit, 0))
+
+
+def _select(program, sort: Phase, phases: list[Phase], held: dict[Buffer, Index], unit: Index) -> None:
+    """Of a sort of which only values at places are read that are the same for all of a unit: these alone, found without the order."""
+    at, (values, places) = phases.index(sort), sort.definition.outs
+    reading = [
+        n for n, phase in enumerate(phases) if {load.args[0] for load in loads_of(phase.roots)} & {values, places}
+    ]
+    loads = {load: None for n in reading for load in loads_of(phases[n].roots) if load.args[0] in (values, places)}
+    known = {unit, *program.hints}
+    apart = any(load.args[0] is places or _symbols(load) - known or load.args[2:3] not in ((), (1,)) for load in loads)
+    if {values, places} - held.keys() or apart or not reading or len(loads) > MOST_NTHS:
+        return
+    if any(phase.definition.outs[0] not in held for phase in phases[at : min(reading)]):
+        return
+    found: dict[Expr, Expr] = {}
+    for load in loads:
+        buffer = program.allocate((1,), values.dtype, f"{values.name}_nth")
+        rank = index_value(load.args[1])
+        rank = rank if load.op == "load" else binary("add", rank, cast(load.args[3], "int64_t"))
+        kind = sort.definition.kind.replace("sort", "nth")
+        phases.insert(min(reading), replace(
+            sort, definition=replace(sort.definition, kind=kind, outs=[buffer]), rank=rank, place=sympy.S.Zero
+        ))  # fmt: skip
+        found[load] = make("load", buffer, sympy.S.Zero, type=load.type)
+        held[buffer] = sympy.S.One
+    phases.remove(sort)
+    del held[values], held[places]
+    for phase in phases:
+        phase.value = put(phase.value, found.get)
+        phase.by = None if phase.by is None else (put(phase.by[0], found.get), phase.by[1])
+        phase.when = None if phase.when is None else put(phase.when, found.get)
+
+
+def _in_place_is_safe(phases: list[Phase], outputs: set[Buffer], inout: set[str]) -> bool:
+    """Whether nobody reads a tensor of the call after it was written, but for the element that he writes himself."""
+    written: set[str] = set()
+    for phase in phases:
+        out = phase.definition.outs[0]
+        for load in loads_of(phase.roots):
+            buffer = load.args[0]
+            if buffer.text not in inout or buffer in outputs:
+                continue
+            own = load.op == "load" and phase.by is None and joined(load.args[1] - phase.place) == 0
+            if buffer.text in written or (out in outputs and out.text == buffer.text and not own):
+                return False
+        written |= {out.text for out in phase.definition.outs if out in outputs}
+    return True

@@ -1,0 +1,128 @@
+"""Sorts, scans, counts and scatters: definitions one after another in memory of a block's own, on both devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.compile import Meaning, source
+from compiler.evaluate import check
+from compiler.frontend import NoProgram
+from kernels import catalog
+from tests.compiler.test_cpu import built
+from tests.nodes.rewrites.emulate.emulation import emulated, run
+
+OUTPUTS = {
+    "ordered": ('("rows", "cols")', "float32"), "places": ('("rows", "cols")', "int64"), "total": ('("rows", "cols")', "float32"),
+    "most": ('("rows", "cols")', "float32"), "counts": ('("rows", "cols")', "int32"), "kept": ('("rows", "cols")', "float32"),
+    "back": ('("rows", "cols")', "int64"), "level": ('("rows", "cols")', "int64"), "few": ('("rows", "9")', "float32"),
+}  # fmt: skip
+ROWS = """\
+import torch
+
+
+def reference(x, ids, edge):
+    ordered, places = torch.sort(x * 2, dim=-1, descending=True, stable=True)
+    total = torch.softmax(x, -1).sort(-1).values.cumsum(-1)
+    counts = torch.zeros_like(ids).scatter_add(1, ids % x.shape[1], torch.ones_like(ids))
+    kept = x.clone()
+    kept[:, 0] = 7
+    back = torch.empty_like(places).scatter_(1, places, torch.arange(x.shape[1]).expand_as(places))
+    return {
+        "ordered": ordered, "places": places, "total": total, "most": x.cummax(1)[0] + x.flip(1).cummin(1)[0].flip(1), "counts": counts,
+        "kept": torch.where(total > 0.3, x, kept), "back": back, "level": torch.bucketize(x, edge.sort().values), "few": x.topk(9)[0],
+    }
+"""
+WHOLE = """\
+import torch
+
+
+def reference(x, ids, edge):
+    flat = ids.flatten() % x.shape[0]
+    order = flat.argsort(stable=True)
+    ends = torch.bincount(flat, minlength=x.shape[0]).cumsum(0)
+    rows = torch.repeat_interleave(torch.arange(x.shape[0]), ends.diff(prepend=torch.zeros(1, dtype=torch.int64)), output_size=flat.numel())
+    sums = torch.zeros_like(x).index_add(0, ids[:, 0] % x.shape[0], x)
+    sums[flat[:2]] = x[0]
+    added = torch.zeros(x.shape[1], dtype=torch.int64)
+    added.index_put_((ids.flatten() % x.shape[1],), torch.ones_like(flat), accumulate=True)
+    one_hot = torch.nn.functional.one_hot(ids[:, 0] % 9, 9)
+    return {
+        "ordered": x.cumsum(0), "places": order.view(x.shape), "total": sums, "most": x.sort(0)[0], "counts": added.expand_as(ids),
+        "kept": x + ends[-1], "back": rows.view(x.shape), "level": ids, "few": one_hot.cumsum(0),
+    }
+"""
+SPEC = """\
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="phased", summary="phased", axes=("rows", "cols"), dtypes=("float32",),
+    arguments=(
+        Tensor(name="x", role="input", shape=("rows", "cols")),
+        Tensor(name="ids", role="input", shape=("rows", "cols"), dtype="int64", values=("integers:0:9",)),
+        Tensor(name="edge", role="input", shape=("cols",)),
+        {outputs}
+        Size(name="rows"), Size(name="cols"),
+    ),
+    workloads=tuple(Workload(axes={{"rows": r, "cols": c}}, dtype="float32", devices=("cuda", "cpu")) for r, c in {sizes}),
+)
+"""
+SIZES = ((3, 16), (2, 301), (17, 9))
+
+
+def folder_of(tmp_path, reference: str, sizes=SIZES):
+    outputs = "\n        ".join(
+        f'Tensor(name="{name}", role="output", shape={shape}, dtype="{dtype}"),'
+        for name, (shape, dtype) in OUTPUTS.items()
+    )
+    (tmp_path / "spec.py").write_text(SPEC.format(outputs=outputs, sizes=sizes))
+    (tmp_path / "reference.py").write_text(reference)
+    return catalog.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("reference", [ROWS, WHOLE])
+def test_what_goes_through_memory_is_right_on_both_devices(reference, tmp_path):
+    kernel = folder_of(tmp_path, reference)
+    library = built(source(kernel.spec, reference, device="cpu"), tmp_path)
+    for sized in kernel.spec.workloads:
+        assert run(kernel.spec, kernel, library, sized) == "", sized.label
+    text = source(kernel.spec, reference)
+    assert ("blockIdx.x; unit <" in text) and ("unit * " in text) == (reference is ROWS), (
+        "a block to a row, or one to all"
+    )
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_unit_of_more_memory_than_a_block_has_takes_the_streams(tmp_path):
+    reference = ROWS.replace("* 2", "* 3")
+    kernel = folder_of(tmp_path, reference, ((2, 700),))
+    text = source(kernel.spec, reference).replace("kPhaseBytes = 200 << 10", "kPhaseBytes = 1 << 10")
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_moe_align_is_right_on_both_devices(tmp_path):
+    kernel = catalog.load("moe_align")
+    reference = (kernel.folder / "reference.py").read_text()
+    library = built(source(kernel.spec, reference, device="cpu"), tmp_path)
+    for sized in (w for w in kernel.spec.workloads if not w.timed and "cpu" in w.devices):
+        assert run(kernel.spec, kernel, library, sized) == "", sized.label
+    (tmp_path / "candidate.cu").write_text(source(kernel.spec, reference))
+    done = emulated(kernel.folder, tmp_path / "candidate.cu", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_many_reductions_go_through_memory_on_a_gpu():
+    kernel = catalog.load("grouped_topk_gating")
+    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    assert "phase_sort<true" in text
+
+
+def test_what_a_program_does_not_mean_is_found(tmp_path):
+    kernel = folder_of(tmp_path, ROWS)
+    program = Meaning(kernel.spec, ROWS).program("float32", 1)
+    check(program, ROWS)
+    with pytest.raises(NoProgram, match="disagrees"):
+        check(program, ROWS.replace("total > 0.3", "total >= 0.9"))
