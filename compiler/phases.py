@@ -88,7 +88,7 @@ def _needed(program: SelectedProgram, outputs: set[Buffer]) -> list[Definition]:
 
 def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: Index) -> PhasesKernel | None:
     """The kernel with so many units; None where one would need what another makes."""
-    unit = program.ranges.variable("unit", units)
+    unit = program.ranges.variable(program.name("unit"), units)
     phases = []
     for definition in definitions:
         phase = _phase(program, definition, unit, units)

@@ -32,35 +32,28 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
     counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, p.place)]
     counts += [*kernel.held.values(), kernel.units]
     parameters, arguments = signature(text, stores, roots, counts, plain=True)
-    taken, lines = sympy.S.Zero, []
-    places = []
+    memory, units, workspace, bytes = map(text.fresh, ("memory", "units", "workspace", "unit_bytes"))
+    sizes, pointers, taken = [], [], "0"
     for buffer, count in kernel.held.items():
-        places.append((buffer, taken))
-        taken = taken + sympy.Symbol(f"{buffer.name}_bytes", integer=True, positive=True)
-        lines.append(f"const int64_t {buffer.name}_bytes = {memory_bytes(buffer, index_text(count))};")
-    for buffer, at in places:
-        type = STORED[buffer.dtype]
-        lines.append(f"{type}* const {buffer.text} = reinterpret_cast<{type}*>(memory + {index_text(at)});")
+        type, size = STORED[buffer.dtype], text.fresh(f"{buffer.name}_bytes")
+        sizes.append(f"const int64_t {size} = {memory_bytes(buffer, index_text(count))};")
+        pointers.append(f"{type}* const {buffer.text} = reinterpret_cast<{type}*>({memory} + {taken});")
+        taken = size if taken == "0" else f"{taken} + {size}"
     body = [line for phase in kernel.phases for line in _call(text, phase)]
-    unit = str(kernel.unit) if kernel.unit.is_Symbol else "unit"
+    unit = str(kernel.unit) if kernel.unit.is_Symbol else text.fresh("unit")
     if cpu:
-        parameters = [*parameters]
-        given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
-        total = index_text(taken) if kernel.held else "0"
-        lines = [line for line in lines if "_bytes =" in line] + [
-            f"[[maybe_unused]] unsigned char* const memory = kept_memory<0, unsigned char>({total});",
-            *(line for line in lines if "_bytes =" not in line),
-            f"for (int64_t {unit} = begin; {unit} < end; ++{unit}) {{", *indent(body, 1), "}",
-        ]  # fmt: skip
-        whole = "\n".join([f"void {name}({given}) {{", *indent(lines, 1), "}", ""])
-        return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
-    given = ", ".join([*parameters, "int64_t units", "unsigned char* workspace", "int64_t unit_bytes"])
-    lines = [
-        "extern __shared__ int64_t phase_memory[];",
-        "[[maybe_unused]] unsigned char* const memory = workspace != nullptr ? workspace + blockIdx.x * unit_bytes : reinterpret_cast<unsigned char*>(phase_memory);",
-        *lines, f"for (int64_t {unit} = blockIdx.x; {unit} < units; {unit} += gridDim.x) {{", *indent(body, 1), "}",
-    ]  # fmt: skip
-    whole = "\n".join([f"__global__ void __launch_bounds__(1024) {name}({given}) {{", *indent(lines, 1), "}", ""])
+        head = f"void {name}({', '.join([*parameters, 'int64_t begin', 'int64_t end'])}) {{"
+        room = [f"unsigned char* const {memory} = kept_memory<0, unsigned char>({taken});"] if kernel.held else []
+        loop = f"for (int64_t {unit} = begin; {unit} < end; ++{unit}) {{"
+    else:
+        own = f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"
+        head = f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *own])}) {{"
+        room = [
+            "extern __shared__ int64_t phase_memory[];",
+            f"unsigned char* const {memory} = {workspace} != nullptr ? {workspace} + blockIdx.x * {bytes} : reinterpret_cast<unsigned char*>(phase_memory);",
+        ] if kernel.held else []  # fmt: skip
+        loop = f"for (int64_t {unit} = blockIdx.x; {unit} < {units}; {unit} += gridDim.x) {{"
+    whole = "\n".join([head, *indent([*sizes, *room, *pointers, loop, *indent(body, 1), "}"], 1), "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
 
 
@@ -76,9 +69,7 @@ def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
     given = ", ".join([*function.arguments, in_axes(program, kernel.units)])
     return [
-        f"const int64_t unit_bytes = {bytes};",
-        f"const int64_t most = most_of({{{', '.join(f'int64_t({one})' for one in most)}}});",
-        f"launch_phases({function.name}, {in_axes(program, kernel.units)}, most, unit_bytes, stream, {given});",
+        f"launch_phases({function.name}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",
     ]
 
 
@@ -119,6 +110,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
         plain = kind == "map" and phase.by is None and phase.when is None
         return _ended(f"phase_{'map' if plain else 'scatter'}({ends}, ", [_lambda(_given(phase), lines, "")])
     before, value = _printed(text, phase.value)
+    made = text.fresh("made")
     element = _lambda(_given(phase), before, f"static_cast<{type}>({value})")
     if kind in SORTS:
         at = index_text(phase.place)
@@ -129,8 +121,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
         first, rank = _printed(text, phase.rank)
         outer = f"int64_t {phase.outer}" if phase.outer.is_Symbol else "int64_t"
         falling = str(kind == "nth_falling").lower()
-        put = f"{text.pointer(out)}[{text.index(phase.place)}] = static_cast<{STORED[out.dtype]}>(made);"
-        parts = [_lambda(outer, first, rank), element, _lambda(f"{outer}, {type} made", [put], "")]
+        put = f"{text.pointer(out)}[{text.index(phase.place)}] = static_cast<{STORED[out.dtype]}>({made});"
+        parts = [_lambda(outer, first, rank), element, _lambda(f"{outer}, {type} {made}", [put], "")]
         return _ended(f"phase_nth<{falling}, {type}>({ends}, ", parts)
     fold = SCANS.get(kind, kind)
     long = not phase.inner_end.is_Integer or phase.inner_end > SHORT_SCAN
@@ -138,8 +130,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
     held = "double" if wide else type  # one thread adds a whole row there
     join = [f"[]({held} a, {held} b) {{ return {FOLD_OF[fold]}; }}"]
     names = _given(phase) if kind in SCANS else _given(phase).rpartition(",")[0]
-    store = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, f'static_cast<{COMPUTED[out.dtype]}>(made)')};"
-    finish = _lambda(f"{names}, {held} made", [store], "")
+    store = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, f'static_cast<{COMPUTED[out.dtype]}>({made})')};"
+    finish = _lambda(f"{names}, {held} {made}", [store], "")
     name = "phase_scan" if kind in SCANS else "phase_fold"
     return _ended(f"{name}<{held}>({ends}, {_start(fold, held)}, ", [element, finish, join])
 

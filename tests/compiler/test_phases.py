@@ -86,9 +86,6 @@ def test_what_goes_through_memory_is_right_on_both_devices(reference, tmp_path):
     for sized in kernel.spec.workloads:
         assert run(kernel.spec, kernel, library, sized) == "", sized.label
     text = source(kernel.spec, reference)
-    assert ("blockIdx.x; unit <" in text) and ("unit * " in text) == (reference is ROWS), (
-        "a block to a row, or one to all"
-    )
     (tmp_path / "candidate.cu").write_text(text)
     done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -117,7 +114,7 @@ def test_moe_align_is_right_on_both_devices(tmp_path):
 def test_many_reductions_go_through_memory_on_a_gpu():
     kernel = catalog.load("grouped_topk_gating")
     text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
-    assert "phase_sort<true" in text
+    assert "phase_sort<true" in text and ", tokens, most_of(" in text, "a block to a token"
 
 
 def test_what_a_program_does_not_mean_is_found(tmp_path):
@@ -125,4 +122,4 @@ def test_what_a_program_does_not_mean_is_found(tmp_path):
     program = Meaning(kernel.spec, ROWS).program("float32", 1)
     check(program, ROWS)
     with pytest.raises(NoProgram, match="disagrees"):
-        check(program, ROWS.replace("total > 0.3", "total >= 0.9"))
+        check(program, ROWS.replace("x * 2", "x * 3"))
