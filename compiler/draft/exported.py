@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from .limits import limits_of
 from .tensors import NoDraft, Supposed
-from .traced import Traced, trace
+from .traced import TracedModule, trace
 
 MOST_ARGUMENTS = 256
 """Of `*args`."""
@@ -315,7 +315,9 @@ def _registered(model: torch.nn.Module) -> set[str]:
     return found
 
 
-def _with_data(module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None) -> Traced:
+def _with_data(
+    module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None
+) -> TracedModule:
     """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
     model = _built(module)
     model = model if dtype is None else model.to(dtype)

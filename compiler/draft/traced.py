@@ -52,7 +52,7 @@ def _returned(x, states, weights, has_bias, layers, dropout, training, both, bat
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedModule:
     program: ExportedProgram
     supposed: list[tuple[frozenset[str], str]]
     """Names and text of each condition on sizes that depend on values which the module's code asked for."""
@@ -200,7 +200,7 @@ def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     return [tuple(map(str, bound)) for bound in bindings if bound]
 
 
-def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> Traced:
+def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> TracedModule:
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
     arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
     # What is traced once asks for no operator's result again: to keep them takes longer than it saves.
@@ -220,4 +220,4 @@ def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed
         _refuse_smears(program.graph)
         if supposed and named != _hidden(program.graph):
             raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
-        return Traced(program, supposed)
+        return TracedModule(program, supposed)
