@@ -62,6 +62,8 @@ CONTIGUOUS = "inputs that are not contiguous in memory, such as a transposed ten
 GPU_SHIFT = 16
 """Bytes that a tensor is moved behind an alignment on a GPU, where vector loads of so many are taken for granted. On
 a CPU it is moved by one element."""
+TORCH_SHIFT = 64
+"""Bytes of the same for what is called with torch's tensors on a CPU: torch aligns so, and engines' vector stores take it for granted."""
 MANY, QUICK_S, MANY_S, PACED = 5000, 50e-6, 0.25, 20
 """Calls in a row, seconds of a call up to which a kernel makes all of them, seconds that the calls of a slower one
 may take, and calls that are timed first."""
@@ -403,11 +405,11 @@ def _has_integers(session: EvaluationSession, workload: Workload) -> bool:
 
 def _memory(session: EvaluationSession, worker: Worker, workload: Workload, case: Case) -> Iterator[Check]:
     """Tensors that begin behind an alignment; on a CPU between pages without access, too; at last values that are no numbers."""
-    bench = map_buffers(session, worker, workload, 1, wide=True, shift=_shift(session))
+    bench = map_buffers(session, worker, workload, 1, wide=True, shift=_shift(session, worker))
     yield from _call(session, worker, bench, [replace(case, name=f"{case.name}, tensors that begin anywhere")])
     if session.device == "cpu" and not isinstance(worker, PythonWorker):
         yield from _fenced(session, worker, bench, case)
-    yield from _specials(session, worker, workload, shift=_shift(session))
+    yield from _specials(session, worker, workload, shift=_shift(session, worker))
     yield from _specials(session, worker, workload)  # and where a vector load may take its other way
 
 
@@ -420,8 +422,10 @@ def _specials(session: EvaluationSession, worker: Worker, workload: Workload, **
             yield from _call(session, worker, bench, [special])
 
 
-def _shift(session: EvaluationSession) -> int:
-    return GPU_SHIFT if session.device == "cuda" else 0
+def _shift(session: EvaluationSession, worker: Worker) -> int:
+    if session.device == "cuda":
+        return GPU_SHIFT
+    return TORCH_SHIFT if isinstance(worker, PythonWorker) else 0
 
 
 def _errs_as_shipped(session: EvaluationSession) -> bool:
@@ -468,7 +472,7 @@ def _hands_on(session: EvaluationSession, build: Build, workload: Workload, name
     if own.ok and own.candidate != build.candidate:
         case = session.cases.special(name, workload, session.extra_values)
         worker = session.pool.get(own)
-        bench = map_buffers(session, worker, workload, 1, wide=True, shift=_shift(session))
+        bench = map_buffers(session, worker, workload, 1, wide=True, shift=_shift(session, worker))
         try:
             right = case is None or all(check.passed for check in _call(session, worker, bench, [case]))
         except WorkerFailure:

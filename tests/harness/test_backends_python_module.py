@@ -100,6 +100,15 @@ def test_a_function_writes_its_outputs_in_every_dtype(evaluator: Evaluator) -> N
     assert verdict.build is not None and verdict.build.backend == "python_module"
 
 
+def test_tensors_begin_where_torch_aligns_them_as_engines_vector_stores_need(evaluator: Evaluator) -> None:
+    aligned = "assert input.data_ptr() % 64 == 0 == out.data_ptr() % 64"
+    text = FUNCTION.replace("    assert out.shape", f"    {aligned}\n    assert out.shape")
+    assert judge(evaluator, text).outcome is Outcome.PASSED
+    assert judge(evaluator, text.replace("% 64", "% 128")).outcome is not Outcome.PASSED, (
+        "all of them begin at one place"
+    )
+
+
 def test_a_model_returns_its_outputs(evaluator: Evaluator) -> None:
     verdict = judge(evaluator, model(f"{FRESH}; silu(input, out); return out"))
     assert verdict.passed, verdict.reason
