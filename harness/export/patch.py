@@ -459,6 +459,8 @@ def compile_patched(
             if build.ok and other.endswith(".cpp"):  # beside a file of C
                 (apart := Path(folder, "beside")).mkdir()
                 build = compile_build("", more, module, apart, facts, brought)
+    if re.search(r"cannot find -l(c10|torch)_cuda", build.log):
+        return f"{name} was compiled with the winner, by {build.backend}, and not linked: torch has no CUDA here"
     if not build.ok:
         raise ExportError(f"{name} with the winner does not compile: {first_error(build.log)}")
     return f"{name} was compiled with the winner, by {build.backend}{f' for {facts.architecture}' if device == 'cuda' else ''}"

@@ -180,6 +180,7 @@ def take_arguments(parameters: list[str], needed: int, names: list[str], kinds: 
 def take_inputs(parameters: list[str], needed: int, arguments: list[list[Any]]) -> list[int] | None:
     """Which of the spec's arguments ([kind, name, role] each) a Python function takes that returns the outputs, as engines' own do: by name, where
     it needs no other and has no parameter for an output; None where it is another kind of function."""
+    parameters = [name.lower() for name in parameters]  # a spec's names are
     places = {name: at for at, (_, name, *_) in enumerate(arguments)}
     outputs = {name for _, name, role, *_ in arguments if role == "output"}
     known = [name for name in parameters if name in places]

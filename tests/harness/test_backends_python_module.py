@@ -340,6 +340,7 @@ def test_links_that_a_module_leaves_while_it_is_imported_to_be_built_lead_nowher
     ("parameters", "needed", "wanted"),
     [
         (["x", "scale"], 2, [0, 2]),
+        (["X", "Scale"], 2, [0, 2]),
         (["x", "scale", "dtype"], 1, [0, 2]),
         (["x"], 1, [0]),
         (["x", "out"], 2, None),
