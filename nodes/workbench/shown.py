@@ -95,33 +95,28 @@ def describe_times(
     arms = {key: _named(key, of, incumbent) for key, of in rivals.items() if of != candidate} | {
         "candidate": f"[{name}]"
     }
-    said = [
-        f"[{name}] timed, unofficially; sources take turns, sample by sample, and each series begins in fresh processes."
-    ]
+    cpu = bool(quick.spreads) and all(map(_has_cpu, quick.spreads))
+    head = ["source", "median us", "least", "middle half", *(["CPU us", "CPU/time"] if cpu else [])]
+    rows = [" | ".join([*head, f"[{name}] is so many times as fast, by samples/series"])]
     for at, timing in enumerate(timings):
+        rows.append(_case(timing))
         spreads = quick.spreads[at] if quick.spreads else {}
-        rows = [_case(timing)]
-        if spreads:
-            rows.append(
-                "source | median us | least | middle half" + (" | CPU us | CPU/time" if _has_cpu(spreads) else "")
-            )
-            rows += [f"{arms[arm]} | {_spread(spreads[arm])}" for arm in arms if arm in spreads]
-        rows += [
-            f"[{name}] is {_interval(found.speedup)} times as fast as {arms[key]}: {_decision(found, series_s)}"
-            for key, found in pooled[at].items()
-        ]
-        if not pooled[at]:
+        for arm in arms:
+            parts = [arms[arm], *([_spread(spreads[arm])] if arm in spreads else [])]
+            if arm in pooled[at]:
+                parts.append(f"{_interval(pooled[at][arm].speedup)} {_decision(pooled[at][arm], series_s)}")
+            if len(parts) > 1:
+                rows.append(" | ".join(parts))
+        if not spreads:
             rows.append(f"{timing.time_us:.2f} us, {_interval(timing.speedup)} times the baseline: {timing.comparison}")
-        said.append(data(_rows(rows), "times"))
+    said = [f"[{name}] unofficial times", data(_rows(rows), "times")]
     if len(arms) > 2 and quick.spreads:
         said.append(data(_rows(_ranks(quick.spreads, arms)), "ranks"))
     if load := max((timing.others or 0.0 for timing in timings), default=0.0):
         more = (
-            ": where CPU/time is low the source waited for a core, so compare CPU us and the least times too"
-            if load >= DISTURBED
-            else ""
+            "; where CPU/time is low a source waited for a core: compare CPU us and least" if load >= DISTURBED else ""
         )
-        said.append(f"Other processes took {load:.0%} of this machine's CPU meanwhile{more}.")
+        said.append(f"Others took {load:.0%} of the CPU{more}.")
     return "\n".join(said)
 
 
@@ -134,20 +129,20 @@ def _has_cpu(spreads: Mapping[str, Spread]) -> bool:
 
 
 def _case(timing: Timing) -> str:
-    return f"{timing.workload.label}, {timing.cache}: {_place(timing)} at the median"
+    return f"{timing.workload.label}, {timing.cache}: {_place(timing)}"
 
 
 def _spread(spread: Spread) -> str:
-    said = f"{spread.median_us:.2f} | {spread.least_us:.2f} | {spread.lower_us:.2f} to {spread.upper_us:.2f}"
-    return said if spread.cpu_us is None else f"{said} | {spread.cpu_us:.2f} | {spread.cpu_share:.2f}"
+    said = f"{spread.median_us:.4g} | {spread.least_us:.4g} | {spread.lower_us:.4g} to {spread.upper_us:.4g}"
+    return said if spread.cpu_us is None else f"{said} | {spread.cpu_us:.4g} | {spread.cpu_share:.2f}"
 
 
 def _decision(found: Pooled, series_s: float) -> str:
-    taken = f"{found.samples} samples in {found.series} series"
+    taken = f"{found.samples}/{found.series}"
     if not found.needed:
-        return f"{found.comparison} by {taken}"
-    more = f"{found.needed}{' or more' if found.needed == MOST_SERIES else ''} further series (about {found.needed * series_s:.0f} s)"
-    return f"undecided by {taken}, needs about {more}"
+        return f"{found.comparison}, {taken}"
+    more = f"{found.needed}{' or more' if found.needed == MOST_SERIES else ''} series more, {found.needed * series_s:.0f} s"
+    return f"undecided, {taken}, needs about {more}"
 
 
 def _ranks(spreads: Sequence[Mapping[str, Spread]], arms: Mapping[str, str]) -> list[str]:

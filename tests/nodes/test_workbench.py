@@ -119,11 +119,12 @@ def test_samples_of_a_pair_add_up_and_the_ledger_knows_both(bench: Workbench) ->
         bench.do(asked, one),
         bench.do(asked.model_copy(update={"candidate": two, "against": (one,)}), one),
     )
-    assert f"times as fast as [{two[:12]}]: undecided by " in first.text
-    assert " in 1 series, needs about 2 further series" in first.text
     assert (
-        f"times as fast as [{one[:12]}]: " in other_way.text and "CPU us" in first.text and "middle half" in first.text
+        f"\n[{two[:12]}] | " in first.text
+        and "undecided, " in first.text
+        and "/1, needs about 2 series more, " in first.text
     )
+    assert f"\n[{one[:12]}] | " in other_way.text and "CPU us" in first.text and "middle half" in first.text
     assert "by CPU time: " in first.text, "three sources are ranked"
 
     def samples(candidate: str) -> int:
