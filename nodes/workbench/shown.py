@@ -133,8 +133,12 @@ def _case(timing: Timing) -> str:
 
 
 def _spread(spread: Spread) -> str:
-    said = f"{spread.median_us:.4g} | {spread.least_us:.4g} | {spread.lower_us:.4g} to {spread.upper_us:.4g}"
-    return said if spread.cpu_us is None else f"{said} | {spread.cpu_us:.4g} | {spread.cpu_share:.2f}"
+    said = f"{_us(spread.median_us)} | {_us(spread.least_us)} | {_us(spread.lower_us)} to {_us(spread.upper_us)}"
+    return said if spread.cpu_us is None else f"{said} | {_us(spread.cpu_us)} | {spread.cpu_share:.2f}"
+
+
+def _us(value: float) -> str:
+    return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
 
 def _decision(found: Pooled, series_s: float) -> str:
