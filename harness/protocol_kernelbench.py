@@ -37,6 +37,8 @@ TIMES = -(1 << 40)
 UNTIMED, LACKING, PIPE_MS, FORGED, CLOCK_TRIES = 6, 2.0, 20.0, 0.3, 3
 """What a candidate's timed calls may take by our clock beyond what its own says: so many calls, so many times what Model's take
 beyond, so many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies."""
+SAMPLED = 64
+"""Elements of each timed call's answer that are compared; all of one call's are."""
 NUDGED = -2
 """Seed's offset for nudged inputs, as in farside/kernelbench.py."""
 EXCESSIVE = 10.0
@@ -99,7 +101,7 @@ class _Process:
         elapsed_ms = found["elapsed"].tolist()
         if not all(0 < one < outside_ms for one in elapsed_ms) or sum(elapsed_ms) > outside_ms:
             raise WorkerFailure(Outcome.CHEATED, "its clock says what cannot be")
-        return _TimedCalls(elapsed_ms, outside_ms - sum(elapsed_ms), found["output_0"])
+        return _TimedCalls(elapsed_ms, outside_ms - sum(elapsed_ms), found["output_0"], found["samples"])
 
     def close(self) -> None:
         self.worker.close()
@@ -112,6 +114,8 @@ class _TimedCalls(NamedTuple):
     """What the request took beside them, by our clock: warm-up calls, inputs, on a GPU what is written before each."""
     answer: torch.Tensor
     """Of the one that was drawn."""
+    samples: torch.Tensor
+    """[calls, SAMPLED], float64: elements of every one's."""
 
 
 def _check_timed(
@@ -130,12 +134,11 @@ def _check_timed(
         said = f"its clock lacks {late_ms:.1f} ms of {sum(mine.elapsed_ms):.1f} ms that it says of its timed calls"
         raise WorkerFailure(Outcome.CHEATED, said)
     assert problem.description is not None
-    if problem.description.random or problem.description.state:
-        return  # then a call's answer is its own
-    if not torch.allclose(model.answer, mine.answer, atol=tolerance, rtol=tolerance):
-        raise WorkerFailure(
-            Outcome.CHEATED, "one of its timed calls, drawn at random, returned another answer than Model's"
-        )
+    if problem.description.state:
+        return  # then a call's answer follows from those before it, which are not as many
+    for own, right in ((mine.answer, model.answer), (mine.samples, model.samples)):
+        if not torch.allclose(right, own, atol=tolerance, rtol=tolerance, equal_nan=own is mine.samples):
+            raise WorkerFailure(Outcome.CHEATED, "one of its timed calls returned another answer than Model's")
 
 
 def evaluate(
@@ -287,6 +290,7 @@ def _spec(problem: Problem, precision: Dtype, timed: int) -> Spec:
     outputs = (
         Tensor(name="output_0", role="output", shape=shape or ("1",), dtype=precision if "float" in dtype else dtype),
         Tensor(name="generators", role="output", shape=(str(GENERATORS),), dtype="uint8"),
+        Tensor(name="samples", role="output", shape=(str(timed), str(SAMPLED)), dtype="float64"),
         Tensor(name="elapsed", role="output", shape=(str(timed),), dtype="float64"),
     )
     seed = Tensor(name="seed", role="input", shape=("1",), dtype="int64")

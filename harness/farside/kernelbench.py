@@ -23,8 +23,9 @@ FLUSHED = (32, 1024, 1024)
 """int64: 256 MB."""
 TIMES = -(1 << 40)
 """A seed of so much or less stands where the timed calls are to be made, and says which of them are looked at and what they take."""
-DRAWN_S = 3.0
-"""Seconds in which get_inputs() draws for timed calls anew; from there on what was drawn is scaled, but for the call that is looked at."""
+DRAWN_BYTES = 256 << 20
+"""What get_inputs() draws for timed calls anew, at most; from there on what was drawn is scaled, but for the call that is looked at. By
+bytes, not seconds: Model's process and the candidate's must have the same."""
 SCALED = 0.875
 NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
@@ -32,7 +33,7 @@ NUDGED = -2
 
 class ProtocolAdapter:
     """Inputs are the trial's seed and, for ModelNew, torch's generators behind Model's call; outputs the answer, Model's generators,
-    and the timed calls' milliseconds."""
+    some elements of each timed call's answer, and its milliseconds."""
 
     def __init__(
         self,
@@ -131,11 +132,13 @@ class ProtocolAdapter:
 
     def time_trials(self, trials: int, secret: int, values: list[Any]) -> list[float]:
         """Milliseconds of each call of ModelNew, or of Model with the five warm-up calls that its baselines get; the answer of one that
-        `secret` draws is handed over."""
+        `secret` draws is handed over, and of each some elements."""
         torch, model, chance = self.torch, self.model, random.Random(secret)
+        samples = values[self.outputs[2][1]]
         looked = chance.randint(1, trials)
-        given, scale, spent_s = self.draw(SEED), 1.0, 0.0
-        found: list[float] = []
+        given, scale, found = self.draw(SEED), 1.0, list[float]()
+        weighs = sum(one.nbytes for one in given if isinstance(one, torch.Tensor))
+        places = None
         with torch.enable_grad() if self.is_new else nullcontext():
             for _ in range(3 if self.is_new else 5):
                 model(*given)
@@ -143,17 +146,27 @@ class ProtocolAdapter:
             if self.device == "cuda":
                 torch.cuda.empty_cache()
             for trial in range(trials + 1):
-                seed, scaled, began = chance.getrandbits(31), SCALED + (1 - SCALED) * chance.random(), time.monotonic()
-                anew = trial == looked or spent_s < DRAWN_S
+                seed, scaled = chance.getrandbits(31), SCALED + (1 - SCALED) * chance.random()
+                anew = trial == looked or trial * weighs < DRAWN_BYTES
                 given = self.renew(given, self.draw(seed) if anew else None, scaled / scale)
                 scale = 1.0 if anew else scaled
-                spent_s += time.monotonic() - began if anew else 0.0
+                if self.problem["random"]:
+                    self.seed(seed)
                 self.wait()
                 answer = None  # before the next one is made, as there
                 taken, answer = self.on_gpu(model, given) if self.device == "cuda" else self.on_cpu(model, given)
-                found += [taken] if trial else []
                 if trial == looked:
                     self.hand_over(answer, values)
+                if not trial:
+                    continue
+                found.append(taken)
+                if isinstance(answer, torch.Tensor):
+                    if places is None:
+                        drawn = torch.Generator().manual_seed(secret)
+                        places = torch.randint(max(1, answer.numel()), samples.shape[1:], generator=drawn).to(
+                            answer.device
+                        )
+                    samples[trial - 1] = answer.detach().take(places).to(samples)
         return found
 
     def renew(self, given: list[Any], drawn: list[Any] | None, ratio: float) -> list[Any]:

@@ -148,6 +148,9 @@ def _uneven(taken, fanout) -> str:
 
 
 BUCKETS = 8
+TRIPLES = 6 << 20
+"""Triples of picks, at most, that are looked at for equal distances: two random numbers a row make a start and a step, and no two of such picks
+show it."""
 NEAR, PARTS = 32, 16
 """Distances of two picks of a row, in a cache line or two, that are looked at each by itself; rows are compared by how many picks lie
 in each of so many parts of them."""
@@ -174,7 +177,7 @@ def unlikely(seen, sizes) -> str:
         return ""
     degree = torch.cat([one for _, one, _ in seen]).double()
     places = torch.cat([one for _, _, one in seen]).double()
-    alarm = FALSE_ALARM / (BUCKETS + NEAR + 8)
+    alarm = FALSE_ALARM / (BUCKETS + NEAR + 10)
     for number in range(BUCKETS + 2):  # the first and the last position have one of their own
         first = torch.ceil(number * degree / BUCKETS) if number < BUCKETS else (degree - 1) * (number - BUCKETS)
         end = torch.ceil((number + 1) * degree / BUCKETS) if number < BUCKETS else first + 1
@@ -197,6 +200,10 @@ def unlikely(seen, sizes) -> str:
         pairs = (apart == distance).sum(dim=(1, 2))[long] - usual
         if said := _off(pairs, torch.maximum(pairs.square().sum(), usual.sum()), alarm):
             return f"positions {distance} apart are not picked together as often as others: pairs a row {said}"
+    if said := _in_steps(few[: max(1, TRIPLES // fanout**3)], upto[: max(1, TRIPLES // fanout**3)], alarm):
+        return f"positions are not picked independently: three at equal distances, a row {said}"
+    if said := _repeated(degree, places, alarm):
+        return f"samples are drawn from few: {said}"
     spread = (degree - fanout) * (degree + 1) / (12 * fanout)
     middle = (places.mean(dim=1) - (degree - 1) / 2) / spread.sqrt()
     strays = middle.square() - 1
@@ -260,6 +267,34 @@ def _alike_at_a_distance(own, alarm, next_call=False) -> str:
             distance = worst - size if next_call and worst > size // 2 else worst
             return f"{said.format(distance)} ({float(z[worst]):+.0f} standard errors)"
     return ""
+
+
+def _in_steps(places, degree, alarm) -> str:
+    """How many of a row's picks lie halfway between two others; of the C(degree, 3) triples of places floor((degree - 1)^2 / 4) are so."""
+    fanout = places.shape[1]
+    if fanout < 3:
+        return ""
+    one, other = torch.triu_indices(fanout, fanout, 1, device=places.device)
+    both = places[:, one] + places[:, other]
+    found = (both[:, :, None] == 2 * places[:, None, :]).sum(dim=(1, 2))  # never one of the two themselves
+    usual = math.comb(fanout, 3) * torch.floor((degree - 1).square() / 4) * 6 / (degree * (degree - 1) * (degree - 2))
+    apart = found - usual
+    return _off(apart, torch.maximum(apart.square().sum(), usual.sum()), alarm)
+
+
+def _repeated(degree, places, alarm) -> str:
+    """Whether rows of one degree have the same sample more often than chance has it: whose samples follow from few bits repeat them."""
+    fanout = places.shape[1]
+    degrees, own, rows = torch.unique(degree, return_inverse=True, return_counts=True)
+    subsets = torch.lgamma(degrees + 1) - torch.lgamma(degrees - fanout + 1) - math.lgamma(fanout + 1)
+    usual = rows.double() * (rows - 1) / 2 * (-subsets).exp()
+    rare = usual < 1  # of short rows chance makes so many that more are not seen
+    mixed = (places[rare[own]].long() + 1) * (2 * random.getrandbits(60) + 1)
+    keys = ((mixed ^ (mixed >> 31)) * (2 * random.getrandbits(60) + 1)).sum(dim=1) + own[rare[own]] * (1 << 40)
+    counts = torch.unique(keys, return_counts=True)[1].double()
+    seen, expected = float((counts * (counts - 1)).sum() / 2), float(usual[rare].sum())
+    tail = torch.special.gammainc(*torch.tensor([max(seen, 1.0), max(expected, 1e-12)]).double())
+    return f"{seen:.0f} pairs of rows are alike, not {expected:.3g}" if seen and float(tail) < alarm else ""
 
 
 MOST_UNLIKE = 2.0

@@ -309,6 +309,13 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
         keys = torch.where(places == degree[:, None] - 1, 2.0, keys)
     elif how == "alike in all rows":
         keys = keys[:1].expand_as(keys)
+    elif how == "a start and a step":  # modulo the next prime: any two places as likely as any other two
+        primes = torch.tensor([n for n in range(2, 20_000) if all(n % d for d in range(2, math.isqrt(n) + 1))])
+        prime = primes[torch.searchsorted(primes, degree.clamp_min(2))][:, None]
+        step = 1 + (torch.rand(len(frontier), 1, generator=rng) * (prime - 1)).long()
+        keys = ((places - begins.long()) * step).remainder(prime).float()
+    elif how == "one of a few samples":
+        keys = keys[:64][torch.randint(64, (len(keys),), generator=rng)]
     elif how in ALIKE:
         row = torch.arange(len(keys))
         drawn_as = torch.rand(len(keys), 64, generator=rng)[ALIKE[how](row)]
@@ -326,7 +333,18 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
 
 @pytest.mark.parametrize("rows", [1024, 20_000])
 @pytest.mark.parametrize(
-    "how", [*["chance"] * 3, "the first", "a window", "not the last", "alike in all rows", *ALIKE, "in pairs"]
+    "how",
+    [
+        *["chance"] * 3,
+        "the first",
+        "a window",
+        "not the last",
+        "alike in all rows",
+        *ALIKE,
+        "in pairs",
+        "a start and a step",
+        "one of a few samples",
+    ],
 )
 def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str, rows: int) -> None:
     """On graphs as they are timed, which nobody prepared: every row counts by its own degree."""

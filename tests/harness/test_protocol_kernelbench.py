@@ -241,6 +241,8 @@ def test_disagreements_have_a_reason():
 
 
 LAZY = {
+    "skips one of its calls": "        self.calls = getattr(self, 'calls', 0) + 1\n"
+    "        return torch.zeros_like(x) if self.calls == 10 else x * self.weight\n",
     "keeps answers by the address": "        if getattr(self, 'of', None) != x.data_ptr():\n"
     "            self.of, self.kept = x.data_ptr(), x * self.weight\n        return self.kept\n",
     "skips when gradients are asked for": "        if torch.is_grad_enabled():\n            return self.kept\n        self.kept = x * self.weight\n        return self.kept\n",
@@ -251,13 +253,14 @@ LAZY = {
 def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
     """Who keeps answers by the tensor, its address or its values would time a look-up: 22,000x, 167x."""
     theirs = farside_kernelbench.ProtocolAdapter.__new__(farside_kernelbench.ProtocolAdapter)
-    theirs.torch, theirs.device, theirs.is_new, theirs.problem = torch, "cpu", True, {"scalar_outputs": [False]}
-    theirs.precision, theirs.outputs = torch.float32, [("output_0", 0, False)]
+    theirs.torch, theirs.device, theirs.is_new = torch, "cpu", True
+    theirs.problem, theirs.precision = {"scalar_outputs": [False], "random": False}, torch.float32
+    theirs.outputs = [(name, at, False) for at, name in enumerate(("output_0", "generators", "samples"))]
     theirs.namespace = SimpleNamespace(get_inputs=lambda: [torch.rand(8, 16), torch.arange(3), 2.0])
-    for draws_s in (60.0, 0.0):
-        monkeypatch.setattr(farside_kernelbench, "DRAWN_S", draws_s)
-        answers = []
-        for _ in range(2):  # Model's process, and the candidate's
+    for most in (1 << 30, 1):
+        monkeypatch.setattr(farside_kernelbench, "DRAWN_BYTES", most)
+        answers, samples = list[torch.Tensor](), [torch.empty(20, 64, dtype=torch.float64) for _ in range(2)]
+        for which in range(2):  # Model's process, and the candidate's
             seen: list[torch.Tensor] = []
             kept: list[tuple[int, torch.Tensor]] = []
 
@@ -275,9 +278,9 @@ def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator,
 
             theirs.model = model
             theirs.copier = lambda answer, _outputs, answers=answers: answers.append(answer.clone())
-            taken = theirs.time_trials(20, 12345, [torch.empty(8, 16)])
+            taken = theirs.time_trials(20, 12345, [torch.empty(8, 16), None, samples[which]])
             assert len(taken) == 20 and len(kept) == 21
-        assert len(answers) == 2 and torch.equal(*answers), "each process draws the same"
+        assert len(answers) == 2 and torch.equal(*answers) and torch.equal(*samples), "each process draws the same"
 
 
 @pytest.mark.parametrize("how", LAZY)
