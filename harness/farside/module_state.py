@@ -8,7 +8,7 @@ later one changes is a cache, and none. Values travel as tensors [rows, ROW], on
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -274,6 +274,8 @@ class ModuleState:
     @staticmethod
     def _value(holder: Any, name: str) -> Any:
         for held in (holder._parameters, holder._buffers, vars(holder)):
+            if type(held) not in (dict, OrderedDict):  # which may compute when it is looked at, and for nobody else
+                return MISSING
             if name in held:
                 return held[name]
         return MISSING

@@ -154,6 +154,12 @@ class Arm:
         for values in (self.seconds, self.cpu, self.lacking):
             del values[0 if all_ else -1 :]
 
+    @property
+    def whole_s(self) -> float:
+        """Seconds per call with the copy of what it returns. A sample's length goes by them: one that outlasts the scheduler's slice waits
+        for others before it can answer, which looks like a forged clock."""
+        return self.pace_s + (statistics.median(map(sum, self.copied)) if self.copied else 0.0)
+
 
 def chain_length(fresh_bytes: int, evict_bytes: int, pace_us: float = 0.0) -> int:
     """Calls in a GPU's sample, from the bytes of an argument set, and from what a call is known to take with its neighbours."""
@@ -236,11 +242,12 @@ class ABComparison:
         self.sample(arm)
         if self.device == "cpu":
             arm.worker.pin(True)
-        self._fill_sample(arm, min(arm.seconds))
+        arm.pace_s = min(arm.seconds)
+        self._fill_sample(arm, arm.whole_s)
         while len(arm.seconds) < 4 and sum(arm.seconds) * arm.calls * arm.rounds < self.protocol.warm_s:
             self.sample(arm)
         arm.pace_s = min(arm.seconds)
-        self._fill_sample(arm, arm.pace_s)
+        self._fill_sample(arm, arm.whole_s)
         arm.forget(all_=True)
         arm.quickest_s = math.inf
 
@@ -274,8 +281,8 @@ class ABComparison:
         On a busy machine the longer of two samples is interrupted more often: of a hundred comparisons of a binary with
         itself five were FASTER or SLOWER where one side's pace had been taken in a busy moment.
         """
-        alike = 1 / ALIKE < arm.pace_s / first.pace_s < ALIKE
-        self._fill_sample(arm, (first if alike else arm).pace_s)
+        alike = 1 / ALIKE < arm.whole_s / first.whole_s < ALIKE
+        self._fill_sample(arm, (first if alike else arm).whole_s)
         if arm is not first and arm.copied:
             plain, other = (
                 (statistics.median(kind) for kind in zip(*first.copied, strict=True)) if first.copied else (0.0, 0.0)
@@ -334,6 +341,7 @@ class ABComparison:
             arm.copied.append((copied[0] / made, copied[1] / made))
             nobodys = sum(min(took, most * made) for took, most in zip(copied, arm.copy_s, strict=True))
             own, outside = own + sum(copied) - nobodys, outside - nobodys
+            arm.cpu_s = max(0.0, arm.cpu_s - nobodys)
         return own, outside
 
     def _draw_order(self, calls: int) -> None:

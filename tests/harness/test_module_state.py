@@ -102,6 +102,21 @@ def test_a_module_goes_on_from_a_state_that_is_put_in():
                 assert all(map(torch.allclose, read(there), wanted_after)), (calls, other_calls)
 
 
+def test_a_dict_that_computes_when_it_is_looked_at_holds_no_state():
+    """Who updates a buffer when the harness reads it leaves state_dict() as it was."""
+
+    class Late(dict):
+        def __getitem__(self, name):
+            return dict.__getitem__(self, name).add_(1)
+
+    model = Everything()
+    entries = Trial(Everything(), {"l": [{"t": 0}]}).state([torch.randn(4, 8)], [torch.randn(4, 8)])
+    module_state.ModuleState(entries, model, "cpu", UnfitProblem)
+    model._buffers = Late(model._buffers)
+    with pytest.raises(UnfitProblem, match="nothing of that name"):
+        module_state.ModuleState(entries, model, "cpu", UnfitProblem)
+
+
 class ActNorm(nn.Module):
     """Glow's: the first call sets its weights by what it is given, and says so in a buffer."""
 

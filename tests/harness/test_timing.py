@@ -144,6 +144,16 @@ def test_sides_of_about_one_speed_make_the_same_calls() -> None:
     assert (first.calls, alike.calls, fast.calls) == (4, 4, 9)
 
 
+def test_a_sample_is_no_longer_for_the_copies_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, sample_s = contest(), PROTOCOLS["cpu"].sample_s
+    monkeypatch.setattr(one, "_copy_alone_s", lambda: 1e-6)
+    writes = side("writes", [], [], pace_s=sample_s / 20)
+    returns = side("returns", [], [], pace_s=sample_s / 20, copied=[(sample_s / 5 - sample_s / 20, 0.0)])
+    for each in (writes, returns):
+        one.settle(each, writes)
+    assert (writes.calls, returns.calls) == (20, 5)
+
+
 def test_a_sample_of_short_calls_is_several_requests() -> None:
     one, sample_s = contest("hot"), PROTOCOLS["cpu"].sample_s
     sets = one.layout.slots
