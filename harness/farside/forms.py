@@ -50,6 +50,8 @@ class OutputCopier:
         self.clock, self.random = time.perf_counter_ns, os.urandom
         self.copies = False
         """Whether anything was copied yet."""
+        self.shares = False
+        """Whether something returned lay in the memory of an argument."""
         self.move: Callable[[int, int, int, int], int] | None = None
         """`take_output` of probes/calls.cpp; torch's copy where there is none."""
         self.arguments: list[tuple[int, int]] = []
@@ -84,7 +86,9 @@ class OutputCopier:
             self.copies = True
             like = self.contiguous(value) and self.contiguous(buffer)
             like = like and not inout and not self.negative(value) and not self.conjugate(value)
-            plain = plain and like and not any(begin < last and start < end for start, last in self.arguments)
+            shares = any(begin < last and start < end for start, last in self.arguments)
+            self.shares = self.shares or (shares and not inout)
+            plain = plain and like and not shares
             if self.move is None or not like:
                 self.copy(buffer, value)
             elif self.move(at, first, buffer.nbytes, int.from_bytes(self.random(8), "little")):

@@ -410,8 +410,9 @@ class PythonRequestLoop(native.RequestLoop):
         try:
             said = answer(message, fds)
             # On a CPU the copy's time is told apart; in a GPU's graph it is between the call and what reads it.
-            copied = self.torch is not None and self.gpu and self.copier is not None and self.copier.copies
-            return said | {"copies": True} if copied else said
+            if self.torch is None or self.copier is None:
+                return said
+            return said | {"copies": self.gpu and self.copier.copies, "shares": self.copier.shares}
         except Refused as refusal:
             return {"error": str(refusal), "outcome": refusal.outcome}
         except native.CudaError as error:

@@ -158,6 +158,11 @@ BASELINE_COPIES = (
     "bring a function that writes into outputs it is given"
 )
 
+SHARES = (
+    "it returns memory of an argument where the baseline returns memory of its own: whoever changes the one changes the other, and a gain is "
+    "not called FASTER"
+)
+
 
 def _doubts(session: EvaluationSession, request: ComparisonRequest) -> str:
     """Raises WorkerFailure."""
@@ -165,8 +170,11 @@ def _doubts(session: EvaluationSession, request: ComparisonRequest) -> str:
         return why
     if session.rules.is_model(request.build.candidate):
         return ""
-    if session.pool.copies(request.rivals["baseline"]) and not session.pool.copies(request.build.candidate):
+    theirs, own = (session.pool.returned(one) for one in (request.rivals["baseline"], request.build.candidate))
+    if "copies" in theirs - own:
         return BASELINE_COPIES
+    if "shares" in own - theirs:
+        return SHARES
     return session.rules.whose_gain(request.build, next(one for one in session.suite() if one.timed))
 
 

@@ -60,8 +60,8 @@ class Pool:
         """Candidates whose processes are kept alive."""
         self._arena: ArgumentBuffers | None = None
         self._workers: dict[str, Worker] = {}
-        self._copying: set[str] = set()
-        """Candidates whose ended processes returned what was copied into the outputs."""
+        self._returned: dict[str, frozenset[str]] = {}
+        """Candidate -> Worker.returned of its ended processes."""
         self._available: dict[str, int] = {}
         """Bytes that `_memory_available` gave before the candidate's process started, by candidate."""
         self._fork_servers: dict[bool, ForkServer] = {}
@@ -201,14 +201,13 @@ class Pool:
     def drop(self, candidate: str) -> None:
         worker = self._workers.pop(candidate, None)
         if worker is not None:
-            if worker.copies:
-                self._copying.add(candidate)
+            self._returned[candidate] = self.returned(candidate) | worker.returned
             self.end(worker)
 
-    def copies(self, candidate: str) -> bool:
-        """Whether what that candidate returns is copied into the outputs, in the time of its calls, as far as it was called."""
+    def returned(self, candidate: str) -> frozenset[str]:
+        """Worker.returned of that candidate, as far as it was called."""
         worker = self._workers.get(candidate)
-        return candidate in self._copying or (worker is not None and worker.copies)
+        return self._returned.get(candidate, frozenset()) | (frozenset() if worker is None else worker.returned)
 
     def end(self, worker: Worker) -> None:
         """Have a process of `start` end, beside what comes next; nothing is timed before it has (`settle`)."""

@@ -252,7 +252,7 @@ class PythonWorker(Worker):
         if self.patience_s and message["op"] in ("load", "call", "plan"):
             how["timeout_s"] = max(how.get("timeout_s") or 0.0, self.patience_s)
         answer = super().request(message, **how)
-        self.copies = self.copies or answer.get("copies") is True
+        self.returned |= {name for name in ("copies", "shares") if answer.get(name) is True}
         if answer.get("static") is True and STATIC not in self.warnings:
             self.warnings.append(STATIC)
         return answer

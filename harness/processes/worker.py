@@ -96,8 +96,9 @@ class Worker:
     time, on memory that it shares with whoever is judged next.
     """
 
-    copies = False
-    """Whether what its calls return was copied into the outputs: a user's call has no such copy, and a timed one has it."""
+    returned: frozenset[str] = frozenset()
+    """What is known of what its calls return: `copies`, it was copied into the outputs in the calls' time, as no user's call has it;
+    `shares`, it lay in the memory of an argument."""
 
     def __init__(
         self,

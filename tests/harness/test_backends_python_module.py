@@ -18,7 +18,7 @@ from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside.forms import take_inputs
 from harness.farside.python_worker import LIBRARY_KERNEL
-from harness.judge.comparisons import BASELINE_COPIES, ComparisonRequest, withhold_doubtful
+from harness.judge.comparisons import BASELINE_COPIES, SHARES, ComparisonRequest, withhold_doubtful
 from harness.judge.verification import map_buffers
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Suite, Verdict
 from harness.store import Store
@@ -385,15 +385,19 @@ def test_a_gain_over_a_baseline_whose_outputs_are_copied_in_its_time_is_not_call
     writing = evaluator.build(evaluator.store.put(evaluator.kernel.baseline("cpu")[1].read_text()))
     assert evaluator.verify(returning).passed
     verdict = evaluator.verify(writing)
-    assert not evaluator.pool.copies(returning.candidate), "on a CPU the copy is in nobody's time"
-    monkeypatch.setattr(evaluator.pool, "copies", lambda candidate: candidate == returning.candidate)  # as on a GPU
+    assert evaluator.pool.returned(returning.candidate) == frozenset(), "on a CPU the copy is in nobody's time"
     faster = Suite(speedup=Interval(median=2, low=1.9, high=2.1), comparison=Comparison.FASTER)
     timed = Verdict.model_construct(**dict(verdict.model_copy(update={"suite": faster})))
     said = []
-    for baseline, candidate in ((returning, writing), (writing, returning)):
-        held = withhold_doubtful(evaluator, ComparisonRequest(candidate, {"baseline": baseline.candidate}), timed)
-        said.append(BASELINE_COPIES in held.warnings)
-    assert said == [True, False]
+    for what, why in (("copies", BASELINE_COPIES), ("shares", SHARES)):  # as on a GPU; a view of an input
+        known = {returning.candidate: frozenset({what})}
+        monkeypatch.setattr(
+            evaluator.pool, "returned", lambda candidate, known=known: known.get(candidate, frozenset())
+        )
+        for baseline, candidate in ((returning, writing), (writing, returning)):
+            held = withhold_doubtful(evaluator, ComparisonRequest(candidate, {"baseline": baseline.candidate}), timed)
+            said.append(why in held.warnings)
+    assert said == [True, False, False, True]
 
 
 TRANSPOSED = "out = torch.empty(input.shape[1] // 2, input.shape[0], dtype=input.dtype).t()"
@@ -413,12 +417,14 @@ def test_a_worker_tells_the_copy_of_new_memory_from_one_that_does_work(
 ) -> None:
     """What a call that writes its outputs does itself is not left to the copy: views of an input, another layout."""
     answer = timed(evaluator, model(body))
+    assert answer["shares"] == ("input." in body.partition("return")[2] or "input[" in body.partition("return")[2])
     told = {name for name in ("copied", "copied_otherwise") if answer[name] > 0}
     assert answer["seconds"] > 0 and told == kinds
 
 
 def test_a_function_that_writes_its_outputs_has_no_copy(evaluator: Evaluator) -> None:
-    assert set(timed(evaluator, FUNCTION)) == {"seconds"}
+    answer = timed(evaluator, FUNCTION)
+    assert answer["seconds"] > 0 and not answer.keys() & {"copied", "copied_otherwise"} and not answer["shares"]
 
 
 def timed(evaluator: Evaluator, text: str) -> dict[str, Any]:
