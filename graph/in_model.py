@@ -28,7 +28,7 @@ def measure(
     kernels: dict[str, tuple[Spec, Build, Build]] = {}
     for run, result in found:
         if not result.best or not result.source:
-            raise RunError(f"run {run.id} has no result yet; `run.py resume {run.id}` goes on with it")
+            raise RunError(f"run {run.id} has no result yet; `{run.command('resume')}` goes on with it")
         if result.problem:
             raise RunError(f"run {run.id} is about a PyTorch module, which has no place in a transformer's step")
         kernel = catalog.load(run.record.settings.kernel)

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
+from harness.options import program
 from harness.store import Store, write_atomically
 from kernels.spec import Frozen
 from nodes.state import Settings
@@ -152,10 +153,10 @@ class RunFolder:
         return run
 
     def command(self, name: str) -> str:
-        """`python run.py NAME RUN`, as it is to be typed for this run."""
+        """`.venv/bin/python run.py NAME RUN`, as it is to be typed for this run from here."""
         runs_dir = self.folder.parent
         more = "" if runs_dir == Path("runs") else f" --runs-dir {shlex.quote(str(runs_dir))}"
-        return f"python run.py {name} {self.id}{more}"
+        return f"{program()} {name} {self.id}{more}"
 
     def source(self, name: str) -> str:
         """A source of this run by its hash. Raises RunError where the store has lost it."""

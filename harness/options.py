@@ -11,6 +11,7 @@ import inspect
 import re
 import shlex
 import statistics
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -237,6 +238,14 @@ def words(record: Frozen, leave_out: Iterable[str] = ()) -> list[str]:
         else:
             said += [word for one in (value if leaf.many else [value]) for word in (name, str(one))]
     return said
+
+
+def program() -> str:
+    """This interpreter and this checkout's run.py, as they are typed in the working folder: `.venv/bin/python run.py`."""
+    typed = []
+    for path in (Path(sys.executable), Path(__file__).resolve().parents[1] / "run.py"):
+        typed.append(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+    return shlex.join(typed)
 
 
 def command_line(record: Frozen, command: str = "", leave_out: Iterable[str] = ()) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from distributed.security import Security
 
 from harness.cluster import ClusterError
+from harness.options import program
 from harness.store import write_atomically
 
 FILES = ("cert.pem", "key.pem")
@@ -35,7 +36,7 @@ def of(folder: Path | None) -> Security | None:
     for name in FILES:
         if not os.access(folder / name, os.R_OK):
             raise ClusterError(
-                f"--tls {folder} holds no {name} that can be read; `python run.py scheduler --host HOST --tls {folder}` "
+                f"--tls {folder} holds no {name} that can be read; `{program()} scheduler --host HOST --tls {folder}` "
                 "makes one there, and the folder is copied to every machine"
             )
     cert, key = (str(folder / name) for name in FILES)

@@ -36,6 +36,7 @@ from harness.engines import Cores, Engine, EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
 from harness.jobs import Job, JobAnswer
 from harness.once import Once
+from harness.options import program
 from harness.questions import CheckToolchain, ToolchainFacts
 from harness.remote import RemoteEvaluator, TookDown
 from harness.store import Store, digest
@@ -235,7 +236,7 @@ class Cluster:
             if time.monotonic() > late or (not joining and not fitting and self._settled(every)):
                 raise EngineError(self._nobody(wanted, every, found))
             if not told and time.monotonic() > began + SILENT_S:
-                what = "its devices" if self.local else "a device; `python run.py worker ADDRESS` lends one"
+                what = "its devices" if self.local else f"a device; `{program()} worker ADDRESS` lends one"
                 self.say(f"waiting up to {JOIN_S:.0f} s for the cluster at {self.address} to have {what}")
                 told = True
             time.sleep(0.1)
@@ -261,7 +262,7 @@ class Cluster:
             said.append(f"there is {', '.join(sorted(model.facts.name for model in found))}")
         what = self.choice.model or (wanted if wanted != "auto" else "any kind")
         return f"the cluster at {self.address} has no device of {what} that is ready{self._last_words()}" + (
-            f": {'; '.join(said)}" if said else "; `python run.py worker ADDRESS` lends one"
+            f": {'; '.join(said)}" if said else f"; `{program()} worker ADDRESS` lends one"
         )
 
     def find_ready(self, model: DeviceModel) -> list[str]:

@@ -563,7 +563,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         sent += 1
         time.sleep(0.3)
     assert process.wait(1) == 130 and sent >= 2
-    assert process.stderr.read().endswith(f"Go on with: python run.py resume run --runs-dir {tmp_path}\n")
+    assert process.stderr.read().endswith(f"run.py resume run --runs-dir {tmp_path}\n")
     assert resume(tmp_path, Script({1: ["speed 1.3"]})).state == "finished"
 
 

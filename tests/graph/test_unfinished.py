@@ -57,7 +57,7 @@ def test_nothing_is_known_of_a_run_without_a_checkpoint(tmp_path: Path, words, c
     code, out, said = shown(tmp_path, *words, capsys=capsys)
     assert (code, out, said.count("\n")) == (2, "", 1)
     assert "run run has no checkpoint: it was stopped before its first node had finished" in said
-    assert f"python run.py resume run --runs-dir {tmp_path}" in said
+    assert f"run.py resume run --runs-dir {tmp_path}" in said
     assert not run.checkpoints.exists()  # looking changes nothing
 
 
@@ -68,7 +68,7 @@ def test_a_run_that_is_paused_in_its_first_node_is_not_called_finished(tmp_path:
     assert code == 0 and "No improvement" not in out and "Attempts" not in out
     assert "Not finished: nothing faster than the plain baseline so far: twice on cpu" in out
     assert "paused; 0 attempts" in out
-    assert "the server does not answer" in out and f"python run.py resume run --runs-dir {tmp_path}" in out
+    assert "the server does not answer" in out and f"run.py resume run --runs-dir {tmp_path}" in out
 
 
 def test_a_run_that_is_stopped_later_says_what_it_has(tmp_path: Path) -> None:

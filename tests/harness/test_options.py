@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -14,7 +16,7 @@ from graph.commands.campaign import NOT_OF_EACH
 from graph.commands.mcp import NOT_SERVED
 from graph.request import EachRequest, OpenRequest, RunRequest
 from graph.studio import StudioRequest
-from harness.options import Option, Options, command_line, from_words, leaves, list_given, words
+from harness.options import Option, Options, command_line, from_words, leaves, list_given, program, words
 from nodes.state import Settings
 
 
@@ -113,3 +115,13 @@ def test_a_campaign_of_the_last_release_goes_on(tmp_path) -> None:
     campaign.begin(make_record("c", "s", "cpu", old, [tmp_path / "1_A.py"]))
     campaign.begin(make_record("c", "s", "cpu", new, [tmp_path / "1_A.py"]))
     assert OpenRequest().kernel == ""
+
+
+def test_a_command_is_named_so_that_it_can_be_typed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(door.__file__).resolve().parent
+    monkeypatch.setattr(sys, "executable", str(root / ".venv" / "bin" / "python"))
+    monkeypatch.chdir(root)
+    assert program() == ".venv/bin/python run.py"
+    (tmp_path / "a folder").mkdir()
+    monkeypatch.chdir(tmp_path / "a folder")
+    assert program() == f"{root}/.venv/bin/python {root}/run.py"

@@ -64,7 +64,9 @@ def test_a_whole_record_is_taken_as_json(bench: Workbench) -> None:
 
 def test_without_edits_the_compilers_own_source_is_built(bench: Workbench) -> None:
     made = bench.do(TryScheduleArguments(then=()), "")
-    assert made.outcome is Outcome.PASSED and isinstance(read_head(bench.store.get(made.candidate)), Schedule), made.text
+    assert made.outcome is Outcome.PASSED and isinstance(read_head(bench.store.get(made.candidate)), Schedule), (
+        made.text
+    )
 
 
 @pytest.mark.parametrize(
