@@ -306,7 +306,8 @@ class Service:
         if self._ending is None:
             return f"run {self.run.id}: {self._doing()}"
         state, settings = self._state, self._state["settings"]
-        said = [f"run {self.run.id}: {self._ending.state}, round {state.get('round', 0)} of {settings.stop.rounds}"]
+        ended = "waits for what you submit" if self._ending.state == "paused" else self._ending.state
+        said = [f"run {self.run.id}: {ended}, round {state.get('round', 0)} of {settings.stop.rounds}"]
         attempts = state.get("attempts", [])
         for attempt in attempts if round_ is None else [a for a in attempts if a.round == round_]:
             speed = (
@@ -338,7 +339,7 @@ class Service:
             said.append(data(timing_table(best.timings), "its times"))
             stands = standing(state)
             said.append(stands.sentences(state.get("round", 0)))
-            said += ["Tolerances: " + "; ".join(stands.tolerances)] if stands.tolerances else []
+            said += ["How far an output may be off: " + "; ".join(stands.tolerances)] if stands.tolerances else []
         if round_ is None and (rows := ledger.rows(ledger.every(self.run.store), attempts, MOST_TRIALS)):
             said.append(data("\n".join(rows), "ledger: every source that was tried"))
         if "held_out" in state:

@@ -65,8 +65,8 @@ def standing(state: State) -> Standing:
     # A check of a later call has its workload's tolerance; what is timed is told first.
     shown = [check for check in checks if check.workload in timed and not re.search(r"after \d+ calls", check.name)]
     first = shown[0].name if shown else ""
-    shown.sort(key=lambda check: (check.name != first, check.workload, check.name))
-    said = dict.fromkeys(f"{check.workload}, {check.name}: {check.tolerance}" for check in shown)
+    shown = sorted((check for check in shown if check.name == first), key=lambda check: check.workload)
+    said = dict.fromkeys(f"{check.workload}: {check.tolerance}" for check in shown)
     return Standing(
         rounds=settings.stop.rounds,
         stale_rounds=state.get("stale_rounds", 0),

@@ -95,7 +95,7 @@ class ReadArguments(Frozen):
 
 
 class SubmitArguments(Frozen):
-    """Ends the work on this plan: the source is built, checked and timed on all workloads, which decides. Or `none`, and why."""
+    """Ends the work on this plan or round: the source is built, checked and timed on all workloads, which decides. Or `none`, and why."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
     notes: str = Field(default="", max_length=2000, description="what you changed and why it should be faster")
@@ -103,7 +103,9 @@ class SubmitArguments(Frozen):
         default="", max_length=400,
         description="one sentence where the operation, as stated, counts more bytes or operations than a call must do; else empty",
     )  # fmt: skip
-    none: str = Field(default="", max_length=2000, description="why no source comes of this plan; then nothing is sent")
+    none: str = Field(
+        default="", max_length=2000, description="why no source is submitted; leave it empty to submit one"
+    )
 
 
 class ScheduleArguments(Frozen):

@@ -99,7 +99,7 @@ def test_a_client_works_round_by_round_and_everything_is_in_the_run(tmp_path: Pa
         assert "silu_and_mul: " in await say("kernels")
         assert await say("state") == "no run is begun: `start` begins one"
         assert await say("check") == "no run is begun: call `start` with one of `kernels`" and say.last.is_error
-        assert "run run: paused, round 1 of 3" in await say("start", kernel="silu_and_mul")
+        assert "run run: waits for what you submit, round 1 of 3" in await say("start", kernel="silu_and_mul")
         said = await say("operation")
         assert "out = 2 * input" in said and "n=3000" not in said  # held out
         assert "speed 1.0" in await say("read", what="source", name="baseline")
@@ -148,7 +148,7 @@ def test_a_kill_while_a_submission_is_measured_loses_nothing(tmp_path: Path) -> 
     async def second(say: Talk) -> None:
         said = await say("operation")  # the resumed run first ends the round that was submitted
         said = await say("state")
-        assert "round 1: PASSED, 1.400 [" in said and "paused, round 2 of 3" in said
+        assert "round 1: PASSED, 1.400 [" in said and "waits for what you submit, round 2 of 3" in said
         assert "(call 1 of 40 in round 2;" in await say("check")  # what was compiled before is still the last
         await say("finish")
 
