@@ -68,7 +68,7 @@ def workloads_table(rows: Sequence[WorkloadRow], title: str) -> Table:
     """One line a workload and cache state: times in us, speedup with its interval, share of speed of light."""
     axes = " × ".join(rows[0].axes) if rows else "workload"
     table = _table(
-        title, f"~{one_line(axes, 60)}", "cache", ">baseline µs", ">best µs", ">speedup", "verdict", ">light"
+        title, f"~{one_line(axes, 60)}", "cache", ">baseline µs", ">best µs", ">speedup", "verdict", ">of SOL"
     )
     before = ""
     for row in rows:

@@ -474,3 +474,11 @@ def test_a_table_of_disturbed_times_says_so_first() -> None:
     assert rendering.timing_table([busy]).startswith("(other processes took up to 87%")
     assert "lower than the code's own" in rendering.timing_table([busy])
     assert "lower than the code's own" not in rendering.timing_table([quiet])
+
+
+def test_weights_of_workloads_are_told_and_what_they_decide() -> None:
+    plain = prompt("coder", for_coder())[0]
+    timed = [w.model_copy(update={"weight": 3.0}) if w.timed else w for w in SPEC.workloads]
+    weighted = prompt("coder", for_coder(spec=SPEC.model_copy(update={"workloads": tuple(timed)})))[0]
+    assert "(3 calls)" in weighted and "FASTER than the best so far in the time of all calls" in weighted
+    assert "calls)" not in plain and "FASTER than the best so far in the geometric mean" in plain
