@@ -45,8 +45,8 @@ OURS: tuple[tuple[str, str, str], ...] = (
 """(pattern of a name, who may make it faster here, what kind it is), the first that fits."""
 Taken = Literal["rules", "model", "library", "no", "unknown"]
 SAID: dict[Taken, str] = {
-    "rules": "yes: the compiler and the rules have this form", "model": "by a model: the rules have no such form",
-    "library": "hardly: a library's, tuned for this device", "no": "no", "unknown": "unknown: bring it and `check` says",
+    "rules": "rules and compiler can write it", "model": "a model can: the rules have no such form",
+    "library": "hardly faster: a library's, tuned for this device", "no": "no", "unknown": "unknown: bring it, and `check` says",
 }  # fmt: skip
 NAMED = {
     "c10::BFloat16": 2, "c10::Half": 2, "float": 4, "double": 8, "int": 4, "long": 8, "long int": 8, "unsigned char": 1, "signed char": 1, "bool": 1,

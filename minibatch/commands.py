@@ -184,7 +184,7 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
             chance = float(torch.bincount(known).max()) / len(known)
             console.print(f"chance is {chance:.3f} (the most frequent class)")
         console.print(
-            f"checkpoint: {path}" + (f"; the best of valid ids: {best_path(path)}" if best is not None else "")
+            f"checkpoint: {path}" + (f"; the best by validation: {best_path(path)}" if best is not None else "")
         )
         if asked.as_json:
             found = {"graph": asked.graph, "rung": rung, "device": device, "audited": asked.audit, "epochs": records}
@@ -258,7 +258,7 @@ def _line(record: Any, metric: str, valid: float | None, batch: int) -> str:
     said = "no valid ids" if valid is None else f"validation {metric.replace('_', ' ')} {valid:.3f}"
     missed = f", {record.fallbacks} batches made again" if getattr(record, "fallbacks", 0) else ""
     return (
-        f"epoch {record.number + 1}: {record.seconds:.2f} s, {record.batches} batches of {batch}, loss {record.loss:.3f}, "
+        f"epoch {record.number + 1}: {record.seconds:.2f} s, {record.batches} {'batch' if record.batches == 1 else 'batches'} of {batch}, loss {record.loss:.3f}, "
         f"{said}{rate}{stages}{cached}{missed}"
     )
 

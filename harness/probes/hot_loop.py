@@ -121,7 +121,10 @@ def hot_loops(code: Sequence[Instruction], samples: Counter[int]) -> list[Sequen
     for last, one in enumerate(code):
         target = _TARGET.match(one.operands) if one.name.startswith("j") else None
         first = places.get(int(target[1], 16)) if target else None
-        if first is not None and first <= last:
+        cold = first is not None and any(
+            each.name.startswith("ret") for each in code[first:last]
+        )  # behind the function's end
+        if first is not None and first <= last and not cold:
             loops.append((first, last))
     innermost = [one for one in loops if not any(one[0] <= o[0] and o[1] <= one[1] for o in loops if o != one)]
     counted = {one: sum(samples[each.at] for each in code[one[0] : one[1] + 1]) for one in innermost}

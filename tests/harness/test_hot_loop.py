@@ -78,3 +78,16 @@ def test_a_real_build_is_sampled_in_the_box(tmp_path: Path) -> None:
         bad = evaluator.build(evaluator.store.put("#include <cstdlib>\n" + (folder / "baseline.cpp").read_text().replace(
             "{\n    // bias", "{ abort();\n    // bias")))  # fmt: skip
         assert "could not be sampled" in hot_loop.read(bad, evaluator.facts, kernel.spec, timed)["unavailable"]
+
+
+def test_a_branch_behind_the_functions_end_that_returns_into_it_is_no_loop() -> None:
+    rows = [
+        (0, "vaddss", "%xmm1,%xmm0,%xmm0"),
+        (4, "jne", "0 <f>"),
+        (6, "mov", "%eax,(%rdi)"),
+        (8, "ret", ""),
+        (9, "and", "$1,%eax"),
+    ]
+    code = [hot_loop.Instruction(*row) for row in [*rows, (12, "jmp", "6 <f+0x6>")]]
+    (loop,) = hot_loop.hot_loops(code, Counter({0: 10, 6: 5, 9: 5}))
+    assert [one.at for one in loop] == [0, 4]
