@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.codegen import columns, ragged
-from compiler.draft.expressions import loads_of
+from compiler.draft.expressions import loads_of, walk
 from compiler.draft.partition import ROW
 from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
@@ -143,7 +143,10 @@ def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
         return KernelPlan(members=members, sketch=Stream(vector=width))
     if kernel.layout == ROW:
         return KernelPlan(members=members, sketch=Rows(vector=width))
-    if columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
+    named = any(
+        expr.op == "load_at" for expr in walk(kernel.roots)
+    )  # rows that lie anywhere: each is read whole at once
+    if columns.takes(kernel) and not kernel.inner[0][1].is_Integer and not named:
         return KernelPlan(members=members, sketch=Columns(vector=width, lanes=CPU_TILE))
     return KernelPlan(members=members, sketch=Elements(vector=width))
 

@@ -13,11 +13,11 @@ import sympy
 import torch
 
 from compiler.codegen.host import HostFile
-from compiler.codegen.kernels import KernelFunction, in_axes, indent, last_write, row_stores, signature
+from compiler.codegen.kernels import KernelFunction, computed_again, in_axes, indent, last_write, row_stores, signature
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, walk
+from compiler.draft.expressions import Expr, loads_of, walk
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
@@ -36,6 +36,8 @@ STRIP = 16
 """Lanes where packs are of one element."""
 AHEAD = 8
 """Lines from which on what is to be read is asked for."""
+MOST_AHEAD = 64
+"""Rows of a line that are asked for at most."""
 BLOCK = 64
 """Steps whose sum is made apart before it is added to the others': a million numbers are not added one by one."""
 
@@ -72,6 +74,11 @@ class CpuText(Text):
 
     def stored_text(self, buffer: Buffer, text: str) -> str:
         return f"to<{element_type(buffer.dtype)}>({_bare(text)})"
+
+    def store(self, window: Window, address: str, name: str) -> str:
+        bytewise = any(load.args[0].dtype in (torch.int8, torch.uint8) for load in loads_of(self.kernel.roots))
+        pieces = bytewise and window.width > 1 and window.buffer.dtype not in HALVES
+        return f"{'store_pieces' if pieces else 'store_pack'}({address}, {name});"
 
     def rounds(self, window: Window) -> bool:
         return False
@@ -189,25 +196,37 @@ class CpuText(Text):
         ]  # fmt: skip
 
     def prefetches(self, roots: list[Expr], top: Scope) -> list[str]:
-        """Of rows that a line's numbers name, what a line some way on will read: it lies anywhere, and nothing else asks for it ahead."""
+        """Of rows that numbers name, what a line some way on will read: it lies anywhere, and nothing else asks for it ahead."""
         assert self.lines is not None
-        line, at, length = self.lines
-        lines: list[str] = []
+        _, at, length = self.lines
+        alone: list[str] = []
+        together: list[str] = []
         for window in self.windows(roots):
-            if window.by is None or self.level(window.by[0]) != 1:
+            if window.by is None or at in _places(window.by[0]):
                 continue
             scope = Scope(0, top)
-            place = self.address(
-                Window(window.buffer, window.base.subs(at, 0), 1, window.by),
-                scope,
-                Printer(self, scope, [window.by[0]], {}),
-            )
+            begin = Window(window.buffer, window.base.subs(at, 0), 1, window.by)
+            place = self.address(begin, scope, Printer(self, scope, [window.by[0]], {}))
             row = index_text(sympy.expand(length * self.width * window.buffer.dtype.itemsize))
-            lines += ["{", *indent([*scope.lines, f"prefetch_row({place}, {row});"], 1), "}"]
+            made = [*scope.lines, f"prefetch_row({place}, {row});"]
+            if self.level(window.by[0]) == 1:
+                alone += ["{", *indent(made, 1), "}"]
+            elif self.level(window.by[0]) == 3:
+                for loop, size in reversed(self.kernel.inner):
+                    head = (
+                        f"for (int64_t {loop} = 0; {loop} < {MOST_AHEAD} && {loop} < {index_text(size)}; ++{loop}) {{"
+                    )
+                    made = [head, *indent(made, 1), "}"]
+                together += made
+        return [*self._ahead(alone, AHEAD), *self._ahead(together, 1)]
+
+    def _ahead(self, lines: list[str], by: int) -> list[str]:
         if not lines:
             return []
+        assert self.lines is not None
+        line, _, length = map(index_text, self.lines)
         ahead = self.fresh("ahead")
-        head = [f"if (left > {AHEAD} * ({index_text(length)})) {{", f"    const int64_t {ahead} = {line} + {AHEAD};"]
+        head = [f"if (left > {by} * ({length})) {{", f"    const int64_t {ahead} = {line} + {by};"]
         return [*head, "    {", f"        const int64_t {line} = {ahead};", *indent(lines, 2), "    }", "}"]
 
     def accumulators(self, names: dict[Member, str], deep: str = "") -> list[str]:
@@ -231,6 +250,11 @@ class CpuText(Text):
 
 def _divides(one: Index, other: Index) -> bool:
     return sympy.denom(sympy.cancel(other / one)) == 1
+
+
+def _places(expr: Expr) -> set[sympy.Basic]:
+    """The variables that it is read at or counted from."""
+    return {s for e in walk([expr]) for index in e.args if isinstance(index, sympy.Expr) for s in index.free_symbols}
 
 
 def _is_few(length: Index) -> bool:
@@ -268,7 +292,16 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     end = index_text(text.packs)
     top = Scope(2)
-    for stage in range(max(final, last_fold + 1) + 1):
+    stages = range(max(final, last_fold + 1) + 1)
+    passes = {
+        s: [*(text.value(m) for m in folds if m.stage == s), *(w.value for w in full if s == final)] for s in stages
+    }
+    again = computed_again(text, passes)
+    holds = {id(expr): text.fresh("held") for found in again.values() for expr in found}
+    place = f"{kernel.pack} * {text.width} + {text.lane}" if text.width > 1 else str(kernel.pack)
+    for stage in stages:
+        keep = [(expr, f"{holds[id(expr)]}[{place}]") for expr in again.get(stage, [])]
+        kept = {id(expr): f"{holds[id(expr)]}[{place}]" for at, found in again.items() if at < stage for expr in found}
         here = [m for m in folds if m.stage == stage]
         written = full if stage == final else []
         if here:
@@ -276,7 +309,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
             totals, parts = _names(text, here, "_lanes"), _names(text, here, "_part")
             text.fold_names |= parts
             top.lines += indent(text.accumulators(totals), 2)
-            made = run_pass(text, top, here, [], array=True).lines(0)
+            made = run_pass(text, top, here, [], array=True, kept=kept, keep=keep).lines(0)
             step = BLOCK * (1 if text.width > 1 else STRIP)
             joined = [line for m in here for line in text.add(m, totals[m], parts[m])]
             whole = end if text.width > 1 else f"({end}) / {STRIP} * {STRIP}"
@@ -306,9 +339,13 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
                 top.line(f"const {type} {held} = join_lanes({totals[member]}, {text.join(member)});")
         if written:
             hoist(text, [s.value for s in written], 0, top, {})
-            top.lines += indent(text.over_packs(run_pass(text, top, [], written).lines(0), "0", end), 2)
+            top.lines += indent(text.over_packs(run_pass(text, top, [], written, kept=kept).lines(0), "0", end), 2)
         row_stores(text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "{")
-    lines = [f"    for (int64_t {row} = begin; {row} < end; ++{row}) {{", *top.lines, "    }"]
+    length = index_text(kernel.length)
+    buffers = [line for name in holds.values() for line in (
+        f"    std::vector<float> {name}_row({length});", f"    float* const {name} = {name}_row.data();"
+    )]  # fmt: skip
+    lines = [*buffers, f"    for (int64_t {row} = begin; {row} < end; ++{row}) {{", *top.lines, "    }"]
     return _finished(text, kernel, name, lines, parameters, arguments)
 
 

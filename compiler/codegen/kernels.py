@@ -216,7 +216,7 @@ def rows_function(
         ]
         for stage in stages
     }
-    again_by = _computed_again(text, passes) if resident and held else {}
+    again_by = _registers_hold(text, passes, computed_again(text, passes)) if resident and held else {}
     holds = {id(expr): text.fresh("held") for found in again_by.values() for expr in found}
     lane = f"[{text.lane_name}]" if text.width > 1 else ""
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
@@ -265,8 +265,8 @@ DEAR = 8
 """Instructions, roughly, from which on a number is kept for a later pass, not computed again."""
 
 
-def _computed_again(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
-    """Of each pass, what a later one would compute again for much: none where that took more than twice the registers of what is loaded."""
+def computed_again(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
+    """Of each pass, what a later one would compute again for much."""
     found: dict[int, list[Expr]] = {}
     known: dict[int, int] = {}
     for stage, roots in passes.items():
@@ -284,6 +284,11 @@ def _computed_again(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list
                 arg for arg in reversed(expr.args[:1] if expr.op == "masked" else expr.args) if isinstance(arg, Expr)
             )
         known = {id(e): stage for e in text.always(roots, known)} | known
+    return found
+
+
+def _registers_hold(text: Text, passes: dict[int, list[Expr]], found: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
+    """What was found; nothing where it took more than twice the registers of what is loaded."""
     loaded = _bytes(text.windows([root for roots in passes.values() for root in roots]), 0)
     held = 4 * text.width * sum(map(len, found.values()))
     return found if _bytes(_still_needed(text, passes, found), 0) + held <= 2 * loaded else {}

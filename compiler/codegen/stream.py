@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from compiler.codegen.cpu import CpuText
+from compiler.codegen.cpu import STRIP, CpuText
 from compiler.codegen.kernels import KernelFunction, indent, signature, wait
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer
@@ -385,9 +385,16 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
 
     reduced = []
     for number, fold in enumerate(kernel.folds):
-        step = [f"const float score = row[{kernel.key}];", *printed(leaf(fold.value), "held = join(held, {});")]
+        score = f"const float score = row[{kernel.key}];"
+        one = lambda held, fold=fold: printed(leaf(fold.value), f"{held} = join({held}, {{}});")  # noqa: E731
         reduced += [
-            "{", f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};", *indent(loop(kernel.key, keys, step), 1),
+            "{", f"    float lanes[{STRIP}];", f"    for (auto& one : lanes) {{ one = {text.identity(fold)}; }}",
+            f"    const auto join = {text.join(fold)};", f"    const int64_t whole = {keys} / {STRIP} * {STRIP};",
+            f"    for (int64_t first = 0; first < whole; first += {STRIP}) {{", "        #pragma omp simd",
+            f"        for (int64_t lane = 0; lane < {STRIP}; ++lane) {{",
+            *indent([f"const int64_t {kernel.key} = first + lane;", score, *one("lanes[lane]")], 3), "        }", "    }",
+            "    float held = join_lanes(lanes, join);",
+            f"    for (int64_t {kernel.key} = whole; {kernel.key} < {keys}; ++{kernel.key}) {{", *indent([score, *one("held")], 2), "    }",
             f"    folded[{number} * ({group}) + {member_at}] = held;", "}",
         ]  # fmt: skip
     each, once = _stores(text, kernel, stores, values)
@@ -417,7 +424,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
             *loop(kernel.depth, str(kernel.depths), printed(kernel.keyed, f"element[{kernel.depth}] = {{}};")), over_member, *indent(dots, 1), "}",
         ]),
         over_member, f"    float* row = scores.data() + {member_at} * {keys};", *indent(reduced, 1),
-        *indent(loop(kernel.key, keys, [f"const float score = row[{kernel.key}];", *printed(leaf(kernel.weight), f"row[{kernel.key}] = {{}};")]), 1),
+        *indent(loop(kernel.key, keys, [f"const float score = row[{kernel.key}];", *printed(leaf(kernel.weight), f"row[{kernel.key}] = {{}};")], "#pragma omp simd"), 1),
         *indent(once, 1), "}",
         "std::fill(sums.begin(), sums.end(), 0.0f);",
         *loop(kernel.key, keys, [*some, f"if (!{taken}) {{ continue; }}" if taken == "any" else "",

@@ -10,6 +10,10 @@
 #pragma GCC optimize("no-math-errno", "no-trapping-math", "no-thread-jumps")
 #endif
 
+// Else it may set errno, by the compiler's own declaration, whatever the pragma says, and no loop with it is vectorised.
+extern "C" __attribute__((const)) float sqrtf(float) noexcept;
+extern "C" __attribute__((const)) double sqrt(double) noexcept;
+
 // With vector forms by the C library, which g++ takes by itself only under -ffast-math.
 #if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ >= 35
 extern "C" {
@@ -255,6 +259,20 @@ inline void put(void* to, const Wide& bytes) {
 
 template <int Items, typename T>
 inline void store_pack(T* to, const Pack<T, Items>& pack) { put(to, pack); }
+
+// For lanes that began as single bytes: g++ fills the pack by 16 bytes, and a load of 32 would wait until both are in the cache.
+template <int Items, typename T>
+inline void store_pieces(T* to, const Pack<T, Items>& pack) {
+#if defined(__AVX2__)
+    if constexpr (sizeof(pack) % 16 == 0) {
+        for (unsigned part = 0; part < sizeof(pack) / 16; ++part) {
+            put_vector(reinterpret_cast<Wide2*>(to) + part, reinterpret_cast<const Wide2*>(&pack)[part]);
+        }
+        return;
+    }
+#endif
+    put(to, pack);
+}
 
 template <int Items>
 inline void store_pack(_Float16* to, const Pack<float, Items>& pack) {

@@ -179,3 +179,49 @@ def test_a_version_that_no_call_reaches_is_not_written():
     kernel = catalog.load("dequantize_nf4")  # its packs divide every size: a scalar version behind it once ran as well
     text = source(kernel.spec, (kernel.folder / "reference.py").read_text(), device="cpu")
     assert "by_16" in text and "by_1(" not in text and text.count("in_parallel(") == 2  # one is its definition
+
+
+BAGS = """\
+import torch
+
+
+def reference(table, places):
+    return {"out": table[places].mean(1)}
+"""
+
+
+def test_rows_of_bags_are_read_whole_and_the_next_bags_are_asked_for(tmp_path):
+    spec = LINES_SPEC.replace('("rows", "nodes", "half")', '("rows", "nodes", "half", "each")').replace(
+        'shape=("rows",), dtype="int32"', 'shape=("rows", "each"), dtype="int64"'
+    )
+    kept = [
+        line
+        for line in spec.splitlines()
+        if not any(f'"{name}"' in line and "Tensor" in line for name in ("cos", "codes", "told"))
+    ]
+    text = (
+        "\n".join(kept)
+        .replace('"half": half}', '"half": half, "each": 5}')
+        .replace('Size(name="half"),', 'Size(name="half"), Size(name="each"),')
+    )
+    (tmp_path / "spec.py").write_text(text)
+    (tmp_path / "reference.py").write_text(BAGS)
+    kernel = catalog.load(str(tmp_path))
+    made = source(kernel.spec, BAGS, device="cpu")
+    assert "prefetch_row(table" in made and "elements" in made
+    library = built(made, tmp_path)
+    for sized in kernel.spec.workloads:
+        assert run(kernel.spec, kernel, library, sized, 1) == "", sized.label
+
+
+def test_square_roots_go_in_vectors(tmp_path):
+    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
+    text += (
+        'extern "C" void roots(float* x, int64_t count) { for (int64_t i = 0; i < count; ++i) x[i] = sqrtf(x[i]); }\n'
+    )
+    (tmp_path / "roots.cpp").write_text(text)
+    command = ["g++", "-O3", "-march=native", "-S", str(tmp_path / "roots.cpp"), "-o", str(tmp_path / "roots.s")]
+    subprocess.run(command, check=True)
+    assembly = (tmp_path / "roots.s").read_text()
+    assert "sqrtps" in assembly or "fsqrt" in assembly
+    assert "call" not in assembly.split("roots:")[1].split(".cfi_endproc")[0]
