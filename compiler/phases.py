@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import sympy
+import torch
 
 from compiler.draft.expressions import Expr, binary, cast, index_value, loads_of, make
 from compiler.draft.index import Index, _split, flatten, joined, product, unflatten
@@ -109,6 +110,8 @@ def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: 
     if not _in_place_is_safe(phases, outputs, inout):
         return None
     held = {out: sympy.cancel(out.elements / units) for d in definitions for out in d.outs if out not in outputs}
+    for buffer in held:  # as computed, not as an input is stored
+        buffer.dtype = torch.float32 if buffer.dtype.is_floating_point and buffer.dtype.itemsize < 4 else buffer.dtype
     members = [
         Member(p.definition, p.value, 0, [p.place] * len(p.definition.outs), False, p.by, p.when) for p in phases
     ]

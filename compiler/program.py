@@ -353,7 +353,7 @@ def _output(lowered: SelectedProgram, tensor: Tensor, value: Value, shape, dtype
     type, own = COMPUTED[dtype], value.buffer if value.is_whole else None
     if own is not None and own not in taken and isinstance(made := own.written_by, Definition):
         alone = made.reduced and len(made.outs) == 1
-        alone = own.dtype == dtype if lowered.in_memory else alone
+        alone = own.dtype == dtype in (torch.float32, torch.int64) if lowered.in_memory else alone
         if alone and COMPUTED[own.dtype] == type and tuple(value.shape) == tuple(shape):
             own.dtype, own.text = dtype, tensor.name
             return own
