@@ -31,7 +31,7 @@ BATCH_S = 0.004
 def tensors_of(kernel, workload) -> dict:
     import torch
 
-    from harness.checks.correctness import draw
+    from harness.checks.drawing import draw
 
     generator, found = torch.Generator().manual_seed(0), {}
     for tensor in kernel.spec.tensors:

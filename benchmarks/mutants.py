@@ -37,6 +37,9 @@ TESTS = {
     "harness/checks/correctness.py": (
         "harness/test_correctness.py", "harness/test_bounded_values.py", "harness/test_properties.py", "harness/test_timing.py",
     ),
+    "harness/checks/tolerance.py": (
+        "harness/test_correctness.py", "harness/test_bounded_values.py", "harness/test_properties.py", "harness/test_timing.py",
+    ),
     "harness/timing/sampling.py": ("harness/test_timing.py", "harness/test_company.py"),
     "harness/timing/interleaved.py": ("harness/test_timing.py",),
     "harness/store.py": ("harness/test_store.py",),

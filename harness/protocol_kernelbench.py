@@ -71,7 +71,7 @@ class _Process:
     def __init__(
         self, problem: Problem, artefact: Path, spec: Spec, *, reference: bool, precision: str, compilers: bool = False,
     ):  # fmt: skip
-        from harness.checks.correctness import Layout
+        from harness.checks.layout import Layout
 
         self.spec = spec
         self.buffers = ArgumentBuffers(problem.device, Layout(spec, spec.workloads[0], 1).size)
@@ -84,7 +84,7 @@ class _Process:
         self.worker.map(self.buffers)
 
     def call(self, seed: int, generators: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        from harness.checks.correctness import Layout
+        from harness.checks.layout import Layout
 
         layout = Layout(self.spec, self.spec.workloads[0], 1)
         layout.view(self.buffers, self.spec.inputs[0])[0].fill_(seed)

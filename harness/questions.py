@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 from pydantic import BaseModel, Field
 
 from harness import backends, probes
-from harness.checks.correctness import distributions
+from harness.checks.drawing import distributions
 from harness.judge import comparisons, quick, search, verification
 from harness.judge.bands import Ratios
 from harness.judge.comparisons import Case, ComparisonRequest, OtherContexts

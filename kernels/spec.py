@@ -71,7 +71,7 @@ last."""
 BELOW = "below"
 """Integers that another input bounds, place by place: `below:lengths`."""
 OWN_VALUES = ("given", "near", "among")
-"""Distributions drawn by a problem's own generator (harness/checks/correctness.py, GIVEN): as it draws them; the same
+"""Distributions drawn by a problem's own generator (harness/checks/drawing.py, GIVEN): as it draws them; the same
 with other low bits; element by element from the values that it has."""
 DRAWN = "drawn"
 """Distributions drawn by a function of the folder's inputs.py: `drawn:NAME`."""

@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Any
 from harness.capture import source
 from harness.capture.form import CapturedForm, Kind, write_definition
 from harness.capture.source import CaptureError
-from harness.farside.problem import distribution, take_sample, tensors_of
+from harness.farside.distributions import distribution, take_sample
+from harness.farside.nest import tensors_of
 from harness.store import write_atomically
 from kernels.spec import DTYPE_BYTES, check_values
 

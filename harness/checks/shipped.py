@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.checks.correctness import Case, round_between
+from harness.checks.cases import Case
 from harness.checks.expected import UNIT_ROUNDOFF, Right
+from harness.checks.tolerance import round_between
 from kernels.catalog import Kernel
 
 if TYPE_CHECKING:

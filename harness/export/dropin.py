@@ -16,7 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness import backends
 from harness.backends import cpu, cuda
-from harness.checks.correctness import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST, UNIT_ROUNDOFF
+from harness.checks.correctness import UNIT_ROUNDOFF
+from harness.checks.tolerance import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST
 from harness.judge.search import PROGRAMMATIC
 from harness.store import write_atomically
 from kernels.catalog import Kernel

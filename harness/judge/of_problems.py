@@ -7,7 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 from harness import backends
-from harness.checks.correctness import compute_expected, distributions, draw_inputs
+from harness.checks.drawing import distributions, draw_inputs
+from harness.checks.tolerance import compute_expected
 from harness.judge import shares
 from harness.judge.rules import KernelRules, kernels_of_calls
 from harness.judge.session import VERSION, EvaluationSession

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from harness import backends
-from harness.checks.correctness import distributions
+from harness.checks.drawing import distributions
 from harness.judge import whose_code
 from harness.judge.pool import is_python_side
 from harness.judge.session import map_buffers

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from harness.checks.correctness import Layout
+from harness.checks.layout import Layout
 from harness.judge import bands, verification
 from harness.judge.bands import Key, Ratios, Split, score
 from harness.judge.comparisons import Case

@@ -22,19 +22,12 @@ from pydantic import Field
 
 from harness import backends, device, machine
 from harness.checks import slices
-from harness.checks.correctness import (
-    NOT_SLICED,
-    SPECIAL,
-    TOLERANCE,
-    Cases,
-    GuardedBuffers,
-    Layout,
-    Slicing,
-    distributions,
-    draw_inputs,
-    rows_apart,
-)
+from harness.checks.buffers import GuardedBuffers
+from harness.checks.cases import NOT_SLICED, SPECIAL, Cases, Slicing
+from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.fitting import explain_left_out, explain_one_signed, require_timed, too_large
+from harness.checks.layout import Layout
+from harness.checks.tolerance import TOLERANCE, rows_apart
 from harness.device import ArgumentBuffers, generator
 from harness.farside import sandbox
 from harness.judge import triton_kernels

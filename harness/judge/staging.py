@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import backends
-from harness.checks.correctness import draw
+from harness.checks.drawing import draw
 from harness.device import cuda_home, cuda_library, generator
 from harness.records import Build
 from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload

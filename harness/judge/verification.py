@@ -18,19 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.checks import properties, shipped
-from harness.checks.correctness import (
-    NANS,
-    SPECIAL,
-    Case,
-    GuardedBuffers,
-    compute_expected,
-    distributions,
-    draw_inputs,
-    failure,
-    judge_several,
-    make_case,
-)
+from harness.checks.buffers import GuardedBuffers
+from harness.checks.cases import NANS, SPECIAL, Case, make_case
+from harness.checks.correctness import failure, judge_several
 from harness.checks.crossings import crossings
+from harness.checks.drawing import distributions, draw_inputs
+from harness.checks.tolerance import compute_expected
 from harness.judge.session import SMALL_BYTES, EvaluationSession, MissingTool, map_buffers
 from harness.problems.degenerate import holes
 from harness.problems.pytorch import Problem

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from harness.checks.correctness import distributions
+from harness.checks.drawing import distributions
 from harness.judge.session import EvaluationSession, map_buffers
 from harness.processes.worker import WorkerFailure
 from harness.records import Build

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from harness.checks.correctness import Case, Right, draw_inputs
+from harness.checks.cases import Case
+from harness.checks.correctness import Right
+from harness.checks.drawing import draw_inputs
 from harness.problems.pytorch import Problem
 from kernels.spec import Frozen, Spec, Workload
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import device as devices
-from harness.checks.correctness import GIVEN, Layout
+from harness.checks.drawing import GIVEN
 from harness.checks.fitting import JUDGING_FACTOR, OutOfDeviceMemory
+from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers
 from harness.farside import module_state, sandbox
 from harness.once import Once

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.backends import cpu
-from harness.checks.correctness import Layout, draw
+from harness.checks.drawing import draw
+from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers, generator
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Spec, Tensor, Workload

@@ -19,7 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.checks import properties
-from harness.checks.correctness import NEAR_MISS, GuardedBuffers, Layout, compute_expected, distributions
+from harness.checks.buffers import GuardedBuffers
+from harness.checks.correctness import NEAR_MISS
+from harness.checks.drawing import distributions
+from harness.checks.layout import Layout
+from harness.checks.tolerance import compute_expected
 from harness.device import ArgumentBuffers, generator, synchronize
 from harness.farside.forms import OutputCopier
 from harness.processes.worker import Worker, WorkerFailure, time_request

@@ -133,7 +133,7 @@ class Description(Frozen):
     """What a problem takes and returns, found by executing it in the box."""
 
     arguments: Any
-    """The nest that get_inputs() returns, tensors by number (harness/farside/problem.py, `flatten`)."""
+    """The nest that get_inputs() returns, tensors by number (harness/farside/nest.py, `flatten`)."""
     inputs: tuple[Input, ...] = Field(max_length=200)
     outputs: tuple[Output, ...] = Field(min_length=1, max_length=200)
     sizes: tuple[Extent, ...] = Field(max_length=20)
@@ -141,7 +141,7 @@ class Description(Frozen):
     alternatives: tuple[Annotated[str, AfterValidator(_drawable)], ...] = Field(max_length=20)
     """Other distributions with which its outputs stay finite."""
     returns: Any = None
-    """The structure of what it returns (harness/farside/problem.py, `outline`)."""
+    """The structure of what it returns (harness/farside/nest.py, `outline`)."""
     state: tuple[StateEntry, ...] = Field(default=(), max_length=2000)
     """What its calls change beside that (harness/farside/module_state.py)."""
     groups: tuple[tuple[Dtype, Annotated[int, Field(ge=1, le=2**34)]], ...] = Field(default=(), max_length=8)

@@ -94,7 +94,7 @@ NAMED_WORDS = {
     "zeros": "half of them zero", "outliers": "one of 1000 is 300 times as large", "infinities": "a tenth of them infinite",
     "uniform": "from [0, 1)", "scaled": "from [0, s), s drawn",
 }  # fmt: skip
-"""Distribution of floating-point numbers -> what it draws, as harness/checks/correctness.py does."""
+"""Distribution of floating-point numbers -> what it draws, as harness/checks/drawing.py does."""
 VALUE_WORDS = {
     "bits": "any bits", "index": "whole numbers in [0, {0})", "padded": "whole numbers in [-1, {0})",
     "distinct": "different whole numbers in [-1, {0})", "permutation": "different whole numbers in [0, {0})",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from harness.checks.correctness import Layout
+from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload

@@ -10,7 +10,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from harness.checks.correctness import Layout, draw, make_case
+from harness.checks.cases import make_case
+from harness.checks.drawing import draw
+from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers, generator
 from harness.evaluate import Evaluator
 from harness.export import dropin

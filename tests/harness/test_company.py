@@ -15,7 +15,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.checks.correctness import Layout, draw
+from harness.checks.drawing import draw
+from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers, generator
 from harness.timing import neighbours
 from harness.timing.neighbours import InputMixture, InputProducer, digest, is_persistent, mix_number

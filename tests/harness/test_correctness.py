@@ -10,21 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from harness.checks.correctness import (
-    UNIT_ROUNDOFF,
-    Cases,
-    Expected,
-    Layout,
-    compute_expected,
-    distributions,
-    draw_inputs,
-    find_summed_dimensions,
-    judge,
-    judge_call,
-    make_case,
-    terms,
-)
+from harness.checks.cases import Cases, make_case
+from harness.checks.correctness import UNIT_ROUNDOFF, Expected, judge, judge_call
+from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.fitting import OutOfDeviceMemory
+from harness.checks.layout import Layout
+from harness.checks.tolerance import compute_expected, find_summed_dimensions, terms
 from harness.device import ArgumentBuffers
 from kernels import catalog
 from kernels.catalog import KernelError
@@ -355,7 +346,7 @@ def test_a_case_that_does_not_fit_is_made_again_with_no_other_in_memory_and_else
             raise fault("CUDA out of memory. Tried to allocate 8 GiB. GPU 0 has ...")
         return make_case(*arguments)
 
-    monkeypatch.setattr("harness.checks.correctness.make_case", made)
+    monkeypatch.setattr("harness.checks.cases.make_case", made)
     fails = 1
     assert kept.get(other, "ordinary", {}).workload == other and room == [1, 0]
     assert kept.get(small, "ordinary", {}) is not first  # that one was let go of

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from harness.checks.correctness import distributions, make_case
+from harness.checks.cases import make_case
 from harness.checks.crossings import MOST_BYTES, crossings
+from harness.checks.drawing import distributions
 from harness.problems.degenerate import holes
 from kernels import catalog
 from kernels.catalog import Kernel

@@ -9,7 +9,7 @@ import torch
 
 from harness import device, jobs
 from harness.backends import cpu
-from harness.checks import correctness
+from harness.checks import drawing
 from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def drawn(kernel: catalog.Kernel) -> dict[str, torch.Tensor]:
-    return correctness.draw_inputs(kernel.spec, kernel.spec.workloads[0], "ordinary", {}, "cpu")
+    return drawing.draw_inputs(kernel.spec, kernel.spec.workloads[0], "ordinary", {}, "cpu")
 
 
 def test_a_table_and_rows_that_sum_to_one_are_drawn_and_judged(folder: Path, tmp_path: Path) -> None:
@@ -115,5 +115,5 @@ def test_what_is_wrong_with_such_a_function_is_one_sentence(folder: Path, before
 def test_a_flat_part_of_it_is_what_tools_are_given(folder: Path) -> None:
     kernel = catalog.load(str(folder))
     view, name = torch.empty(5), kernel.spec.inputs[0].values[0]
-    correctness.draw(view, name, kernel.spec.workloads[0], device.generator("cpu"))
+    drawing.draw(view, name, kernel.spec.workloads[0], device.generator("cpu"))
     assert torch.equal(view, torch.linspace(-1, 1, 16)[:5])

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness import backends
-from harness.checks.correctness import distributions
+from harness.checks.drawing import distributions
 from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import facts
 from harness.evaluate import Evaluator
@@ -138,9 +138,7 @@ def test_a_closed_evaluator_holds_no_inputs(small, source, store):
 
 def test_a_closed_evaluator_gives_a_gpus_memory_back_to_other_processes(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr(
-        "harness.checks.correctness.give_back_memory", lambda over: given.append((len(one.cases.kept), over))
-    )
+    monkeypatch.setattr("harness.checks.cases.give_back_memory", lambda over: given.append((len(one.cases.kept), over)))
     gpu = DeviceFacts(device="cuda", name="H", architecture="sm_90", units=132, last_level_cache_bytes=50 << 20)
     kernel = catalog.load("silu_and_mul")
     for held in (0, 1):

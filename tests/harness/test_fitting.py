@@ -25,7 +25,7 @@ def kernel_of(*workloads: Workload):
 
 @pytest.fixture
 def nothing_is_drawn(monkeypatch):
-    monkeypatch.setattr("harness.checks.correctness.make_case", lambda *_: pytest.fail("inputs were drawn"))
+    monkeypatch.setattr("harness.checks.cases.make_case", lambda *_: pytest.fail("inputs were drawn"))
 
 
 def test_an_addition_that_the_machine_cannot_hold_is_refused_before_it_is_drawn(tmp_path, nothing_is_drawn):

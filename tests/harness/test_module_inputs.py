@@ -8,16 +8,8 @@ import pytest
 import torch
 
 from harness.evaluate import Evaluator
-from harness.farside.problem import (
-    distribution,
-    is_bound,
-    is_structured,
-    outline,
-    own_kind,
-    pick_leaves,
-    table_of,
-    take_sample,
-)
+from harness.farside.distributions import distribution, is_bound, is_structured, own_kind, table_of, take_sample
+from harness.farside.nest import outline, pick_leaves
 from harness.judge import whose_code
 from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
 from harness.judge.whose_code import CodeShares, doubt

@@ -12,7 +12,8 @@ from torch import nn
 
 from harness.evaluate import Evaluator
 from harness.farside import module_state
-from harness.farside.problem import Trial, UnfitProblem
+from harness.farside.describe import Trial
+from harness.farside.nest import UnfitProblem
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Outcome, Verdict
 from harness.store import Store

@@ -16,9 +16,11 @@ import torch
 from torch import nn
 
 from harness import evaluate
-from harness.checks.correctness import GIVEN
+from harness.checks.drawing import GIVEN
 from harness.evaluate import Evaluator
-from harness.farside.problem import Trial, convolutions_in_tf32, distribution
+from harness.farside.describe import Trial
+from harness.farside.distributions import distribution
+from harness.farside.numerics import convolutions_in_tf32
 from harness.judge import of_problems, verification
 from harness.problems import degenerate
 from harness.problems.pytorch import POOL, Box, Problem, open_problem, reopen

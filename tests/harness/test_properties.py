@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from harness.checks import properties
-from harness.checks.correctness import compute_expected, draw, draw_inputs, judge_call, make_case
+from harness.checks.cases import make_case
+from harness.checks.correctness import judge_call
+from harness.checks.drawing import draw, draw_inputs
+from harness.checks.tolerance import compute_expected
 from harness.device import generator
 from harness.evaluate import Evaluator
 from harness.records import Outcome

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from harness.checks import properties
-from harness.checks.correctness import distributions, judge_call, judge_several, make_case
+from harness.checks.cases import make_case
+from harness.checks.correctness import judge_call, judge_several
+from harness.checks.drawing import distributions
 from harness.problems import compiled_reference
 from kernels import catalog
 from kernels.catalog import Kernel

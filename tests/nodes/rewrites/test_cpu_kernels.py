@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from harness.checks.correctness import distributions
+from harness.checks.drawing import distributions
 from harness.judge.tunables import bake, tunables
 from kernels.catalog import Kernel
 from kernels.spec import Workload

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 import tests.machine
-from harness.checks.correctness import draw
+from harness.checks.drawing import draw
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from nodes.rewrites import emulation

@@ -1,0 +1,291 @@
+"""Calls of a kernel as they happen in an engine's test, or as one expression makes them: `run.py bring` reads sizes, dtypes and values from them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import io
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from harness.capture.source import CaptureError, write_standalone
+from harness.capture.watch import CallWatcher, KernelCall
+from harness.capture.written import Token, Writer
+
+if TYPE_CHECKING:
+    import torch
+
+
+MOST_CALLS = 48
+"""Calls of a test that become cases, evenly taken (upper bound)."""
+MOST_SECONDS = 120.0
+
+
+@dataclass
+class SeenCall:
+    """What one call of the kernel comes to."""
+
+    tensors: dict[str, torch.Tensor]
+    """Tensors as they were before the call, and the outputs as they are expected."""
+    numbers: dict[str, Any]
+    outputs: list[str]
+    both: list[str]
+    """Outputs that are inputs, too."""
+    sizes: dict[str, int]
+    lines: list[list[Token]] = field(default_factory=list)
+    results: dict[str, str] = field(default_factory=dict)
+    """Output -> the name that holds it after the lines."""
+    fault: str = ""
+    """Why the lines could not be written."""
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of tensors that the call was given, in elements."""
+
+    def form(self) -> Any:
+        """What has to be alike in all calls of one kernel."""
+        texts = [tuple("#" if not isinstance(token, str) else token for token in line) for line in self.lines]
+        ranks = [(name, tensor.dim()) for name, tensor in self.tensors.items()]
+        return ranks, tuple(self.numbers), tuple(texts), tuple(self.outputs), tuple(self.both)
+
+
+def watch_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]]:
+    """Run the test, and say what its calls of the kernel were. Raises CaptureError."""
+    try:
+        import pytest
+    except ModuleNotFoundError:
+        raise CaptureError("pytest is not installed, and it is to be run") from None
+    path = Path(target.partition("::")[0]).resolve()
+    if not path.is_file():
+        raise CaptureError(f"{path} is not there")
+    watcher, calls, faults = CallWatcher(wanted), list[SeenCall](), Counter[str]()
+
+    class Plugin:
+        started = time.monotonic()
+        cases = 0
+
+        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+            self.cases = len(items)
+            sized = {_sizes_of(item): item for item in reversed(items)}
+            if len(items) > MOST_CALLS:
+                items[:] = sorted(sized.values(), key=items.index)
+            if len(items) > MOST_CALLS:
+                items[:] = [items[at * len(items) // MOST_CALLS] for at in range(MOST_CALLS)]
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_generate_tests(self, metafunc: Any) -> None:
+            asked = {
+                name for mark in metafunc.definition.iter_markers("parametrize") for name in _names_of(mark.args[0])
+            }
+            for name in metafunc.fixturenames:  # of a conftest.py that was left out
+                if name not in asked and name != "request" and not metafunc._arg2fixturedefs.get(name):
+                    metafunc.parametrize(name, [None], ids=[""])
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_setup(self, item: Any) -> None:
+            item.own_markers = [mark for mark in item.own_markers if mark.name not in ("skip", "skipif")]
+            if time.monotonic() - self.started > MOST_SECONDS:
+                pytest.skip("enough was seen")
+
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_runtest_call(self, item: Any) -> Generator[None, Any, None]:
+            watcher.forget()
+            outcome: Any = yield
+            parameters = getattr(getattr(item, "callspec", None), "params", {})
+            for call in watcher.calls:
+                call.sizes |= {name: value for name, value in parameters.items() if type(value) is int and value > 0}
+                if call.expected:
+                    calls.append(_understood(watcher, call))
+            if outcome.excinfo is not None:
+                kind, value, _ = outcome.excinfo
+                faults[f"{kind.__name__}: {str(value).splitlines()[0][:200] if str(value) else ''}"] += 1
+            watcher.forget()
+
+    plugin = Plugin()
+    alone = ["-n0"] if importlib.util.find_spec("xdist") is not None else []
+    options = ["-q", "-p", "no:cacheprovider", *alone, "--rootdir", str(path.parent)]
+    with (
+        _first_on_the_path(path),
+        watcher.standing_in(path),
+        watcher.watching(),
+        redirect_stdout(io.StringIO()) as said,
+        redirect_stderr(said),
+        _without_module_skips(pytest),
+    ):
+        pytest.main([target, *options], [plugin])
+        if not plugin.cases:  # the engine's conftest.py needs the engine
+            pytest.main([target, *options, "--noconftest"], [plugin])
+    for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]:
+        del sys.modules[name]  # another file may have its name
+    seen = watcher
+    if not calls:
+        others = f"; it calls {', '.join(sorted(seen.others))}: name one by --function" if seen.others else ""
+        why = f"; {faults.most_common(1)[0][0]}" if faults else ""
+        if not plugin.cases:
+            why = f"; pytest says: {' '.join(said.getvalue().split())[-300:]}"
+        raise CaptureError(f"no call of {wanted} was seen whose outputs the test compares{others}{why}")
+    more = []
+    if seen.stood_in:
+        more.append(
+            f"{', '.join(seen.stood_in)} cannot be imported here: what the test calls of it was seen and not run"
+        )
+    if seen.pretends:
+        more.append("no GPU is here: the test ran on CPU tensors")
+    if plugin.cases > MOST_CALLS:
+        more.append(f"{MOST_CALLS} of the test's {plugin.cases} cases were looked at")
+    more += [f"{count} cases ended early: {fault}" for fault, count in faults.most_common(2)]
+    return calls, "", more
+
+
+def _names_of(text: Any) -> list[str]:
+    """Of a mark's `parametrize`."""
+    return [name.strip() for name in text.split(",")] if isinstance(text, str) else list(text)
+
+
+@contextmanager
+def _without_module_skips(pytest: Any) -> Iterator[None]:
+    """A file that skips itself where the engine or a GPU is missing is run all the same inside."""
+    own = pytest.skip
+
+    def skip(*given: Any, **named: Any) -> None:
+        if not named.get("allow_module_level"):
+            own(*given, **named)
+
+    skip.Exception = own.Exception  # type: ignore[attr-defined]
+    with mock.patch.object(pytest, "skip", skip):
+        yield
+
+
+@contextmanager
+def _first_on_the_path(test: Path) -> Iterator[None]:
+    """Inside, the folder above a test's outermost package is looked into first, and no other package has that one's name."""
+    packages = [above for above in list(test.parents)[:7] if (above / "__init__.py").is_file()]
+    root = packages[-1].parent if packages else test.parent
+    outer = test.relative_to(root).parts[0].removesuffix(".py")
+    own = {name: sys.modules[name] for name in list(sys.modules) if name.partition(".")[0] == outer}
+    for name in own:
+        del sys.modules[name]
+    sys.path.insert(0, str(root))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(root))
+        for name in [name for name in sys.modules if name.partition(".")[0] == outer]:
+            del sys.modules[name]
+        sys.modules.update(own)
+
+
+def _sizes_of(item: Any) -> Any:
+    """What of a test's parameters changes shapes and dtypes, as far as their types show."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return item.originalname, tuple(
+        (name, str(value)) for name, value in parameters.items() if type(value) not in (bool, float)
+    )
+
+
+def _understood(watcher: CallWatcher, call: KernelCall) -> SeenCall:
+    """A call of a test as tensors, numbers, outputs and the lines that make these."""
+    import torch
+
+    tensors = dict(call.before)
+    numbers = {name: value for name, value in call.arguments.items() if not isinstance(value, torch.Tensor)}
+    writer, results, fault, outputs = Writer(watcher, call), dict[str, str](), "", list[str]()
+    for place, expected in sorted(call.expected, key=lambda one: str(one[0])):
+        name = place if isinstance(place, str) else "out" if not place else f"out_{place}"
+        if isinstance(place, str) and expected.numel() == call.before[place].numel():
+            expected_form = call.before[place]
+        else:
+            expected_form = expected.detach()
+        if not isinstance(place, str):
+            tensors[name] = expected_form
+        outputs.append(name)
+        try:
+            results[name] = writer.write(expected)
+        except CaptureError as error:
+            fault = fault or f"what {name} is compared with was not written down: {error}"
+    both = [name for name in outputs if name in writer.used or (name in call.before and name not in call.empty)]
+    for name in call.empty - set(outputs):
+        if name in tensors:
+            outputs.append(name)
+            fault = fault or f"{name} is not compared with anything in the test"
+    strides = {name: call.arguments[name].stride() for name in call.before}
+    return SeenCall(tensors, numbers, outputs, both, call.sizes, [] if fault else writer.lines, results, fault, strides)
+
+
+def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, list[str]]:
+    """Call `module:function` (what is right) with the arguments that `file.py:name` makes. Raises CaptureError."""
+    import torch
+
+    if not arguments:
+        raise CaptureError("say by --args FILE.py:FUNCTION what it is called with")
+    function, make = _named(target), _named(arguments)
+    made = make()
+    made = [made] if isinstance(made, tuple | dict) else list(made)
+    calls: list[SeenCall] = []
+    signature = inspect.signature(function)
+    for one in made[:MOST_CALLS]:
+        given, named = (one, {}) if isinstance(one, tuple) else ((), one)
+        if len(given) == 2 and isinstance(given[0], tuple | list) and isinstance(given[1], dict):
+            given, named = tuple(given[0]), given[1]
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        tensors = {name: value for name, value in bound.arguments.items() if isinstance(value, torch.Tensor)}
+        before = {name: value.detach().clone() for name, value in tensors.items()}
+        versions = {name: value._version for name, value in tensors.items()}
+        returned = function(*given, **named)
+        changed = [name for name, value in tensors.items() if value._version != versions[name]]
+        outputs = [
+            value
+            for value in (returned if isinstance(returned, tuple | list) else [returned])
+            if isinstance(value, torch.Tensor)
+        ]
+        outputs = [value for value in outputs if all(value is not tensors[name] for name in changed)]
+        names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
+        numbers = {name: value for name, value in bound.arguments.items() if name not in tensors}
+        calls.append(
+            SeenCall(
+                {**before, **dict(zip(names, outputs, strict=True))}, numbers, [*changed, *names], changed, {},
+                strides={name: value.stride() for name, value in tensors.items()},
+            )
+        )  # fmt: skip
+    if not calls or not calls[0].outputs:
+        raise CaptureError(f"{target} returned no tensor and changed none")
+    own = inspect.unwrap(function)
+    text = write_standalone(own)
+    first = calls[0]
+    returns = [name for name in first.outputs if name not in first.both]
+    passed = ", ".join(
+        f"{name}={name}" if parameter.kind is parameter.KEYWORD_ONLY else name
+        for name, parameter in signature.parameters.items()
+    )
+    lines = [f"    {name} = {name}.clone()" for name in first.both]
+    lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{own.__name__}({passed})")
+    return calls, text + "\n\n" + "\n".join(lines), []
+
+
+def _named(text: str) -> Callable[..., Any]:
+    """`module:function` or `path.py:function`. Raises CaptureError."""
+    place, _, name = text.rpartition(":")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        found = module
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # noqa: BLE001, the user's own module may raise anything
+        raise CaptureError(f"{text} cannot be had: {type(error).__name__}: {error}") from None
+    if not callable(found):
+        raise CaptureError(f"{text} is no function")
+    return found
