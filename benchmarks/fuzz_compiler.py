@@ -58,7 +58,7 @@ FORMS = {
     "halves": ("torch.cat((({e})[:, x.shape[1] // 2 :], ({f})[:, : x.shape[1] // 2]), -1)", '("rows", "cols")', ""),
     "place": ("(x * 1.5).argmax(-1)", '("rows",)', "int64"),
     "sorted": ("({e}).sort(-1, descending=True).values * {f}", '("rows", "cols")', ""),
-    "ranks": ("(x * 1.5).argsort(-1, stable=True)", '("rows", "cols")', "int64"),
+    "ranks": ("(x * 1.5).argsort(dim=-1, stable=True)", '("rows", "cols")', "int64"),
     "running": ("({e}).cumsum(-1) / 8 + ({f}).cummax(-1).values", '("rows", "cols")', ""),
     "down": ("({e}).cumsum(0) / 8 + ({f}).cumprod(0)", '("rows", "cols")', ""),
     "counted": (
@@ -66,7 +66,7 @@ FORMS = {
         '("rows", "cols")',
         "",
     ),
-    "put": ("torch.softmax({e}, -1).scatter(1, (x * 1.5).argsort(-1, stable=True), {f})", '("rows", "cols")', ""),
+    "put": ("torch.softmax({e}, -1).scatter(1, (x * 1.5).argsort(dim=-1, stable=True), {f})", '("rows", "cols")', ""),
     "added": ("torch.zeros_like(x).index_add(0, places, {e})", '("rows", "cols")', ""),
     "bins": ("torch.bincount(places, minlength=x.shape[0])", '("rows",)', "int64"),
     "found": (

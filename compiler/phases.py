@@ -38,11 +38,16 @@ class Phase:
     inner: Index
     inner_end: Index
     value: Expr
-    place: Index
+    places: list[Index]
+    """Where it stores, by output: in the unit's own memory, or in a tensor of the caller's."""
     by: tuple[Expr, Index] | None
     when: Expr | None
     rank: Expr | None = None
     """Of `nth`."""
+
+    @property
+    def place(self) -> Index:
+        return self.places[0]
 
     @property
     def roots(self) -> list[Expr]:
@@ -112,9 +117,7 @@ def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: 
     held = {out: sympy.cancel(out.elements / units) for d in definitions for out in d.outs if out not in outputs}
     for buffer in held:  # as computed, not as an input is stored
         buffer.dtype = torch.float32 if buffer.dtype.is_floating_point and buffer.dtype.itemsize < 4 else buffer.dtype
-    members = [
-        Member(p.definition, p.value, 0, [p.place] * len(p.definition.outs), False, p.by, p.when) for p in phases
-    ]
+    members = [Member(p.definition, p.value, 0, p.places, False, p.by, p.when) for p in phases]
     if unit != 0:
         for phase in phases:
             _in_own_memory(phase, held, unit)
@@ -158,7 +161,17 @@ def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase 
         place = flatten(at, sizes) if definition.place is None else definition.place(at)
     by = None if definition.by is None else definition.by(at)
     when = None if definition.when is None else definition.when(at)
-    return Phase(definition, outer, outer_end, inner, inner_end, definition.element(at), joined(place), by, when)
+    return Phase(
+        definition,
+        outer,
+        outer_end,
+        inner,
+        inner_end,
+        definition.element(at),
+        [joined(place)] * len(definition.outs),
+        by,
+        when,
+    )
 
 
 def _is_of_unit(place: Index, by: list[tuple[Expr, Index]], unit: Index, each: Index) -> bool:
@@ -181,8 +194,8 @@ def _in_own_memory(phase: Phase, held: dict[Buffer, Index], unit: Index) -> None
     phase.value = put(phase.value, other)
     phase.by = None if phase.by is None else (put(phase.by[0], other), phase.by[1])
     phase.when = None if phase.when is None else put(phase.when, other)
-    if phase.definition.outs[0] in held:
-        phase.place = sympy.expand(phase.place.subs(unit, 0))
+    outs = zip(phase.definition.outs, phase.places, strict=True)
+    phase.places = [sympy.expand(place.subs(unit, 0)) if out in held else place for out, place in outs]
 
 
 def _select(program, sort: Phase, phases: list[Phase], held: dict[Buffer, Index], unit: Index) -> None:
@@ -205,7 +218,7 @@ def _select(program, sort: Phase, phases: list[Phase], held: dict[Buffer, Index]
         rank = rank if load.op == "load" else binary("add", rank, cast(load.args[3], "int64_t"))
         kind = sort.definition.kind.replace("sort", "nth")
         phases.insert(min(reading), replace(
-            sort, definition=replace(sort.definition, kind=kind, outs=[buffer]), rank=rank, place=sympy.S.Zero
+            sort, definition=replace(sort.definition, kind=kind, outs=[buffer]), rank=rank, places=[sympy.S.Zero]
         ))  # fmt: skip
         found[load] = make("load", buffer, sympy.S.Zero, type=load.type)
         held[buffer] = sympy.S.One

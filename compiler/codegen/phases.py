@@ -29,7 +29,7 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
         for p in kernel.phases for out in p.definition.outs if out not in kernel.held
     ]  # fmt: skip
     roots = [root for phase in kernel.phases for root in phase.roots]
-    counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, p.place)]
+    counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, *p.places)]
     counts += [*kernel.held.values(), kernel.units]
     parameters, arguments = signature(text, stores, roots, counts, plain=True)
     memory, units, workspace, bytes = map(text.fresh, ("memory", "units", "workspace", "unit_bytes"))
@@ -113,8 +113,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
     made = text.fresh("made")
     element = _lambda(_given(phase), before, f"static_cast<{type}>({value})")
     if kind in SORTS:
-        at = index_text(phase.place)
-        outs = ", ".join(f"{text.pointer(one)} + {at}" for one in definition.outs)
+        places = zip(definition.outs, phase.places, strict=True)
+        outs = ", ".join(f"{text.pointer(one)} + {index_text(place)}" for one, place in places)
         return _ended(f"phase_sort<{str(kind == 'sort_falling').lower()}, {type}>({ends}, {outs}, ", [element])
     if kind in NTHS:
         assert phase.rank is not None

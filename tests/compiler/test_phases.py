@@ -15,6 +15,7 @@ OUTPUTS = {
     "ordered": ('("rows", "cols")', "float32"), "places": ('("rows", "cols")', "int64"), "total": ('("rows", "cols")', "float32"),
     "most": ('("rows", "cols")', "float32"), "counts": ('("rows", "cols")', "int32"), "kept": ('("rows", "cols")', "float32"),
     "back": ('("rows", "cols")', "int64"), "level": ('("rows", "cols")', "int64"), "few": ('("rows", "9")', "float32"),
+    "ranks": ('("rows", "cols")', "int64"),
 }  # fmt: skip
 ROWS = """\
 import torch
@@ -30,6 +31,7 @@ def reference(x, ids, edge):
     return {
         "ordered": ordered, "places": places, "total": total, "most": x.cummax(1)[0] + x.flip(1).cummin(1)[0].flip(1), "counts": counts,
         "kept": torch.where(total > 0.3, x, kept), "back": back, "level": torch.bucketize(x, edge.sort().values), "few": x.topk(9)[0],
+        "ranks": (x * 1.5).argsort(dim=-1, stable=True),
     }
 """
 WHOLE = """\
@@ -49,6 +51,7 @@ def reference(x, ids, edge):
     return {
         "ordered": x.cumsum(0), "places": order.view(x.shape), "total": sums, "most": x.sort(0)[0], "counts": added.expand_as(ids),
         "kept": x + ends[-1], "back": rows.view(x.shape), "level": ids, "few": one_hot.cumsum(0),
+        "ranks": (x * 1.5).argsort(dim=0, stable=True),
     }
 """
 SPEC = """\
