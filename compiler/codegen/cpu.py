@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from compiler.codegen.host import HostFile
-from compiler.codegen.kernels import KernelFunction, computed_again, in_axes, indent, last_write, row_stores, signature
+from compiler.codegen.kernels import KernelFunction, find_recomputed, in_axes, indent, last_write, row_stores, signature
 from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
@@ -296,7 +296,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     passes = {
         s: [*(text.value(m) for m in folds if m.stage == s), *(w.value for w in full if s == final)] for s in stages
     }
-    again = computed_again(text, passes)
+    again = find_recomputed(text, passes)
     holds = {id(expr): text.fresh("held") for found in again.values() for expr in found}
     place = f"{kernel.pack} * {text.width} + {text.lane}" if text.width > 1 else str(kernel.pack)
     for stage in stages:

@@ -216,7 +216,7 @@ def rows_function(
         ]
         for stage in stages
     }
-    again_by = _registers_hold(text, passes, computed_again(text, passes)) if resident and held else {}
+    again_by = _registers_hold(text, passes, find_recomputed(text, passes)) if resident and held else {}
     holds = {id(expr): text.fresh("held") for found in again_by.values() for expr in found}
     lane = f"[{text.lane_name}]" if text.width > 1 else ""
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
@@ -265,7 +265,7 @@ DEAR = 8
 """Instructions, roughly, from which on a number is kept for a later pass, not computed again."""
 
 
-def computed_again(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
+def find_recomputed(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
     """Of each pass, what a later one would compute again for much."""
     found: dict[int, list[Expr]] = {}
     known: dict[int, int] = {}

@@ -107,7 +107,7 @@ def test_a_client_works_round_by_round_and_everything_is_in_the_run(tmp_path: Pa
         assert "compiles" in await say("compile", source="speed 1.2")
         assert "PASSED" in await say("check")
         assert "1.200" in await say("time", workloads=["float32 n=4096"])
-        assert "there is no such workload" in await say("time", workloads=["float32 n=3000"])
+        assert "or any size, written like float32 n=" in await say("time", workloads=["float32 rows=3000"])
         assert "(call 7 of 40 in round 1;" in await say("read", what="attempts")
         said = await say("submit", notes="twice as wide")
         assert "round 1: PASSED, 1.200 [" in said and "it is the best so far now" in said

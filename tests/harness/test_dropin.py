@@ -82,7 +82,7 @@ def test_every_kernel_becomes_a_whole_package(name: str, device: Device, tmp_pat
     assert sorted(files) == sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
     for path in files:
         text = path.read_text()
-        assert "{{" not in text and "{%" not in text, path
+        assert not re.search(r"\{\{|\{%-? ", text), path  # a template's; `{%0` is an operand of PTX
         if path.suffix == ".py":
             ast.parse(text)
             assert max(map(len, text.splitlines())) <= 120, path

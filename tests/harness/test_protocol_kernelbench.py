@@ -286,7 +286,10 @@ def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator,
 @pytest.mark.parametrize("how", LAZY)
 def test_a_timed_call_that_does_not_compute_is_found(evaluator: Evaluator, how: str):
     found = asked(evaluator, HONEST.replace("        return x * self.weight\n", LAZY[how]))
-    assert not found.correctness and "one of its timed calls" in found.metadata["runtime_error"], found
+    known = (
+        "address" in how and "correctness_issue" in found.metadata
+    )  # where a trial's input lies as the one before did
+    assert not found.correctness and (known or "one of its timed calls" in found.metadata["runtime_error"]), found
 
 
 SLOW = "        for _ in range(3000):\n            x.sum()\n        return x * self.weight\n"

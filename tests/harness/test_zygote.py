@@ -81,7 +81,7 @@ before, grown = set(sys.modules), len(os.listdir("/proc/self/task")) - threads
 problem = python_worker.load_sibling("problem")
 with problem.convolutions_in_tf32():
     torch.nn.functional.conv1d(torch.rand(1, 1, 4), torch.rand(1, 1, 2))
-assert problem.Trial(torch.nn.Linear(3, 4), {"l": [{"t": 0}]}).shapes([torch.rand(2, 3)]) == [([2, 4], "float32")]
+assert python_worker.load_sibling("describe").Trial(torch.nn.Linear(3, 4), {"l": [{"t": 0}]}).shapes([torch.rand(2, 3)]) == [([2, 4], "float32")]
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
     torch.rand(4) + 1
 late = [name for name in set(sys.modules) - before if name.startswith("torch.")]

@@ -10,7 +10,9 @@ import pytest
 
 from harness.backends import cpu
 from harness.device import facts as device_facts
+from kernels import catalog
 from nodes.rewrites.cpu import lanes_text, vector_math
+from nodes.rewrites.registry import Facts
 from nodes.rewrites.syntax.source import Source
 
 WITH_LANES = device_facts("cpu").architecture.startswith("avx512")
@@ -25,7 +27,9 @@ EXP_LANES_ULPS = 1.1
 def library(tmp_path_factory) -> ctypes.CDLL:
     loops = "".join(f"for (int64_t i = 0; i < n; ++i) {{ y[i] = {name}(x[i]); }}\n" for name in NAMES)
     text = f"#include <cmath>\nvoid all(const float* x, float* y, int64_t n) {{\n{loops}}}\n"
-    text = vector_math.rewrite(Source(text, "cpu"), None).replace("void all(", "static inline void all(")
+    text = vector_math.rewrite(
+        Source(text, "cpu"), Facts(spec=catalog.load("silu_and_mul").spec, device=device_facts("cpu"))
+    ).replace("void all(", "static inline void all(")
     text = "#include <algorithm>\n#include <cstdint>\n#include <immintrin.h>\n" + text
     if WITH_LANES:
         wanted = " ".join(f"{name.removesuffix('f')}_lanes" for name in NAMES)
