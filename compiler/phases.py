@@ -24,6 +24,7 @@ PHASES = "phases"
 SCANS = {"scan_sum": "sum", "scan_prod": "prod", "scan_max": "max", "scan_min": "min"}
 SORTS = ("sort", "sort_falling")
 NTHS = ("nth", "nth_falling")
+FOLDS = ("sum", "prod", "max", "min", "any", "all")
 """What would stand at a place of a row in order: a sort of which nothing else is read."""
 MOST_NTHS = 4
 
@@ -69,8 +70,11 @@ class PhasesKernel(PackedKernel):
 
 
 def phases_of(program: SelectedProgram, outputs: set[Buffer], inout: set[str]) -> PhasesKernel:
-    """All that the outputs need as one kernel. Raises NoDraft where a tensor is changed in place under its readers."""
+    """All that the outputs need as one kernel. Raises NoDraft where a tensor is changed in place under its readers, or where a
+    phase would be a matrix product or a search for places."""
     definitions = _needed(program, outputs)
+    if other := {d.kind for d in definitions} - {"map", "add", *FOLDS, *SCANS, *SORTS}:
+        raise NoDraft(f"no phase does this: {', '.join(sorted(other))}")
     first = next((d for d in definitions if d.kind != "map"), definitions[0])
     most = min(first.reduced, default=max(0, len(first.ranges) - 1))
     for count in range(most, -1, -1):

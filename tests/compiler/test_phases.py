@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from compiler.compile import Meaning, source
@@ -126,3 +128,9 @@ def test_what_a_program_does_not_mean_is_found(tmp_path):
     check(program, ROWS)
     with pytest.raises(NoProgram, match="disagrees"):
         check(program, ROWS.replace("x * 2", "x * 3"))
+
+
+def test_what_no_phase_does_is_one_sentence():
+    kernel = catalog.load(str(Path(__file__).parents[1] / "inputs" / "tools" / "half_product"))
+    with pytest.raises(NoProgram, match="the reference needs a product, which no sketch has yet"):
+        source(kernel.spec, (kernel.folder / "reference.py").read_text())
