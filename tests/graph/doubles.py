@@ -210,15 +210,18 @@ class PaperEvaluator:
         self._did("contend", build.candidate)
         speed = self._speed(self._read(build.candidate))
         over = speed / self._speed(self._read(rivals["incumbent"])) if "incumbent" in rivals else None
+        cases = cases or [(SPEC.suite("cpu")[0], "cold")]
+        ratios = {"baseline": ((speed,) * 5,)} | ({"incumbent": ((over,) * 5,)} if over else {})
         return Quick(
+            pairs=(ratios,) * len(cases),
             timings=tuple(
                 Timing(
                     workload=workload, cache=cache, baseline_us=100.0, time_us=100.0 / speed, speedup=interval(speed),
                     comparison=comparison(speed), against_incumbent=interval(over) if over else None, light_us=20.0,
                     samples=5,
                 )
-                for workload, cache in cases or [(SPEC.suite("cpu")[0], "cold")]
-            )
+                for workload, cache in cases
+            ),
         )  # fmt: skip
 
     def admits(self, workload: Workload) -> bool:
