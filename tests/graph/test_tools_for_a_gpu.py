@@ -85,11 +85,9 @@ class PaperGpu(Evaluator):
 
     def compare_briefly(self, build: Build, rivals: dict[str, str], cases: Sequence[Case] = (), **_: object) -> Quick:
         timed = [workload for workload in self.suite() if workload.timed]
-        return Quick(
-            timings=self.timings(
-                build.candidate, rivals["baseline"], cases or [(timed[0], "cold"), (timed[-1], "cold")]
-            )
-        )
+        timings = self.timings(build.candidate, rivals["baseline"], cases or [(timed[0], "cold"), (timed[-1], "cold")])
+        ratios = [(one.speedup.median,) * 5 for one in timings]
+        return Quick(timings=timings, pairs=tuple(dict.fromkeys(rivals, (series,)) for series in ratios))
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         return Tuned(candidate=candidate)
