@@ -146,10 +146,6 @@ def _bucketize(low: Lowering, value, row: Value, out_int32=False, right=False):
     return _searchsorted(low, row, value, right=right)
 
 
-def _row_of_one(low: Lowering, *arguments, **keywords):
-    return _searchsorted(low, *arguments, **keywords)
-
-
 def _in_memory(name: str, lowering) -> None:
     """In place of what an operator is without memory, where there is some."""
     before = LOWERINGS[name]
@@ -216,10 +212,7 @@ for _kind, _name in (("scan_sum", "aten.cumsum.default"), ("scan_prod", "aten.cu
     _scan(_kind, _name)
 for _kind, _name in (("scan_max", "aten.cummax.default"), ("scan_min", "aten.cummin.default")):
     _scan(_kind, _name, pair=True)
-for _name in (
-    "aten.empty_permuted.default",
-    "aten.empty.memory_format",
-):
+for _name in ("aten.empty_permuted.default", "aten.empty.memory_format"):
     LOWERINGS.setdefault(_name, _empty)
 for _name in ("aten.scatter.src", "aten.scatter.value"):
     _in_memory(_name, _along("map"))

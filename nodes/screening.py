@@ -8,7 +8,6 @@ than all else in a round. What is near, or wins anywhere, goes on to the gates t
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 
 from harness.judge.search import spread_evenly
@@ -60,9 +59,5 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
     lost = (
         f"{mean.median:.2f}x of {than} in a short comparison, slower in each of {len(cases)} cases: not timed in full"
     )
-    speedup = _mean([timing.speedup.median for timing in found.timings])
+    speedup = statistics.geometric_mean(timing.speedup.median for timing in found.timings)
     return draft.model_copy(update={"lost": lost, "brief_speedup": round(speedup, 4)})
-
-
-def _mean(values: list[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, values)))
