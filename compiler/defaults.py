@@ -69,16 +69,15 @@ def schedule(
 
     `lean`: sizes that packs do not divide have the last version only, which builds sooner.
     """
-    return Schedule(versions={d: tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes})
+    return Schedule(versions={
+        d: _in_phases(programs(d, 1)) or tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes
+    })  # fmt: skip
 
 
 def _versions(
     programs, dtype: str, workloads: list[Workload], choice: ScheduleDefaults, lean: bool
 ) -> Iterator[ScheduleVersion]:
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
-    if in_phases := phases_plans(programs(dtype, 1)):
-        yield ScheduleVersion(narrow=False, kernels=in_phases)
-        return
     for width in dict.fromkeys((vector,) if lean else (vector, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
@@ -101,12 +100,13 @@ def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
     return frozenset(found if rows <= found else found - rows)
 
 
-def phases_plans(program: KernelProgram) -> tuple[KernelPlan, ...]:
-    """Of a program whose definitions hand on in memory what they made; none of any other."""
+def _in_phases(program: KernelProgram) -> tuple[ScheduleVersion, ...]:
+    """The one version of a program whose definitions hand on in memory what they made; none of any other."""
     if not isinstance(program.kernels[0], PhasesKernel):
         return ()
     (kernel,) = program.kernels
-    return (KernelPlan(members=tuple(dict.fromkeys(m.definition.origin for m in kernel.members)), sketch=Phases()),)
+    members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
+    return (ScheduleVersion(narrow=False, kernels=(KernelPlan(members=members, sketch=Phases()),)),)
 
 
 CPU_LANES = 16
@@ -117,13 +117,12 @@ CPU_TILE = 16
 
 def cpu_schedule(programs, dtypes: tuple[str, ...], workloads: dict[str, list[Workload]]) -> Schedule:
     """Versions for every dtype: packs where every workload's sizes are multiples of them, and one without."""
-    return Schedule(versions={d: tuple(_cpu_versions(programs, d, workloads.get(d, []))) for d in dtypes}, device="cpu")
+    return Schedule(versions={
+        d: _in_phases(programs(d, 1)) or tuple(_cpu_versions(programs, d, workloads.get(d, []))) for d in dtypes
+    }, device="cpu")  # fmt: skip
 
 
 def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[ScheduleVersion]:
-    if in_phases := phases_plans(programs(dtype, 1)):
-        yield ScheduleVersion(narrow=False, kernels=in_phases)
-        return
     for width in (CPU_LANES, CPU_LANES // 2, 1):
         program = programs(dtype, width)
         if width > 1 and not any(program.fits(w.axes) for w in workloads):
@@ -143,9 +142,8 @@ def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
         return KernelPlan(members=members, sketch=Stream(vector=width))
     if kernel.layout == ROW:
         return KernelPlan(members=members, sketch=Rows(vector=width))
-    named = any(
-        expr.op == "load_at" for expr in walk(kernel.roots)
-    )  # rows that lie anywhere: each is read whole at once
+    # Rows that lie anywhere are read whole, each at once.
+    named = any(expr.op == "load_at" for expr in walk(kernel.roots))
     if columns.takes(kernel) and not kernel.inner[0][1].is_Integer and not named:
         return KernelPlan(members=members, sketch=Columns(vector=width, lanes=CPU_TILE))
     return KernelPlan(members=members, sketch=Elements(vector=width))
