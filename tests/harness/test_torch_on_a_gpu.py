@@ -16,6 +16,7 @@ from harness.export import dropin
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
+from tests.harness.test_dropin import EXPORTED
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -126,7 +127,7 @@ def test_a_verdict(evaluator: Evaluator, text: str, backend: str, outcome: Outco
     assert verdict.outcome is outcome, verdict.reason
 
 
-@pytest.mark.parametrize("name", [name for name in catalog.names() if catalog.load(name).properties is None])
+@pytest.mark.parametrize("name", EXPORTED)
 def test_an_exported_package_passes_its_own_tests(name: str, tmp_path: Path) -> None:
     kernel = catalog.load(name)
     dropin.export(kernel, kernel.baseline("cuda")[1].read_text(), {}, tmp_path / "package", "cuda")

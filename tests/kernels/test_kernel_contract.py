@@ -134,13 +134,17 @@ def called(
     return tensors
 
 
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
 def complaint(kernel: Kernel, library: Path, workload: Workload, values: str, device: str, of: str = "") -> str:
     """Call the library on fresh inputs of that distribution: "" or the first thing that is wrong. `of`: what its entry's name begins with."""
     spec = kernel.spec
     case = make_case(kernel, workload, values, {}, device)
     tensors = called(kernel, library, workload, case.inputs, device, of)
     for tensor in spec.tensors:
-        if tensor.role == "input" and not torch.equal(tensors[tensor.name], case.inputs[tensor.name]):
+        if tensor.role == "input" and not same_bits(tensors[tensor.name], case.inputs[tensor.name]):
             return f"changed its input {tensor.name}"
     outputs = {tensor.name: tensors[tensor.name] for tensor in spec.outputs}
     _, said = judge_call(spec, workload, outputs, case.expected)
