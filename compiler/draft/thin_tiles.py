@@ -10,20 +10,29 @@ How exact: as tensor_cores.py.
 
 from __future__ import annotations
 
+import functools
+
 import sympy
 import torch
 
+from .index import Index
+from .interface import indices_of
 from .printing import Statements, _bare, index_text
 from .tensors import Buffer
 from .tiles import TileEmitter
 
 ROWS, COLUMNS = 128, 256
 """Of a block: eight tiles of 16 rows, a strip of 32 columns for each of its warps."""
-STRIPS = 1
-"""Strips that a warp does one after another."""
+MOST_STRIPS = 4
+"""Strips that a warp does one after another: some warps store while others load."""
+FEW_BLOCKS = 1056
+"""For two blocks on each of an H200's multiprocessors, four times: with fewer a block has fewer strips."""
+CACHED_BYTES = 50 << 20
+"""What the L2 of an H100 or H200 holds; larger results go past it. On an H200, with four strips (9, 87, 7 of KernelBench's level 1):
+1.24, 3.88 and 2.47 ms past it, 1.60, 5.25 and 2.74 through it; with one strip through it 1.46, 5.45 and 2.97."""
 MOST_STEPS = 64
 """What a warp's registers hold of 32 columns."""
-FEWEST_COLUMNS = 1024
+FEWEST_COLUMNS = 256
 FOUR = "values"
 """Four neighbours in the text."""
 
@@ -128,8 +137,8 @@ class ThinEmitter(TileEmitter):
 
     @property
     def suits(self) -> bool:
-        """Whether it can: the right and the results are neighbours along a row, four of them on 16 bytes."""
-        _, rows, columns, depth = (end for _, end in self.kernel.inner)
+        """Whether it can: results are neighbours along a row, four of them on 16 bytes, and so is the right, or its steps are neighbours."""
+        _, _, columns, depth = (end for _, end in self.kernel.inner)
         tiling, (right_side, out) = self.tiling, (self.operands[1], self.member.definition.outs[0])
         plain = not (
             tiling.halves or tiling.place or tiling.triangle or tiling.sparse or tiling.in_tf32 or self.in_stages
@@ -138,15 +147,46 @@ class ThinEmitter(TileEmitter):
             return False
         if not depth.is_Integer or depth > MOST_STEPS or not columns.is_Integer or columns < FEWEST_COLUMNS:
             return False
-        if self.partition.program.estimate(rows) < 16 or out.dtype != torch.float32:
+        if self.shipped[1] < 16 or out.dtype != torch.float32:
             return False
-        found = right_side.fours is not None and not right_side.along_k and len(right_side.fours) <= 1
         place, n = self.member.places[0], self.kernel.inner[2][0]
         rest = sympy.expand(place - n)
+        if right_side.along_k:
+            found = self._apart is not None
+        else:
+            found = right_side.fours is not None and len(right_side.fours) <= 1
         return found and n not in rest.free_symbols and all(
             any(factor.is_Integer and factor % 4 == 0 for factor in sympy.Mul.make_args(term))
             for term in sympy.Add.make_args(rest)
         )  # fmt: skip
+
+    @property
+    def _apart(self) -> Index | None:
+        """Elements between the right's neighbouring columns, where its steps are neighbours; None where that depends on the place."""
+        found, n = self.operands[1].load(), self.kernel.inner[2][0]
+        if found is None or any(
+            n in index.free_symbols for index in indices_of([found[0]] if found[0] is not None else [])
+        ):
+            return None
+        index = sympy.expand(found[1].args[1])
+        apart = index.coeff(n)
+        return None if n in (index - apart * n).expand().free_symbols else apart
+
+    @functools.cached_property
+    def shipped(self) -> list[int]:
+        """Batches, rows, columns and steps as the problem ships."""
+        return [self.partition.program.estimate(end) for _, end in self.kernel.inner]
+
+    @functools.cached_property
+    def strips(self) -> int:
+        batches, rows, columns, _ = self.shipped
+        blocks = batches * -(-rows // ROWS) * -(-columns // COLUMNS)
+        return max(1, min(MOST_STRIPS, columns // COLUMNS, blocks // FEW_BLOCKS))
+
+    @property
+    def past_the_cache(self) -> bool:
+        batches, rows, columns, _ = self.shipped
+        return 4 * batches * rows * columns > CACHED_BYTES
 
     @property
     def steps(self) -> int:
@@ -164,12 +204,12 @@ class ThinEmitter(TileEmitter):
         """The kernel's body; PRELUDE has the rest."""
         batch, m, n, k = self.names
         batches, rows, columns, depth = self.ends
-        wide, right = self.wide, self.operands[1]
+        wide, right, width = self.wide, self.operands[1], COLUMNS * self.strips
         return [
             "    extern __shared__ float4 lines[];",
-            *right.by_four("right"),
-            f"    const {wide} across = ({columns} + {COLUMNS * STRIPS - 1}) / {COLUMNS * STRIPS};",
-            f"    const {wide} first_row = blockIdx.x / across * {ROWS}, first_column = blockIdx.x % across * {COLUMNS * STRIPS} + threadIdx.x / 32 * 32;",
+            *([] if right.along_k else right.by_four("right")),
+            f"    const {wide} across = ({columns} + {width - 1}) / {width};",
+            f"    const {wide} first_row = blockIdx.x / across * {ROWS}, first_column = blockIdx.x % across * {width} + threadIdx.x / 32 * 32;",
             "    const int lane = threadIdx.x % 32;",
             f"    for ({wide} {batch} = blockIdx.z; {batch} < {batches}; {batch} += gridDim.z) {{",
             "        __syncthreads();  // nobody reads the batch before any more",
@@ -180,7 +220,7 @@ class ThinEmitter(TileEmitter):
             "            return value;",
             "        });",
             "        __syncthreads();",
-            f"        for (int strip = 0; strip < {STRIPS}; ++strip) {{",
+            f"        for (int strip = 0; strip < {self.strips}; ++strip) {{",
             f"            const {wide} column = first_column + strip * {COLUMNS};",
             f"            if (column >= {columns}) break;",
             f"            float right[{2 * self.steps}][4];",
@@ -200,7 +240,8 @@ class ThinEmitter(TileEmitter):
         if text != FOUR:
             return super().store(out, place, text)
         values = ", ".join(f"{FOUR}[{at}]" for at in range(4))
-        return f"*reinterpret_cast<float4*>({out.name} + ({_bare(place)})) = make_float4({values});"
+        to = f"reinterpret_cast<float4*>({out.name} + ({_bare(place)}))"
+        return f"__stcs({to}, make_float4({values}));" if self.past_the_cache else f"*{to} = make_float4({values});"
 
     def _load_right(self) -> list[str]:
         """Lines that load a lane's columns of its steps."""
@@ -221,7 +262,8 @@ class ThinEmitter(TileEmitter):
             "const float4 four = inside ? *reinterpret_cast<const float4*>(from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);"
         )
         by_four = [four, *(f"right[at][{at}] = four.{name};" for at, name in enumerate("xyzw"))]
-        one_by_one = ["for (int j = 0; j < 4; ++j) {", "    right[at][j] = inside ? from[j] : 0.0f;", "}"]
+        at = f"j * {index_text(self._apart)}" if right.along_k else "j"
+        one_by_one = ["for (int j = 0; j < 4; ++j) {", f"    right[at][j] = inside ? from[{at}] : 0.0f;", "}"]
 
         def loop(lines: list[str], pad: str) -> list[str]:
             return [
@@ -233,6 +275,8 @@ class ThinEmitter(TileEmitter):
                 f"{pad}}}",
             ]
 
+        if right.along_k:
+            return loop(one_by_one, "            ")
         if not right.fours:
             return loop(by_four, "            ")
         return [  # no branch between two loads
@@ -260,10 +304,10 @@ class ThinEmitter(TileEmitter):
 
     def cuda_launch(self, name: str, arguments: str) -> list[str]:
         batches, rows, columns, _ = self.ends
-        bytes = (1 + self.exact) * ROWS // 16 * self.steps * 512
+        width, bytes = COLUMNS * self.strips, (1 + self.exact) * ROWS // 16 * self.steps * 512
         lines = [
             f"    const int64_t batches = {batches};",
-            f"    const dim3 blocks(((({rows}) + {ROWS - 1}) / {ROWS}) * (({columns} + {COLUMNS * STRIPS - 1}) / {COLUMNS * STRIPS}), 1,",
+            f"    const dim3 blocks(((({rows}) + {ROWS - 1}) / {ROWS}) * (({columns} + {width - 1}) / {width}), 1,",
             "                      batches < 65535 ? batches : 65535);",
             f"    const int bytes = {bytes};",
         ]

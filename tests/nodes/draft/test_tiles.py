@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compiler import draft
-from compiler.draft import algebra, lower_convolutions, lower_products, tiles
+from compiler.draft import algebra, lower_convolutions, lower_products, thin_tiles, tiles
 from tests.nodes.draft.direct import (
     Pair,
     _close,
@@ -30,8 +30,8 @@ MODULES = {
         "[torch.randn(70, 37), torch.randn(37, 131), torch.randn(68, 52)]",
     ),
     "few steps": problem(
-        # rows and columns beyond a block's, a step beyond eights; a batch
-        "return x @ y, torch.bmm(z[:, :, :20].transpose(1, 2), z)",
+        # rows and columns beyond a block's, a step beyond eights; a batch; a linear layer's weight, whose steps are neighbours
+        "return x @ y, torch.bmm(z[:, :, :20].transpose(1, 2), z), x[:20] @ y.view(1300, 37).t()",
         "[torch.randn(150, 37), torch.randn(37, 1300), torch.randn(2, 8, 1028)]",
     ),
 }  # fmt: skip
@@ -85,6 +85,8 @@ def source_of(text: str) -> str:
         lower_convolutions.LEAST,
         lower_convolutions.FEWEST,
         lower_products.SHORTEST,
+        thin_tiles.FEW_BLOCKS,
+        thin_tiles.CACHED_BYTES,
     ]
     return _drafted(text, *numbers, lower_products.parts_by_halves, tiles.BUSY_BLOCKS, algebra.SMALLEST_PANELS)
 
@@ -265,8 +267,17 @@ def test_what_exactness_rests_on(change, tmp_path):
 
 
 def test_products_of_few_steps_have_kernels_of_their_own():
-    for text in (MODULES["few steps"], CONVOLUTIONS["points"]):
-        assert "multiply_thin<" in native_source(source_of(text), "cuda")
+    for text, count in ((MODULES["few steps"], 3), (CONVOLUTIONS["points"], 1)):
+        native = native_source(source_of(text), "cuda")
+        assert native.count("= multiply_thin<") == count and "multiply_tiles<" not in native.split('extern "C"', 1)[1]
+
+
+def test_large_results_of_few_steps_go_past_the_cache_in_strips(tmp_path, monkeypatch):
+    monkeypatch.setattr(thin_tiles, "FEW_BLOCKS", 1)
+    monkeypatch.setattr(thin_tiles, "CACHED_BYTES", 0)
+    native = native_source(source_of(MODULES["few steps"]), "cuda")
+    assert native.count("__stcs(") == native.count("strip < 4;") == 3
+    check(MODULES["few steps"], tmp_path)
 
 
 def test_a_product_of_few_steps_is_as_exact_as_float32s(tmp_path):
