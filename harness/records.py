@@ -183,6 +183,8 @@ class Suite(Frozen):
     speedup: Interval
     comparison: Comparison
     weighted: bool = False
+    withheld: str = ""
+    """Why it is UNCLEAR although its interval says FASTER, "" where it is not."""
 
 
 class Build(Frozen):

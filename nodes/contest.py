@@ -61,11 +61,14 @@ def promise(attempt: Attempt, incumbent: Incumbent) -> float:
 
 
 def contests_for(attempt: Attempt, incumbent: Incumbent, margin: float) -> int:
-    """How many contests decide over the attempt, by the width of its interval; 0 where those would be too many.
+    """How many contests decide over the attempt, by the width of its interval; 0 where those would be too many, or where the interval has
+    decided and FASTER was withheld for another reason.
 
     An interval narrows with the root of the number of samples. Those of a contest that is repeated are new ones, twice as many
     at least.
     """
+    if (attempt.gain_low or 0.0) > 1 + margin:
+        return 0
     if attempt.contested != incumbent.candidate:
         return CONTESTS
     if not attempt.gain or not attempt.gain_low:

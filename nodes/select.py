@@ -55,9 +55,9 @@ def unfit(draft: Draft, incumbent: Incumbent) -> str:
         return draft.verdict.reason
     if draft.verdict.suite is None:
         return draft.lost or "passed, but was not measured"
-    comparison = gain_of(draft).comparison
-    if comparison is not Comparison.FASTER:
-        return f"not clearly faster than the best so far: {comparison}"
+    gain = gain_of(draft)
+    if gain.comparison is not Comparison.FASTER:
+        return f"not clearly faster than the best so far: {gain.comparison}{gain.withheld and f', for {gain.withheld}'}"
     return slower_than_the_baseline(draft.verdict, incumbent)
 
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 
+PACK_BYTES = 16
+"""What the consumer of a timed call reads at once (probes/company.cu)."""
+
+
 class CandidateRefused(Exception):
     """What the candidate is, or did, has an outcome of its own."""
 
@@ -34,7 +38,8 @@ class CandidateRefused(Exception):
 class OutputCopier:
     """Copies what a candidate returned into the spec's outputs, after looking at what it really is.
 
-    A user's call has no such copy, so its time is told apart from that of the calls.
+    A user's call has no such copy: on a CPU its time is told apart from that of the calls, on a GPU a timed call's consumer reads
+    what was returned in its place, and the copy is made behind them all (`find_in_place`).
     """
 
     def __init__(self) -> None:
@@ -75,28 +80,52 @@ class OutputCopier:
         for value, (name, buffer, inout) in zip(got, outputs, strict=True):
             if value is buffer and inout:
                 continue
-            self._require_tensor(value, name, buffer)
-            first, storage = self.address(value), self.storage(value)
-            begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-            at = self.address(buffer)
-            if not inout and begin < at + buffer.nbytes and at < end:
-                raise CandidateRefused(
-                    "CHEATED", f"{name} lies in the memory that it is copied to, which no user's call has"
-                )
+            like, shares = self._look(value, name, buffer, inout)
             self.copies = True
-            like = self.contiguous(value) and self.contiguous(buffer)
-            like = like and not inout and not self.negative(value) and not self.conjugate(value)
-            shares = any(begin < last and start < end for start, last in self.arguments)
-            self.shares = self.shares or (shares and not inout)
             plain = plain and like and not shares
             if self.move is None or not like:
                 self.copy(buffer, value)
-            elif self.move(at, first, buffer.nbytes, int.from_bytes(self.random(8), "little")):
+            elif self.move(
+                self.address(buffer), self.address(value), buffer.nbytes, int.from_bytes(self.random(8), "little")
+            ):
                 raise CandidateRefused("CHEATED", f"{name} was still written to after the call had returned it")
         if plain:
             self.plain_ns += self.clock() - began
         else:
             self.other_ns += self.clock() - began
+
+    def find_in_place(
+        self, returned: Any, outputs: list[tuple[str, torch.Tensor, bool]]
+    ) -> list[tuple[int, int, int]] | None:
+        """(address of the output, of what was returned for it, bytes) each, where whoever reads the output can read that instead: new memory,
+        laid out and aligned as the output is. None where it has to be copied. Raises CandidateRefused as a copy does."""
+        got = list(returned) if type(returned) in (tuple, list) else [returned]
+        if returned is None or len(got) != len(outputs):
+            return None
+        places = []
+        for value, (name, buffer, inout) in zip(got, outputs, strict=True):
+            if value is buffer and inout:
+                continue
+            like, shares = self._look(value, name, buffer, inout)
+            if not like or shares or self.address(value) % PACK_BYTES:
+                return None
+            places.append((self.address(buffer), self.address(value), buffer.nbytes))
+        return places
+
+    def _look(self, value: Any, name: str, buffer: torch.Tensor, inout: bool) -> tuple[bool, bool]:
+        """Whether it is laid out as the output is, and whether it lies in an argument's memory. Raises CandidateRefused."""
+        self._require_tensor(value, name, buffer)
+        storage, at = self.storage(value), self.address(buffer)
+        begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        if not inout and begin < at + buffer.nbytes and at < end:
+            raise CandidateRefused(
+                "CHEATED", f"{name} lies in the memory that it is copied to, which no user's call has"
+            )
+        like = self.contiguous(value) and self.contiguous(buffer)
+        like = like and not inout and not self.negative(value) and not self.conjugate(value)
+        shares = any(begin < last and start < end for start, last in self.arguments)
+        self.shares = self.shares or (shares and not inout)
+        return like, shares
 
     def _require_tensor(self, value: Any, name: str, buffer: torch.Tensor) -> None:
         if type(value) is not self.tensor:

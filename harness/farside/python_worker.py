@@ -12,6 +12,7 @@ work: in the fork server the kernels of all its computing operators are taken aw
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import importlib.machinery
 import importlib.util
@@ -202,9 +203,13 @@ class PythonRequestLoop(native.RequestLoop):
     """The requests of harness/farside/worker.py for a candidate that is called with torch tensors."""
 
     planned: tuple[list[Any], Any, Any] | None
-    REQUESTS = ("warm", *native.RequestLoop.REQUESTS)
+    REQUESTS = ("warm", *native.RequestLoop.REQUESTS, "deliver")
     torch: Any = None
     copier: Any = None
+    copies_in_time = False
+    """Whether calls were timed, on a GPU, with the copy of what they returned."""
+    kept: dict[int, tuple[Any, list[tuple[int, int, int]]]]
+    """First output of a planned call -> what it returned, and where that and its outputs lie, where it is read in its place."""
 
     def enter(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         box = message["box"]
@@ -307,12 +312,49 @@ class PythonRequestLoop(native.RequestLoop):
             self.planned = ([lambda prepared=prepared: self.form.launch(prepared) for prepared in calls], None, None)
             return {"graph": True}
         neighbours = native.Neighbours(self.neighbours, self.arenas[message["company"]["arena"]][0], message["company"])
-        own = [lambda _stream, prepared=prepared: self.form.launch(prepared) for prepared in calls]
-        with self.stream(0):
-            self.planned, self.whole = native.plan_with_neighbours(
-                self.cuda, neighbours, own, self, neighbours_only=message["alone"]
-            )
-        return {"graph": self.whole is not None}
+        returns = neighbours.plain and isinstance(self.form, forms.CallAdapter) and self.form.outputs is not None
+        for in_place in (True, False) if returns else (False,):
+            launch = functools.partial(self.launch_in_place, neighbours) if in_place else self.form.launch
+            own = [lambda _stream, prepared=prepared, launch=launch: launch(prepared) for prepared in calls]
+            try:
+                with self.stream(0):
+                    self.planned, self.whole = native.plan_with_neighbours(
+                        self.cuda, neighbours, own, self, neighbours_only=message["alone"]
+                    )
+            except NotInPlace:
+                self.whole = None
+            if self.whole is not None:
+                break
+            if in_place:
+                self.forget()
+                neighbours.returned.clear()
+        if neighbours.plain and not self.kept:
+            self.copies_in_time = self.copies_in_time or (self.copier is not None and self.copier.copies)
+        return {"graph": self.whole is not None, "returned": bool(self.kept)}
+
+    def launch_in_place(
+        self, neighbours: Any, prepared: tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]
+    ) -> None:
+        """A call whose neighbours poison and read what it returns. Raises NotInPlace where that has to be copied."""
+        values, outputs = prepared
+        returned = self.form.function(*values)
+        places = self.copier.find_in_place(returned, outputs)
+        if not places:
+            raise NotInPlace
+        first, own = places[0][0], {to for to, _, _ in places}
+        elsewhere = {place for to, place in neighbours.returned.items() if to not in own}
+        if elsewhere & {place for _, place, _ in places}:  # one buffer for all calls
+            raise NotInPlace
+        neighbours.returned |= {to: place for to, place, _ in places}
+        self.kept[first] = returned, places
+
+    def deliver(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Copy what the planned calls have returned into their outputs, which were read in its place while they were timed."""
+        for _, places in self.kept.values():
+            for place in places:
+                self.cuda.copy(*place)
+        self.settle("what was returned")
+        return {}
 
     def capture(self, launch: Launch) -> Any:
         """A graph by torch's own capture, which keeps its allocator right; None where it is refused, or would draw other numbers."""
@@ -363,12 +405,11 @@ class PythonRequestLoop(native.RequestLoop):
 
     def tell_arguments(self) -> None:
         if self.copier is not None:
-            self.copier.arguments = [
-                (first, first + len(view)) for first, view in self.arenas.values() if view is not None
-            ]
+            self.copier.arguments = [(first, first + self.sizes[number]) for number, (first, _) in self.arenas.items()]
 
     def forget(self) -> None:
         super().forget()
+        self.kept = {}
         self.graphs: list[
             Any
         ] = []  # torch frees a graph with its last reference, and must not while it captures another
@@ -409,10 +450,9 @@ class PythonRequestLoop(native.RequestLoop):
     ) -> dict:
         try:
             said = answer(message, fds)
-            # On a CPU the copy's time is told apart; in a GPU's graph it is between the call and what reads it.
             if self.torch is None or self.copier is None:
                 return said
-            return said | {"copies": self.gpu and self.copier.copies, "shares": self.copier.shares}
+            return said | {"copies": self.copies_in_time, "shares": self.copier.shares}
         except Refused as refusal:
             return {"error": str(refusal), "outcome": refusal.outcome}
         except native.CudaError as error:
@@ -428,6 +468,10 @@ class PythonRequestLoop(native.RequestLoop):
                 return
             answer = self.respond(requests[message["op"]], message, fds)
             native.send(self.channel, native.make_refusal(getattr(self, "cuda", None), message["op"], answer))
+
+
+class NotInPlace(Exception):
+    """What a call returned has to be copied before anybody can read it as the spec's output."""
 
 
 class DeviceMemory:

@@ -92,6 +92,13 @@ class Cuda:
     def close(self, address: int) -> None:
         self.check(self.rt.cudaIpcCloseMemHandle(ctypes.c_void_p(address)), "cudaIpcCloseMemHandle")
 
+    def copy(self, to: int, source: int, count: int) -> None:
+        """Enqueue a copy of so many bytes on this device."""
+        places, on_device = (ctypes.c_void_p(to), ctypes.c_void_p(source)), ctypes.c_int(3)
+        self.check(
+            self.rt.cudaMemcpyAsync(*places, ctypes.c_size_t(count), on_device, self.streams[0]), "cudaMemcpyAsync"
+        )
+
     def settle(self, what: str) -> None:
         self.check(self.rt.cudaGetLastError(), what)
         self.check(self.rt.cudaDeviceSynchronize(), what)
@@ -149,12 +156,15 @@ class Neighbours:
         self.library, self.base, self.message = library, base, message
         self.apart: bool = message["apart"]
         self.plain = message["neighbour"] == 0 and not self.apart
+        self.returned: dict[int, int] = {}
+        """Address of an output -> of what a call returned for it, which is poisoned before the call and read after it in its place."""
 
     def pieces(self, places: list[list[int]], slot: int) -> NeighbourCalls:
         """[first, stride, bytes, a, x or -1, b, packs of b, steps of a] of each tensor, all but three where it is produced."""
         made = NeighbourCalls(count=len(places), steps_of_b=self.message["steps"])
         for at, (first, stride, size, *mixture) in enumerate(places):
-            made.piece[at] = NeighbourCall(to=self.base + first + slot * stride, bytes=size)
+            to = self.base + first + slot * stride
+            made.piece[at] = NeighbourCall(to=self.returned.get(to, to), bytes=size)
             if mixture:
                 a, x, b, packs, steps = mixture
                 made.piece[at].a, made.piece[at].b = self.base + a, self.base + b
@@ -192,6 +202,8 @@ class RequestLoop:
         self.channel = channel
         self.cuda: Cuda | None = None
         self.arenas: dict[int, tuple[int, Any]] = {}
+        self.sizes: dict[int, int] = {}
+        """Bytes of each arena."""
         self.symbols: dict[str, Any] = {}
         self.neighbours: Any = None
         """The library of the neighbours on a GPU, on a CPU that of the loop that makes calls."""
@@ -240,6 +252,7 @@ class RequestLoop:
         else:
             assert self.cuda is not None
             self.arenas[message["id"]] = (self.cuda.open(message["handle"]), None)
+        self.sizes[message["id"]] = message["size"]
         return {}
 
     def unmap(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -481,8 +494,8 @@ def plan_with_neighbours(
     if context.plain:
         parts: list[Any] = []
         for slot in slots:
-            parts += [captured(cuda, before[slot]), *(captured(capturing, call) for call in middle[slot])]
-            parts.append(captured(cuda, after[slot]))
+            own = [captured(capturing, call) for call in middle[slot]]  # first: where it returns its outputs it says so
+            parts += [captured(cuda, before[slot]), *own, captured(cuda, after[slot])]
             if None in parts:
                 break
         whole = None if None in parts else (cuda, cuda.chain(parts))

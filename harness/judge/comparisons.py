@@ -149,9 +149,11 @@ def withhold_doubtful(session: EvaluationSession, request: ComparisonRequest, ve
         return verdict
     unclear = {"comparison": Comparison.UNCLEAR}
     timings = tuple(t.model_copy(update=unclear) if t in faster else t for t in verdict.timings)
-    update: dict[str, Any] = {name: one.model_copy(update=unclear) for name, one in ahead.items()}
+    update: dict[str, Any] = {name: one.model_copy(update=unclear | {"withheld": why}) for name, one in ahead.items()}
     return verdict.model_copy(update=update | {"timings": timings, "warnings": (*verdict.warnings, why)})
 
+
+ONLY_HOT = "it gains only where its inputs are in the cache"
 
 BASELINE_COPIES = (
     "the baseline returns its outputs, and the copy of them into the spec's is in its time alone: a gain is not called FASTER; "
@@ -273,12 +275,13 @@ def suite_of(session: EvaluationSession, ratios: list[list[float]], timings: lis
     if not ratios:
         return None
     interval = _mean(ratios, timings)
-    said = _said(session, interval)
+    said, why = _said(session, interval), ""
     cold = [(samples, timed) for samples, timed in zip(ratios, timings, strict=True) if timed.cache == "cold"]
     margin = comparison.MARGIN[session.device]
     if said is Comparison.FASTER and _mean(*map(list, zip(*cold, strict=True))).median <= 1 + margin:
-        said = Comparison.UNCLEAR
-    return Suite(speedup=interval, comparison=said, weighted=any(timed.workload.weight for timed in timings))
+        said, why = Comparison.UNCLEAR, ONLY_HOT
+    weighted = any(timed.workload.weight for timed in timings)
+    return Suite(speedup=interval, comparison=said, weighted=weighted, withheld=why)
 
 
 def _mean(ratios: list[list[float]], timings: list[Timing]) -> Interval:

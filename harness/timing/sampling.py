@@ -146,6 +146,9 @@ class Arm:
     copy_s: tuple[float, float] = (math.inf, math.inf)
     """Seconds per call of either kind, at most, that are nobody's."""
     graph: bool = True
+    returned: bool = False
+    """Whether its calls' consumers read what was returned in its place: it is copied to the outputs behind each request, in nobody's time
+    (GPU only)."""
     cpu_s: float = 0.0
     """CPU seconds of the process in requests of the sample at hand."""
     looked: int = 0
@@ -273,7 +276,8 @@ class ABComparison:
             self.production.renew()
             synchronize(self.device)
             message |= {"company": self.production.message(self.context), "alone": arm.name == PAIR}
-        arm.graph = bool(arm.worker.request(message).get("graph", True))
+        answer = arm.worker.request(message)
+        arm.graph, arm.returned = bool(answer.get("graph", True)), bool(answer.get("returned"))
 
     def plan_again(self, arm: Arm) -> None:
         """Another graph of the same calls."""
@@ -333,6 +337,8 @@ class ABComparison:
             start = time.perf_counter()
             self.finished = self.production.last_digest()
             outside += time.perf_counter() - start
+            if arm.returned:  # what differs from what its consumers have read is found out by their digests
+                arm.worker.request({"op": "deliver"})
         if self.device == "cpu":
             arm.worker.rest()
         if code := arm.worker.foreign_code():

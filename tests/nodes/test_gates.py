@@ -290,6 +290,8 @@ def contested(attempts: list[Attempt], **more: Any) -> State:
         ([unclear("a", 1.2, contested=BEST, contests=3, gain_low=1.02)], "a"),  # 6 decide
         ([unclear("a", 1.2, contested=BEST, contests=3, gain_low=0.8)], ""),  # 25 would
         ([unclear("a", 1.2, contested=BEST, contests=12, gain_low=1.02)], ""),
+        ([unclear("a", 1.87, gain_low=1.86)], ""),  # decided, and withheld: more samples say the same
+        ([unclear("a", 1.87, gain_low=1.02)], "a"),
         ([unclear("i", 1.2)], ""),  # it is the incumbent by now
         ([unclear("a", 9.0, over="e" * 64, speedup=1.2)], ""),  # over another one; of the baseline both make 1.2
         ([unclear("a", 1.0, over="e" * 64, speedup=1.3)], "a"),
