@@ -9,6 +9,7 @@ On the CPU the same code runs with the kernels' C++ baselines, without streams a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -249,14 +250,20 @@ class Trainer:
         model.aggregate = kernels.self_and_mean
         self.layers = Layers(model, self.device) if layered else None
         self.objective = objective or objectives.of(graph)
-        # On a GPU the rate is a tensor, which a captured step reads anew.
-        rate = torch.tensor(lr, device="cuda") if self.device == "cuda" else lr
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=self.device == "cuda")
+        self.lr = lr
         self.hops = len(fanouts)
         self.buffers = [StepBuffers(self.device, kept=True) for _ in range(2)]
         self.sampled: dict[int, SampledBatch] = {}
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self._room_for(max(-(-len(graph.train) // batch), WARM_STEPS))
+
+    @functools.cached_property
+    def optimizer(self) -> torch.optim.Adam:
+        """Made when it is first asked for: PyTorch then imports its compiler, longer than inference takes, which needs neither."""
+        cuda = self.device == "cuda"
+        # On a GPU the rate is a tensor, which a captured step reads anew.
+        rate = torch.tensor(self.lr, device="cuda") if cuda else self.lr
+        return torch.optim.Adam(self.model.parameters(), lr=rate, fused=True, capturable=cuda)
 
     def _room_for(self, steps: int) -> None:
         """Device-side state of an epoch of at most so many steps."""

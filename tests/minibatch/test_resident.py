@@ -169,6 +169,15 @@ def test_all_neighbours_that_there_are_come_where_the_fanout_allows(graph, kerne
     made.epoch(graph.train, 0)
     sampled = made.accuracy(graph.test[:64], [widest] * 3, 64)
     assert sampled == pytest.approx(training.full_accuracy(made.model, graph, graph.test[:64]), abs=1e-6)
+    assert "optimizer" not in vars(made), (
+        "PyTorch's optimizers import its compiler: seconds that inference has no use for"
+    )
+
+
+def test_inference_makes_no_optimizer(graph, kernels):
+    made = Trainer(graph, models.make("sage", graph.features.shape[1], 8, graph.classes, 3), kernels, FANOUTS, BATCH)
+    assert 0 <= made.accuracy(graph.test[:64], FANOUTS) <= 1
+    assert "optimizer" not in vars(made), "PyTorch imports its compiler with the first one"
 
 
 def test_a_source_of_a_run_takes_the_place_of_a_kernel(graph):
