@@ -16,8 +16,8 @@ Its evaluation runs unchanged, with these turns around it:
 - What `get_inputs` draws after each of the six seeds is drawn side by side, in processes of their own: the same bits, sooner.
 - A judge that ran out of GPU memory is asked again, alone on its GPU.
 
-Problems with more than 1 GB of inputs come first, the largest before others; the rest in an order that --seed draws from all levels. FOLDER/rows.jsonl has a
-line a problem as soon as it is judged, so a run that is cut keeps what it has; a run into the same folder goes on. `drafts/` are the drafts.
+The order is drawn from --seed, the levels mixed evenly, and nothing is judged more than WINDOW places before the first that waits, so that of a run that is
+cut off what was judged is a sample of all. FOLDER/rows.jsonl has a line a problem as soon as it is judged; a run into the same folder goes on. `drafts/` are the drafts.
 At the end FOLDER/runs/levelN/eval_results.json and FOLDER/timing/*.json are what KernelBench's scripts/benchmark_eval_analysis.py reads
 (run_name=levelN eval_results_dir=FOLDER/runs baseline_file=FOLDER/timing/baseline_time_torch.json).
 """
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import importlib
 import json
@@ -64,10 +65,15 @@ SEED, TRIALS, CALLS = 42, 5, 100
 """Of KernelBench's scripts."""
 PREFIX = {"default": "", "max-autotune": "autotune_"}
 """Of what a row has of a mode of torch.compile: its time, and the draft's and eager's beside it."""
-LARGE_BYTES = 1 << 30
 DRAWN_AHEAD_BYTES = 32 << 20
-DRAWS_BYTES = 13
-"""What a judge holds on the host, at most, for each byte of inputs: six draws, each beside its copy for a moment."""
+DRAWS_BYTES = 8
+"""What a judge holds on the host, at most, for each byte of inputs: six draws and a copy."""
+WINDOW = 60
+"""Of large inputs a few fit on the host at once; meanwhile so many of those behind them may be judged."""
+LEAD = 0.3
+"""Of the order, by which level 3 is prepared before it is judged: networks take three times as long to draft."""
+COPIED_BYTES = 64 << 20
+PAGE, LIBC = mmap.PAGESIZE, ctypes.CDLL(None)
 JUDGE_BYTES = 10
 """And on its GPU: two draws, four outputs, the temporaries of allclose; plus a context and weights."""
 CONTEXT_BYTES = 5 << 30
@@ -86,6 +92,8 @@ class Problem:
     """It ran out of memory beside others."""
     prepared: dict[str, Any] | None = None
     row: dict[str, Any] | None = None
+    place: float = 0.0
+    """In the order, from 0 to 1."""
 
     @property
     def name(self) -> str:
@@ -141,7 +149,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     problems = find_problems(options.kernelbench, options.problems)
     if not options.show:
-        random.Random(options.seed).shuffle(problems)
+        problems = mixed(problems, options.seed)
         machine = None if options.prepare else look_around()
         Session(options, problems, machine, deadline).run()
     if not options.prepare:
@@ -159,6 +167,16 @@ def find_problems(checkout: Path, wanted: str) -> list[Problem]:
     if not found:
         raise SystemExit(f"{checkout} has no problem {wanted}")
     return found
+
+
+def mixed(problems: list[Problem], seed: int) -> list[Problem]:
+    """In the seed's order, the levels evenly: the first so many are a sample of all."""
+    order = random.Random(seed).sample(problems, len(problems))
+    for level in {problem.level for problem in order}:
+        mine = [problem for problem in order if problem.level == level]
+        for at, problem in enumerate(mine):
+            problem.place = (at + 0.5) / len(mine)
+    return sorted(order, key=lambda problem: problem.place)
 
 
 def look_around() -> Machine:
@@ -206,13 +224,9 @@ class Session:
                 measure, pool.map(input_bytes, [problem.path for problem in measure]), strict=True
             ):
                 problem.input_bytes = size
-        self.problems.sort(key=lambda one: -one.input_bytes if one.input_bytes > LARGE_BYTES else 0)
-        # Large inputs take longest to judge, networks to prepare; what has a draft is ready soonest.
-        drafted = {problem.name for problem in measure if problem.file(self.out / "drafts", ".py").is_file()}
-        kind = lambda one: 0 if one.input_bytes > LARGE_BYTES else 1 if one.level == 3 else 2  # noqa: E731
         waiting = sorted(
             (problem for problem in self.problems if problem.row is None),
-            key=lambda problem: (kind(problem), problem.name not in drafted),
+            key=lambda problem: problem.place - LEAD * (problem.level == 3),
         )
         while time.monotonic() < self.deadline:
             self.reap()
@@ -242,7 +256,10 @@ class Session:
 
     def fill_gpus(self) -> None:
         assert self.machine
-        for kind, problem in self.ready():
+        ready, order = self.ready(), {problem.name: at for at, problem in enumerate(self.problems)}
+        for kind, problem in ready:
+            if order[problem.name] > order[ready[0][1].name] + WINDOW:
+                return
             on_gpus = [work for work in self.works if work.gpu >= 0]
             host = sum(host_need(work.problem) for work in on_gpus)
             if on_gpus and host + host_need(problem) > self.machine.host_bytes:
@@ -581,7 +598,8 @@ class Draws:
         os.ftruncate(file, total)
         with mmap.mmap(file, total) as memory:
             for at, dtype, shape, offset in parts:
-                view(memory, dtype, shape, offset).copy_(given[at])
+                alone = sum(isinstance(one, torch.Tensor) and shares(one, given[at]) for one in given) == 1
+                move(given[at], view(memory, dtype, shape, offset), alone)
                 given[at] = None
         said = {"given": given, "parts": parts, "bytes": total, "state": torch.get_rng_state()}
         sender.send_bytes(pickle.dumps(said))
@@ -601,6 +619,22 @@ class Draws:
             return given
 
         return drawn
+
+
+def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def move(one: torch.Tensor, to: torch.Tensor, alone: bool) -> None:
+    """A copy. Where `one` has its memory alone it gives it back to the system piece by piece: two whole ones of each draw would fill a host."""
+    begin, end = one.data_ptr(), one.data_ptr() + one.numel() * one.element_size()
+    source, target, count = one.view(-1), to.view(-1), COPIED_BYTES // one.element_size()
+    for first in range(0, one.numel(), count):
+        target[first : first + count].copy_(source[first : first + count])
+        start = -(-(begin + first * one.element_size()) // PAGE) * PAGE
+        stop = min(end, begin + (first + count) * one.element_size()) // PAGE * PAGE
+        if alone and stop > start:
+            LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
 
 
 def view(memory: mmap.mmap, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,6 +87,47 @@ def test_inputs_drawn_ahead_are_those_of_get_inputs(tmp_path, monkeypatch):
     torch.manual_seed(own.SEED)
     torch.rand(1)
     assert draws.answering(lambda: ["elsewhere"])() == ["elsewhere"]
+
+
+def test_a_draw_gives_its_memory_back_while_it_is_copied(monkeypatch):
+    monkeypatch.setattr(own, "COPIED_BYTES", 1 << 20)
+    given = torch.ones(5 << 18)
+    want, to = given.clone(), torch.empty_like(given)
+    own.move(given, to, alone=False)
+    assert torch.equal(given, want) and torch.equal(to, want)
+    own.move(given, to, alone=True)
+    assert torch.equal(to, want) and given.sum() < 6 * own.PAGE  # but where a piece ends within a page
+
+
+def problems(*counts: int) -> list[own.Problem]:
+    names = [(level, number) for level, count in enumerate(counts, 1) for number in range(count)]
+    return [own.Problem(Path(f"{number}.py"), level, number) for level, number in names]
+
+
+def test_levels_are_mixed_evenly_in_the_seeds_order():
+    order = own.mixed(problems(100, 100, 50), 1)
+    assert [sum(one.level == level for one in order[:50]) for level in (1, 2, 3)] == [20, 20, 10]
+    assert order == own.mixed(problems(100, 100, 50), 1) != own.mixed(problems(100, 100, 50), 2)
+
+
+def test_nothing_is_judged_far_before_the_first_that_waits(monkeypatch, tmp_path):
+    """A large one waits for the host's memory: those behind it begin, but no more than WINDOW of them."""
+    monkeypatch.setattr(own, "WINDOW", 3)
+    options = SimpleNamespace(out=tmp_path, judges=8, builders=1, mode="default")
+    machine = own.Machine(["0"], 100 << 30, (9, 0), "GPU", host_bytes=own.DRAWS_BYTES << 30, cores=8)
+    session = own.Session(options, problems(9), machine, 0.0)
+    started = []
+
+    def start(kind: str, problem: own.Problem, gpu: int) -> None:
+        started.append(problem.number)
+        session.works.append(SimpleNamespace(kind=kind, problem=problem, gpu=gpu))
+
+    monkeypatch.setattr(session, "start", start)
+    for problem in session.problems:
+        problem.prepared, problem.input_bytes = {"why": ""}, 1 << 30 if problem.number in (1, 2) else 1
+    session.fill_gpus()
+    session.fill_gpus()
+    assert started == [0, 3, 4]  # one of two large ones would be too much beside what others hold
 
 
 def test_who_times_is_alone(tmp_path):
