@@ -34,10 +34,10 @@ from typing import Any
 
 TESTS = {
     "harness/timing/comparison.py": ("harness/test_comparison.py", "harness/test_timing.py"),
-    "harness/checks/correctness.py": (
+    "harness/checks/judging.py": (
         "harness/test_correctness.py", "harness/test_bounded_values.py", "harness/test_properties.py", "harness/test_timing.py",
     ),
-    "harness/checks/tolerance.py": (
+    "harness/checks/noise.py": (
         "harness/test_correctness.py", "harness/test_bounded_values.py", "harness/test_properties.py", "harness/test_timing.py",
     ),
     "harness/timing/sampling.py": ("harness/test_timing.py", "harness/test_company.py"),

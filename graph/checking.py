@@ -16,8 +16,8 @@ from typing import Literal
 
 from harness import backends, device
 from harness.checks.cases import make_case
-from harness.checks.correctness import Right
 from harness.checks.drawing import distributions
+from harness.checks.expected import Right
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
 from harness.judge.session import Brought, MissingTool, compile_build

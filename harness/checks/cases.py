@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from harness.checks import fitting, slices
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.expected import Expected, Right
-from harness.checks.tolerance import compute_expected, run_reference, upcast_to
+from harness.checks.noise import upcast
+from harness.checks.tolerance import compute_expected, run_reference
 from harness.device import give_back_memory
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import Scalar, Spec, Workload
@@ -111,7 +112,7 @@ def make_special(name: str, case: Case, kernel: Kernel, device: str) -> Case | N
     if not found or not kernel.has_reference:
         return None
     right = compute_expected(kernel, case.workload, inputs)
-    rough = run_reference(kernel, case.workload, upcast_to(inputs, "float32"), "float32")
+    rough = run_reference(kernel, case.workload, upcast(inputs, "float32"), "float32")
     for output, one in right.items():
         other = rough[output].to(torch.float64)
         if name == NANS:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from harness.checks import properties, steps
-from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
+from harness.checks import judging, properties
+from harness.checks.expected import Right
 from harness.checks.tolerance import compute_expected
 from harness.records import Check, Outcome
 from kernels.catalog import Kernel
@@ -16,61 +14,25 @@ from kernels.spec import Spec, Workload
 if TYPE_CHECKING:
     import torch
 
-OFF_SHARE = 16
-"""One element in so many of an integer output may be off by its `ulps`: truncation is off in half."""
 
-
-def judge_call(
-    spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right, *, closely: bool = False
-) -> tuple[float, str]:
-    """(largest error in tolerances, "" or what is wrong) of the outputs of one call, by name, each in its own dtype.
-
-    `closely`: what is on the other side of a step of the reference's is looked at, too; it takes other roundings of it.
-    """
-    worst = 0.0
-    # A length that is wrong is found with the output that states it, before what it cuts is read.
-    used = properties.cut_to_used(spec, outputs)
-    for tensor in sorted(spec.outputs, key=lambda tensor: tensor.used is not None):
-        one, got = right.get(tensor.name), used[tensor.name]
-        if one is None or not got.numel():
-            continue
-        if tensor.used is not None:
-            one = Expected(one.value[: len(got)], one.tolerance[: len(got)], one.says)
-        if right.nans:
-            got = _numbers_only(got, one)
-        error, message = judge(got, one, spec.dtype(tensor, workload))
-        if message and closely and steps.explain(spec, workload, tensor, got, one, right):
-            error, message = 1.0, ""
-        worst = max(worst, error)
-        if message:
-            cares = " (nans=False in the spec, where nobody cares)" if right.nans else ""
-            return error, f"{tensor.name}{message}{cares}"
-    violated = right.law(used) if right.law is not None else ""
-    return (BEYOND, violated) if violated else (worst, "")
-
-
-def _numbers_only(got: torch.Tensor, right: Expected) -> torch.Tensor:
-    """What came out as no number where right is one, or where anything is right, taken for right; an integer made of no number is
-    anything."""
-    import torch
-
-    if got.dtype.is_floating_point:
-        spread = (got.to(torch.float64).isnan() & ~right.value.isnan()) | right.tolerance.isinf()
-        return torch.where(spread, right.value, got.to(torch.float64))
-    return right.value
+def judge_call(spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right) -> tuple[float, str]:
+    """`judging.judge_outputs` of the outputs of one call, by name, each in its own dtype."""
+    return judging.judge_outputs(*_of_spec(spec, workload, outputs), right)
 
 
 def judge_closely(
     spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor], right: Right
 ) -> tuple[float, str, Right]:
-    """`judge_call`, and where something seems wrong once more with a closer look at noise and steps; what it was judged by."""
-    error, message = judge_call(spec, workload, outputs, right)
-    if message:
-        error, message = judge_call(spec, workload, outputs, right, closely=True)
-    if message and right.doubted is not None and (closer := right.doubted()) is not None:
-        closer.roundings, right = right.roundings, closer
-        error, message = judge_call(spec, workload, outputs, right, closely=True)
-    return error, message, right
+    """`judging.judge_closely` of the outputs of one call, by name, each in its own dtype."""
+    return judging.judge_closely(*_of_spec(spec, workload, outputs), right)
+
+
+def _of_spec(
+    spec: Spec, workload: Workload, outputs: dict[str, torch.Tensor]
+) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """Dtypes by name, and the outputs cut to what is used. A length that is wrong is found with the output that states it."""
+    dtypes = {tensor.name: spec.dtype(tensor, workload) for tensor in spec.outputs}
+    return dtypes, properties.cut_to_used(spec, outputs)
 
 
 def judge_several(
@@ -82,33 +44,6 @@ def judge_several(
         if message:
             return message
     return properties.find_joint_violation(kernel, workload, calls, outputs) if calls else ""
-
-
-NEAR_MISS, NEAR_MISSES = 2.0, 1e-7
-"""Factor on the tolerance, and share of an output's elements that may need it: of hundreds of millions one may round
-worse than all that its row's noise shows (eager torch's own once did, by 8 %, one of 277 million); another answer, or
-one of a narrower type, is off by more."""
-
-
-def judge(got: torch.Tensor, right: Expected, dtype: str) -> tuple[float, str]:
-    """(largest error in tolerances, "" or what is wrong and where) of one output tensor."""
-    import torch
-
-    error = errors(got, right, dtype)
-    worst = float(error.max())
-    wrong = int((error > 1.0).sum()) if worst > 1.0 else 0
-    if not wrong and dtype not in UNIT_ROUNDOFF and bool(right.tolerance.any()):
-        off, most = int((got.to(torch.float64) != right.value).sum()), max(1, got.numel() // OFF_SHARE)
-        if off > most:
-            return worst, f": {off} of {got.numel()} elements are off, and by its ulps {most} may be"
-    if not wrong or (worst <= NEAR_MISS and wrong <= NEAR_MISSES * error.numel()):
-        return worst, ""
-    place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))  # torch's own imports SymPy
-    text = (
-        f"{list(place)} is {float(got[place]):.6g}, should be {float(right.value[place]):.6g} "
-        f"+- {float(right.tolerance[place]):.2g}; {wrong} of {error.numel()} elements are wrong"
-    )
-    return worst, text
 
 
 def failure(check: Check) -> tuple[Outcome, str]:

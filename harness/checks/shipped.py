@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from harness.checks.cases import Case
 from harness.checks.expected import UNIT_ROUNDOFF, Right
-from harness.checks.tolerance import round_between
+from harness.checks.noise import round_between
+from harness.checks.tolerance import call_of
 from kernels.catalog import Kernel
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def shares(kernel: Kernel, case: Case, outputs: dict[str, torch.Tensor]) -> dict
 
     assert isinstance(case.expected, Right)
     exact = {name: one.value for name, one in case.expected.items()}
-    noise = round_between(kernel, case.workload, case.inputs, exact)
+    noise = round_between(call_of(kernel, case.workload), case.inputs, exact)
     found = {}
     for name, right in case.expected.items():
         got = outputs[name].to(torch.float64)
@@ -50,3 +51,17 @@ def allow_errors(found: dict[str, float]) -> tuple[tuple[str, float], ...]:
     if not any(found.values()) or max(found.values()) > MOST:
         return ()
     return tuple((name, min(MOST, MARGIN * share)) for name, share in found.items() if share)
+
+
+HEADING = "errors allowed"
+"""Of what a report says of how it was measured: the same shares, for a package's tests."""
+
+
+def write(allowed: tuple[tuple[str, float], ...]) -> str:
+    return ", ".join(f"{name}: {share!r}" for name, share in allowed)
+
+
+def read(measured: dict[str, str]) -> tuple[tuple[str, float], ...]:
+    """The shares that a report's words hold; () where it says of none."""
+    pairs = (one.partition(": ") for one in measured.get(HEADING, "").split(", ") if one)
+    return tuple((name, float(share)) for name, _, share in pairs)

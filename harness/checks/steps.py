@@ -14,8 +14,6 @@ from harness.checks.expected import Expected, Right, errors
 if TYPE_CHECKING:
     import torch
 
-    from kernels.spec import Spec, Tensor, Workload
-
 RUNS, LOOKS, SHARE = 32, 4, 0.5
 """An element is right where one of at most so many roundings of the reference has it. After the first looks so large a share of the
 elements in doubt must have been found: of what is wrong by itself next to none is."""
@@ -28,15 +26,14 @@ LEAST_PLACES = 8
 """Places that must look like an index before any are taken for one (lower bound)."""
 
 
-def explain(spec: Spec, workload: Workload, tensor: Tensor, got: torch.Tensor, right: Expected, whole: Right) -> bool:
+def explain(name: str, dtype: str, got: torch.Tensor, right: Expected, whole: Right) -> bool:
     """Whether every element of an output that is not within its tolerance is right on another side of a step."""
-    dtype = spec.dtype(tensor, workload)
     wrong = errors(got, right, dtype) > 1.0
     if whole.roundings is None or not bool(wrong.any()):
         return False
     if dtype in INDICES:
         wrong &= ~_same_values(got, right.value, whole.roundings.inputs)
-    return not bool(wrong.any()) or _found(tensor.name, got, right, wrong, whole)
+    return not bool(wrong.any()) or _found(name, got, right, wrong, whole)
 
 
 def _found(name: str, got: torch.Tensor, right: Expected, wrong: torch.Tensor, whole: Right) -> bool:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import keyword
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from harness import backends
+from harness import backends, farside
 from harness.backends import cpu, cuda
-from harness.checks.correctness import UNIT_ROUNDOFF
-from harness.checks.tolerance import DEFAULT_ULPS, NOISE_FACTOR, SMALLEST
+from harness.checks import shipped
+from harness.checks.tolerance import call_of, outputs_of
 from harness.judge.search import PROGRAMMATIC
 from harness.store import write_atomically
 from kernels.catalog import Kernel
@@ -27,6 +29,13 @@ VERSION = "1.0"
 CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
 JUDGED = "evidence/kernel"
 """Folder of a package that holds the kernel as it was judged."""
+JUDGING = "judging"
+"""Folder of a package's tests with the files that say what is right, as the verdict says it."""
+JUDGED_BY = (
+    *(Path(shipped.__file__).with_name(f"{name}.py") for name in ("expected", "judging", "noise", "steps")),
+    Path(farside.__file__).with_name("rounding.py"),
+)
+"""These, each of standard library, torch and the others."""
 HEADERS = "headers"
 """Folder of a package that holds what the source includes, as it lies in the kernel's folder."""
 TESTED_BYTES = 64 << 20
@@ -63,10 +72,7 @@ def export(
         )
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ExportError(f"{to} is there already and not empty; name another folder")
-    if any(value.startswith(f"{DRAWN}:") for tensor in kernel.spec.inputs for value in tensor.values):
-        raise ExportError(
-            f"{kernel.spec.name} draws inputs by functions of its own (inputs.py), which a package's tests do not have: take --as diff"
-        )
+    kernel = replace(kernel, allowed=shipped.read(evidence.get("measured") or {}))
     context = describe(kernel.spec, device)
     context["include"] = (
         [HEADERS, *(f"{HEADERS}/{name}" for name in kernel.spec.build.include)] if kernel.headers else []
@@ -74,26 +80,20 @@ def export(
     package, context["beside"] = context["package"], False
     context["programmatic"] = device == "cuda" and PROGRAMMATIC in source
     context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
-    floats = sorted({*kernel.spec.dtypes, *(t.dtype for t in kernel.spec.outputs)} & set(UNIT_ROUNDOFF))
-    for name, table in {"ulps": DEFAULT_ULPS, "roundoff": UNIT_ROUNDOFF, "smallest": SMALLEST}.items():
-        context[name] = {dtype: table[dtype] for dtype in floats}
-    context["noise"] = NOISE_FACTOR
-    late = infer(kernel.spec, kernel.spec.tensors)
-    if unknown := sorted(set(kernel.reference_axes()) - set(late)):
-        raise ExportError(
-            f"{kernel.spec.name}'s reference asks for {', '.join(unknown)}, which no tensor's shape says, so a package's tests cannot: take --as diff"
-        )
-    context["reference_axes"] = {
-        axis: re.sub(r"(\w+)\.shape", r'tensors["\1"].shape', late[axis]) for axis in sorted(kernel.reference_axes())
-    }
+    context["reference_axes"] = sorted(kernel.reference_axes())
     of_dtype = next(
         (f'tensors["{t.name}"].dtype' for t in kernel.spec.tensors if t.dtype == "T"), f"torch.{kernel.spec.dtypes[0]}"
     )
+    tested = cases(kernel.spec, device)
     context |= {
         "told_dtype": of_dtype if kernel.reference_asks_dtype else "",
         "library": kernel.spec.library or "",
-        "cases": cases(kernel.spec, device),
+        "cases": [_case(kernel, workload) for workload in tested],
+        "gapped": [
+            t.name for t in kernel.spec.tensors if any(math.prod(kernel.spec.shape(t, w.axes)) > 1 for w in tested)
+        ],
         "inputs": inputs(kernel.spec),
+        "sizes": kernel.spec.scalars,
         "most_bytes": most_bytes(kernel.spec, device),
     }
     render = Environment(
@@ -118,15 +118,40 @@ def export(
     texts |= {f"{package}/{HEADERS}/{name}": text for name, text in kernel.headers.items()}
     texts[f"{package}/{context['source']}"] = source
     texts["tests/reference.py"] = (kernel.folder / "reference.py").read_text()
+    texts |= {f"tests/{JUDGING}/{path.name}": _alone(path.read_text()) for path in JUDGED_BY}
+    if (kernel.folder / "inputs.py").exists():
+        texts["tests/inputs.py"] = (kernel.folder / "inputs.py").read_text()
     texts["evidence/result.json"] = json.dumps(evidence, indent=1) + "\n"
     if baseline:
         judged = f"{JUDGED}/{kernel.spec.name}"
-        texts |= {f"{judged}/{name}": (kernel.folder / name).read_text() for name in ("spec.py", "reference.py")}
+        texts |= {
+            f"{judged}/{name}": (kernel.folder / name).read_text()
+            for name in ("spec.py", "reference.py", "inputs.py")
+            if (kernel.folder / name).exists()
+        }
         texts |= {f"{judged}/{name}": text for name, text in kernel.headers.items()}
         texts[f"{judged}/baseline{Path(context['source']).suffix}"] = baseline
     for name, text in texts.items():
         write_atomically(to / name, text)
     return [to / name for name in texts]
+
+
+def _alone(text: str) -> str:
+    """A file of JUDGED_BY as it stands in a package."""
+    return re.sub(r"\bharness\.(checks|farside)\b", JUDGING, text)
+
+
+def _case(kernel: Kernel, workload: Workload) -> dict[str, Any]:
+    """A workload that the package's tests run, with what noise.py asks of its reference and outputs, as Python."""
+    call = call_of(kernel, workload)
+    asked: dict[str, Any] = {"dtype": call.dtype, "bits": call.bits, "terms": call.terms()}
+    asked |= {"wide": sorted(call.wide), "all_wide": call.all_wide}
+    return {
+        "dtype": workload.dtype,
+        "axes": workload.axes,
+        "reference": repr(asked),
+        "outputs": [repr(tuple(output)) for output in outputs_of(kernel, workload)],
+    }
 
 
 class ExportedPackage(NamedTuple):
@@ -214,7 +239,8 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "input_names": [t.name for t in spec.inputs],
         "output_names": [t.name for t in outputs],
         "tensor_names": [t.name for t in tensors],
-        "asked_values": "".join(f', axes["{name}"]' for name in asked),
+        "asked_values": "".join(f', case[1]["{name}"]' for name in asked),
+        "used": [(t.name, t.used) for t in spec.outputs if t.used is not None],
         "call": [*(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments), *stream],
         "apart": [
             (one.name, other.name)
@@ -319,10 +345,11 @@ def inputs(spec: Spec) -> list[dict[str, Any]]:
             "below": f"below(found[{rest!r}], shape, generator)",
             "padded": f"torch.randint(-1, axes[{rest!r}], shape, generator=generator)",
             "range": f"torch.empty(shape).uniform_({low}, {high}, generator=generator)",
+            DRAWN: f"inputs.{rest.partition('__')[0]}(shape, axes | SCALARS, generator)",
             "uniform": "torch.rand(shape, generator=generator)",
             "scaled": "torch.rand(shape, generator=generator) * torch.rand((), generator=generator)",
         }.get(kind, "torch.randn(shape, generator=generator)")
-        if tensor.dtype.startswith(("int", "uint")) and kind not in (*AXIS_VALUES, BELOW):
+        if tensor.dtype.startswith(("int", "uint")) and kind not in (*AXIS_VALUES, BELOW, DRAWN):
             draw = "torch.randint(0, 127, shape, generator=generator)"
         found.append(
             {"name": tensor.name, "draw": draw, "dtype": "None" if tensor.dtype == "T" else f"torch.{tensor.dtype}"}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field
 
 from harness import backends, device, machine
-from harness.checks import slices
+from harness.checks import shipped, slices
 from harness.checks.buffers import GuardedBuffers
 from harness.checks.cases import NOT_SLICED, SPECIAL, Cases, Slicing
 from harness.checks.drawing import distributions, draw_inputs
@@ -269,6 +269,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         said = "; ".join(
             f"{name}: {share:.2g} times what rounding every operator to 16 bits makes" for name, share in allowed
         )
+        self.measured[shipped.HEADING] = shipped.write(allowed)
         self.measured["tolerance"] = f"{TOLERANCE}; beside that, since the kernel's own baseline errs so, {said}"
         self.cases = Cases(self.kernel, self.device, KEPT_CASE_BYTES[self.device], self._slicing)
 

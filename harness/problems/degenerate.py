@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from harness.checks.cases import Case
-from harness.checks.correctness import Right
 from harness.checks.drawing import draw_inputs
+from harness.checks.expected import Right
 from harness.problems.pytorch import Problem
 from kernels.spec import Frozen, Spec, Workload
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from harness.checks import properties
 from harness.checks.buffers import GuardedBuffers
-from harness.checks.correctness import NEAR_MISS
 from harness.checks.drawing import distributions
+from harness.checks.judging import NEAR_MISS
 from harness.checks.layout import Layout
 from harness.checks.tolerance import compute_expected
 from harness.device import ArgumentBuffers, generator, synchronize

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from harness.checks.cases import Cases, make_case
-from harness.checks.correctness import UNIT_ROUNDOFF, Expected, judge, judge_call
+from harness.checks.correctness import judge_call
 from harness.checks.drawing import distributions, draw_inputs
+from harness.checks.expected import UNIT_ROUNDOFF, Expected
 from harness.checks.fitting import OutOfDeviceMemory
+from harness.checks.judging import judge
 from harness.checks.layout import Layout
 from harness.checks.tolerance import compute_expected, find_summed_dimensions, terms
 from harness.device import ArgumentBuffers
@@ -161,7 +163,6 @@ def test_the_stated_share_of_a_long_sum_is_the_one_that_is_judged_by():
 def test_tiny_outputs_are_judged_by_their_own_size():
     """Softmax over a long row: every value is far below any fixed absolute tolerance."""
     value = torch.softmax(torch.randn(4, 100_000, dtype=torch.float64), -1)
-    from harness.checks.correctness import Expected
 
     right = Expected(value, 3 * UNIT_ROUNDOFF["float16"] * value + 2.0**-24, "")
     assert judge(value.to(torch.float16), right, "float16")[0] <= 1.0
@@ -169,7 +170,6 @@ def test_tiny_outputs_are_judged_by_their_own_size():
 
 
 def test_infinities_must_agree_in_sign_and_place():
-    from harness.checks.correctness import Expected
 
     value = torch.tensor([1.0, float("inf"), float("-inf"), float("nan")], dtype=torch.float64)
     right = Expected(value, torch.full_like(value, 1e-3), "")

@@ -69,7 +69,7 @@ def test_codes_are_right_on_either_side_of_a_tie_and_nowhere_else(tmp_path, valu
 @pytest.mark.parametrize("room", [2 << 30, 0])
 def test_what_is_kept_of_other_roundings_is_bounded_and_says_the_same(tmp_path, monkeypatch, room):
     """32 of them, each as large as the outputs, filled a GPU of 140 GiB."""
-    monkeypatch.setattr("harness.checks.tolerance.ROUNDINGS_BYTES", room)
+    monkeypatch.setattr("harness.checks.noise.ROUNDINGS_BYTES", room)
     kernel = kernel_of(tmp_path, "bfloat16", INT8, codes="int8", scales="float32")
     assert not wrong(kernel, lambda x: int8(x, inverse=True)) and wrong(kernel, lambda x: int8(x, torch.trunc)) == 3
     inputs = draw_inputs(kernel.spec, kernel.spec.workloads[0], "ordinary", {}, "cpu")

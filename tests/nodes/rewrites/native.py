@@ -13,7 +13,7 @@ import torch
 from harness import device
 from harness.backends import cpu
 from harness.checks.cases import make_case
-from harness.checks.correctness import judge
+from harness.checks.judging import judge
 from harness.records import DeviceFacts
 from kernels import catalog
 from kernels.catalog import Kernel
