@@ -100,7 +100,6 @@ def judge_item(engine: Engine, item: tuple[Kernel, str, str], dtype: str, built:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         built.link_to(Path(folder))
-        (Path(folder) / "asker").unlink(missing_ok=True)  # by which a cluster knows stores apart
         store = Store(Path(folder))
         with engine.evaluator(kernel, store, dtypes=(dtype,)) as evaluator:
             baseline = store.put(kernel.baseline(engine.device)[1].read_text())
@@ -156,6 +155,12 @@ def campaign(asked: argparse.Namespace) -> None:
         opened.append((engine, Overhead(engine), engine.width(), time.monotonic()))
         return engine
 
+    def ended_in_time(of: Campaign, *words) -> bool:
+        if opened and time.monotonic() - opened[0][-1] > asked.seconds:
+            return True  # it has no entry, and the campaign ends with what it has begun
+        return ended(of, *words)
+
+    ended, Campaign._ended = Campaign._ended, ended_in_time  # type: ignore[method-assign]
     engines.open_engine = note
     with tempfile.TemporaryDirectory() as folder:
         code = run.main(
@@ -168,7 +173,8 @@ def campaign(asked: argparse.Namespace) -> None:
         entries = Campaign(Path(folder), "c").entries()
     ((engine, overhead, width, first),) = opened
     items = [
-        {"item": one.id, "said": _in_words(one), "speedup": one.solved.speedup.get(EAGER), "seconds": one.wall_seconds, "reason": one.reason}
+        {"item": one.id, "said": _in_words(one), "speedup": one.solved.speedup.get(EAGER), "seconds": one.wall_seconds,
+         "nodes": one.nodes, "reason": one.reason}
         for one in entries
     ]  # fmt: skip
     record = {
@@ -207,7 +213,10 @@ def search(asked: argparse.Namespace) -> None:
 
 def compare(asked: argparse.Namespace) -> None:
     first, *others = [json.loads(path.read_text()) for path in asked.files]
-    print(f"{first['engine']}: {len(first['items'])} candidates in {first['wall_s']:.1f} s")
+    print(
+        f"{first['engine']}: {len(first['items'])} of a kind in {first['wall_s']:.1f} s, a median of "
+        f"{statistics.median(one['seconds'] for one in first['items']):.1f} s each"
+    )
     said = {one["item"]: one["said"] for one in first["items"]}
     for other in others:
         both = [one for one in other["items"] if one["item"] in said]
@@ -215,10 +224,13 @@ def compare(asked: argparse.Namespace) -> None:
         sure = [(a, b) for a, b in pairs if a in SURE and b in SURE]
         paces = [record["wall_s"] / len(record["items"]) for record in (first, other)]
         linear = paces[0] / paces[1] / other["width"]
+        took = {one["item"]: one["seconds"] for one in first["items"] if one["speedup"] is not None}
+        mine = {one["item"]: one["seconds"] for one in both if one["speedup"] is not None and one["item"] in took}
+        sums = sum(took[name] for name in mine), sum(mine.values())
         overhead = sorted(other["overhead_s"]) or [0.0]
         print(
             f"{other['engine']}: {len(other['items'])} in {other['wall_s']:.1f} s on {other['width']}, {linear:.3f} of "
-            "linear; verdicts agree "
+            f"linear; the {len(mine)} that both timed took {sums[0]:.1f} s and {sums[1]:.1f} s; verdicts agree "
             f"{sum(a == b for a, b in pairs)} of {len(pairs)}, where both are sure {sum(a == b for a, b in sure)} of "
             f"{len(sure)}; overhead a question: median {statistics.median(overhead) * 1e3:.1f} ms, largest "
             f"{overhead[-1] * 1e3:.1f} ms"
@@ -263,6 +275,7 @@ def main() -> None:
     four = commands.add_parser("campaign")
     four.add_argument("--suite", type=Path, required=True)
     four.add_argument("--out", type=Path, required=True)
+    four.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem later (no end)")
     four.add_argument("more", nargs="*", help="options of run.py campaign, behind --")
     five = commands.add_parser("search")
     five.add_argument("--source", type=Path, required=True, help="a source with open integers")

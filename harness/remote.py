@@ -15,7 +15,7 @@ from harness.evaluate import Evaluator
 from harness.jobs import ERRORS, Job, JobAnswer, SessionBundle
 from harness.questions import Answer, EvaluationQuestion, KernelIndependent
 from harness.records import DeviceFacts
-from harness.store import Store, digest, write_atomically
+from harness.store import ASKER, Store, digest, write_atomically
 from kernels.catalog import Kernel
 from kernels.spec import Device
 
@@ -165,7 +165,7 @@ class RemoteEvaluator(Evaluator):
 
 def _asker(folder: Path) -> str:
     """Who asks: the store, by a name that no other store has, so that nobody is given what was measured for another."""
-    path = folder / "asker"
+    path = folder / ASKER
     if not path.exists():
         write_atomically(path, secrets.token_hex(16))
     return digest(path.read_text())[:32]

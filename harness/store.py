@@ -53,6 +53,10 @@ class DamagedStore(Exception):
         super().__init__(f"{path} was changed or damaged after it was written; restore it, or start a new run")
 
 
+ASKER = "asker"
+"""File of the name by which a cluster knows stores apart."""
+
+
 class Store:
     """A folder of content-addressed files: `sources/<hash>`, `records/<kind>/<key>.json`, `builds/<key>/`."""
 
@@ -85,9 +89,12 @@ class Store:
         return sorted(path.name for path in folder.glob(f"{prefix}*")) if folder.is_dir() else []
 
     def link_to(self, copy: Path) -> None:
-        """The same store in another folder. Nothing in a store is changed in place, so hard links are as good as copies."""
+        """The same store in another folder, but for its name as an asker. Nothing in a store is changed in place, so hard
+        links are as good as copies."""
         if self.folder.is_dir():
-            shutil.copytree(self.folder, copy, copy_function=_link, dirs_exist_ok=True)
+            shutil.copytree(
+                self.folder, copy, copy_function=_link, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ASKER)
+            )
 
     def build_folder(self, key: str) -> Path:
         folder = self.folder / "builds" / key

@@ -179,7 +179,7 @@ def _plan(
             if choice.settings.policy["drafter"] != "rules":
                 return
             draft = drafting.draft(choice.kernel.text, at_work.device, choice.settings.numerics).source
-            if draft.strip() and at_work.here:
+            if draft.strip():
                 store = Store(ahead / campaigns.entry_id(path))
                 with at_work.evaluator(choice.kernel, store) as evaluator:
                     evaluator.build(store.put(draft))

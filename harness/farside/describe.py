@@ -33,6 +33,8 @@ OTHER_SIZES = 3
 LARGER = 1.5
 """A leading size that no get_inputs() has, from the rows of two draws."""
 LARGER_BYTES = 64 << 20
+FEW_ROWS = 3
+"""Leading rows up to which a module is called to see whether it takes them: a processor needs half a minute for all of the largest."""
 
 
 def describe(namespace: types.ModuleType) -> dict[str, Any]:
@@ -138,10 +140,10 @@ class Trial:
         self.drew = False
         """Whether a call took numbers from a generator: of one row a mask of one seed is often that of another."""
 
-    def fresh(self) -> Any:
-        """The module as constructed."""
+    def fresh(self, *, share: bool = False) -> Any:
+        """The module as constructed; its weights the same tensors where they are to be shared."""
         try:
-            return copy.deepcopy(self.model)
+            return copy.deepcopy(self.model, {id(one): one for one in self.model.parameters()} if share else None)
         except Exception:  # torch.nn.utils.weight_norm's module cannot be copied
             if self.make is None:
                 raise
@@ -173,21 +175,38 @@ class Trial:
                 raise UnfitProblem(f"its Model returns a tensor of {one.dtype}, which is not supported")
         return found
 
-    def shapes(self, tensors: list[torch.Tensor]) -> list[tuple[list[int], str]]:
-        """Shapes and dtypes of the outputs; without computing where that is possible."""
+    def follow(self, forms: list[tuple[Any, torch.dtype]]) -> list[tuple[list[int], str]]:
+        """Shapes and dtypes of the outputs for inputs of those, nothing computed. Raises what the module does without values."""
         import torch
         from torch._subclasses.fake_tensor import FakeTensorMode
 
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+            fakes = [torch.empty(shape, dtype=dtype) for shape, dtype in forms]
+            found = leaves_of(self.fresh(share=True)(*rebuilt(self.form, fakes)))
+            return [([int(n) for n in one.shape], str(one.dtype).removeprefix("torch.")) for one in found]
+
+    def shapes(self, tensors: list[torch.Tensor]) -> list[tuple[list[int], str]]:
+        """Shapes and dtypes of the outputs; without computing where that is possible."""
         try:
-            with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-                fakes = [mode.from_tensor(tensor) for tensor in tensors]
-                found = leaves_of(self.fresh()(*rebuilt(self.form, fakes)))
-                shapes = [([int(n) for n in one.shape], str(one.dtype).removeprefix("torch.")) for one in found]
+            shapes = self.follow([(tensor.shape, tensor.dtype) for tensor in tensors])
         except Exception:  # noqa: BLE001, not every operator can be followed without values; then they are computed
             shapes = [(list(one.shape), str(one.dtype).removeprefix("torch.")) for one in self.call(tensors)]
         if not shapes or any(0 in shape for shape, _ in shapes):
             raise UnfitProblem("its Model returns no tensor or an empty one")
         return shapes
+
+    def follow_rows(
+        self, given: list[torch.Tensor], leading: list[int], size: int
+    ) -> list[tuple[list[int], str]] | None:
+        """The same for so many leading rows; None where data may decide: a node's number may be too large for fewer nodes."""
+        if not all(tensor.dtype.is_floating_point for tensor in given):
+            return None
+        try:
+            return self.follow(
+                [((size, *t.shape[1:]) if at in leading else t.shape, t.dtype) for at, t in enumerate(given)]
+            )
+        except Exception:  # noqa: BLE001, it is to be called then, which says more
+            return None
 
     @staticmethod
     def cut(tensors: list[torch.Tensor], leading: list[int], size: int) -> list[torch.Tensor]:
@@ -221,10 +240,12 @@ class Trial:
         size = given[leading[0]].shape[0]
         few = sum(t.nbytes for t in given) > LARGER_BYTES
         more = size + 1 if few else max(size + 1, int(LARGER * size) + 1)
+        found = self.follow_rows(given, leading, more)
         try:
-            tensors = [torch.cat([t, o])[:more] if at in leading else t
-                       for at, (t, o) in enumerate(zip(given, other, strict=True))]  # fmt: skip
-            found = [(list(one.shape), str(one.dtype).removeprefix("torch.")) for one in self.call(tensors)]
+            if found is None:
+                tensors = [torch.cat([t, o])[:more] if at in leading else t
+                           for at, (t, o) in enumerate(zip(given, other, strict=True))]  # fmt: skip
+                found = [(list(one.shape), str(one.dtype).removeprefix("torch.")) for one in self.call(tensors)]
         except Exception:  # noqa: BLE001, it does not take that size: the answer that was asked for
             return outputs, sizes
         expected = [([slope * more + rest for slope, rest in o["shape"]], o["dtype"]) for o in outputs]
@@ -233,12 +254,14 @@ class Trial:
     def _shapes_at(
         self, given: list[torch.Tensor], leading: list[int], size: int
     ) -> list[tuple[list[int], str]] | None:
-        """With data: a node's number may be too large for fewer nodes, which shapes alone do not show."""
+        """Few rows are computed, more only where shapes alone do not show what becomes of them."""
+        shapes = self.follow_rows(given, leading, size) if size > FEW_ROWS else None
         try:
-            found = self.call(self.cut(given, leading, size))
+            if shapes is None:
+                found = self.call(self.cut(given, leading, size))
+                shapes = [(list(one.shape), str(one.dtype).removeprefix("torch.")) for one in found]
         except Exception:  # noqa: BLE001, it does not take that size: the answer that was asked for
             return None
-        shapes = [(list(one.shape), str(one.dtype).removeprefix("torch.")) for one in found]
         return None if any(0 in shape for shape, _ in shapes) else shapes
 
     def state(self, one: list[torch.Tensor], other: list[torch.Tensor]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from .nest import UnfitProblem, flatten
@@ -58,12 +59,64 @@ def generator_states() -> list[Any]:
     return [torch.get_rng_state().tolist(), random.getstate(), *state]
 
 
+DRAWN_AT_ONCE = 1 << 22
+"""Elements that one thread draws from a generator of its own; torch draws all of a tensor in one thread."""
+
+
+@contextlib.contextmanager
+def draw_in_parallel() -> Iterator[None]:
+    """Meanwhile torch.rand, torch.randn and their likes fill large tensors by all threads: those of 6 GB take one half a minute."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    makers = {
+        torch.rand: (torch.empty, torch.Tensor.uniform_),
+        torch.randn: (torch.empty, torch.Tensor.normal_),
+        torch.rand_like: (torch.empty_like, torch.Tensor.uniform_),
+        torch.randn_like: (torch.empty_like, torch.Tensor.normal_),
+    }
+
+    class Draws(TorchFunctionMode):
+        def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if function in makers and not {"generator", "out", "names"} & kwargs.keys():
+                make, fill = makers[function]
+                tensor = make(*args, **kwargs)
+                if (
+                    tensor.numel() > DRAWN_AT_ONCE
+                    and tensor.is_contiguous()
+                    and tensor.device.type == "cpu"
+                    and not tensor.is_complex()
+                ):
+                    return _filled(tensor, fill)
+            return function(*args, **kwargs)
+
+    with Draws():
+        yield
+
+
+def _filled(tensor: torch.Tensor, fill: Callable[..., Any]) -> torch.Tensor:
+    """The tensor, each part drawn by a generator whose seed torch's own draws."""
+    import torch
+
+    parts = tensor.detach().view(-1).split(DRAWN_AT_ONCE)
+    seeds = torch.randint(1 << 62, (len(parts),)).tolist()
+
+    def draw(part: torch.Tensor, seed: int) -> None:
+        fill(part, generator=torch.Generator().manual_seed(seed))
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        list(pool.map(draw, parts, seeds))
+    return tensor
+
+
 def inputs(namespace: types.ModuleType, seed: int) -> tuple[list[torch.Tensor], Any]:
     """get_inputs() under a seed: the tensors, contiguous, and the nest that they stand in."""
 
     seed_generators(seed)
     found: list[torch.Tensor] = []
-    given = namespace.get_inputs()
+    with draw_in_parallel():
+        given = namespace.get_inputs()
     if not isinstance(given, (list, tuple)):
         raise UnfitProblem(f"get_inputs() returns a {type(given).__name__}, not a list of arguments")
     form = flatten(list(given), found, "get_inputs() returns")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
 import math
 import random
 import threading
@@ -18,6 +20,7 @@ from torch import nn
 from harness import evaluate
 from harness.checks.drawing import GIVEN
 from harness.evaluate import Evaluator
+from harness.farside import problem_module
 from harness.farside.describe import Trial
 from harness.farside.distributions import distribution
 from harness.farside.numerics import convolutions_in_tf32
@@ -176,6 +179,77 @@ def test_a_module_that_drops_a_row_or_a_layer_is_random_though_two_calls_are_ali
     assert trial.call(row, seed=7)[0].tolist() == trial.call(row, seed=7)[0].tolist()
     still = Trial(nn.Linear(8, 8), {"l": [{"t": 0}]})
     assert not still.facts(row, row)["random"]
+
+
+class Rows(nn.Module):
+    """Notes how many rows it has computed."""
+
+    def __init__(self, table: bool = False):
+        super().__init__()
+        self.of, self.weight, self.computed = table, nn.Parameter(torch.rand(8, 8)), []
+
+    def __deepcopy__(self, memo):
+        made = Rows(self.of)
+        made.computed, made.weight = self.computed, copy.deepcopy(self.weight, memo)
+        return made
+
+    def forward(self, x):
+        if type(x) is torch.Tensor:
+            self.computed.append(x.shape[0])
+        return self.weight[x] if self.of else x @ self.weight
+
+
+def test_of_floats_few_rows_are_computed_to_see_which_sizes_a_module_takes():
+    model = Rows()
+    trial, given = Trial(model, {"l": [{"t": 0}]}), [torch.randn(40, 8)]
+    shapes, leading, sizes = trial.leading(given)
+    assert (shapes, leading, sizes) == ([{"shape": [[1, 0], [0, 8]], "dtype": "float32"}], [0], [1, 3, 20])
+    assert trial.larger(given, given, leading, shapes, sizes)[1] == [1, 3, 20, 61]
+    assert model.computed == [1, 3]
+    held = trial.fresh(share=True)
+    assert held is not model and held.weight is model.weight and trial.fresh().weight is not model.weight
+
+
+def test_of_integers_every_size_is_computed_since_one_may_be_no_row_of_a_table():
+    model = Rows(table=True)
+    _, leading, sizes = Trial(model, {"l": [{"t": 0}]}).leading([torch.randint(8, (40,))])
+    assert (leading, sizes, sorted(model.computed)) == ([0], [1, 3, 20], [1, 3, 20, 39])
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean", "deviation"),
+    [
+        ("torch.rand(3, 1000, dtype=torch.float64)", 0.5, 12**-0.5),
+        ("torch.randn((50, 60))", 0, 1),
+        ("torch.rand_like(torch.empty(3000, dtype=torch.bfloat16))", 0.5, 12**-0.5),
+        ("torch.randn_like(torch.empty(3000, requires_grad=True))", 0, 1),
+    ],
+)
+def test_large_inputs_are_drawn_by_all_threads_and_the_same_by_any_number(
+    draw: str, mean: float, deviation: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(problem_module, "DRAWN_AT_ONCE", 500)
+    namespace = SimpleNamespace(get_inputs=lambda: [eval(draw)])
+    ((one,), _), ((other,), _) = (problem_module.inputs(namespace, seed) for seed in (1, 2))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    ((again,), _) = problem_module.inputs(namespace, 1)
+    like = eval(draw)
+    assert torch.equal(one, again) and (one.shape, one.dtype, one.requires_grad) == (
+        like.shape,
+        like.dtype,
+        like.requires_grad,
+    )
+    values = torch.cat([one.reshape(-1), other.reshape(-1)]).double().detach()
+    assert abs(float(values.mean()) - mean) < 0.05 and abs(float(values.std()) - deviation) < 0.05
+    parts = values.split(500)
+    assert all(not torch.equal(first, second) for first, second in itertools.combinations(parts, 2))
+
+
+def test_a_draw_with_a_generator_of_its_own_is_torchs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(problem_module, "DRAWN_AT_ONCE", 500)
+    draw = lambda: torch.rand(4000, generator=torch.Generator().manual_seed(3))  # noqa: E731
+    ((found,), _) = problem_module.inputs(SimpleNamespace(get_inputs=lambda: [draw()]), 1)
+    assert torch.equal(found, draw())
 
 
 def test_whether_a_constructor_needs_values_is_found_by_one_without_any(opened):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import Build
-from harness.store import DamagedStore, Store, digest, digest_of, write_atomically
+from harness.store import ASKER, DamagedStore, Store, digest, digest_of, write_atomically
 
 
 def test_a_source_comes_back(tmp_path):
@@ -115,6 +115,9 @@ def test_a_linked_store_holds_the_same_and_keeps_what_it_had(tmp_path, monkeypat
     store.link_to(copy.folder)  # again: what is there already stays
     assert copy.get(name) == "int x;\n" and copy.get(own) == "int own;\n"
     assert (copy.folder / "sources" / name).stat().st_nlink == 2
+    (store.folder / ASKER).write_text("one")
+    store.link_to(copy.folder)
+    assert not (copy.folder / ASKER).exists(), "what a cluster measured for one is not given to the other"
 
     def refused(*_):
         raise OSError("another disk")
