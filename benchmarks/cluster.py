@@ -11,7 +11,7 @@ each with an Evaluator and a store of its own, as a campaign's runs have them, i
 already; none is begun after --seconds. `compare`: pace, share of linear, the engine's overhead a question, and how often
 FASTER, SLOWER or SAME agree with the first file, of the candidates that both have. `campaign`: `run.py campaign` with the rules
 over a suite, as one engine carries it out, as a record that `compare` reads. `search`: the open integers of a source, searched on
-one device of a cluster and on all that are idle. `width`: a round of four plans on as many
+one device of a cluster and on all that are idle, whose workers have searched before. `width`: a round of four plans on as many
 devices against a round of one.
 """
 
@@ -38,7 +38,7 @@ from harness import engines
 from harness.engines import Engine
 from harness.questions import Tune
 from harness.report.campaign_page import EAGER
-from harness.store import Store
+from harness.store import Store, write_atomically
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Device
@@ -146,43 +146,46 @@ def judge(asked: argparse.Namespace) -> None:
 
 
 def campaign(asked: argparse.Namespace) -> None:
-    """One `run.py campaign`, its engine's overhead noted as it goes."""
+    """One `run.py campaign`, its engine's overhead noted as it goes; the record is written anew as each problem ends."""
     opened: list[tuple[Engine, Overhead, int, float]] = []
-    open_engine, began = engines.open_engine, time.monotonic()
+    open_engine, ended, began = engines.open_engine, Campaign._ended, time.monotonic()
 
     def note(*words, **more) -> Engine:
         engine = open_engine(*words, **more)
         opened.append((engine, Overhead(engine), engine.width(), time.monotonic()))
         return engine
 
-    def ended_in_time(of: Campaign, *words) -> bool:
-        if opened and time.monotonic() - opened[0][-1] > asked.seconds:
-            return True  # it has no entry, and the campaign ends with what it has begun
-        return ended(of, *words)
+    def write(entries: list[CampaignEntry]) -> None:
+        ((engine, overhead, width, first),) = opened
+        items = [
+            {"item": one.id, "said": _in_words(one), "speedup": one.solved.speedup.get(EAGER), "seconds": one.wall_seconds,
+             "nodes": one.nodes, "reason": one.reason}
+            for one in entries
+        ]  # fmt: skip
+        record = {
+            "engine": asked.engine, "device": engine.why, "width": width, "opened_s": first - began,
+            "wall_s": time.monotonic() - first, "overhead_s": list(overhead.seconds), "items": items,
+        }  # fmt: skip
+        write_atomically(asked.out, json.dumps(record, indent=1, default=lambda interval: interval.median))
 
-    ended, Campaign._ended = Campaign._ended, ended_in_time  # type: ignore[method-assign]
-    engines.open_engine = note
+    def ended_in_time(of: Campaign, *words) -> bool:
+        if time.monotonic() - opened[0][-1] > asked.seconds:
+            return True  # it has no entry, and the campaign ends with what it has begun
+        whole = ended(of, *words)
+        with of.writing:
+            write(of.entries())
+        return whole
+
+    engines.open_engine, Campaign._ended = note, ended_in_time  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         code = run.main(
             ["campaign", "--suite", str(asked.suite), "--device", asked.device, "--engine", asked.engine, "--protocol", "ours", "--policy",
              "rules", "--name", "c", "--runs-dir", folder, "--no-live", *asked.more]
         )  # fmt: skip
-        ended = time.monotonic()
-        if code:
-            raise SystemExit(code)
-        entries = Campaign(Path(folder), "c").entries()
-    ((engine, overhead, width, first),) = opened
-    items = [
-        {"item": one.id, "said": _in_words(one), "speedup": one.solved.speedup.get(EAGER), "seconds": one.wall_seconds,
-         "nodes": one.nodes, "reason": one.reason}
-        for one in entries
-    ]  # fmt: skip
-    record = {
-        "engine": asked.engine, "device": engine.why, "width": width, "opened_s": first - began, "wall_s": ended - first,
-        "overhead_s": overhead.seconds, "items": items,
-    }  # fmt: skip
-    asked.out.write_text(json.dumps(record, indent=1, default=lambda interval: interval.median))
-    print(f"{len(items)} problems in {ended - first:.1f} s on {width}: {asked.out}")
+    if code:
+        raise SystemExit(code)
+    record = json.loads(asked.out.read_text())
+    print(f"{len(record['items'])} problems in {record['wall_s']:.1f} s on {record['width']}: {asked.out}")
 
 
 def _in_words(entry: CampaignEntry) -> str:
@@ -197,7 +200,7 @@ def search(asked: argparse.Namespace) -> None:
     source = asked.source.read_text()
     with closing(engines.open_engine(engines.choice(asked.engine), asked.device, print)) as engine:
         kernel = catalog.load(asked.kernel[0])
-        for name, idle in (("warm", lambda: 1), ("one device", lambda: 1), ("all that are idle", engine.idle)):
+        for name, idle in (("warm", engine.idle), ("one device", lambda: 1), ("all that are idle", engine.idle)):
             with tempfile.TemporaryDirectory() as folder:
                 store = Store(Path(folder))
                 with engine.evaluator(kernel, store, dtypes=(asked.dtype,)) as evaluator:
