@@ -69,7 +69,7 @@ def draw_in_parallel() -> Iterator[None]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    makers = {
+    makers: dict[Any, tuple[Any, Any]] = {
         torch.rand: (torch.empty, torch.Tensor.uniform_),
         torch.randn: (torch.empty, torch.Tensor.normal_),
         torch.rand_like: (torch.empty_like, torch.Tensor.uniform_),
