@@ -392,8 +392,15 @@ struct Relation {
     const int64_t* rowptr;
     const int32_t* col;
     const float* weights;  // null: all alike
+    const int64_t* times;  // of edges, a row's in order; null: none has one
     int64_t source;        // types' numbers
     int64_t target;
+};
+
+// When each seed's neighbourhood is looked at: edges that are later are not there.
+struct Moment {
+    const int64_t* times;  // of seeds; null: all edges are there
+    bool last;             // the latest neighbours, not any
 };
 
 // A neighbourhood in graphs of several relations: at each hop every relation is sampled for the nodes that the hop before found.
@@ -406,7 +413,9 @@ public:
           rows(static_cast<size_t>(count)), places(static_cast<size_t>(count)), hops(static_cast<size_t>(count)), entries(1024) {}
 
     // seeds: of each type in turn, up to ends[type]. fanouts: of each hop of each relation, -1 for all.
-    void sample(const int64_t* seeds, const int64_t* ends, const int64_t* fanouts, int64_t depth, int64_t seed, bool replace) {
+    void sample(
+        const int64_t* seeds, const int64_t* ends, const int64_t* fanouts, int64_t depth, int64_t seed, bool replace,
+        const Moment& moment) {
         for (int64_t i = 0, type = 0; type < static_cast<int64_t>(nodes.size()); ++type) {
             for (; i < ends[type]; ++i) {
                 const int64_t own = static_cast<int64_t>(nodes[static_cast<size_t>(type)].size());
@@ -428,9 +437,18 @@ public:
                 const uint64_t call = mix(static_cast<uint64_t>(seed) + STEP * (1 + static_cast<uint64_t>(hop) * relations.size() + at));
                 for (size_t row = begin[static_cast<size_t>(of.target)]; row < end[static_cast<size_t>(of.target)]; ++row) {
                     const int64_t node = nodes[static_cast<size_t>(of.target)][row];
-                    const int64_t first = of.rowptr[node];
-                    const int64_t degree = of.rowptr[node + 1] - first;
+                    int64_t first = of.rowptr[node];
+                    int64_t degree = of.rowptr[node + 1] - first;
+                    const int64_t tree = disjoint ? trees[static_cast<size_t>(of.target)][row] : 0;
                     const int64_t asked = fanouts[hop * static_cast<int64_t>(relations.size()) + static_cast<int64_t>(at)];
+                    if (of.times != nullptr && moment.times != nullptr) {
+                        const int64_t* begun = of.times + first;
+                        degree = std::upper_bound(begun, begun + degree, moment.times[tree]) - begun;
+                        if (moment.last && asked >= 0 && degree > asked) {
+                            first += degree - asked;
+                            degree = asked;
+                        }
+                    }
                     // Beyond all neighbours there is nothing to pick, but again.
                     const int fanout = static_cast<int>(asked < 0 || (asked > degree && !replace) ? degree : asked);
                     const uint64_t key = mix(call ^ (static_cast<uint64_t>(row) * 0xd1342543de82ef95ull + 1));
@@ -440,7 +458,6 @@ public:
                     } else {
                         pick_weighted(of.weights, first, degree, fanout, replace && asked >= 0, key, mine.data(), keyed);
                     }
-                    const int64_t tree = disjoint ? trees[static_cast<size_t>(of.target)][row] : 0;
                     for (const int64_t place : mine) {
                         if (place >= 0) {
                             const int64_t next = static_cast<int64_t>(nodes[static_cast<size_t>(of.source)].size());
@@ -530,12 +547,12 @@ void copy_to(int64_t* out, const std::vector<int64_t>& values) { std::copy(value
 extern "C" {
 
 // sizes [types * (hops + 1) + relations * hops]: of each type the nodes known before each hop and after the last, of each relation the
-// edges after each hop. Close what it returns with neighbourhood_take.
+// edges after each hop. seed_times: of each seed, null where edges have none. Close what it returns with neighbourhood_take.
 void* neighbourhood_sample(
     const Relation* relations, int64_t count, int64_t types, const int64_t* seeds, const int64_t* ends, const int64_t* fanouts,
-    int64_t hops, int64_t seed, int64_t replace, int64_t disjoint, int64_t* sizes) {
+    int64_t hops, int64_t seed, int64_t replace, int64_t disjoint, const int64_t* seed_times, int64_t last, int64_t* sizes) {
     Neighbourhood* made = new Neighbourhood(relations, count, types, disjoint != 0);
-    made->sample(seeds, ends, fanouts, hops, seed, replace != 0);
+    made->sample(seeds, ends, fanouts, hops, seed, replace != 0, Moment{seed_times, last != 0});
     for (const auto& steps : made->steps) {
         copy_to(sizes, steps);
         sizes += steps.size();

@@ -32,16 +32,19 @@ class NeighborLoader:
     "bidirectional" for the sampled edges in both directions, or "induced" for all edges between sampled nodes. A batch has n_id and
     e_id, where its nodes and edges were, input_id, where its seeds were among the input nodes (of a mask: in it), batch_size, the seeds first, num_sampled_nodes and num_sampled_edges a hop, and the data's
     attributes of nodes and edges. Batches live until they are dropped. Every iteration is an epoch: another order where `shuffle`,
-    other neighbours; `seed` (or `generator`) decides both. threads: 0 for one a core. Raises GraphError.
+    other neighbours; `seed` (or `generator`) decides both, but for the order that a `sampler` gives, one of PyTorch's over `dataset`, the
+    places of input nodes. threads: 0 for one a core. Raises GraphError.
     """
 
     def __new__(cls, data: Any, num_neighbors: Any, input_nodes: Any = None, **others: Any) -> Any:
-        """Of heterogeneous data and disjoint neighbourhoods PyTorch Geometric's own loader over native sampling."""
-        if not hasattr(data, "node_types") and not others.get("disjoint"):
+        """Of heterogeneous data, stores and disjoint neighbourhoods, those in time too, PyTorch Geometric's own loader over native
+        sampling."""
+        whole = not hasattr(data, "node_types") and not isinstance(data, tuple)
+        if whole and not others.get("disjoint") and others.get("time_attr") is None:
             return super().__new__(cls)
         from minibatch.pyg_loaders import NodeNeighborLoader
 
-        if not hasattr(data, "node_types"):
+        if whole:
             _require_whole(data, input_nodes)
         return NodeNeighborLoader(data, num_neighbors, input_nodes, **others)
 
@@ -49,14 +52,16 @@ class NeighborLoader:
         self, data: Any, num_neighbors: list[int], input_nodes: Any = None, *, replace: bool = False,
         subgraph_type: Any = "directional", weight_attr: str | None = None, transform: Callable[[Any], Any] | None = None,
         batch_size: int = 1, shuffle: bool = False, drop_last: bool = False, generator: torch.Generator | None = None,
-        seed: int = 0, threads: int = 0, pin_memory: bool = False, **others: Any,
+        sampler: Any = None, seed: int = 0, threads: int = 0, pin_memory: bool = False, **others: Any,
     ) -> None:  # fmt: skip
         _require_built(data, num_neighbors, input_nodes, others)
         kind = getattr(subgraph_type, "value", subgraph_type)
         if kind not in ("directional", "bidirectional", "induced"):
             raise GraphError(f"there is no subgraph_type {kind}; there is directional, bidirectional and induced")
         self.data, self.transform, self.kind, self.pin = data, transform, kind, pin_memory
-        self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
+        self.batch_size, self.shuffle, self.drop_last, self.sampler = batch_size, shuffle, drop_last, sampler
+        if sampler is not None and shuffle:
+            raise GraphError("a sampler decides the order, so shuffle means nothing with it; leave one out")
         self.generator = generator or torch.Generator().manual_seed(seed)
         self.graph = _graph_of(data, weight_attr)
         self.input_nodes = (
@@ -75,16 +80,21 @@ class NeighborLoader:
             self.graph, fanouts, batch_size, threads=threads, seed=seed, newest_only=True, with_replacement=replace,
             places=True, with_features=self.graph.features.shape[1] > 0,
         )  # fmt: skip
+        self.dataset = range(len(self.input_nodes))
         self.epochs = 0
 
     def __len__(self) -> int:
-        count = len(self.input_nodes)
+        count = len(self.dataset if self.sampler is None else self.sampler)
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
         count = len(self.input_nodes)
-        order = torch.randperm(count, generator=self.generator) if self.shuffle else torch.arange(count)
-        order = order[: len(self) * self.batch_size]
+        if self.sampler is not None:
+            order = ids_of(list(self.sampler), count, "places that the sampler gives")
+        else:
+            order = torch.randperm(count, generator=self.generator) if self.shuffle else torch.arange(count)
+        if self.drop_last:
+            order = order[: len(order) // self.batch_size * self.batch_size]
         number, self.epochs = self.epochs, self.epochs + 1
         return self._batches(order, number)
 
@@ -175,8 +185,6 @@ def _require_built(data: Any, num_neighbors: Any, input_nodes: Any, others: dict
 
 def _require_whole(data: Any, input_nodes: Any) -> None:
     """Raises GraphError where the data is none of one kind of nodes, with edges."""
-    if isinstance(data, tuple):
-        raise GraphError("feature and graph stores are not built; give a Data in host memory")
     if isinstance(input_nodes, tuple):
         raise GraphError("input_nodes of a named kind are heterogeneous graphs'; give ids or a mask")
     if getattr(data, "edge_index", None) is None:

@@ -11,12 +11,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
+from torch_geometric.data.remote_backend_utils import num_nodes
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler import (
     BaseSampler,
@@ -31,15 +33,20 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from minibatch.batches import batch_seed, require_number
 from minibatch.graphs import GraphError, ids_of
-from minibatch.relations import Neighbourhood, RelationSampler
+from minibatch.relations import Neighbourhood, Relation, RelationSampler
 
+OPTIONS = {
+    "replace": False, "disjoint": False, "subgraph_type": "directional", "weight_attr": None, "time_attr": None,
+    "temporal_strategy": "uniform",
+}  # fmt: skip
+"""Arguments of PyTorch Geometric's that say how neighbours are sampled."""
 ONE_KIND = ("", "", "")
 """Relation of a graph whose nodes are all of one kind."""
-NOT_BUILT = ("input_time", "edge_label_time", "time_attr", "custom_cls", "neighbor_sampler")
+NOT_BUILT = ("neighbor_sampler",)
 """Arguments of PyTorch Geometric's that are refused where they are given."""
 WITHOUT_MEANING = (
     "num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout",
-    "filter_per_worker", "is_sorted", "directed", "temporal_strategy",
+    "filter_per_worker", "is_sorted", "directed",
 )  # fmt: skip
 """Arguments of its worker processes, which there are none of: taken and left alone."""
 
@@ -51,54 +58,54 @@ class NativeSampler(BaseSampler):
 
     def __init__(
         self, data: Any, num_neighbors: Any, *, replace: bool, disjoint: bool, subgraph_type: Any, weight_attr: str | None,
-        seed: int, threads: int,
+        time_attr: str | None, temporal_strategy: str, seed: int, threads: int,
     ) -> None:  # fmt: skip
         self.kind = getattr(subgraph_type, "value", subgraph_type)
         if self.kind not in ("directional", "bidirectional"):
             raise GraphError(
                 f"subgraph_type {self.kind} is not built for links and heterogeneous graphs; there is directional and bidirectional"
             )
-        if isinstance(data, tuple):
-            raise GraphError("feature and graph stores are not built; give a Data or HeteroData in host memory")
-        self.hetero, self.disjoint, self.seed = isinstance(data, HeteroData), disjoint, seed
+        if temporal_strategy not in ("uniform", "last"):
+            raise GraphError(f"there is no temporal_strategy {temporal_strategy}; there is uniform and last")
+        held = _held(data)
+        self.seed, self.hetero = seed, "" not in held.nodes
         self.calls = itertools.count()
         wanted = num_neighbors if isinstance(num_neighbors, NumNeighbors) else NumNeighbors(num_neighbors)
+        self.num_nodes: Any = held.nodes if self.hetero else held.nodes[""]
         if self.hetero:
-            self.num_nodes: Any = {kind: int(data[kind].num_nodes or 0) for kind in data.node_types}
-            stores = {kind: data[kind] for kind in data.edge_types if data[kind].get("edge_index") is not None}
-            fanouts: dict = dict(wanted.get_values(list(stores))) if stores else {}
-            nodes = self.num_nodes
+            fanouts: dict = dict(wanted.get_values(list(held.edges))) if held.edges else {}
         else:
-            self.num_nodes = int(data.num_nodes)
-            stores = {ONE_KIND: data} if data.edge_index is not None else {}
-            fanouts, nodes = {ONE_KIND: wanted.get_values()}, {"": self.num_nodes}
-        weights = {}
-        for relation, store in stores.items():
-            if weight_attr is None:
-                break
-            if getattr(store, weight_attr, None) is None:
-                raise GraphError(f"the data has no {weight_attr} of {relation}")
-            weights[relation] = store[weight_attr]
-        edges = {relation: tuple(store.edge_index) for relation, store in stores.items()}
-        self.sampler = RelationSampler(nodes, edges, fanouts, weights=weights, replace=replace, disjoint=disjoint)
+            fanouts = {ONE_KIND: wanted.get_values()}
+        times = {} if time_attr is None else held.times(time_attr)
+        self.node_time: Any = {of: when for of, when in times.items() if isinstance(of, str)} or None
+        if self.node_time and not self.hetero:
+            self.node_time = self.node_time[""]
+        self.sampler = RelationSampler(
+            held.nodes, held.edges, fanouts, weights=held.weights(weight_attr), times=times, last=temporal_strategy == "last",
+            replace=replace, disjoint=disjoint,
+        )  # fmt: skip
+        self.disjoint = self.sampler.disjoint
         self.pool = ThreadPoolExecutor(threads)
 
     def sample_from_nodes(self, inputs: NodeSamplerInput) -> Any:
         return node_sample(inputs, self._sample)
 
     def sample_from_edges(self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None) -> Any:
-        return edge_sample(inputs, self._sample, self.num_nodes, self.disjoint, None, neg_sampling)
+        return edge_sample(inputs, self._sample, self.num_nodes, self.disjoint, self.node_time, neg_sampling)
 
-    def _sample(self, seeds: Any, _time: Any) -> Any:
+    def _sample(self, seeds: Any, times: Any) -> Any:
         """An output whose arrays come later; all that PyTorch Geometric adds to it before is `metadata`."""
+        if times is not None and not self.sampler.times:
+            raise GraphError("times of seeds need a time_attr, times of nodes or edges")
         # Counted here, in the order of batches, so that threads do not decide what is sampled.
         number = batch_seed(self.seed, 0) + next(self.calls)
         out = HeteroSamplerOutput({}, {}, {}, {}) if self.hetero else SamplerOutput(*(torch.empty(0).long(),) * 4)
         by_kind = seeds if self.hetero else {"": seeds}
         if self.disjoint:
-            out.batch = {}  # of which edge_sample takes trees modulo the links, so they are needed at once
-            found = self.sampler.sample(by_kind, number)
-            self._fill(out, found)
+            # edge_sample takes trees modulo the links, so they are needed at once
+            self._fill(
+                out, self.sampler.sample(by_kind, number, times if self.hetero or times is None else {"": times})
+            )
             return out
         out.pending = self.pool.submit(self.sampler.sample, by_kind, number)
         return out
@@ -117,6 +124,83 @@ class NativeSampler(BaseSampler):
         if pending is not None:
             self._fill(out, pending.result())
         return out.to_bidirectional() if self.kind == "bidirectional" else out
+
+
+@dataclass
+class _Held:
+    """What there is of nodes and edges: a kind of nodes is "" and a relation ONE_KIND where there is one."""
+
+    nodes: dict[str, int]
+    edges: dict[Relation, tuple[Any, Any]]
+    attribute: Callable[[str], dict[Any, Any]]
+    """(name) -> those of kinds and relations that have one."""
+
+    def weights(self, name: str | None) -> dict[Relation, Any]:
+        found = {} if name is None else self.attribute(name)
+        for relation in self.edges if name is not None else ():
+            if relation not in found:
+                raise GraphError(f"the data has no {name} of {relation}")
+        return {relation: found[relation] for relation in self.edges if relation in found}
+
+    def times(self, name: str) -> dict[Any, torch.Tensor]:
+        """Of kinds of nodes or of relations."""
+        found = self.attribute(name)
+        if not found:
+            raise GraphError(f"the data has no {name} of nodes or of edges, which time_attr names")
+        if len({isinstance(of, str) for of in found}) > 1:
+            raise GraphError(f"nodes and edges have {name}; time_attr takes the times of one of them")
+        return {of: _tensor(values) for of, values in found.items()}
+
+
+def _held(data: Any) -> _Held:
+    """Of a Data, a HeteroData or a pair of feature and graph store."""
+    if isinstance(data, tuple):
+        return _of_stores(*data)
+    if isinstance(data, HeteroData):
+        stores = [(data[kind], kind) for kind in (*data.node_types, *data.edge_types)]
+        return _Held(
+            {kind: int(data[kind].num_nodes or 0) for kind in data.node_types},
+            {of: tuple(data[of].edge_index) for of in data.edge_types if data[of].get("edge_index") is not None},
+            lambda name: {of: store[name] for store, of in stores if name in store},
+        )
+
+    def attribute(name: str) -> dict[Any, Any]:
+        if name not in data:
+            return {}
+        return {"" if data.is_node_attr(name) else ONE_KIND: data[name]}
+
+    edges = {} if data.edge_index is None else {ONE_KIND: tuple(data.edge_index)}
+    return _Held({"": int(data.num_nodes)}, edges, attribute)
+
+
+def _of_stores(features: FeatureStore, graph: GraphStore) -> _Held:
+    rows, columns, places = graph.coo()
+    one = isinstance(rows, torch.Tensor)
+    if any(place is not None for place in ([places] if one else places.values())):
+        raise GraphError("a graph store that sorts its edges anew is not taken; give its edges as COO or CSC")
+    held = [attr for attr in features.get_all_tensor_attrs() if attr.attr_name is not None]
+
+    def attribute(name: str) -> dict[Any, Any]:
+        found = {}
+        for attr in held:
+            if attr.attr_name == name:
+                attr.index = None
+                found["" if attr.group_name is None else attr.group_name] = features.get_tensor(attr)
+        return found
+
+    if one:
+        return _Held({"": max(*graph.get_all_edge_attrs()[0].size)}, {ONE_KIND: (rows, columns)}, attribute)
+    kinds = dict.fromkeys(kind for attr in held if isinstance(kind := attr.group_name, str))
+    kinds |= dict.fromkeys(kind for source, _, target in rows for kind in (source, target))
+    return _Held(
+        {kind: num_nodes(features, graph, kind) for kind in kinds},
+        {of: (rows[of], columns[of]) for of in rows},
+        attribute,
+    )
+
+
+def _tensor(values: Any) -> torch.Tensor:
+    return torch.as_tensor(values)
 
 
 def _only(values: dict[Any, Any]) -> Any:
@@ -153,11 +237,7 @@ class _Native:
         require_number("batch_size", given.get("batch_size", 1), 1, (1 << 31) - 1)
         threads = require_number("threads", given.pop("threads", 0), 0, 1024) or len(os.sched_getaffinity(0))
         self.ahead = threads + 2
-        names = ("replace", "disjoint", "subgraph_type", "weight_attr")
-        options = {
-            name: given.pop(name, default)
-            for name, default in zip(names, (False, False, "directional", None), strict=True)
-        }
+        options = {name: given.pop(name, default) for name, default in OPTIONS.items()}
         seed = require_number("seed", given.pop("seed", 0), -(1 << 63), (1 << 64) - 1)
         taken = {name for kind in (*type(self).__mro__, DataLoader) for name in signature(kind).parameters}
         if unknown := set(given) - taken:
@@ -176,6 +256,8 @@ class LinkNeighborLoader(_Native, LinkLoader):
     """
 
     def __init__(self, data: Any, num_neighbors: Any, edge_label_index: Any = None, **others: Any) -> None:
+        if others.get("time_attr") is not None and others.get("edge_label_time") is None:
+            raise GraphError("with time_attr each link has a time, and 'edge_label_time' is not set")
         sampler = self._sampler(data, num_neighbors, others)
         if edge_label_index is None and getattr(data, "edge_index", None) is None and isinstance(data, Data):
             raise GraphError("the data has no edge_index, and edge_label_index was not given")
@@ -197,6 +279,10 @@ class NodeNeighborLoader(_Native, NodeLoader):
     ids or a mask, of a HeteroData a kind or (kind, ids or mask)."""
 
     def __init__(self, data: Any, num_neighbors: Any, input_nodes: Any = None, **others: Any) -> None:
+        if input_nodes is None and isinstance(data, tuple):
+            raise GraphError(
+                "input_nodes of stores must be given: ids or a mask, or a kind of nodes, alone or with one of them"
+            )
         kind = input_nodes[0] if isinstance(input_nodes, tuple) else input_nodes
         if isinstance(data, HeteroData) and (not isinstance(kind, str) or kind not in data.node_types):
             raise GraphError(

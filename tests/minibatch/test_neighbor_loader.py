@@ -34,6 +34,22 @@ def check(batch: Data, data: Data) -> None:
     assert batch.name == ["a"]
 
 
+def test_a_sampler_decides_which_seeds_come(data):
+    from torch.utils.data import DistributedSampler
+    from torch_geometric.loader import ImbalancedSampler
+
+    loader = NeighborLoader(data, [3], data.train_mask, batch_size=50, sampler=[5, 5, 119, 0])
+    (batch,) = loader
+    assert batch.input_id.tolist() == [5, 5, 119, 0] and len(loader) == 1 and len(loader.dataset) == 120
+    data.y = (torch.arange(NODES) < 6).long()
+    given = ImbalancedSampler(data, input_nodes=data.train_mask)
+    rare = [float(batch.y[: batch.batch_size].float().mean()) for batch in NeighborLoader(data, [3], data.train_mask, batch_size=120, sampler=given)]  # fmt: skip
+    assert 0.3 < sum(rare) / len(rare) < 0.7
+    parts = [DistributedSampler(loader.dataset, 2, rank, shuffle=False) for rank in range(2)]
+    seen = [batch.input_id for part in parts for batch in NeighborLoader(data, [3], data.train_mask, batch_size=32, sampler=part)]  # fmt: skip
+    assert torch.cat(seen).sort().values.tolist() == list(range(120))
+
+
 @pytest.mark.parametrize("fanouts", [[4, 3], [-1], [-1, 2]])
 def test_batches_are_sub_graphs_with_the_seeds_first(data, fanouts):
     loader = NeighborLoader(data, fanouts, input_nodes=data.train_mask, batch_size=32)
@@ -139,13 +155,15 @@ def test_a_model_of_pyg_learns_without_a_change(data, model):
     ("arguments", "says"),
     [
         ({"data": HeteroData()}, "input_nodes must be a kind of nodes"),
-        ({"data": (None, None)}, "feature and graph stores are not built"),
+        ({"data": (None, None)}, "input_nodes of stores must be given"),
         ({"data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
         ({"disjoint": True, "subgraph_type": "induced"}, "subgraph_type induced is not built"),
         ({"disjoint": True, "data": Data(x=torch.zeros(3, 1))}, "no edge_index"),
         ({"disjoint": True, "bogus": 1}, "there is no argument bogus"),
         ({"data": Data(x=torch.zeros(3, 1), edge_index=torch.zeros(3, 2).long())}, r"edge_index must be \[2, edges\]"),
-        ({"time_attr": "time"}, "time_attr is not built"),
+        ({"time_attr": "time"}, "the data has no time of nodes or of edges"),
+        ({"temporal_strategy": "last"}, "temporal_strategy is not built"),
+        ({"sampler": range(3), "shuffle": True}, "a sampler decides the order"),
         ({"subgraph_type": "sideways"}, "there is no subgraph_type sideways"),
         ({"input_nodes": ("paper", None)}, "input_nodes of a named kind"),
         ({"bogus": 1}, "there is no argument bogus"),

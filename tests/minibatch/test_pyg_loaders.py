@@ -123,6 +123,96 @@ def test_triplets_of_links_of_two_kinds(disjoint):
             edges_of(batch, data)
 
 
+def timed() -> Data:
+    data = homogeneous()
+    data.time, data.stamp = torch.randint(50, (80,)), torch.randint(50, (400,))
+    return data
+
+
+@pytest.mark.parametrize("of", ["time", "stamp"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+@pytest.mark.parametrize("fanout", [-1, 2])
+def test_a_neighbourhood_holds_what_was_there_at_its_seeds_time(of, strategy, fanout):
+    data, moments = timed(), torch.randint(50, (80,))
+    when = data.stamp if of == "stamp" else data.time[data.edge_index[0]]
+    for batch in NeighborLoader(
+        data, [fanout, fanout], batch_size=20, input_time=moments, time_attr=of, temporal_strategy=strategy
+    ):
+        row, column = batch.edge_index
+        assert torch.equal(batch.seed_time, moments[batch.input_id])
+        assert torch.equal(batch.batch[row], batch.batch[column]), "an edge between two neighbourhoods"
+        tree = batch.batch[column]
+        assert (when[batch.e_id] <= batch.seed_time[tree]).all()
+        for place in range(sum(batch.num_sampled_nodes[:2])):  # nodes whose neighbours were sampled
+            there = data.edge_index[1] == batch.n_id[place]
+            there &= when <= batch.seed_time[batch.batch[place]]
+            taken = batch.e_id[column == place]
+            assert len(taken) == len(taken.unique()) == min(int(there.sum()), fanout if fanout > 0 else 400)
+            if strategy == "last" and len(taken):
+                assert when[taken].sort().values.equal(when[there].sort().values[-len(taken) :])
+
+
+def test_seeds_without_a_time_given_have_their_own_and_kinds_without_times_are_always_there():
+    data = timed()
+    batch = next(iter(NeighborLoader(data, [-1], batch_size=80, time_attr="time")))
+    source, target = (batch.n_id[ends] for ends in batch.edge_index)
+    assert (data.time[source] <= data.time[target]).all()
+    assert len(source) == int((data.time[data.edge_index[0]] <= data.time[data.edge_index[1]]).sum())
+    kinds = hetero()
+    kinds["paper"].time = torch.arange(60)
+    batch = next(iter(NeighborLoader(kinds, [-1], "paper", batch_size=60, time_attr="time")))
+    cites, writes = (batch[relation].e_id for relation in RELATIONS[:2])
+    ends = kinds[RELATIONS[0]].edge_index
+    assert cites.sort().values.equal(torch.nonzero(ends[0] <= ends[1]).flatten())
+    assert len(writes) == 300
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_earlier_neighbours_are_drawn_alike(last):
+    edges = {("a", "to", "b"): (torch.arange(6), torch.zeros(6, dtype=torch.int64))}
+    one = RelationSampler(
+        {"a": 6, "b": 1}, edges, {("a", "to", "b"): [2]}, times={("a", "to", "b"): [9, 1, 5, 1, 3, 6]}, last=last
+    )
+    counts = torch.zeros(6)
+    for seed in range(2000):
+        counts[one.sample({"b": torch.tensor([0])}, seed, {"b": torch.tensor([5])}).nodes["a"]] += 1
+    wanted = torch.tensor([0.0, 0, 1, 0, 1, 0] if last else [0.0, 0.5, 0.5, 0.5, 0.5, 0])
+    torch.testing.assert_close(counts / 2000, wanted, atol=0.05, rtol=0)
+
+
+def test_links_are_looked_at_when_they_were_made():
+    data = timed()
+    loader = LinkNeighborLoader(
+        data, [3], data.edge_index[:, :100], edge_label_time=data.stamp[:100], time_attr="time", batch_size=20,
+        neg_sampling="binary",
+    )  # fmt: skip
+    for batch in loader:
+        seeds = 4 * 20
+        moment = batch.edge_label_time.repeat(4)
+        assert (batch.time[seeds:] <= moment[batch.batch[seeds:] % 20]).all()
+
+
+def test_stores_of_features_and_graphs_are_read_as_pyg_reads_them():
+    from torch_geometric.testing import MyFeatureStore, MyGraphStore
+
+    data, features, graph = hetero(), MyFeatureStore(), MyGraphStore()
+    for kind in NODES:
+        features.put_tensor(data[kind].x, group_name=kind, attr_name="x", index=None)
+    for relation in RELATIONS:
+        source, _, target = relation
+        graph.put_edge_index(
+            tuple(data[relation].edge_index), edge_type=relation, layout="coo", size=(NODES[source], NODES[target])
+        )
+    for batch in NeighborLoader((features, graph), [4, 3], ("paper", torch.arange(30)), batch_size=8):
+        for kind in NODES:
+            assert torch.equal(batch[kind].x[:, 0].long(), batch[kind].n_id)
+        for relation in RELATIONS:
+            source, _, target = relation
+            row, column = batch[relation].edge_index
+            ends = torch.stack([batch[source].n_id[row], batch[target].n_id[column]])
+            assert torch.equal(ends, data[relation].edge_index[:, batch[relation].e_id])
+
+
 def test_both_directions_and_weights():
     batch = next(iter(LinkNeighborLoader(homogeneous(), [2], subgraph_type="bidirectional", batch_size=16)))
     edges = set(zip(*batch.edge_index.tolist(), strict=True))
@@ -136,7 +226,14 @@ def test_both_directions_and_weights():
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: LinkNeighborLoader(homogeneous(), [2], time_attr="time"), "time_attr is not built"),
+        (lambda: LinkNeighborLoader(homogeneous(), [2], time_attr="time"), "'edge_label_time' is not set"),
+        (lambda: NeighborLoader(timed(), [2], time_attr="weight"), "times of .* must be whole numbers"),
+        (
+            lambda: NeighborLoader(timed(), [2], time_attr="time", temporal_strategy="first"),
+            "there is uniform and last",
+        ),
+        (lambda: next(iter(NeighborLoader(timed(), [2], time_attr="stamp"))), "have no time of their own"),
+        (lambda: next(iter(NeighborLoader(hetero(), [2], "paper", input_time=torch.ones(60)))), "need a time_attr"),
         (lambda: LinkNeighborLoader(homogeneous(), [2], subgraph_type="induced"), "subgraph_type induced is not built"),
         (lambda: LinkNeighborLoader(homogeneous(), [-2]), "-1 for all"),
         (lambda: LinkNeighborLoader(homogeneous(), [2], torch.tensor([[0], [80]])), "the graph has 80 nodes"),
