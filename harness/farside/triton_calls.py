@@ -40,6 +40,8 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
         return
     cache = Path(folder) / CACHE
     os.environ["TRITON_CACHE_DIR"] = str(cache)
+    # What autotune found is kept beside what it compiled: else each process measures all configurations anew, at each size.
+    os.environ["TRITON_CACHE_AUTOTUNING"] = "1"
     for group in cache.glob("*/__grp__*"):
         rewrite_paths(group)
     if compilers:

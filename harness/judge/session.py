@@ -11,7 +11,7 @@ import hashlib
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -235,8 +235,16 @@ class EvaluationSession(BuildPlace, abc.ABC):
             look=self._look_at_box, ahead=lambda build: self.compile_ahead(build, self.suite()),
         )  # fmt: skip
 
-    def compile_ahead(self, build: Build, workloads: Sequence[Workload], spec: Spec | None = None) -> None:
+    def compile_ahead(
+        self,
+        build: Build,
+        workloads: Sequence[Workload],
+        spec: Spec | None = None,
+        beyond: Callable[[], Iterable[Workload]] = tuple,
+    ) -> None:
         """Have what calls of those workloads need compiled before a process that is judged makes them; does nothing on a CPU.
+
+        `beyond`: what it may be called with later, compiled in the same process, or not where that fails.
 
         Inputs are drawn for this alone; `spec`: the kernel's with other scalars, for which Triton may compile anew. Held-out sizes come last, once the candidate has passed the others: what the processes
         before leave in the folder, later ones can read. Raises WorkerFailure as `triton_kernels.fill`.
@@ -245,9 +253,10 @@ class EvaluationSession(BuildPlace, abc.ABC):
             return
         kind, spec = ", other scalars" if spec else "", spec or self.spec
         by_label = {f"{workload.label}{kind}": workload for workload in workloads}
+        further = {f"{workload.label}{kind}": workload for workload in beyond()}
 
         def call(worker: Worker, label: str) -> None:
-            workload = by_label[label]
+            workload = by_label.get(label) or further[label]
             bench = map_buffers(self, worker, workload, 1, spec=spec)
             values = distributions(spec, {})[0]
             inputs = draw_inputs(spec, workload, values, self.extra_values, self.device)
@@ -255,7 +264,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
             self.say(f"Triton compiles for {label}")
             worker.request(bench.message(), timeout_s=triton_kernels.COMPILE_S)
 
-        if triton_kernels.fill(Path(build.artefact), by_label, lambda: self.pool.start(build, compilers=True), call):
+        start = partial(self.pool.start, build, compilers=True)
+        if triton_kernels.fill(Path(build.artefact), by_label, start, call, further):
             self.pool.drop(build.candidate)  # a process that lives has the folder as it was
 
     @cached_property

@@ -33,10 +33,14 @@ def is_needed(build: Build) -> bool:
 
 
 def fill(
-    artefact: Path, calls: Iterable[str], start: Callable[[], Worker], call: Callable[[Worker, str], object]
+    artefact: Path,
+    calls: Iterable[str],
+    start: Callable[[], Worker],
+    call: Callable[[Worker, str], object],
+    beyond: Iterable[str] = (),
 ) -> bool:
     """Make those of the calls, by name, that were not made for this build yet, in the worker that `start` gives; answers
-    whether there were any.
+    whether there were any. Then, in the same worker, those `beyond` them, of which the first that fails ends it without a word.
 
     Raises WorkerFailure where a call fails (the judged process, without what was to be compiled, would fail in other words),
     where compiling takes too long and where the folder grows out of bounds.
@@ -45,20 +49,23 @@ def fill(
     kept = record.exists() and (artefact / CACHE).is_dir()  # a build that was made anew has lost what was compiled
     made: list[str] = json.loads(record.read_text()) if kept else []
     missing = [name for name in calls if name not in made]
+    further = [name for name in beyond if name not in (*made, *missing)]
     worker: Worker | None = None
     try:
-        for name in missing:
+        for name in missing + further:
             worker = worker or start()
             call(worker, name)
             gather(worker.scratch / "candidate" / CACHE, artefact / CACHE)
             made.append(name)
     except WorkerFailure as fault:
+        if all(name in made for name in missing):
+            return True
         raise WorkerFailure(fault.outcome, f"while Triton compiled its kernels: {fault.reason}") from None
     finally:
         if worker is not None:
             worker.close()
             record.write_text(json.dumps(made))
-    return bool(missing)
+    return bool(missing or further)
 
 
 def gather(source: Path, target: Path) -> None:

@@ -88,7 +88,7 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
         if not build.ok:
             raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
         session.pool.only(build.candidate)
-        session.compile_ahead(build, workloads)
+        session.compile_ahead(build, workloads, beyond=partial(_crossed, session, workloads))
         worker = session.pool.get(build)
         _entries(session, worker, workloads)
         with session.pool.guarding_memory(build.candidate):
@@ -109,7 +109,7 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
                     raise WorkerFailure(Outcome.INCORRECT, reason)
             if workloads in (session.suite(), session.suite(held_out=True)):
                 made += _of_size_zero(session, build)
-                made += _cross(session, build, held_out=workloads != session.suite())
+                made += _cross(session, build, workloads)
                 made += _give_other_scalars(session, build, workloads)
             if session.device == "cuda":
                 made += _stress(session, build, workloads)
@@ -218,16 +218,22 @@ def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, va
         left = {name: outputs[after].clone() for name in inputs if (after := f"{name}_after") in outputs}
 
 
-def _cross(session: EvaluationSession, build: Build, *, held_out: bool) -> list[Check]:
-    """Checks of sizes that nobody listed (harness/checks/crossings.py). Raises WorkerFailure for what the kernel's baseline gets right."""
-    made: list[Check] = []
-    if session.kernel.properties is not None:
-        return made
-    for workload in crossings(session.spec, session.device, session.dtypes, held_out=held_out):
+def _crossed(session: EvaluationSession, workloads: tuple[Workload, ...]) -> Iterator[Workload]:
+    """Sizes that nobody listed and a whole suite is checked with (harness/checks/crossings.py), as far as the operation has them."""
+    if session.kernel.properties is not None or workloads not in (session.suite(), session.suite(held_out=True)):
+        return
+    for workload in crossings(session.spec, session.device, session.dtypes, held_out=workloads != session.suite()):
         try:
             session.cases.get(workload, distributions(session.spec, {})[0], {})
         except KernelError:  # the operation has no such size
             continue
+        yield workload
+
+
+def _cross(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+    """Checks of sizes that nobody listed. Raises WorkerFailure for what the kernel's baseline gets right."""
+    made: list[Check] = []
+    for workload in _crossed(session, workloads):
         session.say(f"checking {workload.label}, which nobody listed")
         found, fault = _try_beside_baseline(session, build, partial(_first_checks, session, workload))
         if fault is not None:

@@ -216,6 +216,9 @@ def test_a_worker_with_compilers_fills_the_build_s_folder_and_none_that_is_judge
     with pytest.raises(WorkerFailure, match="while Triton compiled its kernels: no answer within 300 s") as found:
         triton_kernels.fill(artefact, ["late"], start, call)
     assert found.value.outcome is Outcome.TIMEOUT
+    # What may be asked later is compiled in the same process, and nobody is blamed for it before it is asked.
+    assert triton_kernels.fill(artefact, ["64"], start, call, ["7", "late"]) and called[3:] == ["64", "7"]
+    assert not triton_kernels.fill(artefact, ["64", "1"], start, call)
     judged = evaluator.pool.start(build)
     with pytest.raises(WorkerFailure, match="PermissionError"):
         call(judged, "1")
