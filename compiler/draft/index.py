@@ -6,7 +6,7 @@ reshape that comes back prints as the plain index. Sizes may be symbols (a leadi
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import lru_cache, reduce
 
 import sympy
 
@@ -102,6 +102,11 @@ def _negative(term: Index) -> bool:
     return bool(term.as_coeff_Mul()[0] < 0)
 
 
+REMEMBERED = 1 << 16
+"""Answers kept of each question whose expressions alone decide it: a kernel's programs ask the same tens of thousands of times."""
+
+
+@lru_cache(REMEMBERED)
 def surely_positive(expression: Index) -> bool:
     """Whether a polynomial of sizes (each at least one) is above zero: its value at ones is, and no growing part is negative."""
     expression = sympy.expand(expression)
@@ -110,11 +115,12 @@ def surely_positive(expression: Index) -> bool:
     symbols = expression.free_symbols
     if any(isinstance(node, (FloorDiv, Modulo)) for node in sympy.preorder_traversal(expression)):
         return False
-    shifted = sympy.expand(expression.subs({symbol: symbol + 1 for symbol in symbols}, simultaneous=True))
+    shifted = sympy.expand(expression.xreplace({symbol: symbol + 1 for symbol in symbols}))
     constant, *_ = shifted.as_coeff_Add()
     return bool(constant > 0) and not any(_negative(term) for term in sympy.Add.make_args(shifted - constant))
 
 
+@lru_cache(REMEMBERED)
 def _quotient(term: Index, divisor: Index) -> Index | None:
     """term / divisor where that is an integer for every value of the symbols."""
     ratio = term / divisor
@@ -122,6 +128,7 @@ def _quotient(term: Index, divisor: Index) -> Index | None:
     return ratio if bottom == 1 and top.is_integer is not False else None
 
 
+@lru_cache(REMEMBERED)
 def _split(expression: Index, divisor: Index) -> tuple[Index, Index]:
     """(q, r) with expression = q * divisor + r, where q gathers the terms that divide."""
     whole, rest = [], []
@@ -138,14 +145,16 @@ def _split(expression: Index, divisor: Index) -> tuple[Index, Index]:
     return sympy.Add(*whole), sympy.Add(*rest)
 
 
-def _common(expression: Index, divisor: Index) -> list[Index]:
+@lru_cache(REMEMBERED)
+def _common(expression: Index, divisor: Index) -> tuple[Index, ...]:
     """Factors of the divisor to try: those that some term of the expression has as well, largest first."""
     found = set()
     for term in sympy.Add.make_args(expression):
         factor = sympy.gcd(term.as_coeff_Mul()[0], divisor) if divisor.is_Integer else sympy.gcd(term, divisor)
         if factor not in (1, divisor):
             found.add(factor)
-    return sorted(found, key=lambda f: (f.subs(dict.fromkeys(f.free_symbols, 64)), str(f)), reverse=True)
+    by_size = sorted(found, key=lambda f: (f.subs(dict.fromkeys(f.free_symbols, 64)), str(f)), reverse=True)
+    return tuple(by_size)
 
 
 def divide(expression: Index, divisor: Index | int, ranges: Ranges) -> Index:
