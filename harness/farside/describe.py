@@ -140,10 +140,10 @@ class Trial:
         self.drew = False
         """Whether a call took numbers from a generator: of one row a mask of one seed is often that of another."""
 
-    def fresh(self, *, share: bool = False) -> Any:
-        """The module as constructed; its weights the same tensors where they are to be shared."""
+    def fresh(self) -> Any:
+        """The module as constructed."""
         try:
-            return copy.deepcopy(self.model, {id(one): one for one in self.model.parameters()} if share else None)
+            return copy.deepcopy(self.model)
         except Exception:  # torch.nn.utils.weight_norm's module cannot be copied
             if self.make is None:
                 raise
@@ -182,7 +182,7 @@ class Trial:
 
         with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
             fakes = [torch.empty(shape, dtype=dtype) for shape, dtype in forms]
-            found = leaves_of(self.fresh(share=True)(*rebuilt(self.form, fakes)))
+            found = leaves_of(self.fresh()(*rebuilt(self.form, fakes)))
             return [([int(n) for n in one.shape], str(one.dtype).removeprefix("torch.")) for one in found]
 
     def shapes(self, tensors: list[torch.Tensor]) -> list[tuple[list[int], str]]:

@@ -206,8 +206,29 @@ def test_of_floats_few_rows_are_computed_to_see_which_sizes_a_module_takes():
     assert (shapes, leading, sizes) == ([{"shape": [[1, 0], [0, 8]], "dtype": "float32"}], [0], [1, 3, 20])
     assert trial.larger(given, given, leading, shapes, sizes)[1] == [1, 3, 20, 61]
     assert model.computed == [1, 3]
-    held = trial.fresh(share=True)
-    assert held is not model and held.weight is model.weight and trial.fresh().weight is not model.weight
+
+
+class Doubles(nn.Module):
+    """Changes its weights in a call."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        self.weight.mul_(2)
+        self.weight.data.add_(1)
+        return x * self.weight
+
+
+def test_a_module_that_is_followed_stays_as_it_was():
+    for model in (Doubles(), nn.BatchNorm1d(8)):
+        trial, before = Trial(model, {"l": [{"t": 0}]}), copy.deepcopy(model.state_dict())
+        assert (
+            trial.shapes([torch.randn(5, 8)]) == trial.follow_rows([torch.randn(5, 8)], [0], 5) == [([5, 8], "float32")]
+        )
+        assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+        assert trial.call([torch.zeros(5, 8)])[0].shape == (5, 8)
 
 
 def test_of_integers_every_size_is_computed_since_one_may_be_no_row_of_a_table():
