@@ -12,8 +12,10 @@ import dataclasses
 import sys
 import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import sympy
 import torch
@@ -101,6 +103,18 @@ def _length(value: Any) -> Any:
     return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
 
 
+@contextlib.contextmanager
+def unscripted() -> Iterator[None]:
+    """What the problem puts under `torch.jit.script` stays Python, as PYTORCH_JIT=0 has it: the exporter looks into it, and needs no file."""
+
+    def as_it_is(scripted: Any, *_: Any, **__: Any) -> Any:
+        return scripted
+
+    plain = {"script": as_it_is, "script_method": as_it_is, "ScriptModule": torch.nn.Module}
+    with patch.multiple(torch.jit, **plain):
+        yield
+
+
 def load(text: str) -> types.ModuleType:
     """The problem as a module. Its exceptions are its own."""
     text = text.removeprefix("\ufeff")
@@ -109,7 +123,8 @@ def load(text: str) -> types.ModuleType:
     module.__dict__.update(int=_Int, len=_length)
     sys.modules["problem"] = module
     try:
-        exec(compile(text, "problem.py", "exec"), module.__dict__)
+        with unscripted():
+            exec(compile(text, "problem.py", "exec"), module.__dict__)
     except Exception as error:  # noqa: BLE001 -- the problem's code raises what it likes, a package that is missing say
         words = str(error).strip().splitlines() or ["no reason given"]
         raise NoDraft(f"the problem does not import: {type(error).__name__}: {words[0]}") from None
@@ -122,7 +137,8 @@ def load(text: str) -> types.ModuleType:
 def _built(module: types.ModuleType) -> torch.nn.Module:
     """As harness/farside/problem.py makes it: arguments are a list, a dict of names, or none."""
     arguments = getattr(module, "get_init_inputs", list)()
-    model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
+    with unscripted():
+        model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
     for holder in list(model.modules()):
         for name, value in list(vars(holder).items()):
             if isinstance(value, list) and value and all(isinstance(part, torch.nn.Module) for part in value):

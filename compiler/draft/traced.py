@@ -14,6 +14,8 @@ import torch
 from sympy.core.relational import Relational
 from torch import fx
 from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils import _pytree as pytree
@@ -194,6 +196,38 @@ def _of_sizes(made: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return new_tensor
 
 
+@contextlib.contextmanager
+def _numbers_are_known() -> Iterator[None]:
+    """`torch.arange(1, x.dim()).tolist()`: what is made of plain numbers alone is read as those numbers.
+
+    To the exporter they are values of a tensor, of which it knows nothing.
+    """
+    known = "_astrolabe_numbers"
+
+    make = torch.arange
+
+    @functools.wraps(make)
+    def arange(*arguments: Any, **named: Any) -> torch.Tensor:
+        out = make(*arguments, **named)
+        if arguments and all(type(one) is int for one in arguments) and named.keys() <= {"device"}:
+            setattr(out, known, (out._version, range(*arguments)))
+        return out
+
+    def read(ask: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(ask)
+        def tolist(tensor: torch.Tensor) -> Any:
+            version, numbers = getattr(tensor, known, (None, None))
+            return list(numbers) if numbers is not None and version == tensor._version else ask(tensor)
+
+        return tolist
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(torch, "arange", arange))
+        for kind in (FakeTensor, FunctionalTensor):
+            stack.enter_context(patch.object(kind, "tolist", read(kind.tolist)))
+        yield
+
+
 def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     """Names of sizes that depend on values, call by call."""
     bindings = [node.meta.get("unbacked_bindings") or {} for node in graph.nodes]
@@ -209,7 +243,7 @@ def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed
         norm = torch.nn.modules.batchnorm._BatchNorm
         cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
         of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
-        with _sizes_are_some() as supposed, cumulative, of_sizes, _buffers_of_parts(model):
+        with _sizes_are_some() as supposed, _numbers_are_known(), cumulative, of_sizes, _buffers_of_parts(model):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()

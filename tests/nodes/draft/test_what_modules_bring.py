@@ -40,6 +40,10 @@ RIGHT = {
     "a quotient of sizes": problem(
         "n = x.numel() / x.shape[1]\nreturn (x - x.mean(0)).square().mean(0) * (n / (n - 1))", "[torch.randn(9, 6)]"
     ),
+    "axes as numbers of a tensor": problem(
+        "last = torch.arange(3) - 3\nreturn x - x.mean(torch.arange(1, x.dim()).tolist(), keepdim=True), "
+        "x.amax(torch.arange(1, 3, device=x.device).tolist()) + last.sum()", "[torch.randn(4, 5, 6)]",
+    ),
     "how many there are": problem(
         "found = (x > 0).nonzero()[:, 0]\n"
         "return x.new_tensor([len(found), len(x)]) * 2, x[found].exp()", "[torch.randn(40)]",
@@ -233,6 +237,30 @@ def test_arguments_may_have_any_name(tmp_path):
     )
     pair = Pair(text, tmp_path)
     pair.check(0, pair.inputs(0))
+
+
+@pytest.mark.parametrize("change", ["axes += 1", "axes[0] = 1", "torch.add(axes, 1, out=axes)"])
+def test_numbers_that_were_changed_are_not_the_ones_that_were_made(change):
+    text = problem(f"axes = torch.arange(1)\n{change}\nreturn x.sum(axes.tolist()).exp()", "[torch.randn(4, 5)]")
+    with pytest.raises(draft.NoDraft):
+        draft.draft(text, "cpu")
+
+
+def test_what_is_scripted_is_drafted_as_python(tmp_path):
+    """torch.jit.script asks for the file that a text was read from, so the text beside which the draft is run has none of it."""
+    plain = problem("return gated(x, self.part(x))", f"[{BATCH}]", "self.part = Part()")
+    gated = "def gated(x, y):\n    return torch.tanh(x) * torch.sigmoid(y)\n\n\n"
+    part = "class Part({}):\n    def forward(self, x):\n        return x.square()\n\n\n"
+    scripted = plain.replace(
+        "class Model", f"@torch.jit.script\n{gated}{part.format('torch.jit.ScriptModule')}class Model"
+    )
+    scripted = scripted.replace(
+        "    def forward(self, x):\n        return x.square",
+        "    @torch.jit.script_method\n    def forward(self, x):\n        return x.square",
+    )
+    scripted = scripted.replace("= Part()", "= torch.jit.script(Part())")
+    plain = plain.replace("class Model", f"{gated}{part.format('nn.Module')}class Model")
+    assert native_source(draft.draft(scripted, "cpu"), "cpu") == native_source(draft.draft(plain, "cpu"), "cpu")
 
 
 FILES = {
