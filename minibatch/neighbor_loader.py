@@ -75,7 +75,7 @@ class NeighborLoader:
         widest = max(1, int(degrees.max()))
         # More than the highest degree changes nothing without replacement, and takes room.
         fanouts = [widest if n == -1 else n if replace else min(n, widest) for n in num_neighbors]
-        self.node_attributes, self.edge_attributes = _attributes(data)
+        self._x = getattr(data, "x", None)
         self.loader = BatchLoader(
             self.graph, fanouts, batch_size, threads=threads, seed=seed, newest_only=True, with_replacement=replace,
             places=True, with_features=self.graph.features.shape[1] > 0,
@@ -112,23 +112,23 @@ class NeighborLoader:
         return self._made(self.loader, order, number)
 
     def _made(self, loader: BatchLoader, order: torch.Tensor, number: int) -> Iterator[Any]:
-        first = 0
+        first, attributes = 0, _attributes(self.data)  # as they are now: some are taken out of `loader.data`, or put in
         for batch in loader.epoch(self.input_nodes[order], number):
             seeds = batch.counts[0]
-            made = self._data_of(batch, self.input_ids[order[first : first + seeds]])
+            made = self._data_of(batch, self.input_ids[order[first : first + seeds]], *attributes)
             first += seeds
             yield made if self.transform is None else self.transform(made)
 
-    def _data_of(self, batch: Batch, input_id: torch.Tensor) -> Any:
+    def _data_of(self, batch: Batch, input_id: torch.Tensor, of_nodes: list[str], of_edges: list[str]) -> Any:
         nodes = batch.nodes.long()
         edge_index, e_id, edges = self._induced(nodes) if self.kind == "induced" else self._sampled(batch)
         if self.kind == "bidirectional":
             edge_index, e_id, edges = *_both_ways(edge_index, e_id, len(nodes)), None
         made = shallow.copy(self.data)
-        for name in self.node_attributes:
-            native = name == "x" and self.loader.with_features
+        for name in of_nodes:
+            native = name == "x" and self.loader.with_features and self.data.x is self._x
             made[name] = batch.x if native else self._rows(name, nodes)
-        for name in self.edge_attributes:
+        for name in of_edges:
             made[name] = self._rows(name, e_id)
         made.edge_index, made.n_id, made.e_id, made.input_id = edge_index, nodes, e_id, input_id
         made.batch_size, made.num_nodes = batch.counts[0], len(nodes)

@@ -34,6 +34,19 @@ def check(batch: Data, data: Data) -> None:
     assert batch.name == ["a"]
 
 
+def test_attributes_are_those_that_the_loaders_data_has_when_it_is_iterated(data):
+    import copy
+
+    loader = NeighborLoader(copy.copy(data), [-1], batch_size=50)
+    del loader.data.x, loader.data.y
+    loader.data.num_nodes, loader.data.n_id, loader.data.mine = NODES, torch.arange(NODES), torch.arange(NODES)
+    batch = next(iter(loader))
+    assert "x" not in batch and "y" not in batch and torch.equal(batch.mine, batch.n_id)
+    loader.data.x = 2 * data.x
+    batch = next(iter(loader))
+    assert torch.equal(batch.x, 2 * data.x[batch.n_id])
+
+
 def test_a_sampler_decides_which_seeds_come(data):
     from torch.utils.data import DistributedSampler
     from torch_geometric.loader import ImbalancedSampler
