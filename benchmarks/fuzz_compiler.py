@@ -115,7 +115,7 @@ def tried(seed: int, in_emulation: bool) -> tuple[str, str, str]:
         meaning = Meaning(kernel.spec, reference)
         sized = {kernel.spec.dtypes[0]: list(kernel.spec.workloads)}
         try:
-            made: Schedule = cpu_schedule(meaning.program, kernel.spec.dtypes, sized)
+            made: Schedule = cpu_schedule(meaning.cpu_program, kernel.spec.dtypes, sized)
             text = meaning.text(made)
             for program in meaning.programs():
                 check(program, reference)

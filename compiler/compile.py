@@ -8,7 +8,7 @@ from compiler.defaults import ScheduleDefaults, cpu_schedule, open_numbers, sche
 from compiler.evaluate import check
 from compiler.frontend import NoProgram, Traced, trace
 from compiler.legal import check_schedule
-from compiler.program import KernelProgram, lower_program
+from compiler.program import CPU_SHORT_FOLD, SHORT_FOLD, KernelProgram, lower_program
 from compiler.schedule import Schedule
 from kernels.spec import Device, Spec, Workload
 
@@ -56,15 +56,28 @@ class Meaning:
     def __init__(self, spec: Spec, reference: str, in_memory: bool = False) -> None:
         self.spec, self.reference, self.in_memory = spec, reference, in_memory
         self.traced: dict[str, Traced] = {}
-        self._programs: dict[tuple[str, int], KernelProgram] = {}
+        self._programs: dict[tuple[str, int, int], KernelProgram] = {}
 
     def program(self, dtype: str, vector: int) -> KernelProgram:
+        """For CUDA. Raises NoProgram."""
+        return self._program(dtype, vector, SHORT_FOLD)
+
+    def cpu_program(self, dtype: str, vector: int) -> KernelProgram:
         """Raises NoProgram."""
+        return self._program(dtype, vector, CPU_SHORT_FOLD)
+
+    def _program(self, dtype: str, vector: int, short_fold: int) -> KernelProgram:
         if dtype not in self.traced:
             self.traced[dtype] = trace(self.spec, self.reference, dtype)
-        if (dtype, vector) not in self._programs:
-            self._programs[dtype, vector] = lower_program(self.spec, self.traced[dtype], dtype, vector, self.in_memory)
-        return self._programs[dtype, vector]
+        key = dtype, vector, short_fold
+        if key not in self._programs:
+            self._programs[key] = lower_program(
+                self.spec, self.traced[dtype], dtype, vector, self.in_memory, short_fold
+            )
+        return self._programs[key]
+
+    def programs_for(self, device: Device):
+        return self.program if device == "cuda" else self.cpu_program
 
     def programs(self) -> list[KernelProgram]:
         """Those that were asked for."""
@@ -74,7 +87,7 @@ class Meaning:
         """The compiler's own. Raises NoProgram."""
         dtypes, sized = sizes_of(self.spec, device)
         if device == "cpu":
-            return cpu_schedule(self.program, dtypes, sized)
+            return cpu_schedule(self.cpu_program, dtypes, sized)
         kernels = self.program(dtypes[0], 1).kernels
         if max((sum(bool(m.definition.reduced) for m in k.members) for k in kernels), default=0) > MANY_REDUCTIONS:
             self.in_memory = True
@@ -86,7 +99,7 @@ class Meaning:
 
         Raises IllegalSchedule, NoProgram.
         """
-        check_schedule(wanted, self.first_schedule(architecture, wanted.device), self.program)
+        check_schedule(wanted, self.first_schedule(architecture, wanted.device), self.programs_for(wanted.device))
         text = self.text(wanted)
         for found in self.programs():
             check(found, self.reference)
@@ -94,7 +107,8 @@ class Meaning:
 
     def text(self, schedule: Schedule, open: dict[str, tuple[int, ...]] | None = None) -> str:
         """The candidate's source under a schedule; numbers named in `open` are left to the tune gate. Raises NoProgram."""
-        file = (HostFile if schedule.device == "cuda" else CpuFile)(self.spec, self.program, open)
+        programs = self.programs_for(schedule.device)
+        file = (HostFile if schedule.device == "cuda" else CpuFile)(self.spec, programs, open)
         for dtype, versions in schedule.versions.items():
             file.entry(dtype, versions)
         return file.text(schedule)

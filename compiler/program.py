@@ -32,8 +32,8 @@ from compiler.selects import SelectedProgram, pieces_of
 from compiler.streams import streams_of
 from kernels.spec import Spec, Tensor, expression
 
-SHORT_FOLD = 32
-"""Folded elements, a number known now, up to which one thread does them alone."""
+SHORT_FOLD, CPU_SHORT_FOLD = 32, 15
+"""Folded elements, a number known now, up to which one thread does them alone; on a processor fewer than a register's lanes."""
 SMALL_PART = 8
 """Tensors of fewer elements than the largest one's by this factor do not ask for packs."""
 LONGEST_HINT = 4096
@@ -133,8 +133,8 @@ def _elements(spec: Spec, tensor: Tensor, axes: dict[str, int]) -> int:
 class Fusion(Partition):
     """Definitions of a folder: every element's place is told by a pack and a lane in it."""
 
-    def __init__(self, lowered: Lowered, outputs: set[Buffer], vector: int) -> None:
-        self.vector = vector
+    def __init__(self, lowered: Lowered, outputs: set[Buffer], vector: int, short_fold: int) -> None:
+        self.vector, self.short_fold = vector, short_fold
         self.lane = lowered.ranges.variable(lowered.name("lane"), vector)
         super().__init__(lowered, outputs)
 
@@ -142,7 +142,7 @@ class Fusion(Partition):
         if not kernel.reduced:
             return FLAT
         length = kernel.length
-        if length.is_Integer and length <= SHORT_FOLD:
+        if length.is_Integer and length <= self.short_fold:
             return FLAT
         last = max(axis for axis, size in enumerate(kernel.ranges) if size != 1)
         return ROW if last in kernel.reduced else FLAT
@@ -185,7 +185,9 @@ REDUCTIONS = ("each by itself", "unrolled", "rows divided", "repeated")
 of a row's few parts as the row's; small ones by every thread that needs them."""
 
 
-def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int, in_memory: bool = False) -> KernelProgram:
+def lower_program(
+    spec: Spec, traced: Traced, dtype: str, vector: int, in_memory: bool = False, short_fold: int = SHORT_FOLD
+) -> KernelProgram:
     """The reference as kernels for one pack width; `in_memory`: see phases.py. Raises NoProgram."""
     packs = pack_axes(spec, dtype, vector) if vector > 1 else {}
     divisors = {axis: max(by, packs.get(axis, 1)) for axis, by in common_divisors(spec).items()}
@@ -200,11 +202,10 @@ def lower_program(spec: Spec, traced: Traced, dtype: str, vector: int, in_memory
             assumed, in_pieces, how = tried.pop(0)
             try:
                 width = 1 if how == IN_MEMORY else vector
-                found = apart(_lowered, spec, traced, dtype, width, assumed, multiples, in_pieces, how)
+                rest = multiples, in_pieces, how, short_fold
+                found = apart(_lowered, spec, traced, dtype, width, assumed, *rest)
                 wider = {} if how == IN_MEMORY else _wider(found)
-                return (
-                    apart(_lowered, spec, traced, dtype, vector, wider, multiples, in_pieces, how) if wider else found
-                )
+                return apart(_lowered, spec, traced, dtype, vector, wider, *rest) if wider else found
             except indexing.MemoryNeeded:
                 failure, tried = None, kept
             except NoDraft as none:
@@ -253,6 +254,7 @@ def _lowered(
     multiples: dict[str, str],
     in_pieces: bool,
     how: str,
+    short_fold: int,
 ) -> KernelProgram:
     """`in_pieces`: the parts of a concatenation are written each by itself. `multiples`: an axis is one of another.
     `how`: see REDUCTIONS."""
@@ -334,7 +336,7 @@ def _lowered(
         )  # fmt: skip
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
-    fusion = Fusion(lowered, set(outputs.values()), vector)
+    fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
     scattered = _scattered_names(spec, traced, values)
     kernels = sorted([*_kernels(fusion), *streams], key=lambda kernel: kernel.order)
     program = KernelProgram(

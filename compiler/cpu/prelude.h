@@ -340,17 +340,19 @@ template <typename T>
     }
 }
 
-// One value of the lanes' partial ones.
+// One value of the lanes' partial ones. Each half is an array of its own: g++ keeps it in registers.
 template <int Lanes, typename T, typename Join>
 inline T join_lanes(const T (&values)[Lanes], Join join) {
-    T part[Lanes];
-    memcpy(part, values, sizeof(part));
-    for (int half = Lanes / 2; half > 0; half /= 2) {
-        for (int lane = 0; lane < half; ++lane) {
-            part[lane] = join(part[lane], part[lane + half]);
+    if constexpr (Lanes == 1) {
+        return values[0];
+    } else {
+        T halves[Lanes / 2];
+#pragma omp simd
+        for (int lane = 0; lane < Lanes / 2; ++lane) {
+            halves[lane] = join(values[lane], values[lane + Lanes / 2]);
         }
+        return join_lanes(halves, join);
     }
-    return part[0];
 }
 
 // run(begin, end) over [0, count), in parts side by side where there are `work` elements enough.

@@ -51,7 +51,7 @@ def test_a_drawn_program_is_right_in_cpp(seed, tmp_path):
     kernel = catalog.load(str(tmp_path))
     meaning = Meaning(kernel.spec, reference)
     made = cpu_schedule(
-        meaning.program, kernel.spec.dtypes, {d: list(kernel.spec.workloads) for d in kernel.spec.dtypes}
+        meaning.cpu_program, kernel.spec.dtypes, {d: list(kernel.spec.workloads) for d in kernel.spec.dtypes}
     )
     text = bake(meaning.text(made, CPU_NUMBERS), {"PARALLEL_FROM": 8192 if seed % 2 else 262144, "STREAM": seed % 2})
     library = built(text, tmp_path)
