@@ -140,10 +140,10 @@ class Trial:
         self.drew = False
         """Whether a call took numbers from a generator: of one row a mask of one seed is often that of another."""
 
-    def fresh(self) -> Any:
-        """The module as constructed."""
+    def fresh(self, weights: dict[int, Any] | None = None) -> Any:
+        """The module as constructed; `weights`: what stands in for its tensors, by their id()."""
         try:
-            return copy.deepcopy(self.model)
+            return copy.deepcopy(self.model, weights)
         except Exception:  # torch.nn.utils.weight_norm's module cannot be copied
             if self.make is None:
                 raise
@@ -180,9 +180,18 @@ class Trial:
         import torch
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        own = [
+            one
+            for one in (*self.model.parameters(), *self.model.buffers())
+            if type(one) in (torch.Tensor, torch.nn.Parameter)
+        ]
+        model = self.fresh(
+            {id(one): mode.from_tensor(one) for one in own}
+        )  # what it does to them leaves the module alone
+        with torch.no_grad(), mode:
             fakes = [torch.empty(shape, dtype=dtype) for shape, dtype in forms]
-            found = leaves_of(self.fresh()(*rebuilt(self.form, fakes)))
+            found = leaves_of(model(*rebuilt(self.form, fakes)))
             return [([int(n) for n in one.shape], str(one.dtype).removeprefix("torch.")) for one in found]
 
     def shapes(self, tensors: list[torch.Tensor]) -> list[tuple[list[int], str]]:
