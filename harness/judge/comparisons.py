@@ -113,6 +113,7 @@ def measure_suite(
     try:
         found, suite, late = _not_slowed(session, request, cases, contests, order)
         timings = [one.timing for one in found]
+        session.baseline_us |= {timing.workload.label: timing.baseline_us for timing in timings}
         notes = [f"{t.workload.label}, {t.cache}: {t.note}" for t in timings if t.note]
         warnings = [*verdict.warnings, *notes, *_look_at_clocks(session), *_look_at_load(session, others)]
     except ArmFailure as fault:

@@ -56,6 +56,9 @@ SMALL_BYTES, SPECIAL_BYTES = 1 << 20, 64 << 20
 where the risk is."""
 CALL_S = 20.0
 """Seconds that a request to call a candidate may take."""
+HOPELESS, FIRST_CALL_S = 1000.0, {"cuda": 3.0, "cpu": CALL_S}
+"""Times of a baseline after which its candidate's call is given up, and seconds that a first call may take beyond them (what it loads); on
+a CPU, which others may keep busy, as long as any."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
@@ -228,6 +231,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
         self.paces_us: dict[str, float] = {}
         """Least microseconds of a call of a problem's Model, by workload label: a sample of a slow one has fewer
         calls."""
+        self.baseline_us: dict[str, float] = {}
+        """Microseconds of the baseline's call as timed so far, by workload label."""
         self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
@@ -291,6 +296,13 @@ class EvaluationSession(BuildPlace, abc.ABC):
         found = [w for w in (*self.spec.suite(self.device, held_out=held_out), *extra) if w.dtype in self.dtypes]
         fitting = [w for w in found if not self._too_large(w)]
         return tuple(sorted(fitting, key=self.moved_bytes))
+
+    def patience_s(self, workload: Workload) -> float:
+        """Seconds that a request may take which calls a candidate at that workload once or twice."""
+        known_us = self.baseline_us.get(workload.label)
+        if known_us is None:
+            return self.call_s
+        return min(self.call_s, FIRST_CALL_S[self.device] + HOPELESS * known_us * 1e-6)
 
     @cached_property
     def special_at(self) -> frozenset[str]:

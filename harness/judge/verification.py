@@ -603,9 +603,17 @@ def _call(
     layout = bench.layout
     for slot, case in enumerate(cases):
         bench.write(slot, case.inputs, poison=poison)
-    _answer, seconds = time_request(worker, bench.message(len(cases), **more), timeout_s=session.call_s)
+    workload = layout.workload
+    try:
+        message = bench.message(len(cases), **more)
+        _answer, seconds = time_request(worker, message, timeout_s=session.patience_s(workload))
+    except WorkerFailure as fault:
+        if fault.outcome is Outcome.TIMEOUT and workload.label in session.baseline_us:
+            beside = f"{fault.reason} at {workload.label}, where the baseline takes {session.baseline_us[workload.label]:.3g} us"
+            raise WorkerFailure(fault.outcome, beside) from None
+        raise
     if model and seconds > SLOW_CALL_S:
-        _took(session, layout.workload, seconds)
+        _took(session, workload, seconds)
     together = "" if len(cases) == 1 else ", two calls in flight"
     for slot, case in enumerate(cases):
         yield bench.check_outputs(slot, case.expected, case.name + together)

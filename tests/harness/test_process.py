@@ -17,6 +17,7 @@ import pytest
 
 from harness import backends
 from harness.evaluate import Evaluator
+from harness.judge import session
 from harness.judge.session import CALL_S
 from harness.processes import scratch
 from harness.processes.scratch import remove_tree
@@ -99,6 +100,21 @@ def test_nothing_is_left_of_candidates_that_fail(
     for turn in range(1, 4):
         judge_all(turn)
     assert settled(others) == before and before["folders"] == before["watchdogs"] == 0
+
+
+def test_a_call_is_given_up_early_where_the_baseline_s_time_says_that_it_is_hopeless(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate far below the roofline took 20 s of an H200 to be a TIMEOUT, beside a baseline of half a millisecond."""
+    monkeypatch.setitem(session.FIRST_CALL_S, "cpu", 0.2)
+    first = evaluator.suite()[0]
+    assert evaluator.patience_s(first) == CALL_S, "nobody knows"
+    monkeypatch.setattr(evaluator, "baseline_us", {first.label: 100.0})
+    assert evaluator.patience_s(first) == pytest.approx(0.3)
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(SOURCE.format(body=HOW["hang"][0]))))
+    assert verdict.outcome is Outcome.TIMEOUT and "where the baseline takes 100 us" in verdict.reason
+    monkeypatch.setattr(evaluator, "baseline_us", {first.label: 1e9})
+    assert evaluator.patience_s(first) == CALL_S
 
 
 def test_the_same_binary_has_the_same_addresses_in_every_worker(evaluator: Evaluator) -> None:
