@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from compiler.codegen import columns, ragged
 from compiler.draft.expressions import loads_of, walk
 from compiler.draft.partition import ROW
+from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import (
@@ -70,7 +71,7 @@ def schedule(
     `lean`: sizes that packs do not divide have the last version only, which builds sooner.
     """
     return Schedule(versions={
-        d: _in_phases(programs(d, 1)) or tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes
+        d: _in_phases(programs(d, 1), workloads.get(d, [])) or tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes
     })  # fmt: skip
 
 
@@ -100,11 +101,25 @@ def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
     return frozenset(found if rows <= found else found - rows)
 
 
-def _in_phases(program: KernelProgram) -> tuple[ScheduleVersion, ...]:
-    """The one version of a program whose definitions hand on in memory what they made; none of any other."""
-    if not isinstance(program.kernels[0], PhasesKernel):
+STEPS_A_SECOND = 3e10
+"""Of one block, at most: a step is a load or two, a few instructions and, of a fold, an addition; a multiprocessor issues some 128 a cycle."""
+LONGEST_PHASES_S = 0.1
+"""A call whose blocks would work longer than this, by STEPS_A_SECOND, is not offered: one of an attention, which was nothing but products, had not
+ended after 20 s where the baseline took half a millisecond (H200)."""
+
+
+def _in_phases(program: KernelProgram, on_a_gpu: Sequence[Workload] = ()) -> tuple[ScheduleVersion, ...]:
+    """The one version of a program whose definitions hand on in memory what they made; none of any other. Raises NoProgram where one
+    block of a GPU would have too much to do at some of these workloads."""
+    kernel = program.kernels[0]  # there is no other then
+    if not isinstance(kernel, PhasesKernel):
         return ()
-    (kernel,) = program.kernels
+    for workload in on_a_gpu:
+        seconds = _value(program, kernel.work, workload) / _value(program, kernel.units, workload) / STEPS_A_SECOND
+        if seconds > LONGEST_PHASES_S:
+            raise NoProgram(
+                f"its definitions would follow each other in one block, for {seconds:.2g} s or more at {workload.label}"
+            )
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     return (ScheduleVersion(narrow=False, kernels=(KernelPlan(members=members, sketch=Phases()),)),)
 
