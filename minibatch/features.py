@@ -6,11 +6,14 @@ misses cross the bus, and the host does nothing in a step. On the CPU the same c
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from minibatch.batches import SEEDS_A_BATCH, batch_seed, pad_to
+from minibatch.native import library
 from minibatch.ops import Kernels
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ class TieredTable(FeatureTable):
         self.place = torch.full((len(table),), -1, dtype=torch.int32, device=device)
         self.read = torch.zeros(2, dtype=torch.int64, device=device)
         """Rows read, and those of them that were missed: counted on the device."""
+        self.native = library((Path(__file__).parent / "features.cu").read_text(), "cuda") if device == "cuda" else None
 
     def fill(self, hot: torch.Tensor) -> None:
         """Hold these rows (int64 ids, distinct, at most `room`)."""
@@ -74,12 +78,25 @@ class TieredTable(FeatureTable):
     def begin(self) -> None:
         self.read.zero_()
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+    def rows(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        if out is None:
+            out = self.cache.new_empty(len(ids), self.table.shape[1])
+        if self.native is not None:
+            tensors = (self.table, self.cache, self.place, ids, out, self.read)
+            sizes = (len(ids), self.table.shape[1] * self.table.element_size())
+            assert all(tensor.is_contiguous() for tensor in tensors)
+            self.native.features_gather_tiered(
+                *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *map(ctypes.c_int64, sizes),
+                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+            )  # fmt: skip
+            return out
         held = torch.where(ids >= 0, self.place[ids.clamp_min(0).long()], -1)
         missed = torch.where(held < 0, ids, -1)
         self.read += torch.stack([(ids >= 0).sum(), (missed >= 0).sum()])
         found = self.kernels.gather_rows(self.cache, held)
-        return found.add_(self.kernels.gather_rows(self.table, missed))  # each row is zeros in one of the two
+        return torch.add(
+            found, self.kernels.gather_rows(self.table, missed), out=out
+        )  # a row is zeros in one of the two
 
     def mean(self, ids: torch.Tensor) -> torch.Tensor:
         at = torch.arange(ids.numel(), dtype=torch.int32, device=ids.device).view_as(ids)

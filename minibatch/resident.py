@@ -62,6 +62,8 @@ class SampledBatch:
     local: list[torch.Tensor] = field(default_factory=list)
     totals: torch.Tensor = field(kw_only=True)
     """int32 [relabelled hops]: how many nodes are known after each."""
+    features: torch.Tensor | None = None
+    """Rows of the last heads, where they were fetched with the sample."""
     transposed: list[Transposed] = field(default_factory=list)
     """Transposed hops, all but the last, where layers are computed by hand."""
 
@@ -308,6 +310,10 @@ class Trainer:
             found = self.sampler.padded(seeds, self.draws, self.buffers[slot], each_hop)
         else:
             found = self.sampler.exact(seeds, self.draws, each_hop)
+        if isinstance(
+            self.features, TieredTable
+        ):  # what crosses the bus does so beside the computation on the batch before
+            found.features = self._fetched(self.features, found.heads[-1], self.buffers[slot])
         kept = self.sampled.get(slot)
         if self.captured and kept is not None:
             _write(kept.labels, found.labels)  # not in the slot's buffers
@@ -319,6 +325,14 @@ class Trainer:
                 self.edges += (picked >= 0).sum()
         self.position += 1
         self.draws += SEEDS_A_BATCH
+
+    def _fetched(self, table: TieredTable, ids: torch.Tensor, buffers: StepBuffers) -> torch.Tensor:
+        """Rows of ids; of padded batches in a buffer of the slot."""
+        if not self.padded:
+            return table.rows(ids)
+        width, size = table.cache.shape[1], table.cache.element_size()
+        room = buffers.get("features", -(-len(ids) * width * size // 4))
+        return table.rows(ids, room.view(table.cache.dtype)[: len(ids) * width].view(len(ids), width))
 
     def _each_hop(self, buffers: StepBuffers) -> EachHop:
         """Counts the hop's edges, and makes what the backward pass gathers along, of all hops but the last."""
@@ -338,7 +352,10 @@ class Trainer:
         """The layers' forward pass."""
         if self.fused:
             return layers.forward(self.graph.features, found.heads[-1], [found.picked[-1], *found.local[::-1]], key)
-        return layers.forward(self.features.rows(found.heads[-1]), None, found.local[::-1], key)
+        return layers.forward(self._rows(found), None, found.local[::-1], key)
+
+    def _rows(self, found: SampledBatch) -> torch.Tensor:
+        return self.features.rows(found.heads[-1]) if found.features is None else found.features
 
     def logits(self, found: SampledBatch) -> torch.Tensor:
         """[seeds of the batch, classes], in float32; a seed that comes twice has two rows alike."""
@@ -349,7 +366,7 @@ class Trainer:
             h = self.model.combine(0, own, self.features.mean(found.picked[-1]))
             layers = found.local[::-1]
         else:
-            h, layers = self.features.rows(found.heads[-1]), found.local[::-1]
+            h, layers = self._rows(found), found.local[::-1]
             h = self.model.combine(0, *self.model.aggregate(h, layers[0]))
             layers = layers[1:]
         for number, local in enumerate(layers, start=1):
