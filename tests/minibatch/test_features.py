@@ -1,5 +1,7 @@
 """Features in host memory behind a cache: the same rows, the same training, and hot rows that are read again."""
 
+import ctypes
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from minibatch.features import FeatureTable, TieredTable, hot_rows, visits
 from minibatch.graphs import Graph
 from minibatch.ops import Kernels
 from minibatch.resident import Sampler, Trainer
+from tests.kernels.test_kernels_emulated import emulated
 
 FANOUTS, BATCH = [5, 4, 3], 64
 ON = [
@@ -53,6 +56,33 @@ def test_rows_and_means_are_those_of_the_table_whatever_is_held(graph, device, r
     torch.testing.assert_close(tiered.mean(ids), whole.mean(ids))
     if room > graph.nodes:
         assert tiered.hit_share() == 1.0
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory) -> ctypes.CDLL:
+    source = features.Path(features.__file__).parent / "features.cu"
+    return ctypes.CDLL(str(emulated(source, tmp_path_factory.mktemp("features"))))
+
+
+@pytest.mark.parametrize("width", [7, 12, 16, 128])
+@pytest.mark.parametrize("rows", [0, 3, 5000])
+def test_the_cuda_source_takes_rows_from_where_they_are(native, width, rows):
+    torch.manual_seed(0)
+    table = torch.randn(300, width).bfloat16()
+    tiered = TieredTable(table, 100, "cpu", Kernels("cpu"))
+    tiered.fill(torch.randperm(300)[:100])
+    tiered.begin()
+    ids = torch.randint(-1, 300, (rows,), dtype=torch.int32)
+    wanted, read = tiered.rows(ids), tiered.read.clone()
+    tiered.begin()
+    found = torch.full((rows, width), 7.0).bfloat16()
+    tensors = (table, tiered.cache, tiered.place, ids, found, tiered.read)
+    native.features_gather_tiered(
+        *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *map(ctypes.c_int64, (rows, 2 * width)), None
+    )
+    assert torch.equal(found, wanted)
+    assert torch.equal(tiered.read, read)
+    assert torch.equal(tiered.rows(ids, found.zero_()), wanted)
 
 
 def test_a_cache_is_filled_in_pieces_and_anew(graph, monkeypatch):
