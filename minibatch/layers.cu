@@ -343,16 +343,24 @@ __global__ void __launch_bounds__(LOSS_THREADS) close_batch(
     }
 }
 
-// Adam's step of all weights, and their bfloat16 copies; left out where *flag is not 0, which then stands in flags[*finished].
-// Gradients are sums over `ranks`. Counters go on: how many steps were made, batches finished, and the next batch's key.
+// Adam's step of all weights, and their bfloat16 copies; left out where a flag is not 0, which then stands in flags[*finished].
+// The gradient is the sum of `held` ones, read where they are, each with its flag behind it, over `ranks`. All ranks add in one
+// order, so that their weights stay alike bit for bit. Counters go on: how many steps were made, batches finished, and the next
+// batch's key.
 __global__ void __launch_bounds__(THREADS) adam(
     float* __restrict__ weights, __nv_bfloat16* __restrict__ rounded, float* __restrict__ first, float* __restrict__ second,
-    const float* __restrict__ grads, const float* __restrict__ flag, const Step* __restrict__ next, float* made,
-    int64_t* finished, int64_t* key, float* flags, int64_t total, float ranks) {
+    const float* const* __restrict__ grads, int held, const Step* __restrict__ next, float* made, int64_t* finished, int64_t* key,
+    float* flags, int64_t total, float ranks) {
     const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    const bool left_out = *flag > 0.0f;
+    float sum = 0.0f;
+    bool fails = false;
+    for (int from = 0; from < held; ++from) {
+        sum += at < total ? grads[from][at] : 0.0f;
+        fails = fails || (threadIdx.x < 32 && grads[from][total] > 0.0f);  // far away perhaps: a warp a block asks
+    }
+    const bool left_out = __syncthreads_count(fails) > 0;
     if (at < total && !left_out) {
-        const float grad = grads[at] / ranks;
+        const float grad = sum / ranks;
         const float m = first[at] + static_cast<float>(1.0 - FIRST) * (grad - first[at]);
         const float v = static_cast<float>(SECOND) * second[at] + static_cast<float>(1.0 - SECOND) * grad * grad;
         const float weight = weights[at] - next->rate * m / (sqrtf(v) * next->correction + EPSILON);
@@ -448,12 +456,13 @@ extern "C" void layers_close_batch(
         static_cast<int>(hops));
 }
 
+// grads [held], on the device: where each gradient is, [total + 1].
 extern "C" void layers_adam(
-    float* weights, void* rounded, float* first, float* second, const float* grads, const float* flag, const float* next,
-    float* made, int64_t* finished, int64_t* key, float* flags, int64_t total, int64_t ranks, cudaStream_t stream) {
+    float* weights, void* rounded, float* first, float* second, const float* const* grads, const float* next, float* made,
+    int64_t* finished, int64_t* key, float* flags, int64_t total, int64_t held, int64_t ranks, cudaStream_t stream) {
     adam<<<blocks(total), THREADS, 0, stream>>>(
-        weights, static_cast<__nv_bfloat16*>(rounded), first, second, grads, flag, reinterpret_cast<const Step*>(next), made,
-        finished, key, flags, total, static_cast<float>(ranks));
+        weights, static_cast<__nv_bfloat16*>(rounded), first, second, grads, static_cast<int>(held),
+        reinterpret_cast<const Step*>(next), made, finished, key, flags, total, static_cast<float>(ranks));
 }
 
 extern "C" void layers_count_picked(const int32_t* ids, unsigned long long* edges, int64_t total, cudaStream_t stream) {

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from minibatch import ranks
 from minibatch.models import Sage
 from minibatch.native import library
 from minibatch.streams import Branch
@@ -58,7 +59,8 @@ class Passed:
 
 class Layers:
     """A Sage's layers. Its weights become views of one tensor, `flat`, their gradients of another, `gradient`, which has one
-    element more, for a flag that ranks reduce with it."""
+    element more, for a flag that ranks reduce with it. Where GPUs of one machine train together they read one another's, if
+    they can (`peers`)."""
 
     def __init__(self, model: Sage, device: str) -> None:
         self.model, self.device = model, device
@@ -67,7 +69,13 @@ class Layers:
         weights = [weight for pair in pairs for weight in pair]
         sizes = [weight.numel() for weight in weights]
         self.flat = torch.cat([weight.detach().flatten() for weight in weights])
-        self.gradient = torch.zeros(len(self.flat) + 1, device=self.flat.device)
+        self.peers = ranks.share(len(self.flat) + 1, self.flat.device)
+        self.gradient = (
+            torch.zeros(len(self.flat) + 1, device=self.flat.device) if self.peers is None else self.peers.mine
+        )
+        self.gradients_at = torch.tensor([self.gradient.data_ptr()], device=self.flat.device)
+        if self.peers is not None:
+            self.gradients_at = self.peers.at
         for weight, held, grad in zip(weights, self.flat.split(sizes), self.gradient[:-1].split(sizes), strict=True):
             weight.data = held.view_as(weight)
             weight.grad = grad.view_as(weight)
@@ -164,9 +172,11 @@ class Layers:
         self._call("close_batch", shares, *about, len(shares), len(totals) if totals is not None else 0)
 
     def adam(self, finished: torch.Tensor, key: torch.Tensor, flags: torch.Tensor, ranks: int) -> None:
-        """Adam's step, left out where the last of `gradient` is not 0; finished and key go on; on a GPU."""
-        state = (self.first, self.second, self.gradient, self.gradient[-1:], self.next, self.made)
-        self._call("adam", self.flat, self.rounded, *state, finished, key, flags, len(self.flat), ranks)
+        """Adam's step by the mean of the peers' gradients, or of `gradient`, a sum over ranks; left out where the last of one is not
+        0; finished and key go on; on a GPU."""
+        state = (self.first, self.second, self.gradients_at, self.next, self.made)
+        sizes = (len(self.flat), len(self.gradients_at), ranks)
+        self._call("adam", self.flat, self.rounded, *state, finished, key, flags, *sizes)
 
     def transpose(self, ids: torch.Tensor, sources: int, buffers: BufferProvider, name: str) -> Transposed:
         """ids int32 [rows, fanout] of places below `sources`; buffers: int32 ones by name, where what is made is kept."""

@@ -10,10 +10,15 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from minibatch.graphs import GraphError
+from minibatch.streams import Branch
+
+if TYPE_CHECKING:
+    import torch
 
 RENDEZVOUS = "ASTROLABE_RENDEZVOUS"
 """The file by which processes that `start` started find each other; torchrun's have an address and a port instead."""
@@ -88,7 +93,68 @@ def join(device: str) -> None:
         torch.cuda.set_device(mine)
     method = f"file://{os.environ[RENDEZVOUS]}" if RENDEZVOUS in os.environ else "env://"
     backend = "nccl" if device == "cuda" else "gloo"
+    # A step's collective is in a captured graph, others come when none is replayed: NCCL need not make room for both at once.
+    os.environ.setdefault("NCCL_GRAPH_MIXING_SUPPORT", "0")
     distributed.init_process_group(backend, init_method=method, rank=rank(), world_size=ranks())
+
+
+@dataclass
+class Peers:
+    """float32 buffers, one a rank, that the GPUs of one machine read of one another."""
+
+    mine: torch.Tensor
+    at: torch.Tensor
+    """int64 on the GPU: where each rank's is, in their order."""
+    handle: Any
+    beside: Branch
+    """On which `wait_until_read` waits."""
+
+    def wait_until_read(self) -> None:
+        """Nobody reads this rank's buffer any more, once `beside` is joined: all ranks have begun another step."""
+        with self.beside.fork():
+            self.handle.barrier(channel=1)
+
+    def wait_until_written(self) -> None:
+        """All ranks' buffers are written."""
+        self.handle.barrier(channel=0)
+
+
+def share(count: int, device: torch.device) -> Peers | None:
+    """Buffers of `count` zeros; None where there is one rank, or one is on another machine or a GPU that others cannot read."""
+    import torch
+    from torch import distributed
+
+    if device.type != "cuda" or ranks() == 1 or not (is_distributed() and distributed.is_initialized()):
+        return None
+    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # not needed, and some machines forbid it
+    mine = None
+    try:
+        others = [other for other in range(ranks()) if other != device.index]
+        if here() == ranks() and all(torch.cuda.can_device_access_peer(device.index, other) for other in others):
+            name = distributed.group.WORLD.group_name
+            mine = _symmetric().empty_strided_p2p((count,), [1], torch.float32, device, name)
+    except (RuntimeError, AttributeError, ImportError):
+        mine = None
+    if not all(gather(mine is not None)) or mine is None:  # as one, or some would wait for others
+        return None
+    try:
+        handle = _symmetric().rendezvous(mine)
+    except RuntimeError:
+        handle = None
+    if not all(gather(handle is not None)) or handle is None:
+        return None
+    mine.zero_()
+    shift = mine.data_ptr() - handle.buffer_ptrs[handle.rank]
+    at = torch.tensor([pointer + shift for pointer in handle.buffer_ptrs], device=device)
+    torch.cuda.synchronize()
+    distributed.barrier()
+    return Peers(mine, at, handle, Branch("cuda"))
+
+
+def _symmetric() -> Any:
+    from torch._C._distributed_c10d import _SymmetricMemory
+
+    return _SymmetricMemory
 
 
 def meet() -> None:

@@ -408,6 +408,9 @@ class Trainer:
 
     def _compute_layers(self, layers: Layers, found: SampledBatch) -> None:
         """`compute` in few launches, by kernels of layers.cu."""
+        peers = layers.peers
+        if peers is not None:
+            peers.wait_until_read()
         passed = self._passed(layers, found, self.key)
         logits = passed.hidden[-1]
         if found.rows is None and self.objective.kind == "classes":
@@ -418,11 +421,15 @@ class Trainer:
             (gradient,) = torch.autograd.grad(loss, wide)
             shares = loss.detach().reshape(1)
         fits = (found.totals, self.sampler.room) if self.padded else None
+        if peers is not None:
+            peers.beside.join()
         with layers.beside.fork():
             rate = self.optimizer.param_groups[0]["lr"]
             layers.close_batch(shares, fits, self.idle, rate, self.finished, self.losses)
         layers.backward(passed, gradient, found.transposed[::-1])
-        if self.ranks > 1:
+        if peers is not None:
+            peers.wait_until_written()
+        elif self.ranks > 1:
             from torch import distributed
 
             distributed.all_reduce(layers.gradient)
