@@ -244,7 +244,6 @@ class Trainer:
         self.graph, self.model, self.kernels, self.seed, self.ranks = graph, model, kernels, seed, ranks
         self.padded, self.captured, self.fused = padded or captured, captured, fused and cache_rows is None
         self.sampler = Sampler(graph, kernels, fanouts, batch, fused=self.fused)
-        self.sampler.repeated = any_twice(graph.train)
         self.device = self.sampler.device
         self.features = FeatureTable(graph.features, kernels)
         if cache_rows is not None:
@@ -453,6 +452,7 @@ class Trainer:
 
     def prepare(self) -> None:
         """Fill the cache, calibrate capacities and, where captured, capture both parities of a step. Changes no weight."""
+        self.sampler.repeated = any_twice(self.graph.train)
         if isinstance(self.features, TieredTable) and self.features.room:
             counts = visits(self.sampler, self.graph.train)
             self.features.fill(hot_rows(counts, self.graph.rowptr, self.features.room))
