@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from harness import backends
 from harness.device import ArgumentBuffers, DeviceError
 from harness.problems.pytorch import COMPILING, REFERENCE_S
-from harness.processes.fork_server import ForkServer, PythonWorker
+from harness.processes.fork_server import PythonWorker, get_fork_server
 from harness.processes.fork_server import settle as settle_waiting
 from harness.processes.worker import LIMITS, Worker, WorkerFailure
 from harness.records import Build, Outcome
@@ -64,8 +64,6 @@ class Pool:
         """Candidate -> Worker.returned of its ended processes."""
         self._available: dict[str, int] = {}
         """Bytes that `_memory_available` gave before the candidate's process started, by candidate."""
-        self._fork_servers: dict[bool, ForkServer] = {}
-        """By whether libraries may work in it, as for what is ours."""
         self._started: list[Worker] = []
         """Every process of `start` that may be alive: those that are not kept here have the argument buffers mapped,
         too."""
@@ -174,11 +172,7 @@ class Pool:
             return own
         ours = self._rules.is_model(build.candidate)
         compilers = compilers or ours
-        server = self._fork_servers.get(ours)
-        if server is None or not server.alive:
-            if server is not None:
-                server.close()
-            self._fork_servers[ours] = server = ForkServer(self.device, libraries=ours)
+        server = get_fork_server(self.device, libraries=ours)
         return PythonWorker(
             server, self.spec, build.backend, device=self.device, artefact=artefact, dtypes=self.dtypes, company=company,
             limits=COMPILING if compilers else LIMITS, compilers=compilers, ours=ours, patience_s=REFERENCE_S if ours else 0.0,
@@ -249,8 +243,6 @@ class Pool:
                 self.end(worker)
         self._started = []
         self.settle()
-        while self._fork_servers:
-            self._fork_servers.popitem()[1].close()
         if self._arena is not None:
             self._arena.close()
             self._arena = None

@@ -20,6 +20,7 @@ from harness.farside.forms import take_inputs
 from harness.farside.python_worker import LIBRARY_KERNEL
 from harness.judge.comparisons import BASELINE_COPIES, SHARES, ComparisonRequest, withhold_doubtful
 from harness.judge.verification import map_buffers
+from harness.processes.fork_server import get_fork_server
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Suite, Verdict
 from harness.store import Store
 from kernels import catalog
@@ -79,8 +80,7 @@ def judge(evaluator: Evaluator, text: str) -> Verdict:
 
 
 def zygote(evaluator: Evaluator) -> int:
-    server = evaluator.pool._fork_servers[False]
-    return server.process.pid
+    return get_fork_server(evaluator.device, libraries=False).process.pid
 
 
 def test_a_python_source_is_told_from_a_native_one() -> None:

@@ -153,18 +153,11 @@ def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.M
     assert first.closed
 
 
-class Fork(Process):
-    """A zygote."""
-
-    def __init__(self, device: str, *, libraries: bool) -> None:
-        super().__init__(device=device, libraries=libraries)
-
-
 def real(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Pool:
     """A pool that starts as the real one does, but nothing of substance."""
     for name in ("Worker", "PythonWorker"):
         monkeypatch.setattr(pool, name, lambda *given, name=name, **how: Process(name=name, given=given, **how))
-    monkeypatch.setattr(pool, "ForkServer", Fork)
+    monkeypatch.setattr(pool, "get_fork_server", lambda device, **how: (device, how))
     how = {
         "dtypes": ("float32",),
         "rules": KernelRules(SESSION),
@@ -192,26 +185,18 @@ def test_a_native_candidate_is_started_with_its_entries_and_looked_at(monkeypatc
         real(monkeypatch, look=refuse).start(build("a"))
 
 
-def test_candidates_in_python_are_forked_from_one_process_until_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_in_python_are_forked_from_the_process_that_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
     one = real(monkeypatch)
     candidate = build("a").model_copy(update={"backend": "python_module"})
-    first, second = one.start(candidate), one.start(candidate)
-    (zygote, spec, backend), how = first.started.pop("given"), first.started
-    assert (spec, backend, zygote.started) == (one.spec, "python_module", {"device": "cpu", "libraries": False})
+    worker = one.start(candidate)
+    given, how = worker.started.pop("given"), worker.started
+    assert given == (("cpu", {"libraries": False}), one.spec, "python_module")
     assert how == {
         "name": "PythonWorker", "device": "cpu", "artefact": Path("a.so"), "dtypes": ("float32",), "company": "company.so",
         "limits": LIMITS, "compilers": False, "ours": False, "patience_s": 0.0,
     }  # fmt: skip
-    assert second.started["given"][0] is zygote
     compiling = one.start(candidate, compilers=True).started
     assert compiling["compilers"] and compiling["limits"] == COMPILING
-    died(zygote)
-    third = one.start(candidate)
-    other = third.started["given"][0]
-    assert other is not zygote and other.alive
-    one.close()
-    one.close()
-    assert not other.alive and one.start(candidate).started["given"][0].alive
 
 
 def test_a_compiled_reference_has_libraries_compilers_and_a_fork_server_of_its_own(
@@ -222,7 +207,7 @@ def test_a_compiled_reference_has_libraries_compilers_and_a_fork_server_of_its_o
     ours, theirs = (one.start(build(name).model_copy(update={"backend": "python_module"})) for name in (compiled, "a"))
     assert ours.started["ours"] and ours.started["limits"] == COMPILING and not theirs.started["ours"]
     assert ours.started["compilers"] and ours.started["patience_s"] > 0
-    assert [worker.started["given"][0].started["libraries"] for worker in (ours, theirs)] == [True, False]
+    assert [worker.started["given"][0][1]["libraries"] for worker in (ours, theirs)] == [True, False]
 
 
 def test_what_has_to_be_done_first_is_done_before_a_process_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
