@@ -119,8 +119,6 @@ struct Meeting {
 };
 
 inline Fiber* self = nullptr;
-inline std::vector<Fiber> fibers;
-inline std::unique_ptr<char[]> stacks;
 inline unsigned rank = 0, cluster_blocks = 1;  // of the running thread's block in its cluster
 inline std::vector<Meeting> warps[kCluster];
 inline Meeting everyone[kCluster], whole_cluster;
@@ -170,6 +168,12 @@ inline void look_again() {
   if (++looks > kMostLooks) fail("threads wait for a value that nobody writes");
   emulate_switch(&self->context, &scheduler);
 }
+
+#if defined(EMULATION_LINKED)  // it was compiled before, for many texts
+void run_grid(dim3 grid_, dim3 block_, size_t shared_bytes, unsigned cluster);
+#else
+inline std::vector<Fiber> fibers;
+inline std::unique_ptr<char[]> stacks;
 
 inline void run_fiber() {
   body(kernel_of_all);
@@ -241,6 +245,7 @@ inline void run_grid(dim3 grid_, dim3 block_, size_t shared_bytes, unsigned clus
         run_cluster(threads);
       }
 }
+#endif
 
 template <typename F>
 void launch(dim3 grid, dim3 block, size_t shared_bytes, const F& kernel, unsigned cluster = 1) {

@@ -30,6 +30,8 @@ from nodes.rewrites.emulation import FOLDER, host_source
 HERE, ROOT = FOLDER, Path(__file__).parents[4]
 FLAGS = tuple("-O0" if flag == "-Og" else flag for flag in emulation.FLAGS)
 """Inputs here are small: what g++ does for -Og takes longer than it saves."""
+LINKED = "-DEMULATION_LINKED"
+RUNS = '#include "cuda_emulation.h"\nvoid (*used)(dim3, dim3, size_t, unsigned) = emulate::run_grid;\n'
 HARNESS_DRAWS = ("distinct", "permutation", "padded", "offsets", "starts", "integers", "drawn")
 GUARD = 64
 """Elements on either side of every tensor that must stay as they are."""
@@ -38,21 +40,30 @@ EMULATION_S = 240
 
 
 @functools.cache
-def compiled_header() -> Path:
-    """The folder of the emulation's header as g++ has read it before, which takes more than half of a small kernel's build.
+def compiled_before() -> list[str]:
+    """Options that spare a small kernel two thirds of its build: the emulation's header as g++ has read it before, and what runs
+    its threads, compiled.
 
-    It is kept like Python's own bytecode, by what it was made of; where it does not fit, g++ reads the header itself.
+    Both are kept like Python's own bytecode, by what they were made of; where they do not fit, g++ reads the header itself.
     """
     header, compiler = HERE / "cuda_emulation.h", Path(shutil.which("g++") or "/usr/bin/g++").stat()
-    made_of = f"{FLAGS} {compiler.st_size} {compiler.st_mtime_ns}\n{header.read_text()}"
+    made_of = f"{FLAGS} {RUNS} {compiler.st_size} {compiler.st_mtime_ns}\n{header.read_text()}"
     folder = HERE / "__pycache__" / f"header-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
-    kept = folder / f"{header.name}.gch"
-    if not kept.exists() and os.access(HERE, os.W_OK):
+    kept, runs = folder / f"{header.name}.gch", folder / "runs.o"
+    if not kept.exists():
+        if not os.access(HERE, os.W_OK):
+            return []
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f"{os.getpid()}"
-        subprocess.run(["g++", *FLAGS, "-x", "c++-header", str(header), "-o", str(unfinished)], check=True)
+        unfinished, source = folder / f"{os.getpid()}", folder / f"{os.getpid()}.cpp"
+        source.write_text(RUNS)
+        quick = ["-O2" if flag == "-O0" else flag for flag in FLAGS if flag != "-shared"]
+        subprocess.run(["g++", *quick, f"-I{HERE}", "-c", str(source), "-o", str(unfinished)], check=True)
+        source.unlink()
+        unfinished.rename(runs)
+        linked = ["g++", *FLAGS, LINKED, "-x", "c++-header", str(header), "-o", str(unfinished)]
+        subprocess.run(linked, check=True)
         unfinished.rename(kept)
-    return folder
+    return [LINKED, f"-I{folder}", str(runs)]
 
 
 def library(text: str, folder: Path) -> ctypes.CDLL:
@@ -63,7 +74,7 @@ def library(text: str, folder: Path) -> ctypes.CDLL:
     if not kept.exists():
         path = folder / "candidate.cpp"
         path.write_text(host)
-        own = [f"-I{compiled_header()}", f"-I{HERE}", f"-I{Path(__file__).parent}"]
+        own = [*compiled_before(), f"-I{HERE}", f"-I{Path(__file__).parent}"]
         command = ["g++", *FLAGS, *tests.machine.LINKER, *own, str(path), "-o", str(built)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
