@@ -167,7 +167,7 @@ def test_several_are_judged_side_by_side(cluster, small, source, tmp_path):
     """Each of its calls sleeps, so that the second question is asked long before the first is answered."""
     if cluster.width() < 2:
         pytest.skip("one core")
-    slow = "#include <unistd.h>\n" + source.replace("const T* gate", "if (token == 0) usleep(200000); const T* gate", 1)
+    slow = "#include <unistd.h>\n" + source.replace("const T* gate", "if (token == 0) usleep(50000); const T* gate", 1)
     with cluster.evaluator(small, Store(tmp_path)) as evaluator, ThreadPoolExecutor(2) as pool:
         builds = [evaluator.build(evaluator.store.put(f"{slow}\n// {n}\n")) for n in range(2)]
         found = list(pool.map(evaluator.verify, builds))

@@ -389,6 +389,7 @@ def test_a_hostile_problem_is_one_sentence(text: str, said: str, tmp_path: Path)
 
 def test_a_module_that_takes_too_long_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr("harness.problems.pytorch.DESCRIBE_S", 1.0)
+    monkeypatch.setattr("harness.processes.worker.START_S", 3.0)  # whichever is longer is what a load has
     monkeypatch.setattr("harness.problems.pytorch.SLOW_S", 0.2)
     monkeypatch.setattr("harness.problems.pytorch._slow_said", threading.Event())
     path = tmp_path / "problem.py"

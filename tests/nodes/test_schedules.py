@@ -22,7 +22,10 @@ from nodes.workbench.arguments import CompileArguments, ScheduleArguments, Sched
 from nodes.workbench.bench import Workbench
 
 KERNEL = Path(__file__).resolve().parents[1] / "inputs" / "cpu_quantise"
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
+    pytest.mark.usefixtures("few_samples"),
+]
 
 
 @pytest.fixture(scope="module")

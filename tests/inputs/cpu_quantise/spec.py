@@ -21,7 +21,7 @@ SPEC = Spec(
     ),
     flops="4*rows*columns",
     workloads=(
-        at("float32", 2048, 4096),
+        at("float32", 256, 4096),
         at("bfloat16", 64, 4096),
         at("float32", 1, 3, timed=False),
         at("bfloat16", 6, 131, timed=False),
