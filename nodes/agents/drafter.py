@@ -82,42 +82,58 @@ def drafter(state: State, runtime: Runtime[Context]) -> dict:
 
 
 @contextmanager
-def drafting(state: State, context: Context, tests: Callable[[], TesterAnswer]) -> Iterator[None]:
-    """What the rules will propose first is made and built meanwhile: a problem's draft, or the compiler's kernel of a reference.
+def drafting(state: State, context: Context) -> Iterator[None]:
+    """A problem's draft, which the rules will propose first, is made and built meanwhile.
 
-    Neither needs the device, and nothing may be timed here. Whoever asks for them finds both where they are kept, and says what
-    went wrong with either. `tests`: what the tester answers, asked where that is the rules.
+    Neither this nor `compiling_ahead` needs the device, and nothing may be timed beside them. Whoever asks for what they make finds it
+    where it is kept, and says what went wrong with it.
     """
     settings = state["settings"]
 
     def draft() -> str:
         return draft_by_rules(context.store.get(settings.source), settings.device, settings.numerics).source
 
+    wanted = subject_of(settings).drafted and not settings.draft and context.policies["drafter"].name == "rules"
+    with _making(draft if wanted else None, context):
+        yield
+
+
+@contextmanager
+def compiling_ahead(state: State, context: Context, tests: TesterAnswer) -> Iterator[None]:
+    """The same of the compiler's kernel of a reference, which depends on the sizes that there are; on a GPU's host it may outlast this."""
+    settings = state["settings"]
+
     def compile() -> str:
-        spec = context.visible_spec({**state, "tests": tests()})
+        spec = context.visible_spec({**state, "tests": tests})
         return compile_ahead(spec, context.reference(), context.evaluator.facts)[0]
 
-    def build(make: Callable[[], str]) -> None:
-        with contextlib.suppress(Exception):  # whoever asks for it next finds out, and says so
-            if (source := make()).strip():
-                candidate = context.store.put(source)
-                context.evaluator.build(candidate)
-                context.evaluator.build_ahead(candidate)
-
-    if subject_of(settings).drafted:
-        work = None if settings.draft or context.policies["drafter"].name != "rules" else draft
+    wanted = not subject_of(settings).drafted and settings.stop.rounds and not settings.exact and context.reference()
+    if not wanted or {context.policies[one].name for one in BY_RULES} != {"rules"}:
+        yield
+    elif settings.device == "cuda":  # whose times do not depend on who uses the cores
+        threading.Thread(target=_build, args=(compile, context), name="draft", daemon=True).start()
+        yield
     else:
-        wanted = settings.stop.rounds and not settings.exact and context.reference()
-        work = compile if wanted and {context.policies[one].name for one in BY_RULES} == {"rules"} else None
+        with _making(compile, context):
+            yield
+
+
+def _build(make: Callable[[], str], context: Context) -> None:
+    with contextlib.suppress(Exception):  # whoever asks for it next finds out, and says so
+        if (source := make()).strip():
+            candidate = context.store.put(source)
+            context.evaluator.build(candidate)
+            context.evaluator.build_ahead(candidate)
+
+
+@contextmanager
+def _making(work: Callable[[], str] | None, context: Context) -> Iterator[None]:
+    """That work and a build of what it makes, ended when this is left."""
     if work is None:
         yield
         return
-    if settings.device == "cuda" and work is compile:  # whose times do not depend on who uses the cores
-        threading.Thread(target=build, args=(work,), name="draft", daemon=True).start()
-        yield
-        return
     with ThreadPoolExecutor(1, thread_name_prefix="draft") as pool:
-        pool.submit(build, work)
+        pool.submit(_build, work, context)
         yield
 
 

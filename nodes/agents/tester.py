@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from harness.store import digest
 from kernels.catalog import KernelError
 from kernels.spec import Workload
-from nodes.agents.drafter import drafting
+from nodes.agents.drafter import compiling_ahead, drafting
 from nodes.context import Context
 from nodes.policies import answers
 from nodes.roles import Agent, Prompt, TesterAnswer, TesterRequest
@@ -46,34 +46,37 @@ def tester(state: State, runtime: Runtime[Context]) -> dict:
         )
         return context.policies["tester"].answer(request)
 
-    with drafting(state, context, ask):
-        return {"tests": _tests(ask(), state["settings"], context), "device": context.evaluator.facts}
+    with drafting(state, context):
+        answer = ask()
+        allowed = _allowed(answer, state["settings"], context)
+        # The compiler begins with the sizes that nothing speaks against yet.
+        with compiling_ahead(state, context, allowed):
+            kept = _passing(allowed, answer, state["settings"].source, context)
+    if kept.workloads != allowed.workloads:
+        with compiling_ahead(state, context, kept):
+            pass
+    return {"tests": kept, "device": context.evaluator.facts}
 
 
-def _tests(answer: TesterAnswer, settings: Settings, context: Context) -> TesterAnswer:
-    proposed = []
+def _passing(allowed: TesterAnswer, answer: TesterAnswer, source: str, context: Context) -> TesterAnswer:
+    """Of the sizes that the spec allows, and of the distributions that are proposed, those on which the baseline passes."""
+    kept = _with_workloads(allowed, source, context)
+    for name, distributions in answer.values.items():
+        before, kept = kept, _with(kept, _more_values(kept, name, distributions), source, context)
+        if kept is before and len(distributions) > 1:  # one of them is not for this kernel, the others may be
+            for distribution in distributions:
+                kept = _with(kept, _more_values(kept, name, (distribution,)), source, context)
+    return kept
+
+
+def _allowed(answer: TesterAnswer, settings: Settings, context: Context) -> TesterAnswer:
+    """The proposed sizes that the spec allows, and the evaluator with them."""
+    evaluator, allowed = context.evaluator, TesterAnswer(reasons=answer.reasons)
     for workload in answer.workloads:
         added = workload.model_copy(update={"held_out": False})
         if settings.dtypes and added.dtype not in settings.dtypes:
             context.say("tester", f"not added: {added.label}: this run is restricted to {', '.join(settings.dtypes)}")
-        else:
-            proposed.append(added)
-    kept = _with_workloads(TesterAnswer(reasons=answer.reasons), proposed, settings.source, context)
-    for name, distributions in answer.values.items():
-        before, kept = kept, _with(kept, _more_values(kept, name, distributions), settings.source, context)
-        if kept is before and len(distributions) > 1:  # one of them is not for this kernel, the others may be
-            for distribution in distributions:
-                kept = _with(kept, _more_values(kept, name, (distribution,)), settings.source, context)
-    return kept
-
-
-def _with_workloads(kept: TesterAnswer, proposed: list[Workload], source: str, context: Context) -> TesterAnswer:
-    """Those that the spec allows, where the baseline passes on all of them; else each that it passes on, by itself.
-
-    Asked of all together, the answer is the one that the baseline's gate asks for next, and is kept for it.
-    """
-    evaluator, allowed = context.evaluator, kept
-    for added in proposed:
+            continue
         more = allowed.model_copy(update={"workloads": (*allowed.workloads, added)})
         try:
             if added.label in {known.label for known in (*context.kernel.spec.workloads, *allowed.workloads)}:
@@ -83,9 +86,18 @@ def _with_workloads(kept: TesterAnswer, proposed: list[Workload], source: str, c
         except ValueError as error:
             context.say("tester", f"not added: {_sentence(error)}")
             evaluator.extend(allowed.workloads, allowed.values)
-    if allowed is kept or _passes(source, context):
+    return allowed
+
+
+def _with_workloads(allowed: TesterAnswer, source: str, context: Context) -> TesterAnswer:
+    """All of them where the baseline passes on all; else each that it passes on, by itself.
+
+    Asked of all together, the answer is the one that the baseline's gate asks for next, and is kept for it.
+    """
+    if not allowed.workloads or _passes(source, context):
         return allowed
-    evaluator.extend(kept.workloads, kept.values)
+    kept = allowed.model_copy(update={"workloads": ()})
+    context.evaluator.extend(kept.workloads, kept.values)
     for added in allowed.workloads:
         more = kept.model_copy(update={"workloads": (*kept.workloads, added)})
         kept = _with(kept, more, source, context, only=added)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -238,6 +239,31 @@ def test_the_rules_draft_is_built_while_the_tester_asks(tmp_path: Path, monkeypa
     policy.name = "rules"
     node_tester(bench.state, bench.runtime)
     assert asked == [BASELINE] and built == ["speed 3"]
+
+
+def test_the_compiler_is_asked_ahead_for_the_sizes_that_there_will_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planner compiled again what had been compiled for sizes that the spec or the baseline refuses: 5 to 18 s (H200)."""
+    sizes = (Workload(axes={"n": 5}, dtype="float32"), Workload(axes={"n": 6}, dtype="float32"))
+    other = Workload(axes={"n": 6}, dtype="float16")
+    bench = Bench(tmp_path, Fixed(tests=roles.TesterAnswer(workloads=(other, *sizes))), dtypes=("float32",))
+    honest, asked = bench.evaluator.verify, []
+
+    def verify(build, *, held_out=False, only=None):
+        if only is None or only.axes["n"] == 6:
+            raise KernelError("no such size")
+        return honest(build, held_out=held_out, only=only)
+
+    @contextlib.contextmanager
+    def ahead(_state, _context, tests):
+        asked.append(tests.workloads)
+        yield
+
+    monkeypatch.setattr("nodes.agents.tester.compiling_ahead", ahead)
+    bench.evaluator.verify = verify  # type: ignore[method-assign]
+    node_tester(bench.state, bench.runtime)
+    assert asked == [sizes, sizes[:1]]
 
 
 def test_of_a_validators_error_its_own_words_are_said(tmp_path: Path) -> None:
