@@ -47,7 +47,7 @@ class ProtocolAdapter:
         import torch
 
         self.torch, self.namespace, self.device, self.problem = torch, namespace, device, problem
-        self.copier, self.outputs = forms.OutputCopier(), signature.outputs
+        self.forms, self.copier, self.outputs = forms, forms.OutputCopier(), signature.outputs
         self.precision = getattr(torch, problem["dtype"])
         self.seed(SEED)
         initial = [self.cast(one) for one in getattr(namespace, "get_init_inputs", list)()]
@@ -126,9 +126,17 @@ class ProtocolAdapter:
     def hand_over(self, answer: Any, values: list[Any]) -> None:
         if not isinstance(answer, self.torch.Tensor):
             raise AttributeError(f"'{type(answer).__name__}' object has no attribute 'shape'")  # all that it compares
+        self.require_plain(answer)
         name, at, inout = self.outputs[0]
         buffer = values[at].view(()) if self.problem["scalar_outputs"][0] else values[at]
         self.copier(answer.detach(), [(name, buffer, inout)])
+
+    def require_plain(self, answer: Any) -> None:
+        """Raises CandidateRefused for a tensor of a class of its own, which would compute when its clock has stopped."""
+        if self.is_new and type(answer) not in (self.torch.Tensor, self.torch.nn.Parameter):
+            raise self.forms.CandidateRefused(
+                "CHEATED", f"its answer is a {type(answer).__name__}, which may compute when it is looked at"
+            )
 
     def time_trials(self, trials: int, secret: int, values: list[Any]) -> list[float]:
         """Milliseconds of each call of ModelNew, or of Model with the five warm-up calls that its baselines get; the answer of one that
@@ -140,7 +148,8 @@ class ProtocolAdapter:
         weighs = sum(one.nbytes for one in given if isinstance(one, torch.Tensor))
         places = None
         with torch.enable_grad() if self.is_new else nullcontext():
-            for _ in range(3 if self.is_new else 5):
+            # Model's baselines get five; of one with state as many as the candidate's, or their answers are not comparable
+            for _ in range(3 if self.is_new or self.problem["state"] else 5):
                 model(*given)
                 self.wait()
             if self.device == "cuda":
@@ -161,6 +170,7 @@ class ProtocolAdapter:
                     continue
                 found.append(taken)
                 if isinstance(answer, torch.Tensor):
+                    self.require_plain(answer)
                     if places is None:
                         drawn = torch.Generator().manual_seed(secret)
                         places = torch.randint(max(1, answer.numel()), samples.shape[1:], generator=drawn).to(

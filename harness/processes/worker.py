@@ -389,6 +389,17 @@ class Worker:
         except OSError:
             return 0.0
 
+    def first_thread(self) -> tuple[float, int]:
+        """CPU seconds that its first thread took so far, and how often it has waited for something other than a core; zeros where the
+        kernel does not say."""
+        place = Path(f"/proc/{self.process.pid}/task/{self.process.pid}")
+        try:
+            taken = int((place / "schedstat").read_text().split()[0])
+            waits = (place / "status").read_text().rpartition("\nvoluntary_ctxt_switches:")[2].split()[0]
+            return taken * 1e-9, int(waits)
+        except (OSError, ValueError, IndexError):
+            return 0.0, 0
+
     @property
     def alive(self) -> bool:
         return self.process.poll() is None

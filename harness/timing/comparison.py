@@ -27,7 +27,7 @@ def _ranks(n: int, confidence: float) -> tuple[int, int]:
     below, tail = 0.0, (1 - confidence) / 2
     rank = 0
     for k in range(n // 2):
-        below += math.comb(n, k) * 0.5**n
+        below += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
         if below > tail:
             break
         rank = k

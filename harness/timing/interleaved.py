@@ -42,6 +42,11 @@ LONG_S = 0.015
 of this, and the same for both."""
 LEAST_OWN = 0.2
 """Share of a call's time that is its own (lower bound): no sample takes longer than this asks for."""
+CPU_SHARE, ONE_THREAD, MORE_WAITS, CALMER = 1.25, 0.02, 1.5, 0.8
+"""CPU time decides where a call's is at most so many times its shortest time by the clock (what the process does about a request is among it), at
+most such a share of it is other threads', a request has at most so many waits more than the first arm's (1 to 4, by chance), and the
+interval is so much narrower. Beside eight busy processes on two cores samples of 60 ms differed by 15 to 70 % by the clock and by
+3 to 8 % by CPU time."""
 MORE_DOUBTS = 24
 """Samples more before a clock is accused: few were taken for a search, and none may have been uninterrupted."""
 
@@ -79,6 +84,10 @@ class ComparisonTimes:
     """Share of the CPU that other processes took meanwhile."""
     cpu: dict[str, list[float]] = field(default_factory=dict)
     """side -> seconds of CPU time per call, by block (Arm.cpu)."""
+    by_cpu: bool = False
+    """Whether the ratios are of CPU time, at least in part."""
+    seconds: float = 0.0
+    """What all of it took."""
 
     def speedup(self, name: str) -> Interval:
         return median_interval(self.ratios[name])
@@ -99,6 +108,8 @@ class ComparisonTimes:
             {name: [*seconds, *other.raw[name]] for name, seconds in self.raw.items()},
             max(self.others, other.others),
             {name: [*shares, *other.cpu[name]] for name, shares in self.cpu.items()},
+            self.by_cpu or other.by_cpu,
+            self.seconds + other.seconds,
         )
 
 
@@ -120,7 +131,7 @@ def run(
     protocol = comparison.protocol
     least, most = blocks or protocol.blocks
     rng, others_at_work = random.Random(secrets.randbits(64)), load.LoadWatch()
-    everyone = [*arms, *([pair] if pair else [])]
+    everyone, start = [*arms, *([pair] if pair else [])], time.monotonic()
 
     small = comparison.kernel.spec.read_bytes(comparison.workload) <= CHECKED_BYTES[comparison.device]
     looks = {name: _spread(least, most) for name in check}
@@ -158,16 +169,19 @@ def run(
         if arm.name in check:
             _blaming(arm, comparison.look_at_new_constants)
     checks = {arm.name: [_blaming(arm, comparison.finish)] if arm.name in check else [] for arm in arms}
+    by_cpu = _is_known_by_cpu(arms, pair)
     first = arms[0]
     return ComparisonTimes(
         {arm.name: statistics.median(_net(arm, pair)) * 1e6 for arm in arms},
-        {arm.name: _ratios(first, arm, pair) for arm in arms},
+        {arm.name: _paired(first.cpu, arm.cpu) if by_cpu else _ratios(first, arm, pair) for arm in arms},
         checks,
         len(first.seconds),
         {arm.name: arm.graph for arm in arms},
         {arm.name: list(arm.seconds) for arm in everyone},
         others_at_work.share(),
         {arm.name: list(arm.cpu) for arm in everyone},
+        by_cpu,
+        time.monotonic() - start,
     )
 
 
@@ -186,7 +200,11 @@ def _spread(least: int, most: int) -> set[int]:
 
 def _seems_ahead(comparison: ABComparison, first: Arm, arm: Arm, pair: Arm | None) -> bool:
     """Whether a side is faster than the first by more than noise: then it has to show more."""
-    return statistics.median(_ratios(first, arm, pair)) > 1 + MARGIN[comparison.device] / 2
+    ratios = [
+        _ratios(first, arm, pair),
+        *([_paired(first.cpu, arm.cpu)] if _is_known_by_cpu([first, arm], pair) else []),
+    ]
+    return max(map(statistics.median, ratios)) > 1 + MARGIN[comparison.device] / 2
 
 
 def _net(arm: Arm, pair: Arm | None) -> list[float]:
@@ -206,6 +224,31 @@ def _ratios(first: Arm, arm: Arm, pair: Arm | None = None) -> list[float]:
 
 def _paired(above: list[float], below: list[float]) -> list[float]:
     return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def _is_known_by_cpu(arms: list[Arm], pair: Arm | None) -> bool:
+    """Whether CPU time, which the parent reads of the kernel, says more of the arms than the clock does.
+
+    On a CPU that others use as well a sample's time is mostly theirs; the CPU time that a process took is its own. It says nothing of what
+    threads share, and nothing of who sleeps: each arm must have done all its work in one thread, without waits that the first has not.
+    """
+    if pair is not None or len(arms) < 2 or not all(map(_works_alone, arms)):
+        return False
+    first, *others = arms
+    if any(statistics.median(arm.waits) > statistics.median(first.waits) + MORE_WAITS for arm in others):
+        return False
+    by_cpu, by_clock = (
+        max(_width(median_interval(ratios(first, arm))) for arm in others)
+        for ratios in (lambda one, other: _paired(one.cpu, other.cpu), _ratios)
+    )
+    return by_cpu < CALMER * by_clock
+
+
+def _works_alone(arm: Arm) -> bool:
+    """Whether one thread did all its work, and the time that requests take of a core beside the calls does not matter."""
+    if not all(taken > 0 and other <= ONE_THREAD * taken for taken, other in zip(arm.cpu, arm.others_cpu, strict=True)):
+        return False
+    return bool(arm.cpu) and statistics.median(arm.cpu) <= CPU_SHARE * min(arm.seconds)
 
 
 def _narrow(arms: list[Arm], pair: Arm | None, width: float, far_apart: float = 0.0) -> bool:

@@ -136,6 +136,10 @@ class Arm:
     cpu: list[float] = field(default_factory=list)
     """Seconds of CPU time per call that all threads of its process took, one value a sample (CPU only); what the process does about a
     request, some 0.1 ms a sample, is among it."""
+    others_cpu: list[float] = field(default_factory=list)
+    """Of these, what other threads took than the first."""
+    waits: list[float] = field(default_factory=list)
+    """How often a request's first thread waited for something other than a core, one value a sample (CPU only)."""
     lacking: list[float] = field(default_factory=list)
     """Our clock minus the worker's, per request, the mean of a sample's."""
     quickest_s: float = math.inf
@@ -151,6 +155,8 @@ class Arm:
     (GPU only)."""
     cpu_s: float = 0.0
     """CPU seconds of the process in requests of the sample at hand."""
+    others_cpu_s: float = 0.0
+    waited: int = 0
     looked: int = 0
     """Calls that were looked at."""
     error: float = 0.0
@@ -158,7 +164,7 @@ class Arm:
 
     def forget(self, *, all_: bool = False) -> None:
         """Let go of the last sample, or of all."""
-        for values in (self.seconds, self.cpu, self.lacking):
+        for values in (self.seconds, self.cpu, self.others_cpu, self.waits, self.lacking):
             del values[0 if all_ else -1 :]
 
     @property
@@ -327,10 +333,8 @@ class ABComparison:
             if self.cache == "cold":
                 self.production.forget(self.called)
         synchronize(self.device)
-        used_s = arm.worker.cpu_seconds() if self.device == "cpu" else 0.0
+        before = _cpu_use(arm) if self.device == "cpu" else (0.0, 0.0, 0)
         answer, outside = time_request(arm.worker, {"op": "time", "order": self.called, "repeat": passes})
-        if self.device == "cpu":
-            arm.cpu_s += arm.worker.cpu_seconds() - used_s
         if (
             self.device == "cuda"
         ):  # an answer is no end: this waits for the device, and shows whether the last call was done
@@ -341,6 +345,10 @@ class ABComparison:
                 arm.worker.request({"op": "deliver"})
         if self.device == "cpu":
             arm.worker.rest()
+            all_s, first_s, waited = (now - then for now, then in zip(_cpu_use(arm), before, strict=True))
+            arm.cpu_s += all_s
+            arm.others_cpu_s += all_s - first_s
+            arm.waited += int(waited)
         if code := arm.worker.foreign_code():
             raise WorkerFailure(Outcome.CHEATED, code)
         own, made = read_seconds(answer), calls * passes
@@ -366,7 +374,8 @@ class ABComparison:
 
     def sample(self, arm: Arm, *, look: bool = False) -> None:
         """One sample of one side, the caller has stopped the others; `look` at one of its calls, drawn at random."""
-        inside = outside = arm.cpu_s = 0.0
+        inside = outside = arm.cpu_s = arm.others_cpu_s = 0.0
+        arm.waited = 0
         looked = random.randrange(arm.rounds) if look else -1
         for number in range(arm.rounds):
             own, ours = self._request(arm, arm.calls, arm.passes)
@@ -377,6 +386,8 @@ class ABComparison:
             self._examine(arm, look=number == looked)
         arm.seconds.append(inside / arm.rounds / arm.calls / arm.passes)
         arm.cpu.append(arm.cpu_s / arm.rounds / arm.calls / arm.passes)
+        arm.others_cpu.append(arm.others_cpu_s / arm.rounds / arm.calls / arm.passes)
+        arm.waits.append(arm.waited / arm.rounds)
         arm.lacking.append((outside - inside) / arm.rounds)
 
     def _examine(self, arm: Arm, *, look: bool) -> None:
@@ -526,6 +537,11 @@ class ABComparison:
             total += self._request(arm, calls)[1]
             self._examine(arm, look=number == looked)
         return total / rounds / calls
+
+
+def _cpu_use(arm: Arm) -> tuple[float, float, int]:
+    """CPU seconds of all threads of its process, which is stopped, those of the first, and how often that has waited."""
+    return arm.worker.cpu_seconds(), *arm.worker.first_thread()
 
 
 PAIR = "pair"

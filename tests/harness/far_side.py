@@ -42,6 +42,9 @@ class FarSide:
         self.stopped = True
         self.told.append((self.name, "pause"))
 
+    def first_thread(self) -> tuple[float, int]:
+        return 0.0, 0
+
     def cpu_seconds(self) -> float:
         return 0.0
 

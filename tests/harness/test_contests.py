@@ -71,7 +71,7 @@ class Paper:
         self.asked: list[tuple[Any, ...]] = []
         self.clocks: list[dict[str, str]] = []
         self.measured: dict[str, str] = {}
-        self.light = 0.1
+        self.light, self.takes_s = 0.1, 1.0
         self.pool = SimpleNamespace(
             drop=self.dropped.append, match=lambda *_: None, settle=lambda: None, get=lambda one: SimpleNamespace(name=one.candidate),
             guarding_memory=lambda candidate: nullcontext(),
@@ -119,9 +119,9 @@ class Paper:
         us = {name: statistics.median(times) for name, times in each.items()}
         ratios = {name: [us["baseline"] / time_us for time_us in times] for name, times in each.items()}
         checks = {name: [Check(workload="w", name=name, passed=True)] if name in check else [] for name in us}
-        return ComparisonTimes(
-            us, ratios, checks, 8, dict.fromkeys(us, True), {name: [us[name] * 1e-6] * 8 for name in us}
-        )
+        count = len(ratios["baseline"])
+        raw = {name: [us[name] * 1e-6] * count for name in us}
+        return ComparisonTimes(us, ratios, checks, count, dict.fromkeys(us, True), raw, seconds=self.takes_s)
 
 
 MATCH = ComparisonRequest(build("mine"), {"baseline": "base"})
@@ -185,6 +185,36 @@ def test_what_seems_faster_and_is_unclear_is_timed_once_more(tmp_path: Any, spre
         assert found.timing.comparison == "FASTER" and len(session.dropped) == 4 and found.timing.samples == 24
     else:
         assert found.timing.comparison == "UNCLEAR" and not session.dropped and found.timing.samples == 8
+
+
+NOISY = [8.6, 9.0, 9.5, 9.52, 9.55, 9.6, 10.0, 10.5]
+"""Times beside 10: 5 % faster, by an interval that reaches below 1."""
+
+
+@pytest.mark.parametrize(
+    ("device", "takes_s", "wide", "series", "said"),
+    [
+        ("cpu", 1.0, NOISY, 4, "FASTER"),  # it goes on in fresh processes until it is found
+        ("cpu", 60.0, NOISY, 2, "UNCLEAR"),  # but not longer than it may
+        ("cuda", 1.0, NOISY, 2, "UNCLEAR"),
+        ("cpu", 1.0, [time * 1.05 for time in NOISY], 1, "UNCLEAR"),  # beside itself it does not
+    ],
+)
+def test_what_nearly_says_faster_goes_on_for_a_time(
+    tmp_path: Any, device: str, takes_s: float, wide: list[float], series: int, said: str
+) -> None:
+    narrow = [9.45, 9.5, 9.5, 9.5, 9.5, 9.5, 9.5, 9.55] * 4
+    session = Paper(
+        Store(tmp_path),
+        on=device,
+        baseline=[10.0, 10.0, [10.0] * 32, [10.0] * 32],
+        candidate=[wide, wide, narrow, narrow],
+    )
+    session.takes_s = takes_s
+    (found,) = comparisons.time_cases(session, MATCH, [CASE])  # type: ignore[arg-type]
+    done = 4 - len(session.left["candidate"])
+    assert (found.timing.comparison, len(session.dropped)) == (said, 2 * (done - 1))
+    assert done == series or (said == "FASTER" and 2 < done <= series)
 
 
 def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:

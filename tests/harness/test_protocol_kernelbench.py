@@ -250,11 +250,56 @@ LAZY = {
 }
 
 
+LATE = """
+class Late(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        now = [one.of * one.by if type(one) is Late else one for one in args]
+        return function(*now, **(kwargs or {}))
+"""
+
+
+def test_an_answer_that_computes_when_the_clock_has_stopped_is_found(evaluator: Evaluator):
+    later = "        late = torch.empty(0).as_subclass(Late)\n        late.of, late.by = x, self.weight\n        return late\n"
+    found = asked(evaluator, HONEST.replace("        return x * self.weight\n", later) + LATE)
+    assert not found.correctness and "may compute when it is looked at" in str(found.metadata), found
+
+
+STATEFUL = """        self.calls = self.calls + 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return x * self.weight - self.mean / self.calls
+"""
+
+
+def test_timed_calls_of_a_module_with_state_are_compared_too(tmp_path: Path):
+    """Each goes on from the state that the one before has left, in Model's process as in the candidate's."""
+    path = tmp_path / "7_Ema.py"
+    init = "        self.weight = nn.Parameter(torch.rand(16))\n"
+    text = PROBLEM.replace(
+        init, f"{init}        self.calls = 0\n        self.register_buffer('mean', torch.zeros(16))\n"
+    )
+    path.write_text(text.replace("        return x * self.weight\n", STATEFUL))
+    own = path.read_text().partition("\n\ndef get_inputs")[0].replace("class Model", "class ModelNew")
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as found:
+        assert found.kernel.description.state  # type: ignore[attr-defined]
+        assert asked(found, own).correctness
+        for wrong in (
+            own.replace(
+                "        self.calls = self",
+                "        if torch.is_grad_enabled():\n            return x\n        self.calls = self",
+            ),
+            own.replace("self.calls + 1", "min(self.calls + 1, 9)"),
+            own.replace("        self.mean = 0", "        if not torch.is_grad_enabled():\n            self.mean = 0"),
+        ):
+            said = asked(found, wrong)
+            assert not said.correctness and "one of its timed calls" in said.metadata["runtime_error"], wrong
+
+
 def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
     """Who keeps answers by the tensor, its address or its values would time a look-up: 22,000x, 167x."""
     theirs = farside_kernelbench.ProtocolAdapter.__new__(farside_kernelbench.ProtocolAdapter)
     theirs.torch, theirs.device, theirs.is_new = torch, "cpu", True
-    theirs.problem, theirs.precision = {"scalar_outputs": [False], "random": False}, torch.float32
+    theirs.problem, theirs.precision = {"scalar_outputs": [False], "random": False, "state": []}, torch.float32
     theirs.outputs = [(name, at, False) for at, name in enumerate(("output_0", "generators", "samples"))]
     theirs.namespace = SimpleNamespace(get_inputs=lambda: [torch.rand(8, 16), torch.arange(3), 2.0])
     for most in (1 << 30, 1):

@@ -30,6 +30,7 @@ from harness.timing.interleaved import (
     _confirm,
     _correct,
     _doubt,
+    _is_known_by_cpu,
     _narrow,
     _net,
     _outside,
@@ -988,3 +989,33 @@ def test_a_clock_is_not_accused_of_what_another_process_takes(
         _doubt(scripted, first, late)  # type: ignore[arg-type]
     assert failure.value.outcome is Outcome.CHEATED
     return None
+
+
+def arms_beside_others(
+    *, candidate_cpu: float = 0.95, other_threads: float = 0.0, waits: int = 2, noise: float = 0.5
+) -> list[Arm]:
+    """Two arms of which others interrupt each sample by chance: the second takes 5 % less CPU time."""
+    rng = random.Random(1)
+    made = []
+    for name, cpu, others, waited in (("baseline", 1.0, 0.0, 2), ("candidate", candidate_cpu, other_threads, waits)):
+        taken = [cpu * rng.uniform(0.995, 1.005) for _ in range(20)]
+        seconds = [one * rng.uniform(1.0, 1.0 + noise) for one in taken]
+        made.append(Arm(name, None, seconds=seconds, cpu=taken, others_cpu=[others] * 20, waits=[waited] * 20))  # type: ignore[arg-type]
+    return made
+
+
+def test_where_others_interrupt_samples_cpu_time_decides():
+    assert _is_known_by_cpu(arms_beside_others(), None)
+    assert not _is_known_by_cpu(arms_beside_others(noise=0.004), None), "the clock knows as much"
+
+
+@pytest.mark.parametrize(
+    ("why", "changes"),
+    [
+        ("threads share its work", {"other_threads": 0.4}),
+        ("it sleeps", {"waits": 5}),
+        ("its time is another's", {"candidate_cpu": 0.0}),
+    ],
+)
+def test_cpu_time_decides_only_of_who_works_alone_and_awake(why: str, changes: dict[str, Any]):
+    assert not _is_known_by_cpu(arms_beside_others(**changes), None), why
