@@ -272,12 +272,12 @@ class PythonRequestLoop(native.RequestLoop):
         otherwise = sys.modules["astrolabe_farside.rounding"].Rounding(**asked) if asked else nullcontext()
 
         def run() -> None:
-            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other.
-            stateful = getattr(form, "stateful", False)
+            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other, the first made so often.
+            stateful, in_a_row = getattr(form, "stateful", False), message.get("in_a_row", 0)
             for _ in range(message.get("repeat", 1)):
-                for index, prepared in enumerate(calls):
+                for index, prepared in enumerate([*calls[:1] * (in_a_row - 1), *calls]):
                     with self.stream(0 if stateful else index % 2), otherwise:
-                        more = {"goes_on": True} if stateful and index and message.get("in_a_row") else {}
+                        more = {"goes_on": True} if stateful and index and in_a_row else {}
                         self.remember(form.launch(prepared, **more))
             self.settle("the kernel")
 

@@ -193,7 +193,13 @@ def checks(
     if everything and small:
         yield from _several(session, worker, bench, cases[0])
     if session.rules.has_state:
-        yield from _in_a_row(session, worker, workload, chosen[0])
+        yield from _in_a_row(
+            session,
+            worker,
+            workload,
+            chosen[0],
+            long=everything and not model and (small or workload == min(session.suite(), key=session.moved_bytes)),
+        )
         bench = map_buffers(session, worker, workload, session.slots(workload), wide=True)
     if everything and small and not model:
         yield from _many(session, worker, bench, cases)
@@ -202,20 +208,51 @@ def checks(
         yield from _specials(session, worker, workload)
 
 
-def _in_a_row(session: EvaluationSession, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
-    """Checks of a module with state: calls that go on from what the one before has left, each judged from there."""
+def _in_a_row(
+    session: EvaluationSession, worker: Worker, workload: Workload, values: str, *, long: bool
+) -> Iterator[Check]:
+    """Checks of a module with state: calls that go on from what the one before has left, each judged from there; with `long` once more
+    behind many calls in a row."""
     bench = map_buffers(session, worker, workload, IN_A_ROW)
-    given = [draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)]
-    for slot, inputs in enumerate(given):
-        bench.write(slot, inputs)
-    worker.request(bench.message(IN_A_ROW, in_a_row=True), timeout_s=session.call_s)
-    left: dict[str, Any] = {}
-    for slot, inputs in enumerate(given):
-        right = compute_expected(session.kernel, workload, inputs | left, values)
-        yield bench.check_outputs(slot, right, f"call {slot + 1} of {IN_A_ROW} in a row")
-        yield bench.check_inputs(slot, inputs, "inputs unchanged, calls in a row")
+
+    def call(times: int) -> tuple[list[dict[str, Any]], float]:
+        """Inputs, and seconds, of calls in a row, the first made so often."""
+        given = [
+            draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)
+        ]
+        for slot, inputs in enumerate(given):
+            bench.write(slot, inputs)
+        return given, time_request(worker, bench.message(IN_A_ROW, in_a_row=times), timeout_s=session.call_s)[1]
+
+    def left_by(slot: int, inputs: dict[str, Any]) -> dict[str, Any]:
         outputs = bench.outputs(slot)
-        left = {name: outputs[after].clone() for name in inputs if (after := f"{name}_after") in outputs}
+        return {name: outputs[after].clone() for name in inputs if (after := f"{name}_after") in outputs}
+
+    def judge(given: list[dict[str, Any]], first: int, behind: str) -> Iterator[Check]:
+        left = left_by(0, given[0]) if first else {}
+        for slot, inputs in list(enumerate(given))[first:]:
+            right = compute_expected(session.kernel, workload, inputs | left, values)
+            yield bench.check_outputs(slot, right, f"call {slot + 1 - first} of {IN_A_ROW - first} in a row{behind}")
+            yield bench.check_inputs(slot, inputs, f"inputs unchanged, calls in a row{behind}")
+            left = left_by(slot, inputs)
+
+    def finite(given: list[dict[str, Any]]) -> bool:
+        return all(bool(one.isfinite().all()) for one in left_by(0, given[0]).values())
+
+    given, _seconds = call(1)
+    yield from judge(given, 0, "")
+    if not long:
+        return
+    pace = call(PACED)[1] / PACED
+    times = most = max(2, min(MANY, int(MANY_S / pace)))
+    given, _seconds = call(times)
+    if not finite(given):  # it grows without bound: up to where it does
+        times = 1
+        while most - times > 1:
+            middle = (times + most) // 2
+            times, most = (middle, most) if finite(call(middle)[0]) else (times, middle)
+        given, _seconds = call(times)
+    yield from judge(given, 1, f" behind {times} others")
 
 
 def _crossed(session: EvaluationSession, workloads: tuple[Workload, ...]) -> Iterator[Workload]:
