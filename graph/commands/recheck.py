@@ -14,7 +14,7 @@ from nodes.options import RunOptions
 
 class RecheckCommand(AsJson, Command):
     """Judge an exported package again on this machine, beside what was measured when it was exported. Exit code 0 where it
-    PASSED and is not slower than it was, 3 where not."""
+    PASSED, is not slower than it was and has all its files as they were exported, 3 where not."""
 
     package: Annotated[Path, Option("EXPORT", positional=True)]
     """The folder that `export` wrote."""
@@ -47,13 +47,18 @@ class RecheckCommand(AsJson, Command):
                 say=lambda text: shown.say("harness", text),
             )
         verdict = said.verdict
-        changed = digest(source) != found.evidence.get("best")
+        changed = list(dropin.find_changes(self.package))
+        if (
+            digest(source) != found.evidence.get("best")
+            and (own := found.source.relative_to(self.package).as_posix()) not in changed
+        ):
+            changed.append(own)
         before, now = _before(found.evidence), verdict.suite.speedup if verdict.suite else None
-        held = verdict.passed and now is not None and (before is None or now.high >= before["low"])
+        held = not changed and verdict.passed and now is not None and (before is None or now.high >= before["low"])
         if self.as_json:
             record = {
                 "holds": held,
-                "source_changed": changed,
+                "changed": changed,
                 "then": before,
                 "verdict": verdict.model_dump(mode="json"),
             }
@@ -61,7 +66,9 @@ class RecheckCommand(AsJson, Command):
         else:
             print_verdict(verdict, baseline[0], said.notices)
             if changed:
-                print("warning: the source in this package is not the one that the evidence is of")
+                print(f"the evidence is not of this package: {', '.join(changed)} changed since it was exported")
+            if before is None:
+                print("its evidence has no speedup to compare with")
             if before is not None:
                 where = found.evidence.get("device_name") or found.evidence.get("device")
                 print(
@@ -74,6 +81,6 @@ def _before(evidence: dict[str, Any]) -> dict[str, float] | None:
     """The speedup that was measured over the visible workloads: median, low, high."""
     interval = evidence.get("speedup")
     known = isinstance(interval, dict) and all(
-        isinstance(interval.get(key), float) for key in ("median", "low", "high")
+        isinstance(interval.get(key), (int, float)) for key in ("median", "low", "high")
     )
     return interval if known else None

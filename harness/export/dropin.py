@@ -6,6 +6,7 @@ torch.library (2.6 us), so that nothing of torch's headers is compiled; sizes ar
 
 from __future__ import annotations
 
+import hashlib
 import json
 import keyword
 import math
@@ -29,6 +30,10 @@ VERSION = "1.0"
 CTYPES = {"float": "ctypes.c_float", "double": "ctypes.c_double", "int64_t": "ctypes.c_int64"}
 JUDGED = "evidence/kernel"
 """Folder of a package that holds the kernel as it was judged."""
+FILES = "evidence/files.json"
+"""SHA-256 of each file of a package, by name."""
+SOURCES = (".py", ".cu", ".cpp", ".c", ".h", ".hpp", ".cuh", ".pth", ".so")
+"""Endings of files that come to run."""
 JUDGING = "judging"
 """Folder of a package's tests with the files that say what is right, as the verdict says it."""
 JUDGED_BY = (
@@ -131,6 +136,7 @@ def export(
         }
         texts |= {f"{judged}/{name}": text for name, text in kernel.headers.items()}
         texts[f"{judged}/baseline{Path(context['source']).suffix}"] = baseline
+    texts[FILES] = json.dumps({name: _digest(text) for name, text in texts.items()}, indent=1) + "\n"
     for name, text in texts.items():
         write_atomically(to / name, text)
     return [to / name for name in texts]
@@ -152,6 +158,31 @@ def _case(kernel: Kernel, workload: Workload) -> dict[str, Any]:
         "reference": repr(asked),
         "outputs": [repr(tuple(output)) for output in outputs_of(kernel, workload)],
     }
+
+
+def _digest(text: str | bytes) -> str:
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+def find_changes(package: Path) -> tuple[str, ...]:
+    """Names of the package's files that are not as they were exported: changed, gone, or sources that came to be there. Whoever changes
+    the list as well is not found out."""
+    try:
+        known = json.loads((package / FILES).read_text())
+        if not isinstance(known, dict):
+            raise ValueError
+    except (OSError, ValueError):
+        return (FILES,)
+    changed = []
+    for name, digest in known.items():
+        try:
+            same = _digest((package / name).read_bytes()) == digest
+        except OSError:
+            same = False
+        if not same:
+            changed.append(name)
+    there = (path.relative_to(package).as_posix() for path in package.rglob("*") if path.suffix in SOURCES)
+    return tuple(sorted([*changed, *(name for name in there if name not in known)]))
 
 
 class ExportedPackage(NamedTuple):

@@ -61,9 +61,10 @@ NEW_CONSTANT_TRIES = 8
 """Samples until one has a call with a new constant: a sample of few calls may have none."""
 ALIKE = 1.5
 """Sides whose paces differ by less are of about one speed."""
-TOGETHER, ROWS_TOGETHER = 4, 1 << 15
-"""Timed calls of each look, at most, that are kept to be looked at together, where chance is part of what is right, and rows of calls
-from which on that is done: a thousand rows show next to nothing of how two of them depend on each other."""
+TOGETHER, ROWS_OF_ONE, ROWS_TOGETHER = 16, 1 << 15, 1 << 18
+"""Timed calls of each look, at most, that are kept to be looked at together, where chance is part of what is right, rows that count of
+one, and rows of calls from which on that is done: a thousand show next to nothing of how two of them depend on each other, thirty
+thousand little of rows that are long and few."""
 COPY_SLACK = 1.25
 """A candidate's copy of what it returns may take so many times the baseline's, or ours, before the rest is its own time."""
 COPIES_TIMED = 9
@@ -477,11 +478,11 @@ class ABComparison:
         # Of several passes in a row nobody knows what the first call of the last one was made from.
         known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
         rows = self.kernel.spec.shape(self.kernel.spec.outputs[0], self.workload.axes)[0]
-        wanted = max(2, min(TOGETHER, ROWS_TOGETHER // rows, len(known)))
+        wanted = max(2, min(TOGETHER, ROWS_OF_ONE // rows, len(known)))
         for at in {slot, *random.sample(known, min(wanted, len(known)))}:
             call = self.production.inputs(at), self.bench.outputs(at)
             self.seen.append(properties.evidence(self.kernel, self.workload, *call, self.secret))
-        if len(self.seen) * rows >= ROWS_TOGETHER:
+        if len(self.seen) * min(rows, ROWS_OF_ONE) >= ROWS_TOGETHER:
             self._look_at_chance()
 
     def _look_at_chance(self) -> None:

@@ -154,6 +154,10 @@ show it."""
 NEAR, PARTS = 32, 16
 """Distances of two picks of a row, in a cache line or two, that are looked at each by itself; rows are compared by how many picks lie
 in each of so many parts of them."""
+LONG, LONGER = (0, 8, 32), 3
+"""Rows of so many times the fanout's neighbours, and more, are looked at by themselves, too; longer ones than LONGER make up half of
+those whose pairs are compared."""
+ROWS_SHARED = 20_000
 ROWS_LOOKED_AT, FEWEST_ROWS, ROWS_PAIRED = 20_000, 200, 4000
 """Rows of a call that are looked at, at most and at least (the tests use the normal approximation); rows of all calls
 whose pairs of picks are all compared."""
@@ -177,20 +181,12 @@ def unlikely(seen, sizes) -> str:
         return ""
     degree = torch.cat([one for _, one, _ in seen]).double()
     places = torch.cat([one for _, _, one in seen]).double()
-    alarm = FALSE_ALARM / (BUCKETS + NEAR + 10)
-    for number in range(BUCKETS + 2):  # the first and the last position have one of their own
-        first = torch.ceil(number * degree / BUCKETS) if number < BUCKETS else (degree - 1) * (number - BUCKETS)
-        end = torch.ceil((number + 1) * degree / BUCKETS) if number < BUCKETS else first + 1
-        share = (end - first) / degree
-        taken = ((places >= first[:, None]) & (places < end[:, None])).sum(dim=1)
-        variance = fanout * share * (1 - share) * (degree - fanout) / (degree - 1)
-        if said := _off(taken - fanout * share, variance.sum(), alarm):
-            where = (
-                f"part {number + 1} of {BUCKETS}"
-                if number < BUCKETS
-                else ("first place", "last place")[number - BUCKETS]
-            )
-            return f"positions are not equally likely: picks in the {where} of their rows {said}"
+    alarm = FALSE_ALARM / (len(LONG) * (BUCKETS + 3) + NEAR + 10)
+    calls = torch.repeat_interleave(torch.tensor([len(one) for _, one, _ in seen])).to(degree.device)
+    for least in LONG:
+        rows = degree >= least * fanout
+        if int(rows.sum()) >= FEWEST_ROWS and (said := _misplaced(degree[rows], places[rows], calls[rows], alarm)):
+            return said if not least else f"of rows of {least * fanout} neighbours and more {said}"
     some = torch.randperm(len(places), device=places.device)[:ROWS_PAIRED]
     few, upto = places[some].float(), degree[some]
     apart = (few[:, None, :] - few[:, :, None]).remainder_(upto.float()[:, None, None]).to(torch.int32)
@@ -204,6 +200,8 @@ def unlikely(seen, sizes) -> str:
         return f"positions are not picked independently: three at equal distances, a row {said}"
     if said := _repeated(degree, places, alarm):
         return f"samples are drawn from few: {said}"
+    if said := _follow(degree, places, alarm):
+        return f"picks of a row follow from each other: {said}"
     spread = (degree - fanout) * (degree + 1) / (12 * fanout)
     middle = (places.mean(dim=1) - (degree - 1) / 2) / spread.sqrt()
     strays = middle.square() - 1
@@ -222,6 +220,10 @@ def unlikely(seen, sizes) -> str:
         return f"calls are not independent: in how it picks a row is like the same row of another call {said}"
     if said := _alike_at_a_distance(own, alarm):
         return f"rows are not independent: in how it picks a row is like {said}"
+    for vectors, (rows, degrees, _) in zip(own, seen, strict=True):
+        vectors[rows[degrees < LONG[1] * fanout]] = 0
+    if said := _alike_at_a_distance(own, alarm):
+        return f"long rows are not independent: in how it picks one is like {said}"
     return ""
 
 
@@ -282,6 +284,74 @@ def _in_steps(places, degree, alarm) -> str:
     return _off(apart, torch.maximum(apart.square().sum(), usual.sum()), alarm)
 
 
+def _misplaced(degree, places, calls, alarm) -> str:
+    """Whether some part of a row is picked from more often than others, or rows of one call from the same parts."""
+    fanout = places.shape[1]
+    for number in range(BUCKETS + 2):  # the first and the last position have one of their own
+        first = torch.ceil(number * degree / BUCKETS) if number < BUCKETS else (degree - 1) * (number - BUCKETS)
+        end = torch.ceil((number + 1) * degree / BUCKETS) if number < BUCKETS else first + 1
+        share = (end - first) / degree
+        taken = ((places >= first[:, None]) & (places < end[:, None])).sum(dim=1)
+        variance = fanout * share * (1 - share) * (degree - fanout) / (degree - 1)
+        if said := _off(taken - fanout * share, variance.sum(), alarm):
+            where = (
+                f"part {number + 1} of {BUCKETS}"
+                if number < BUCKETS
+                else ("first place", "last place")[number - BUCKETS]
+            )
+            return f"positions are not equally likely: picks in the {where} of their rows {said}"
+    own = _by_part(places, degree, fanout)
+    norms = own.square().sum(dim=1)
+    count = int(calls.max()) + 1
+    together = own.new_zeros(count, PARTS).index_add_(0, calls, own).square().sum(dim=1)
+    alone = own.new_zeros(count).index_add_(0, calls, norms)
+    # the sum of a call's vectors of PARTS that add up to 0 each: its square is as that of PARTS - 1 normal numbers, of fewer where parts are unlike
+    freedom = float(alone.sum().square() / alone.square().sum()) * (PARTS - 1) / MOST_UNLIKE
+    found = float(together.sum() / alone.sum())
+    chance = torch.special.gammaincc(*torch.tensor([freedom / 2, freedom / 2 * found]).double())
+    if float(chance) < alarm:
+        return f"rows are not independent: those of one call pick from the same parts, {found:.2f} times as unevenly as others"
+    return ""
+
+
+def _follow(degree, places, alarm) -> str:
+    """Whether two rows of one degree share pairs of picks more often than chance has it: where one pick follows from another, who shares the
+    one shares the other.
+
+    Of two independent samples s shared places are hypergeometric, and what two rows share says nothing of either and a third.
+    """
+    fanout = places.shape[1]
+    some = torch.randperm(len(places), device=places.device)
+    longer = some[degree[some] >= LONGER * fanout][: ROWS_SHARED // 2]
+    some = torch.unique(torch.cat([some[: ROWS_SHARED // 2], longer]))
+    places, degree = places[some].long().sort(dim=1).values, degree[some].long()
+    one, other = torch.triu_indices(fanout, fanout, 1, device=places.device)
+    keys = (degree[:, None] * (1 << 20) + places[:, one]) * (1 << 20) + places[:, other]
+    keys = keys[degree < 1 << 20]
+    counts = torch.unique(keys, return_counts=True)[1].double()
+    seen = (counts * (counts - 1)).sum() / 2
+    degrees, rows = torch.unique(degree[degree < 1 << 20], return_counts=True)
+    expected = variance = 0.0
+    for length, pairs in zip(degrees.double().tolist(), (rows.double() * (rows - 1) / 2).tolist(), strict=True):
+        shared = torch.arange(fanout + 1, dtype=torch.float64)
+        weights = (
+            _log_choose(fanout, shared) + _log_choose(length - fanout, fanout - shared) - _log_choose(length, fanout)
+        )
+        weights = torch.where(fanout - shared > length - fanout, 0.0, weights.exp())
+        values = shared * (shared - 1) / 2
+        mean = float((weights * values).sum())
+        expected += pairs * mean
+        variance += pairs * (float((weights * values.square()).sum()) - mean * mean)
+    if expected < FEWEST_ROWS:
+        return ""
+    return _off(seen - expected, torch.tensor(variance), alarm)
+
+
+def _log_choose(n, k):
+    n, k = torch.as_tensor(n).double(), torch.as_tensor(k).double()
+    return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp_min(0) + 1)
+
+
 def _repeated(degree, places, alarm) -> str:
     """Whether rows of one degree have the same sample more often than chance has it: whose samples follow from few bits repeat them."""
     fanout = places.shape[1]
@@ -318,13 +388,14 @@ def _positions(inputs, picked, fanout, second):
     rowptr, col, frontier = inputs["rowptr"], inputs["col"], inputs["frontier"].long()
     first = rowptr[frontier.clamp_min(0)]
     degree = torch.where(frontier >= 0, rowptr[frontier.clamp_min(0) + 1] - first, 0)
-    rows = ((degree > fanout) & (degree < CHUNK_EDGES // ROWS_LOOKED_AT)).nonzero().flatten()
+    rows = (degree > fanout).nonzero().flatten()
     moved = 0
     if len(rows) > ROWS_LOOKED_AT:
         half = rows[: ROWS_LOOKED_AT // 2]
         far = rows[rows >= max(second, int(half[-1]) + 1)][: ROWS_LOOKED_AT // 2]
         moved = (int(far[0]) if len(far) else 0) - int(half[-1]) - 1
         rows = torch.cat([half, far])
+    rows = rows[degree[rows].cumsum(0) <= CHUNK_EDGES]
     first, degree, ids = first[rows], degree[rows], picked[rows].long()
     if not len(rows):
         return rows, degree, ids

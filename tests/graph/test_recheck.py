@@ -40,7 +40,12 @@ def test_a_package_that_is_slower_than_it_was_or_was_changed_is_said(tmp_path: P
     (source,) = to.glob("astrolabe_*/kernel.cpp")
     source.write_text(FASTER.replace("* 2.0f", "* 2.0f + 0.0f"))
     code, said = rechecked(to, capsys)
-    assert code == 3 and not said["holds"] and said["source_changed"] and said["verdict"]["outcome"] == "PASSED"
+    assert (
+        code == 3
+        and not said["holds"]
+        and said["changed"] == [str(source.relative_to(to))]
+        and said["verdict"]["outcome"] == "PASSED"
+    )
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
@@ -60,3 +65,24 @@ def test_what_is_no_package_is_one_sentence(tmp_path: Path) -> None:
     shutil.rmtree(to / "evidence" / "kernel")
     with pytest.raises(ExportError, match="export the run again"):
         dropin.read(to)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_what_a_package_is_judged_by_is_as_it_was_exported(tmp_path: Path, capsys) -> None:
+    """A tolerance that lets anything pass, beside the evidence of a right winner."""
+    to = package(tmp_path, speedup=0.001)
+    (spec,) = to.glob("evidence/kernel/*/spec.py")
+    (test,) = to.glob("tests/test_*.py")
+    spec.write_text(spec.read_text() + "\n# another\n")
+    test.write_text("def test_nothing():\n    pass\n")
+    (to / "tests" / "conftest.py").write_text("collect_ignore_glob = ['test_*']\n")
+    code, said = rechecked(to, capsys)
+    assert code == 3 and not said["holds"] and said["verdict"]["outcome"] == "PASSED"
+    assert said["changed"] == sorted(str(path.relative_to(to)) for path in (spec, test, to / "tests" / "conftest.py"))
+
+
+def test_a_package_without_its_list_of_files_is_changed(tmp_path: Path) -> None:
+    to = package(tmp_path, speedup=1.0)
+    assert dropin.find_changes(to) == ()
+    (to / dropin.FILES).write_text("[]")
+    assert dropin.find_changes(to) == (dropin.FILES,)

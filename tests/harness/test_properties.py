@@ -319,6 +319,19 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
         keys = ((places - begins.long()) * step).remainder(prime).float()
     elif how == "one of a few samples":
         keys = keys[:64][torch.randint(64, (len(keys),), generator=rng)]
+    elif how == "every second follows":
+        long = degree[:, None] >= 4 * fanout
+        base = (torch.rand(len(keys), fanout // 2, generator=rng) * degree[:, None]).long()
+        keys = torch.where(
+            long, keys.scatter(1, base, -2.0).scatter(1, base * 101 % degree[:, None].clamp_min(1), -1.0), keys
+        )
+    elif how == "long rows by their beginning":
+        keys = torch.where((degree[:, None] >= 16 * fanout) & (places >= 12 * fanout), keys + 2, keys)
+    elif how == "long rows by few numbers":
+        drawn_as = torch.rand(8, 64, generator=rng)[torch.arange(len(keys)) % 8]
+        tried = torch.where(degree[:, None] >= 8 * fanout, drawn_as * degree[:, None], 0.0).long()
+        alike = (keys + 64).scatter_reduce(1, tried, torch.arange(64.0).expand_as(tried), "amin")
+        keys = torch.where(degree[:, None] >= 8 * fanout, alike, keys)
     elif how in ALIKE:
         row = torch.arange(len(keys))
         drawn_as = torch.rand(len(keys), 64, generator=rng)[ALIKE[how](row)]
@@ -361,3 +374,20 @@ def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str, rows: int
     found = properties.unlikely(kernel, workload, seen)
     assert bool(found) is (how != "chance"), found
     assert properties.unlikely(kernel, workload, []) == "", "of no call nothing is said"
+
+
+@pytest.mark.parametrize(
+    "how", ["chance", "every second follows", "long rows by their beginning", "long rows by few numbers"]
+)
+def test_long_rows_that_are_few_are_looked_at_by_themselves(how: str) -> None:
+    kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
+    workload = Workload(axes={"nodes": 100_000, "edges": 3_000_000, "rows": 6000, "fanout": 10}, dtype="int32")
+    graph, seen = draw_inputs(kernel.spec, workload, "", {}, "cpu"), []
+    for _ in range(10):
+        frontier = torch.randint(100_000, (6000,), generator=rng)
+        frontier[graph["rowptr"].diff()[frontier] > 600] = -1  # longer ones only take longer
+        call = graph | {"frontier": frontier.to(torch.int32)}
+        picked = {"picked": picked_by(how, call, 10, rng)}
+        seen.append(properties.evidence(kernel, workload, call, picked, 2))
+    found = properties.unlikely(kernel, workload, seen)
+    assert bool(found) is (how != "chance"), found
