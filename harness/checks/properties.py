@@ -19,7 +19,8 @@ A test that can fail by chance says how often: kernels/chance.py has the rate an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kernels.catalog import Kernel, KernelError
@@ -77,13 +78,28 @@ def evidence(
     """What is kept of a timed call, where `looks_at_timed_calls`."""
     assert kernel.properties is not None
     sizes = workload.axes | kernel.spec.scalars
-    return kernel.properties.evidence(inputs, cut_to_used(kernel.spec, outputs), sizes, secret)
+    with _one_thread():
+        return kernel.properties.evidence(inputs, cut_to_used(kernel.spec, outputs), sizes, secret)
 
 
 def unlikely(kernel: Kernel, workload: Workload, seen: list[Any]) -> str:
     """ "" or what chance would not have let come out of the calls of which that was kept."""
     assert kernel.properties is not None
-    return _said(kernel, "unlikely", kernel.properties.unlikely(seen, workload.axes | kernel.spec.scalars))
+    with _one_thread():
+        return _said(kernel, "unlikely", kernel.properties.unlikely(seen, workload.axes | kernel.spec.scalars))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Many small operators: beside other processes torch's threads wait for each other ten times as long as one works, 45 ms and 4."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def cut_to_used(spec: Spec, outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

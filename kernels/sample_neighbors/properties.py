@@ -158,6 +158,7 @@ LONG, LONGER = (0, 8, 32), 3
 """Rows of so many times the fanout's neighbours, and more, are looked at by themselves, too; longer ones than LONGER make up half of
 those whose pairs are compared."""
 ROWS_SHARED = 20_000
+FEWEST_LONG = 100
 ROWS_LOOKED_AT, FEWEST_ROWS, ROWS_PAIRED = 20_000, 200, 4000
 """Rows of a call that are looked at, at most and at least (the tests use the normal approximation); rows of all calls
 whose pairs of picks are all compared."""
@@ -185,7 +186,7 @@ def unlikely(seen, sizes) -> str:
     calls = torch.repeat_interleave(torch.tensor([len(one) for _, one, _ in seen])).to(degree.device)
     for least in LONG:
         rows = degree >= least * fanout
-        if int(rows.sum()) >= FEWEST_ROWS and (said := _misplaced(degree[rows], places[rows], calls[rows], alarm)):
+        if int(rows.sum()) >= FEWEST_LONG and (said := _misplaced(degree[rows], places[rows], calls[rows], alarm)):
             return said if not least else f"of rows of {least * fanout} neighbours and more {said}"
     some = torch.randperm(len(places), device=places.device)[:ROWS_PAIRED]
     few, upto = places[some].float(), degree[some]
