@@ -41,7 +41,7 @@ def emulated(path: Path, folder: Path) -> Path:
     text = emulation.host_source(translated(text) if "asm volatile" in text else text)
     text = text.replace("cuda_emulation.h", "emulated_more.h")
     (folder / "source.cpp").write_text(text)
-    includes = [f"-I{emulation.HERE}", f"-I{Path(emulation.__file__).parent}"]
+    includes = [*emulation.compiled_before(), f"-I{emulation.HERE}", f"-I{Path(emulation.__file__).parent}"]
     command = ["g++", "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", *includes]
     built = subprocess.run(
         [*command, str(folder / "source.cpp"), "-o", str(folder / "source.so")], capture_output=True, text=True
