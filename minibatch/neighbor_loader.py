@@ -18,7 +18,7 @@ NOT_BUILT = {
 }  # fmt: skip
 """Arguments of PyTorch Geometric's that mean something else than their default here, and are then refused."""
 WITHOUT_MEANING = (
-    "num_workers", "persistent_workers", "prefetch_factor", "filter_per_worker", "is_sorted", "directed",
+    "num_workers", "persistent_workers", "prefetch_factor", "filter_per_worker", "is_sorted",
     "multiprocessing_context", "worker_init_fn", "timeout",
 )  # fmt: skip
 """Arguments of its worker processes, which there are none of: taken and left alone."""
@@ -52,10 +52,13 @@ class NeighborLoader:
         self, data: Any, num_neighbors: list[int], input_nodes: Any = None, *, replace: bool = False,
         subgraph_type: Any = "directional", weight_attr: str | None = None, transform: Callable[[Any], Any] | None = None,
         batch_size: int = 1, shuffle: bool = False, drop_last: bool = False, generator: torch.Generator | None = None,
-        sampler: Any = None, seed: int = 0, threads: int = 0, pin_memory: bool = False, **others: Any,
+        sampler: Any = None, input_id: Any = None, directed: bool = True, seed: int = 0, threads: int = 0, pin_memory: bool = False,
+        **others: Any,
     ) -> None:  # fmt: skip
         _require_built(data, num_neighbors, input_nodes, others)
-        kind = getattr(subgraph_type, "value", subgraph_type)
+        kind = (
+            getattr(subgraph_type, "value", subgraph_type) if directed else "induced"
+        )  # PyTorch Geometric's older name
         if kind not in ("directional", "bidirectional", "induced"):
             raise GraphError(f"there is no subgraph_type {kind}; there is directional, bidirectional and induced")
         self.data, self.transform, self.kind, self.pin = data, transform, kind, pin_memory
@@ -69,6 +72,10 @@ class NeighborLoader:
         )
         mask = getattr(input_nodes, "dtype", None) in (torch.bool, np.dtype(bool))
         self.input_ids = self.input_nodes if mask else torch.arange(len(self.input_nodes))
+        if input_id is not None:
+            self.input_ids = convert("input_id", input_id)
+            if self.input_ids.shape != self.input_nodes.shape:
+                raise GraphError(f"there are {len(self.input_ids)} of input_id for {len(self.input_nodes)} input nodes")
         assert self.graph.edge_ids is not None
         self._edge_ids = self.graph.edge_ids
         degrees = self.graph.rowptr[1:] - self.graph.rowptr[:-1]

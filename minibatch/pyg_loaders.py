@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
@@ -32,7 +33,7 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from minibatch.batches import batch_seed, require_number
-from minibatch.graphs import GraphError, ids_of
+from minibatch.graphs import GraphError, ids_of, in_place
 from minibatch.relations import Neighbourhood, Relation, RelationSampler
 
 OPTIONS = {
@@ -46,7 +47,7 @@ NOT_BUILT = ("neighbor_sampler",)
 """Arguments of PyTorch Geometric's that are refused where they are given."""
 WITHOUT_MEANING = (
     "num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout",
-    "filter_per_worker", "is_sorted", "directed",
+    "filter_per_worker", "is_sorted",
 )  # fmt: skip
 """Arguments of its worker processes, which there are none of: taken and left alone."""
 
@@ -238,6 +239,8 @@ class _Native:
         threads = require_number("threads", given.pop("threads", 0), 0, 1024) or len(os.sched_getaffinity(0))
         self.ahead = threads + 2
         options = {name: given.pop(name, default) for name, default in OPTIONS.items()}
+        if not given.pop("directed", True):
+            options["subgraph_type"] = "induced"
         seed = require_number("seed", given.pop("seed", 0), -(1 << 63), (1 << 64) - 1)
         taken = {name for kind in (*type(self).__mro__, DataLoader) for name in signature(kind).parameters}
         if unknown := set(given) - taken:
@@ -283,7 +286,13 @@ class NodeNeighborLoader(_Native, NodeLoader):
             raise GraphError(
                 "input_nodes of stores must be given: ids or a mask, or a kind of nodes, alone or with one of them"
             )
-        kind = input_nodes[0] if isinstance(input_nodes, tuple) else input_nodes
+        kind, ids = (
+            input_nodes if isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2 else (input_nodes, None)
+        )
+        if isinstance(ids, np.ndarray):  # PyTorch Geometric takes a mask of NumPy's for ids
+            input_nodes = kind, in_place(ids)
+        elif isinstance(input_nodes, np.ndarray):
+            input_nodes = in_place(input_nodes)
         if isinstance(data, HeteroData) and (not isinstance(kind, str) or kind not in data.node_types):
             raise GraphError(
                 f"input_nodes must be a kind of nodes ({', '.join(data.node_types)}), or one with ids or a mask"

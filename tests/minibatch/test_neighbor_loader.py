@@ -47,6 +47,17 @@ def test_attributes_are_those_that_the_loaders_data_has_when_it_is_iterated(data
     assert torch.equal(batch.x, 2 * data.x[batch.n_id])
 
 
+def test_older_and_rarer_arguments_mean_what_they_mean_there(data):
+    every = next(iter(NeighborLoader(data, [3], batch_size=50, directed=False)))
+    assert set(every.e_id.tolist()) == set(
+        torch.nonzero(torch.isin(data.edge_index, every.n_id).all(dim=0)).flatten().tolist()
+    )
+    named = NeighborLoader(data, [3], torch.arange(20), input_id=torch.arange(20) + 7, batch_size=10)
+    assert torch.cat([batch.input_id for batch in named]).tolist() == list(range(7, 27))
+    with pytest.raises(GraphError, match="there are 3 of input_id for 20 input nodes"):
+        NeighborLoader(data, [3], torch.arange(20), input_id=torch.arange(3))
+
+
 def test_a_sampler_decides_which_seeds_come(data):
     from torch.utils.data import DistributedSampler
     from torch_geometric.loader import ImbalancedSampler

@@ -123,6 +123,20 @@ def test_triplets_of_links_of_two_kinds(disjoint):
             edges_of(batch, data)
 
 
+def test_masks_of_numpy_are_masks():
+    mask = torch.arange(60) % 3 == 0
+    seen = [
+        batch["paper"].n_id[: batch["paper"].batch_size]
+        for batch in NeighborLoader(hetero(), [2], ("paper", mask.numpy()), batch_size=7)
+    ]
+    assert torch.cat(seen).equal(torch.nonzero(mask).flatten())
+    seen = [
+        batch.n_id[: batch.batch_size]
+        for batch in NeighborLoader(homogeneous(), [2], mask.repeat(2)[:80].numpy(), batch_size=7, disjoint=True)
+    ]
+    assert torch.cat(seen).equal(torch.nonzero(mask.repeat(2)[:80]).flatten())
+
+
 def timed() -> Data:
     data = homogeneous()
     data.time, data.stamp = torch.randint(50, (80,)), torch.randint(50, (400,))
@@ -235,6 +249,7 @@ def test_both_directions_and_weights():
         (lambda: next(iter(NeighborLoader(timed(), [2], time_attr="stamp"))), "have no time of their own"),
         (lambda: next(iter(NeighborLoader(hetero(), [2], "paper", input_time=torch.ones(60)))), "need a time_attr"),
         (lambda: LinkNeighborLoader(homogeneous(), [2], subgraph_type="induced"), "subgraph_type induced is not built"),
+        (lambda: LinkNeighborLoader(homogeneous(), [2], directed=False), "subgraph_type induced is not built"),
         (lambda: LinkNeighborLoader(homogeneous(), [-2]), "-1 for all"),
         (lambda: LinkNeighborLoader(homogeneous(), [2], torch.tensor([[0], [80]])), "the graph has 80 nodes"),
         (lambda: LinkNeighborLoader(homogeneous(), [2], batch_size=0), "batch_size must be a whole number"),
