@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import json
 import math
 import re
 import shutil
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph.watched_calls import SeenCall, watch_function, watch_test
-from harness.backends import C_TYPES, HOST_TYPES, form_of, is_python, python_module
+from harness.backends import C_TYPES, HOST_TYPES, SCALAR_TYPES, form_of, is_python, python_module
 from harness.capture import distribution_of
 from harness.capture.extents import Extents, axis_name
 from harness.capture.modules import find_modules
@@ -53,6 +55,7 @@ POINTED_AT = {
     "nv_bfloat16",
 }
 """What a pointer may point to that is given a tensor as it is."""
+TORCH_NAMES = {"float16": "c10::Half", "bfloat16": "c10::BFloat16"}
 C_NAMES = {"float32": "float", "float16": "half", "bfloat16": "__nv_bfloat16", "float64": "double"}
 
 
@@ -134,14 +137,18 @@ class Folder:
 
     def _order(self) -> list[tuple[str, CParameter | None]]:
         """(what the calls name it, the function's parameter) in the function's order; what it does not take is left out."""
-        tensors, numbers = list(self.first.tensors), list(self.first.numbers)
+        inside = {name for held in self.first.lists.values() for name in held}
+        tensors = [name for name in self.first.tensors if name not in inside]
+        tensors, numbers = [*tensors, *self.first.lists], list(self.first.numbers)
         if self.taken is None:
+            tensors = list(self.first.tensors)
             return [(name, None) for name in (*tensors, *numbers)]
         parameters = [one for one in self.taken.parameters if not one.is_stream]
         found: dict[int, str] = {}
         for fits in (_same, _alike):
             for at, parameter in enumerate(parameters):
-                pool = tensors if parameter.is_tensor else numbers
+                absent = [name for name in numbers if self.first.numbers[name] is None and parameter.is_optional]
+                pool = [*tensors, *absent] if parameter.is_tensor else numbers
                 name = next((one for one in pool if one not in found.values() and fits(one, parameter.name)), None)
                 if at not in found and name is not None:
                     found[at] = name
@@ -165,10 +172,17 @@ class Folder:
             (found.get(at, ""), one) for at, one in enumerate(parameters[: last + 1])
         ]
         if self.taken.returns != "void":
-            order += [(name, None) for name in self.first.outputs if name not in found.values()]
-        return order
+            order += [(name, None) for name in self.first.outputs if name not in found.values() and name not in inside]
+        listed = self.first.lists
+        return [(name, one) for seen, one in order for name in listed.get(seen, [seen])]
+
+    def _in_list(self, seen: str) -> str:
+        """The list of tensors that the calls give it in, "" where it stands by itself."""
+        return next((name for name, held in self.first.lists.items() if seen in held), "")
 
     def _name(self, seen: str, parameter: CParameter | None) -> str:
+        if (listed := self._in_list(seen)) and parameter is not None:
+            return axis_name(f"{parameter.name}_{self.first.lists[listed].index(seen)}")
         return axis_name(parameter.name if parameter is not None and parameter.name else seen)
 
     # --- the files ---------------------------------------------------------------------------------------------------
@@ -225,21 +239,31 @@ class Folder:
             )
         launch = "<<<1, 256, 0, stream>>>" if self.taken.is_kernel else ""
         casts = self._casts() if form == "plain" and "language" not in build else {}
-        names = ", ".join(
-            casts.get(name := self._name(*one), "") + self.extent_of.get(name, name) for one in self.order
-        )
+        given: dict[str, str] = {}
+        for seen, parameter in self.order:
+            name = self._name(seen, parameter)
+            if parameter is None and form != "plain":
+                continue  # it is returned
+            if self._in_list(seen) and parameter is not None:
+                name = axis_name(parameter.name)
+            given[name] = casts.get(name, "") + self.extent_of.get(name, name)
+        names = ", ".join(given.values())
         takes_stream = any(one.is_stream for one in self.taken.parameters)
-        call = f"({names}{', stream' if takes_stream and suffix == '.cu' else ''})" if form == "plain" else ""
+        by_dtype = "{T}" in self.symbol or (bool(self.taken.template) and "<" not in self.symbol)
+        whole = form == "plain" or bool(self.extent_of) or (by_dtype and form in ("torch", "stable"))
+        call = f"({names}{', stream' if takes_stream and suffix == '.cu' else ''})" if whole else ""
+        c_names = C_NAMES | TORCH_NAMES if form in ("torch", "stable") else C_NAMES
         bare = self.symbol.rpartition("::")[2]
         if "{T}" in self.symbol:
             self.binding = {
-                dtype: self.symbol.replace("{T}", C_NAMES.get(dtype, dtype)) + launch + call for dtype in dtypes
+                dtype: self.symbol.replace("{T}", c_names.get(dtype, dtype)) + launch + call for dtype in dtypes
             }
         elif "<" in self.symbol or not self.taken.template:
             numbers = [] if "<" in self.symbol else self.taken.numbers
             plain = form == "plain" and (self.taken.is_kernel or not self.taken.has_c_linkage)
-            if plain or "<" in self.symbol or "::" in self.symbol:
-                self.binding = f"{self.symbol}{launch}{call}"
+            if plain or call or "<" in self.symbol or "::" in self.symbol:
+                around = f"{self.taken.namespace}::" if self.taken.namespace and "::" not in self.symbol else ""
+                self.binding = f"{around if form != 'plain' else ''}{self.symbol}{launch}{call}"
             elif bare != self.taken.name:
                 self.binding = self.symbol
             if numbers:
@@ -253,7 +277,7 @@ class Folder:
                 )
             kinds = len(self.taken.template)
             self.binding = {
-                dtype: f"{self.symbol}<{', '.join([C_NAMES.get(dtype, dtype)] * kinds)}>{launch}{call}"
+                dtype: f"{self.symbol}<{', '.join([c_names.get(dtype, dtype)] * kinds)}>{launch}{call}"
                 for dtype in dtypes
             }
         if self.binding:
@@ -385,6 +409,9 @@ class Folder:
             values = self._values(name, tensors)
             if values:
                 parts.append(f"values=({values!r},)")
+        parameter = next((one for held, one in self.order if held == seen), None)
+        if listed := self._in_list(seen):
+            parts.append(f"in_list={axis_name(parameter.name if parameter is not None else listed)!r}")
         return f"Tensor({', '.join(parts)})"
 
     def _strides(self, seen: str, name: str, shape: tuple[str, ...]) -> tuple[str, ...]:
@@ -464,6 +491,9 @@ class Folder:
     def _number(self, seen: str, name: str, parameter: CParameter | None) -> str:
         values = [call.numbers[seen] for call in self.calls]
         first = values[0]
+        if parameter is not None and (text := self._written(values, parameter)):
+            self.extent_of[name] = text
+            return ""
         if type(first) is int and name in self.extents.axes:
             return f"Size(name={name!r})"
         if len(set(map(repr, values))) > 1:
@@ -487,7 +517,64 @@ class Folder:
             self.doubts.append(f"{name} is {first!r}, which a spec cannot hold: bind a call with it (build.binding)")
         return ""
 
+    def _written(self, values: list[Any], parameter: CParameter) -> str:
+        """C++ of what no spec holds: a dtype, a text, a list of numbers, one of an enumeration, nothing. "" where it is another, or plain C."""
+        import torch
+
+        first, form = values[0], form_of(self.text)
+        if form == "plain":
+            return ""
+        if isinstance(first, torch.dtype):
+            kinds = [str(one).removeprefix("torch.") for one in values]
+            if kinds == self.series and self.leader in self.first.tensors and len(set(kinds)) > 1:
+                leader = next((self._name(*one) for one in self.order if one[0] == self.leader), self.leader)
+                return f"{leader}.dtype()" if form == "tvm_ffi" else f"{leader}.scalar_type()"
+            return dtype_in(form, kinds[0])
+        if isinstance(first, str):
+            return json.dumps(first)
+        if first is None:
+            return "std::nullopt" if parameter.is_optional else "nullptr" if "*" in parameter.type else ""
+        if isinstance(first, tuple | list) and all(type(one) in (int, float, bool) for one in first):
+            if any(len(one) != len(first) for one in values):
+                self.doubts.append(
+                    f"{parameter.name} is a list whose length changes from call to call: the first is taken"
+                )
+                values = [first] * len(values)
+            return "{" + ", ".join(self._entry(list(series)) for series in zip(*values, strict=True)) + "}"
+        if isinstance(first, enum.Enum):
+            first = first.value
+        known = (
+            parameter.is_whole
+            or parameter.is_tensor
+            or re.search(r"\b(double|float|Scalar|half|bool)\b", parameter.type)
+        )
+        kind = re.sub(r"\bconst\b|&", "", parameter.type).strip()
+        return f"static_cast<{kind}>({first})" if type(first) is int and not known else ""
+
+    def _entry(self, series: list[Any]) -> str:
+        """A number of a list: an axis where it changes as that does."""
+        sizes = len(set(series)) > 1 and all(type(one) is int and one > 0 for one in series)
+        axis = (self.extents.express(tuple(series)) or "") if sizes else ""
+        if len(set(series)) > 1 and not axis:
+            self.doubts.append(
+                f"a list's number changes from call to call ({', '.join(map(str, series))}): {series[0]} is taken"
+            )
+        return axis or json.dumps(series[0])
+
     def _unseen(self, name: str, parameter: CParameter) -> str:
+        form = form_of(self.text)
+        if form != "plain" and "ScalarType" in parameter.type and not parameter.is_optional and not parameter.default:
+            leader = next((self._name(*one) for one in self.order if one[0] == self.leader), self.leader)
+            self.extent_of[name] = f"{leader}.scalar_type()"
+            self.doubts.append(f"{name} is taken for the dtype of {leader} (build.binding)")
+            return ""
+        if form != "plain" and (
+            parameter.is_optional
+            or (parameter.default and not parameter.is_whole and not re.match(r"-?\.?\d", parameter.default))
+        ):
+            self.extent_of[name] = parameter.default or "std::nullopt"
+            self.doubts.append(f"{name} is not given by the calls: it is {self.extent_of[name]} (build.binding)")
+            return ""
         if parameter.is_tensor:
             if parameter.is_optional:
                 self.doubts.append(f"{name} is optional, and the calls do not give it: it is left out")
@@ -579,11 +666,13 @@ class Folder:
             more = {names[seen] for seen in call.numbers if seen in names and names[seen] in self.extents.axes}
             given = {old: {*inputs} if old in call.tensors else {*more, *scalars} for old in renamed}
             held = {
-                seen: one for seen, one in call.numbers.items() if one is None or isinstance(one, str | torch.dtype)
+                seen: one
+                for seen, one in call.numbers.items()
+                if one is None or isinstance(one, str | torch.dtype | tuple | list)
             }
             lines = [
                 *(f"    {old} = {new}" for old, new in renamed.items() if new in given[old]),
-                *(f"    {seen} = {one!r}" for seen, one in held.items()),
+                *(f"    {seen} = {self._held(seen, more)}" for seen in held),
                 *lines,
             ]
             results = {names.get(name, name): name for name in call.outputs}
@@ -612,6 +701,25 @@ class Folder:
             + "}\n"
         )
         (self.to / "reference.py").write_text(text)
+
+    def _held(self, seen: str, more: set[str]) -> str:
+        """Python of what no spec holds, in the reference: dtypes and sizes as they go with the workload's."""
+        import torch
+
+        values = [call.numbers[seen] for call in self.calls]
+        first, kinds = values[0], [str(one).removeprefix("torch.") for one in values]
+        if isinstance(first, torch.dtype) and kinds == self.series and len(set(kinds)) > 1:
+            more.add("dtype")
+            return "dtype"
+        if (
+            isinstance(first, tuple | list)
+            and all(type(one) is int for one in first)
+            and len({len(one) for one in values}) == 1
+        ):
+            entries = [self._entry(list(series)) for series in zip(*values, strict=True)]
+            more |= {word for one in entries for word in re.findall(r"[a-z_]\w*", one)}
+            return f"[{', '.join(entries)}]"
+        return repr(first)
 
     def _is_scalar(self, seen: str) -> bool:
         value = self.first.numbers[seen]
@@ -682,6 +790,18 @@ def _alike(one: str, other: str) -> bool:
         return ALIKE.get(name, name)
 
     return plain(one) == plain(other)
+
+
+def dtype_in(form: str, dtype: str) -> str:
+    """C++ of a dtype in that form of source; "" where it has none."""
+    if form == "tvm_ffi":
+        bits = re.search(r"\d+$", dtype)
+        kind = (
+            "kDLBfloat" if dtype == "bfloat16" else {"f": "kDLFloat", "i": "kDLInt", "u": "kDLUInt"}.get(dtype[0], "")
+        )
+        return f"DLDataType{{{kind}, {bits[0]}, 1}}" if bits and kind else ""
+    scope = "torch::headeronly" if form == "stable" else "at"
+    return f"{scope}::ScalarType::{SCALAR_TYPES[dtype]}" if dtype in SCALAR_TYPES else ""
 
 
 def _dtype(tensor: torch.Tensor) -> str:

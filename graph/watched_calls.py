@@ -47,6 +47,8 @@ class SeenCall:
     """Why the lines could not be written."""
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of tensors that the call was given, in elements."""
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    """Argument that is a list of tensors -> their names, by which `tensors` has them."""
 
     def form(self) -> Any:
         """What has to be alike in all calls of one kernel."""
@@ -235,7 +237,14 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
             given, named = tuple(given[0]), given[1]
         bound = signature.bind(*given, **named)
         bound.apply_defaults()
-        tensors = {name: value for name, value in bound.arguments.items() if isinstance(value, torch.Tensor)}
+        tensors: dict[str, torch.Tensor] = {}
+        lists: dict[str, list[str]] = {}
+        for name, value in bound.arguments.items():
+            if isinstance(value, torch.Tensor):
+                tensors[name] = value
+            elif isinstance(value, tuple | list) and value and all(isinstance(one, torch.Tensor) for one in value):
+                lists[name] = [f"{name}_{at}" for at in range(len(value))]
+                tensors |= dict(zip(lists[name], value, strict=True))
         before = {name: value.detach().clone() for name, value in tensors.items()}
         versions = {name: value._version for name, value in tensors.items()}
         returned = function(*given, **named)
@@ -247,11 +256,11 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         ]
         outputs = [value for value in outputs if all(value is not tensors[name] for name in changed)]
         names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
-        numbers = {name: value for name, value in bound.arguments.items() if name not in tensors}
+        numbers = {name: value for name, value in bound.arguments.items() if name not in tensors and name not in lists}
         calls.append(
             SeenCall(
                 {**before, **dict(zip(names, outputs, strict=True))}, numbers, [*changed, *names], changed, {},
-                strides={name: value.stride() for name, value in tensors.items()},
+                strides={name: value.stride() for name, value in tensors.items()}, lists=lists,
             )
         )  # fmt: skip
     if not calls or not calls[0].outputs:
@@ -265,6 +274,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         for name, parameter in signature.parameters.items()
     )
     lines = [f"    {name} = {name}.clone()" for name in first.both]
+    lines += [f"    {name} = [{', '.join(held)}]" for name, held in first.lists.items()]
     lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{own.__name__}({passed})")
     return calls, text + "\n\n" + "\n".join(lines), []
 

@@ -235,13 +235,13 @@ class BuildSettings(Frozen):
     """Of a CPU's baseline that has no entries of its own: "c" is compiled as C, and so is what is derived from it. Candidates written anew are C++."""
     binding: str | dict[Dtype, str] = ""
     """C++ expression for the entry, for all dtypes or by dtype, where a source's host function is a template or has another name:
-    `Norm<128, bf16_t>::run`. Of a source with plain pointers it may be the whole call, in the spec's names and `stream`:
-    `rms_norm<float><<<rows, 256, 0, stream>>>(out, input, weight, eps, columns)`."""
+    `Norm<128, bf16_t>::run`. It may be the whole call, in the spec's names (and `stream`, with plain pointers):
+    `rms_norm<float><<<rows, 256, 0, stream>>>(out, input, weight, eps, columns)`, `at_norm(input, {columns}, at::kFloat, std::nullopt)`."""
 
     @model_validator(mode="after")
     def _are_names(self) -> BuildSettings:
         for text in self.binding.values() if isinstance(self.binding, dict) else [self.binding]:
-            if not re.fullmatch(r"[\w:<>,&* ()+/%.?!=|{}\[\]-]{0,1000}", text):
+            if not re.fullmatch(r"[\w:<>,&* ()+/%.?!=|{}\[\]\x22'-]{0,1000}", text):
                 raise ValueError(
                     f"binding: {text[:80]!r} is no name of a function in C++, such as run or Norm<128, bf16_t>::run, and no call"
                 )

@@ -35,11 +35,11 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from harness.farside import sandbox
 from harness.processes.watchdog import Watchdog
-from kernels.spec import Size, Spec, Tensor
+from kernels.spec import Dtype, Size, Spec, Tensor
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,64 @@ def entry_of(module: ModuleType, spec: Spec, device: str) -> dict[str, str]:
         return {"entries": _entries(spec, device)} if binding else {}
     if not getattr(module, "PYTHON_SIDE", False):
         return {}
-    bound = {"binding": json.dumps(binding)} if getattr(module, "BINDS", False) and binding else {}
-    return {"entry": spec.entry_name, **bound}
+    if not getattr(module, "BINDS", False) or not binding:
+        return {"entry": spec.entry_name}
+    named = name_of(module) == "python_module" or not _is_call(binding)
+    return {"entry": spec.entry_name, "binding": json.dumps(binding if named else _call_of(spec, binding))}
+
+
+def _is_call(binding: str | dict[Dtype, str]) -> bool:
+    """Whether it is the whole call in the spec's names, and not a function's name."""
+    return any(text.endswith(")") for text in ([binding] if isinstance(binding, str) else binding.values()))
+
+
+def _call_of(spec: Spec, binding: str | dict[Dtype, str]) -> dict[str, Any]:
+    """What `call_wrapper` takes: the calls by dtype ("" for all), and those of the spec's arguments that they name, [kind, name] each in order."""
+    calls = {"": binding} if isinstance(binding, str) else dict(binding)
+    words = set(re.findall(r"[A-Za-z_]\w*", " ".join(calls.values())))
+    told = next(one for one in spec.tensors if one.dtype == "T") if "" not in calls else None  # says which call
+    listed = told.in_list.partition("/") if told is not None else ("", "", "")
+    first = "" if told is None else f"{listed[0]}[0]{'[0]' if listed[1] else ''}" if listed[0] else told.name
+    words |= {listed[0] or told.name} if told is not None else set()
+    takes: dict[str, str] = {}
+    for argument in spec.arguments:
+        if isinstance(argument, Tensor) and argument.in_list:
+            takes.setdefault(argument.in_list.partition("/")[0], "lists" if "/" in argument.in_list else "list")
+        elif isinstance(argument, Tensor):
+            takes[argument.name] = "tensor"
+        else:
+            kind = "int64_t" if isinstance(argument, Size) else argument.ctype
+            takes[argument.name] = {"int64_t": "int64_t", "void*": "optional"}.get(kind, "double")
+    every = [[kind, name] for name, kind in takes.items()]
+    return {
+        "call": calls,
+        "takes": [one for one in every if one[1] in words],
+        "all": every,
+        "leader": first,
+        "returns": [one.name for one in spec.outputs if one.name not in words],
+    }
+
+
+SCALAR_TYPES = {
+    "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e5m2": "Float8_e5m2", "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool",
+    "uint16": "UInt16", "uint32": "UInt32",
+}  # fmt: skip
+"""dtype -> its enumerator of ScalarType."""
+
+
+def call_wrapper(name: str, asked: dict[str, Any], tensor: str, scalar_type: str, returns: str = "auto") -> str:
+    """C++ of a function `name` whose parameters are the spec's arguments, of `_call_of`'s calls. `tensor`, `scalar_type`: the form's classes."""
+    types = {"tensor": tensor, "list": f"std::vector<{tensor}>", "lists": f"std::vector<std::vector<{tensor}>>"}
+    types |= {"optional": f"std::optional<{tensor}>", "int64_t": "int64_t", "double": "double"}
+    parameters = ", ".join(f"{types[kind]} {parameter}" for kind, parameter in asked["takes"])
+    lines = []
+    for dtype, call in asked["call"].items():
+        of_dtype = f"if ({asked['leader']}.scalar_type() == {scalar_type}::{SCALAR_TYPES[dtype]}) " if dtype else ""
+        lines.append(f"  {of_dtype}return {call};")
+    if "" not in asked["call"]:
+        lines.append(f'  throw std::runtime_error("no call of {name} is bound for this dtype");')
+    return "\n".join(["", f"static {returns} {name}({parameters}) {{", *lines, "}", ""])
 
 
 def _entries(spec: Spec, device: str) -> str:

@@ -10,7 +10,7 @@ import json
 import re
 from pathlib import Path
 
-from harness.backends import Compiled, cuda, form_of, is_python, together, torch_extension
+from harness.backends import Compiled, call_wrapper, cuda, form_of, is_python, together, torch_extension
 from harness.records import DeviceFacts
 
 SUFFIX = ".cu"
@@ -21,7 +21,9 @@ BINDS = True
 ARTEFACT = "candidate.so"
 FLAGS = ("-std=c++20", "-O3")
 KINDS = (
-    (r"optional<.*Tensor", "Tensor?"), (r"Tensor", "Tensor"), (r"\bint64_t\b|\bint\b", "int"), (r"\bdouble\b|\bfloat\b", "float"),
+    (r"vector<.*vector<|ArrayRef<.*vector<", None), (r"(vector|ArrayRef)<.*Tensor|TensorList", "Tensor[]"), (r"optional<.*Tensor", "Tensor?"),
+    (r"(vector|ArrayRef)<[^>]*int|IntArrayRef", "int[]"), (r"optional<[^>]*(double|float)", "float?"), (r"optional<[^>]*int", "int?"), (r"optional<\s*bool", "bool?"),
+    (r"Tensor", "Tensor"), (r"\bint64_t\b|\bint\b", "int"), (r"\bdouble\b|\bfloat\b", "float"),
     (r"\bbool\b", "bool"), (r"string", "str"),
 )  # fmt: skip
 """Pattern of a parameter's C++ type -> its type in a schema."""
@@ -55,7 +57,9 @@ def schema(text: str, function: str, entry: str) -> str:
         name = re.search(r"(\w+)$", said)
         kind = next((kind for pattern, kind in KINDS if re.search(pattern, said)), None)
         if name is None or kind is None:
-            raise ValueError(f"{function} has a parameter {said!r}, for which no operator's schema has a type")
+            raise ValueError(
+                f"{function} has a parameter {said!r}, for which no operator's schema has a type: write the whole call (build.binding)"
+            )
         if kind == "Tensor" and "&" in said and not re.search(r"\bconst\b", said):
             kind, written = f"Tensor({chr(97 + written)}!)", written + 1
         parameters.append(f"{kind} {name[1]}")
@@ -67,8 +71,16 @@ def schema(text: str, function: str, entry: str) -> str:
 def with_registration(text: str, entry: str, binding: str, key: str) -> str:
     """The source with a registration of the entry where it has none. Raises ValueError."""
     asked = json.loads(binding) if binding else ""
+    if isinstance(asked, dict) and "call" in asked:
+        returned = len(asked["returns"])
+        tensor = "torch::stable::Tensor"
+        returns = tensor if returned == 1 else f"std::tuple<{', '.join([tensor] * returned)}>" if returned else "void"
+        text += call_wrapper(f"{entry}_call", asked, tensor, "torch::headeronly::ScalarType", returns)
+        asked = f"{entry}_call"
     if isinstance(asked, dict):
-        raise ValueError("build.binding by dtype is for templates of TVM-FFI; an operator here takes every dtype")
+        raise ValueError(
+            "build.binding by dtype takes the whole call of an operator, such as run<float>(x, out): it takes every dtype by itself"
+        )
     if not asked and re.search(r"^[ \t]*STABLE_TORCH_LIBRARY", text, re.MULTILINE):
         return text
     function = asked or entry

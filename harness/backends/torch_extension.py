@@ -2,7 +2,7 @@
 
 The source binds itself (PYBIND11_MODULE, TORCH_LIBRARY), or it defines a plain C++ function named as the entry that
 takes at::Tensor, int64_t and double arguments in the spec's order, for which a binding is added here; `build.binding` names one of another
-name or in a namespace.
+name or in a namespace, or writes the whole call: of dtypes, strings and lists of numbers, which no spec has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from harness.backends import Compiled, cpu, cuda, form_of, is_python, together
+from harness.backends import Compiled, call_wrapper, cpu, cuda, form_of, is_python, together
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -35,8 +35,28 @@ NEEDS_OPERATORS = re.compile(
 """Of a source that computes with __half or __nv_bfloat16 by the operators that torch's usual flags take away."""
 _BINDING = """
 #include <torch/extension.h>
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {{ module.def("{entry}", &{bound}); }}
+PYBIND11_MODULE({module}, module) {{ module.def("{entry}", &{bound}{names}); }}
 """
+CALL_MODULE = "candidate_call"
+"""Python module of a call that `build.binding` writes out; the source may have one of its own."""
+
+
+def with_binding(text: str, entry: str, binding: str) -> str:
+    """The source with a binding of the entry: of the call that the spec writes out, or of a function where the source binds nothing."""
+    asked = json.loads(binding) if binding else entry
+    if isinstance(asked, dict) and "call" in asked:
+        names = "".join(f', pybind11::arg("{name}")' for _, name in asked["takes"])
+        text += "\n#include <torch/extension.h>\n" + call_wrapper(
+            f"{entry}_call", asked, "at::Tensor", "at::ScalarType"
+        )
+        return text + _BINDING.format(module=CALL_MODULE, entry=entry, bound=f"{entry}_call", names=names)
+    if isinstance(asked, dict):
+        raise ValueError(
+            "build.binding by dtype takes the whole call of an operator, such as run<float>(x, out): it takes every dtype by itself"
+        )
+    if not _BINDS.search(text):
+        text += _BINDING.format(module="TORCH_EXTENSION_NAME", entry=entry, bound=asked, names="")
+    return text
 
 
 def takes(text: str) -> bool:
@@ -109,12 +129,10 @@ def compile(
     from torch.utils import cpp_extension
 
     on_gpu = facts.device == "cuda"
-    text = source.read_text()
-    bound = json.loads(binding) if binding else entry
-    if not isinstance(bound, str):
-        raise ValueError("build.binding by dtype is for templates of TVM-FFI; an operator here takes every dtype")
-    if not _BINDS.search(text):
-        text += _BINDING.format(entry=entry, bound=bound)
+    try:
+        text = with_binding(source.read_text(), entry, binding)
+    except ValueError as error:
+        return Compiled(False, f"error: {error}")
     source = source.with_suffix(".cu" if on_gpu else ".cpp")
     source.write_text(text)
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"

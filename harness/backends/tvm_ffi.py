@@ -14,7 +14,7 @@ import json
 import re
 from pathlib import Path
 
-from harness.backends import Compiled, cpu, cuda, form_of, is_python, together
+from harness.backends import Compiled, call_wrapper, cpu, cuda, form_of, is_python, together
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -55,6 +55,15 @@ def with_export(text: str, entry: str, binding: str) -> str:
     asked = json.loads(binding) if binding else ""
     if not asked and _EXPORTS.search(text):
         return text
+    if isinstance(asked, dict) and "call" in asked:
+        whole = {f"{entry}_{dtype}" if dtype else entry: call for dtype, call in asked["call"].items()}
+        asked["takes"] = asked["all"]
+        text += "".join(
+            call_wrapper(f"{name}_call", asked | {"call": {"": call}}, "tvm::ffi::TensorView", "")
+            for name, call in whole.items()
+        )
+        exports = [f"TVM_FFI_DLL_EXPORT_TYPED_FUNC({name}, {name}_call);" for name in whole]
+        return "\n".join([text, "#include <tvm/ffi/function.h>", *exports, ""])
     names = (
         {f"{entry}_{dtype}": what for dtype, what in asked.items()}
         if isinstance(asked, dict)

@@ -12,7 +12,7 @@ from harness.cpp import FunctionParameter, find_definitions
 from kernels.spec import HEADER_SUFFIXES
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_TENSOR = re.compile(r"\b(Tensor|TensorView|TensorRef)\b")
+_TENSOR = re.compile(r"\b(Tensor|TensorView|TensorRef|TensorList|ITensorListRef)\b")
 _OPTIONAL = re.compile(r"\b(optional|Optional|OptionalTensor)\b")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 _STREAM = re.compile(r"\b(cudaStream_t|CUstream|hipStream_t)\b")

@@ -157,6 +157,10 @@ def gather_values(values: list[Any], places: Any) -> Any:
     return [gather_values(values, one) for one in places] if isinstance(places, list) else values[places]
 
 
+def _flat(places: Any) -> list[int]:
+    return [found for one in places for found in _flat(one)] if isinstance(places, list) else [places]
+
+
 class CallAdapter:
     """How to call the candidate: which of the spec's arguments it takes, and what becomes of what it returns."""
 
@@ -299,12 +303,14 @@ class Signature:
 
     def fitting(self, function: Callable[..., Any], names: list[str] | None, count: int | None) -> CallAdapter:
         """What an extension that binds itself takes: by name where its schema has our names, else by number."""
+        places = {name: at for at, (_, name, _, inside, _) in enumerate(self.arguments) if not inside}
+        places |= {self.arguments[at][3]: at for at in self.lists}
+        if names is not None and set(names) <= set(places):
+            picked = self.gathered([places[name] for name in names])
+            written = {at for _, at, _ in self.outputs} <= set(_flat(picked))
+            return CallAdapter(function, picked, None if written else self.outputs)
         if self.lists:
             return self._with_lists(function, count, count)
-        if names is not None and set(names) <= set(self.names):
-            picked = [self.names.index(name) for name in names]
-            written = {at for _, at, _ in self.outputs} <= set(picked)
-            return CallAdapter(function, picked, None if written else self.outputs)
         every = list(range(len(self.arguments)))
         tensors = self.at(lambda kind, _role: kind == "tensor")
         with_scalars = self.at(lambda kind, _role: kind != "size")
@@ -356,16 +362,11 @@ def extension_form(path: str, signature: Signature) -> CallAdapter:
     import torch
 
     before = set(torch._C._dispatch_get_all_op_names())
-    loader = importlib.machinery.ExtensionFileLoader("candidate", path)
-    spec = importlib.util.spec_from_loader("candidate", loader)
-    assert spec is not None
-    bound: Any = None
-    try:
-        bound = importlib.util.module_from_spec(spec)
-        loader.exec_module(bound)
-    except ImportError as error:
-        if "PyInit_candidate" not in str(error):
-            raise
+    if (written := _extension("candidate_call", path)) is not None:  # backends/torch_extension.py
+        function = getattr(written, signature.entry)
+        names = parameter_names(function)
+        return signature.fitting(function, names, len(names))
+    if (bound := _extension("candidate", path)) is None:
         torch.ops.load_library(path)
     registered = sorted(set(torch._C._dispatch_get_all_op_names()) - before)
     for name in registered:
@@ -385,6 +386,27 @@ def extension_form(path: str, signature: Signature) -> CallAdapter:
     if said.count("Tensor") == len(inputs) < len(tensors):
         return signature.returning(function, positional(function))
     return signature.fitting(function, None, positional(function))
+
+
+def _extension(name: str, path: str) -> Any:
+    """The Python module of that name in a library; None where it holds none."""
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        if f"PyInit_{name}" not in str(error):
+            raise
+        return None
+    return module
+
+
+def parameter_names(function: Any) -> list[str]:
+    """Of one that pybind11 bound, which writes its signature into its documentation."""
+    said = (getattr(function, "__doc__", None) or "").partition("->")[0]
+    return re.findall(r"[(,] ?(\w+): ", said)
 
 
 def use_prebuilt(extensions: Path) -> None:

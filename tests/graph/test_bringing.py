@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from graph.bringing import bring
 from graph.checking import check
@@ -35,6 +36,7 @@ static void add_norm(T* __restrict__ out, T* residual, const T* x, const T* w, f
 """
 TEST = """
 import pytest
+import torch
 import torch
 import some_engine_that_is_not_here.ops as ops
 from some_engine_that_is_not_here.platform import on_gpu
@@ -141,6 +143,7 @@ def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path) -> None:
 
 GATHER = """
 import pytest
+import torch
 import torch
 from some_engine_that_is_not_here import gather_columns
 from tests.helpers import FACTOR
@@ -262,3 +265,41 @@ def test_sizes_are_expressed_by_few_axes() -> None:
     assert extents.take("x_1", (12 * 64, 12 * 128)) == "(q + 2*k)*d"
     assert extents.take("y_1", (512, 512)) == "512" and extents.take("z_0", (2, 8)) == "tokens + 1"
     assert not any(isinstance(one, Size) for one in extents.axes)
+
+
+SCALED = """#include <torch/extension.h>
+namespace engine {
+at::Tensor scaled_sum(at::TensorList given, at::ScalarType out_dtype, const std::string& mode, at::IntArrayRef shape,
+                      const std::optional<at::Tensor>& bias, std::optional<bool> fast, double scale, bool both = true) {
+  TORCH_CHECK(mode == "sum");
+  return at::add(given[0], given[1]).mul(scale).view(shape).to(out_dtype);
+}
+}
+"""
+
+
+def test_dtypes_texts_and_lists_become_a_call(tmp_path: Path) -> None:
+    """What no spec holds is written into build.binding, and into the reference."""
+    (tmp_path / "right.py").write_text(
+        "import torch\n\n\ndef scaled_sum(given, out_dtype, mode, shape, bias, scale):\n"
+        "    return (sum(given) * scale).view(shape).to(out_dtype)\n\n\n"
+        "def arguments():\n"
+        "    return [([torch.randn(n, 30), torch.randn(n, 30)], torch.float32, 'sum', (n, 30), None, 0.5) for n in (4, 70000)]\n"
+    )
+    (tmp_path / "scaled.cpp").write_text(SCALED)
+    made = tmp_path / "made"
+    target, arguments = f"{tmp_path / 'right.py'}:scaled_sum", f"{tmp_path / 'right.py'}:arguments"
+    doubts = list(bring(target, tmp_path / "scaled.cpp", "engine::scaled_sum", made, arguments=arguments))
+    kernel = catalog.load(str(made))
+    first = next(iter(kernel.spec.axes))
+    assert kernel.spec.build.binding == (
+        f'engine::scaled_sum(given, at::ScalarType::Float, "sum", {{{first}, 30}}, std::nullopt, std::nullopt, scale)'
+    )
+    assert [(t.name, t.in_list) for t in kernel.spec.tensors] == [
+        ("given_0", "given"),
+        ("given_1", "given"),
+        ("out", ""),
+    ]
+    assert any("fast is not given by the calls" in doubt for doubt in doubts), doubts
+    inputs = {f"given_{at}": torch.ones(3, 30) for at in (0, 1)}
+    assert kernel.reference_in("float64", **inputs, scale=0.5, **{first: 3})["out"].eq(1).all()
