@@ -137,7 +137,7 @@ class Folder:
 
     def _order(self) -> list[tuple[str, CParameter | None]]:
         """(what the calls name it, the function's parameter) in the function's order; what it does not take is left out."""
-        inside = {name for held in self.first.lists.values() for name in held}
+        inside = {name for held in self.first.lists.values() for name in _flat(held)}
         tensors = [name for name in self.first.tensors if name not in inside]
         tensors, numbers = [*tensors, *self.first.lists], list(self.first.numbers)
         if self.taken is None:
@@ -174,15 +174,15 @@ class Folder:
         if self.taken.returns != "void":
             order += [(name, None) for name in self.first.outputs if name not in found.values() and name not in inside]
         listed = self.first.lists
-        return [(name, one) for seen, one in order for name in listed.get(seen, [seen])]
+        return [(name, one) for seen, one in order for name in _flat(listed.get(seen, [seen]))]
 
     def _in_list(self, seen: str) -> str:
         """The list of tensors that the calls give it in, "" where it stands by itself."""
-        return next((name for name, held in self.first.lists.items() if seen in held), "")
+        return next((name for name, held in self.first.lists.items() if seen in _flat(held)), "")
 
     def _name(self, seen: str, parameter: CParameter | None) -> str:
         if (listed := self._in_list(seen)) and parameter is not None:
-            return axis_name(f"{parameter.name}_{self.first.lists[listed].index(seen)}")
+            return axis_name(f"{parameter.name}{seen.removeprefix(listed)}")
         return axis_name(parameter.name if parameter is not None and parameter.name else seen)
 
     # --- the files ---------------------------------------------------------------------------------------------------
@@ -411,7 +411,9 @@ class Folder:
                 parts.append(f"values=({values!r},)")
         parameter = next((one for held, one in self.order if held == seen), None)
         if listed := self._in_list(seen):
-            parts.append(f"in_list={axis_name(parameter.name if parameter is not None else listed)!r}")
+            held = self.first.lists[listed]
+            place = next((f"/{at}" for at, one in enumerate(held) if isinstance(one, list) and seen in one), "")
+            parts.append(f"in_list={axis_name(parameter.name if parameter is not None else listed) + place!r}")
         return f"Tensor({', '.join(parts)})"
 
     def _strides(self, seen: str, name: str, shape: tuple[str, ...]) -> tuple[str, ...]:
@@ -522,6 +524,18 @@ class Folder:
         import torch
 
         first, form = values[0], form_of(self.text)
+        first = first.value if isinstance(first, enum.Enum) else first
+        named = re.sub(r"\bconst\b|&", "", parameter.type).strip()
+        known = (
+            parameter.is_whole or parameter.is_tensor or re.search(r"\b(double|float|Scalar|half|bool|char)\b", named)
+        )
+        if (
+            type(first) is int
+            and not known
+            and re.fullmatch(r"(enum )?[A-Za-z_][\w:]*", named)
+            and self.source.suffix != ".c"
+        ):
+            return f"static_cast<{named}>({first})"  # an enumeration
         if form == "plain":
             return ""
         if isinstance(first, torch.dtype):
@@ -541,15 +555,7 @@ class Folder:
                 )
                 values = [first] * len(values)
             return "{" + ", ".join(self._entry(list(series)) for series in zip(*values, strict=True)) + "}"
-        if isinstance(first, enum.Enum):
-            first = first.value
-        known = (
-            parameter.is_whole
-            or parameter.is_tensor
-            or re.search(r"\b(double|float|Scalar|half|bool)\b", parameter.type)
-        )
-        kind = re.sub(r"\bconst\b|&", "", parameter.type).strip()
-        return f"static_cast<{kind}>({first})" if type(first) is int and not known else ""
+        return ""
 
     def _entry(self, series: list[Any]) -> str:
         """A number of a list: an axis where it changes as that does."""
@@ -657,7 +663,11 @@ class Folder:
             for seen, _ in self.order
             if seen in call.tensors and (seen not in call.outputs or seen in call.both)
         ]
-        scalars = [names[seen] for seen, _ in self.order if seen in call.numbers and self._is_scalar(seen)]
+        scalars = [
+            names[seen]
+            for seen, _ in self.order
+            if seen in call.numbers and self._is_scalar(seen) and names[seen] not in self.extent_of
+        ]
         renamed = {seen: name for seen, name in names.items() if seen and seen != name}
         more: set[str] = set()
         if self.reference:
@@ -668,7 +678,7 @@ class Folder:
             held = {
                 seen: one
                 for seen, one in call.numbers.items()
-                if one is None or isinstance(one, str | torch.dtype | tuple | list)
+                if one is None or isinstance(one, str | torch.dtype | tuple | list) or names.get(seen) in self.extent_of
             }
             lines = [
                 *(f"    {old} = {new}" for old, new in renamed.items() if new in given[old]),
@@ -776,6 +786,10 @@ class Folder:
                 f"a number of the reference changes from call to call ({', '.join(map(str, dict.fromkeys(values)))}): {first} stands in it"
             )
         return repr(first)
+
+
+def _flat(names: Any) -> list[str]:
+    return [found for one in names for found in _flat(one)] if isinstance(names, list) else [names]
 
 
 def _same(one: str, other: str) -> bool:

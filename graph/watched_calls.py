@@ -47,8 +47,8 @@ class SeenCall:
     """Why the lines could not be written."""
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of tensors that the call was given, in elements."""
-    lists: dict[str, list[str]] = field(default_factory=dict)
-    """Argument that is a list of tensors -> their names, by which `tensors` has them."""
+    lists: dict[str, Any] = field(default_factory=dict)
+    """Argument that is a list of tensors, or of such lists -> their names in the same form, by which `tensors` has them."""
 
     def form(self) -> Any:
         """What has to be alike in all calls of one kernel."""
@@ -238,13 +238,12 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         bound = signature.bind(*given, **named)
         bound.apply_defaults()
         tensors: dict[str, torch.Tensor] = {}
-        lists: dict[str, list[str]] = {}
+        lists: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if isinstance(value, torch.Tensor):
                 tensors[name] = value
-            elif isinstance(value, tuple | list) and value and all(isinstance(one, torch.Tensor) for one in value):
-                lists[name] = [f"{name}_{at}" for at in range(len(value))]
-                tensors |= dict(zip(lists[name], value, strict=True))
+            elif held := _named_tensors(name, value, tensors):
+                lists[name] = held
         before = {name: value.detach().clone() for name, value in tensors.items()}
         versions = {name: value._version for name, value in tensors.items()}
         returned = function(*given, **named)
@@ -274,9 +273,23 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         for name, parameter in signature.parameters.items()
     )
     lines = [f"    {name} = {name}.clone()" for name in first.both]
-    lines += [f"    {name} = [{', '.join(held)}]" for name, held in first.lists.items()]
+    lines += [f"    {name} = {str(held).replace(chr(39), '')}" for name, held in first.lists.items()]
     lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{own.__name__}({passed})")
     return calls, text + "\n\n" + "\n".join(lines), []
+
+
+def _named_tensors(name: str, value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Names of the tensors of a list, or of lists in one, which go into `tensors`; None where it is none of these."""
+    import torch
+
+    if not isinstance(value, tuple | list) or not value:
+        return None
+    if all(isinstance(one, torch.Tensor) for one in value):
+        names = [f"{name}_{at}" for at in range(len(value))]
+        tensors |= dict(zip(names, value, strict=True))
+        return names
+    inner = [_named_tensors(f"{name}_{at}", one, tensors) for at, one in enumerate(value)]
+    return inner if all(inner) else None
 
 
 def _named(text: str) -> Callable[..., Any]:

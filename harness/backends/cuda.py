@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -58,7 +59,15 @@ def compile(
     alone = [f"-Xcompiler={flag}" for flag in ALONE] + ["-Xlinker=--gc-sections"] if source.read_text() != text else []
     chip = architecture_flag(facts.architecture)
     command = [nvcc(), *together(FLAGS, flags), *alone, chip, "-o", str(artefact), str(source)]
-    return run(command, source, artefact, [str(cuda_home())], timeout_s)
+    done = run(command, source, artefact, [str(cuda_home())], timeout_s)
+    if not done.ok and _TORCH_HEADER.search(done.log) and importlib.util.find_spec("torch"):
+        # An engine's header for plain pointers includes torch's, of which nothing is left in what is linked.
+        from harness.backends import torch_extension
+
+        folders = torch_extension.header_folders()
+        more = [f"-I{folder}" for folder in folders]
+        done = run([*command, *more], source, artefact, [str(cuda_home()), *folders], timeout_s)
+    return done
 
 
 def run(
@@ -72,6 +81,7 @@ def run(
     )
 
 
+_TORCH_HEADER = re.compile(r"fatal error: (torch|ATen|c10)/")
 ADVICE = "Potential Performance Loss"
 """Marks ptxas's warnings about performance, such as wgmma serialized or setmaxnreg ignored: they come as an info, and
 matter most for time."""

@@ -95,18 +95,22 @@ def environment(facts: DeviceFacts) -> list[str]:
     return ["env", *chip, *toolkit, f"PATH={Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"]
 
 
+def header_folders() -> list[str]:
+    """torch's own, and Python's, which these name; nvcc knows the toolkit's."""
+    from torch.utils import cpp_extension
+
+    return [*cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
+
+
 def command_for(
     source: Path, artefact: Path, facts: DeviceFacts, options: list[str], links: list[str], for_nvcc: list[str]
 ) -> tuple[list[str], list[str]]:
     """The compiler's command with torch's headers and libraries, and the folders that it reads."""
     import torch
-    from torch.utils import cpp_extension
 
-    folders = cpp_extension.include_paths()  # torch's own; nvcc knows the toolkit's
-    library = str(Path(torch.__file__).parent / "lib")
-    python = sysconfig.get_paths()["include"]  # torch's headers name Python's
-    common = [*options, *(f"-I{folder}" for folder in [*folders, python]), "-o", str(artefact), f"-L{library}"]
-    readable = [*folders, python, library]
+    library, folders = str(Path(torch.__file__).parent / "lib"), header_folders()
+    common = [*options, *(f"-I{folder}" for folder in folders), "-o", str(artefact), f"-L{library}"]
+    readable = [*folders, library]
     if facts.device == "cuda":
         readable.append(str(cuda_home()))
         command = [cuda.nvcc(), *common, *cuda.FLAGS[2:], *for_nvcc]
