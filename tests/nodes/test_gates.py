@@ -682,3 +682,24 @@ def test_an_edited_plan_keeps_its_name() -> None:
     )
     with pytest.raises(ValueError, match="at least one step"):
         edit_plan(before, "only a title")
+
+
+def test_the_variants_that_a_search_tries_first_are_built_while_the_candidate_is_on_a_gpus_host() -> None:
+    ahead, told = threading.Event(), []
+
+    def build(candidate: str) -> Build:
+        told.append((candidate, ahead.wait(30)))
+        return Build(candidate=candidate, backend="cuda", ok=True)
+
+    for device in ("cuda", "cpu"):
+        evaluator = SimpleNamespace(build=build, build_ahead=lambda candidate: ahead.set())
+        if device == "cpu":
+            evaluator.build_ahead = lambda candidate: told.append("never")
+        runtime = SimpleNamespace(context=SimpleNamespace(evaluator=evaluator))
+        state = {
+            "drafts": [draft("a", None).model_copy(update={"candidate": "a" * 64})],
+            "settings": SimpleNamespace(width=1, device=device),
+        }
+        (built,) = compile(state, runtime)["drafts"]  # type: ignore[arg-type]
+        assert built.build.ok
+    assert [done for _, done in told] == [True, True]
