@@ -306,7 +306,13 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
                 update=found | {"threads": threads or sketch.threads, "unroll": numbers.get("UNROLL", sketch.unroll)}
             )
         if sketch.by_size:
-            return sketch.model_copy(update={"wanted": numbers.get("ITEMS", 0), "split": numbers.get("SPLIT", 0)})
+            return sketch.model_copy(
+                update={
+                    "wanted": numbers.get("ITEMS", 0),
+                    "split": numbers.get("SPLIT", 0),
+                    "resident": numbers.get("RESIDENT", 0),
+                }
+            )
         if sketch.team and not sketch.few and longest:
             choice = ScheduleDefaults(
                 items=numbers.get("ITEMS", 0), threads=threads or sketch.threads, held=sketch.held
@@ -333,7 +339,7 @@ def open_numbers(
     """Name -> choices, the default first, of what the tune gate may search for these sizes. `program`: without packs."""
     numbers: dict[str, tuple[int, ...]] = {
         "ITEMS": (0, 1, 2, 4, 8), "THREADS": (256, 128, 512), "EACH": (1, 2, 4), "LANES": (0,), "SPLIT": (0,), "UNROLL": (8, 4, 16),
-        "TRIGGER_WHEN": (1, 0, 2),
+        "RESIDENT": (0, 1, 2), "TRIGGER_WHEN": (1, 0, 2),
     }  # fmt: skip
     if _row_kernels(program):
         numbers["THREADS"] = (128, 256, 512)

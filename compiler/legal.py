@@ -131,6 +131,7 @@ def _check_rows(at: str, sketch: Rows, kernel: PackedKernel, version: ScheduleVe
     )
     _require(not team or sketch.threads % team == 0, f"{at}.team", f"must divide the {sketch.threads} threads")
     _require(sketch.split in SPLITS, f"{at}.split", f"must be one of {SPLITS}")
+    _require(sketch.resident in (0, 1, 2), f"{at}.resident", "must be 0, 1 or 2")
     _require(sketch.wanted in (0, 1, 2, 4, 8), f"{at}.wanted", "must be 0, 1, 2, 4 or 8")
     if sketch.by_size:
         one = team == 0 and items == sketch.unit and sketch.unit in (1, 2, 4)

@@ -51,6 +51,8 @@ class Rows(Frozen):
     """Where the host picks by size: packs a thread that it must take, in `unit`s; 0: any."""
     split: int = 0
     """Likewise: blocks of a row; 0: any."""
+    resident: int = 0
+    """Likewise, where one pass over memory makes all reductions (codegen/online.py): 1: rows stay in registers, 2: they do not; 0: either."""
 
 
 LONGEST_TEAM = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sympy
 
-from compiler.codegen.kernels import KernelFunction, _packed, accumulators, indent, open_text, signature, wait
-from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
+from compiler.codegen.kernels import KernelFunction, _packed, accumulators, open_text, signature, wait
+from compiler.codegen.levels import folds_of, hoist, indent, run_pass, stores_of
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.expressions import loads_of
 from compiler.draft.index import index_is_divided

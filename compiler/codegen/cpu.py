@@ -13,8 +13,8 @@ import sympy
 import torch
 
 from compiler.codegen.host import HostFile
-from compiler.codegen.kernels import KernelFunction, find_recomputed, in_axes, indent, last_write, row_stores, signature
-from compiler.codegen.levels import folds_of, hoist, run_pass, stores_of
+from compiler.codegen.kernels import KernelFunction, find_recomputed, in_axes, last_write, row_stores, signature
+from compiler.codegen.levels import folds_of, hoist, indent, run_pass, stores_of
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, loads_of, walk

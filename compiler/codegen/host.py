@@ -277,9 +277,10 @@ class HostFile:
         asked = ", ".join(f"registers_of({kept.format(items, 1)})" for items in counts)
         wanted = ("ITEMS", "SPLIT") if self.open else (str(sketch.wanted), str(sketch.split))
         given = f"{wanted[0]}, {wanted[1] if sketch.clusters else 0}"
+        given += f", {'RESIDENT' if self.open else sketch.resident}" if loops.online else ""
         lines = [
             f"static const int row_registers[] = {{{asked}}};",
-            f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}>({rows}, {packs}, row_registers, {given});",
+            f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}{', true' if loops.online else ''}>({rows}, {packs}, row_registers, {given});",
             f"const unsigned grid_blocks = static_cast<unsigned>({rows}) * row_plan.split;",
         ]
         arms = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from compiler.codegen.levels import StoreStatement, folds_of, hoist, run_pass, stores_of
+from compiler.codegen.levels import StoreStatement, folds_of, hoist, indent, load_kept, run_pass, stores_of
+from compiler.codegen.online import online_groups, print_pass, print_results
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
@@ -36,6 +37,8 @@ class KernelFunction:
     """Bytes of registers that a pack of a row takes which stays there; of columns, what a thread loads of a row."""
     waits: bool = False
     """Of columns: whether a row is loaded as the one before it is done, not ahead."""
+    online: bool = False
+    """Of rows: whether one pass over memory makes several stages' reductions."""
 
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0, edges: bool = False) -> Text:
@@ -147,10 +150,6 @@ def wait(top: Scope, pdl: bool, split: str) -> None:
         top.line(f"wait_for_predecessor<{split}>();")
 
 
-def indent(lines: list[str], by: int) -> list[str]:
-    return ["    " * by + line for line in lines]
-
-
 def rows_function(
     program: KernelProgram,
     kernel: PackedKernel,
@@ -193,7 +192,7 @@ def rows_function(
     wait(top, pdl, "Split")
     loaded: dict[Window, str] = {}
     if resident:
-        loaded = _resident(text, top, roots, pack, end, slots)
+        loaded = load_kept(text, top, roots, end, slots)
     mark = 0 if text.tables else len(top.lines)  # tables are fetched while packs are on their way
     open_loop = (
         ["#pragma unroll", f"for (int item = 0; item < {slots}; ++item) {{", f"    const {wide} {pack} = team_member + item * team_step;",
@@ -208,6 +207,8 @@ def rows_function(
         for load in loads_of(roots)
         if (found := text.load_window(load)) is None or found[0] not in loaded
     }
+    online = [] if resident else online_groups(text, folds)
+    merged = {one for group in online for one in (*group.sums, *(made for made, _ in group.made))}
     early = {s: s.stage for s in full if s.stage in stages and s.buffer.text not in again} if resident else {}
     passes = {
         stage: [
@@ -222,22 +223,32 @@ def rows_function(
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
     top.lines += [f"    float {name}[{slots}]{f'[{text.width}]' if lane else ''};" for name in holds.values()]
     for stage in sorted({*stages, last_fold + 1}):
-        here = [m for m in folds if m.stage == stage]
+        here = [m for m in folds if m.stage == stage and m not in merged]
+        groups = [group for group in online if group.maximum.stage == stage]
         written = [store for store in full if early.get(store, final) == stage] if stage in stages else []
         if stage in stages and (here or written):
-            values = [*(text.value(m) for m in here), *(s.value for s in written)]
-            hoist(text, values, 0, top, {})
-            top.lines += indent(accumulators(text, here, False), 1)
-            keep = [(expr, kept[id(expr)]) for expr in again_by.get(stage, [])]
-            left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at < stage for expr in found}
-            made = run_pass(text, top, here, written, loaded=loaded, hold=True, kept=left, keep=keep)
-            deep = 3 if resident else 2
-            body = indent(text.pack_opening(), deep) + made.lines(deep)
-            top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
+            sums = [one for group in groups for one in group.sums]
+            hoist(text, [*(text.value(m) for m in [*here, *sums]), *(s.value for s in written)], 0, top, {})
+            top.lines += indent(accumulators(text, [*here, *sums], False), 1)
+            if groups:
+                others = [m for m in here if all(m is not group.maximum for group in groups)]
+                print_pass(text, top, groups, others, written, end)
+            else:
+                keep = [(expr, kept[id(expr)]) for expr in again_by.get(stage, [])]
+                left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at < stage for expr in found}
+                made = run_pass(text, top, here, written, loaded=loaded, hold=True, kept=left, keep=keep)
+                deep = 3 if resident else 2
+                body = indent(text.pack_opening(), deep) + made.lines(deep)
+                top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
+            own = {group.maximum: text.fresh(f"{text.fold_names[group.maximum]}_own") for group in groups}
             for member in here:
                 folded = text.fold_names[member]
+                if member in own:
+                    top.line(f"const float {own[member]} = {folded};")
                 call = f"team_reduce<Threads, Team, Split>({folded}, {_typed(text, member)}, {text.join(member)})"
                 top.line(f"{folded} = {call};")
+            for group in groups:
+                print_results(text, top, group, own[group.maximum])
         row_stores(
             text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (is_row && team_member == 0) {"
         )
@@ -257,7 +268,14 @@ def rows_function(
         _bytes(loaded, beside), _bytes(_still_needed(text, passes, again_by), beside) + 4 * text.width * len(holds)
     )
     return KernelFunction(
-        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel, bytes
+        name,
+        "\n".join(lines),
+        tuple(parameters),
+        tuple(arguments),
+        _packed(text, roots, stores),
+        kernel,
+        bytes,
+        online=bool(online),
     )
 
 
@@ -326,27 +344,6 @@ def row_stores(text: Text, top: Scope, stores: list[StoreStatement], who: str) -
         inner.line(stored if store.when is None else f"if ({_bare(printer.text(store.when, inner))}) {{ {stored} }}")
     top.lines += inner.lines
     top.line("}")
-
-
-def _resident(text: Text, top: Scope, roots: list[Expr], pack, end: str, slots: str) -> dict[Window, str]:
-    """Every window that the kernel reads, loaded before anything else: a row's bytes are in flight at once."""
-    windows = [w for w in text.windows(roots) if w.by is None or text.level(w.by[0]) == 0]
-    hoist(text, [w.by[0] for w in windows if w.by], 0, top, {})
-    found = {}
-    loads = Scope(3, top)
-    printer = Printer(text, loads, [w.by[0] for w in windows if w.by], {})
-    for window in windows:
-        name = text.fresh(f"{window.buffer.name}_kept")
-        top.line(f"{text.type_of(window)} {name}[{slots}];")
-        loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, printer))};")
-        found[window] = f"{name}[item]"
-    if windows:
-        top.lines += [
-            "    #pragma unroll", f"    for (int item = 0; item < {slots}; ++item) {{",
-            f"        const {text.wide} {pack} = team_member + item * team_step;", f"        if (is_row && {text.inside(str(pack), end)}) {{",
-            *indent(text.pack_opening(), 3), *loads.lines, "        }", "    }",
-        ]  # fmt: skip
-    return found
 
 
 def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tuple[Buffer, ...]:

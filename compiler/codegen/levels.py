@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, make, walk
+from compiler.draft.expressions import Expr, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare
 from compiler.draft.tensors import Buffer
 
 TRIVIAL = ("const", "scalar", "fold")
+
+
+def indent(lines: list[str], by: int) -> list[str]:
+    return ["    " * by + line for line in lines]
 
 
 @dataclass
@@ -94,7 +98,7 @@ def stores_of(text: Text) -> list[StoreStatement]:
             if buffer not in stored:
                 continue
             reduced = bool(member.definition.reduced)
-            value = make("fold", member, type=member.definition.type) if reduced else text.value(member)
+            value = text.fold(member) if reduced else text.value(member)
             value = _unrounded(value, buffer)
             per_row = reduced or member.per_row
             by = None if member.by is None else (text.resolve(member.by[0]), member.by[1])
@@ -183,6 +187,29 @@ def run_pass(
         stored = text.store(window, text.address(window, pack, printer), name)
         made.stores.append(stored if when is None else f"if ({_bare(printer.text(when, pack))}) {{ {stored} }}")
     return made
+
+
+def load_kept(
+    text: Text, top: Scope, roots: list[Expr], end: str, slots: str, first: str = "team_member"
+) -> dict[Window, str]:
+    """Every window that is read, loaded before anything else: a row's bytes are in flight at once. `first`: a thread's first pack."""
+    windows = [w for w in text.windows(roots) if w.by is None or text.level(w.by[0]) == 0]
+    hoist(text, [w.by[0] for w in windows if w.by], 0, top, {})
+    found = {}
+    loads = Scope(top.indent + 2, top)
+    printer = Printer(text, loads, [w.by[0] for w in windows if w.by], {})
+    for window in windows:
+        name = text.fresh(f"{window.buffer.name}_kept")
+        top.line(f"{text.type_of(window)} {name}[{slots}];")
+        loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, printer))};")
+        found[window] = f"{name}[item]"
+    if windows:
+        top.lines += [*indent([
+            "#pragma unroll", f"for (int item = 0; item < {slots}; ++item) {{",
+            f"    const {text.wide} {text.counter} = {first} + item * team_step;", f"    if (is_row && {text.inside(str(text.counter), end)}) {{",
+            *indent(text.pack_opening(), 2)], top.indent), *loads.lines, *indent(["    }", "}"], top.indent),
+        ]  # fmt: skip
+    return found
 
 
 def _store_packs(text: Text, stores: list[StoreStatement]) -> dict[StoreStatement, tuple[Window, str, Index]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sympy
 
 from compiler.codegen.cpu import CpuText
-from compiler.codegen.kernels import KernelFunction, in_axes, indent, signature
-from compiler.codegen.levels import StoreStatement
+from compiler.codegen.kernels import KernelFunction, in_axes, signature
+from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme

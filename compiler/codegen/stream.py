@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import sympy
 
 from compiler.codegen.cpu import STRIP, CpuText
-from compiler.codegen.kernels import KernelFunction, indent, signature, wait
-from compiler.codegen.levels import StoreStatement
+from compiler.codegen.kernels import KernelFunction, signature, wait
+from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr, make

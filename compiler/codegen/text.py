@@ -59,6 +59,8 @@ class Text:
 
     over_lanes = "#pragma unroll"
     """What stands before a loop over lanes."""
+    brief = False
+    """Whether exp may be the device's approximate one although results are floats."""
     bound = "const auto"
     """What a loaded pack is bound to."""
 
@@ -78,6 +80,7 @@ class Text:
         self.names: dict[str, int] = dict.fromkeys(taken, 1)
         """How many names begin so, the parameters among them."""
         self.fold_names: dict[Member, str] = {}
+        self._folds: dict[tuple[str, str, Expr], Member] = {}
         self._resolved: dict[int, Expr] = {}
         self._levels: dict[int, int] = {}
         self.arrays: dict[Window, str] = {}
@@ -109,7 +112,7 @@ class Text:
         if expr.op == "load" and expr.args[0] in made:
             maker = made[expr.args[0]]
             if maker.definition.reduced:
-                result = make("fold", maker, type=maker.definition.type)
+                result = self.fold(maker)
             else:
                 result = self.resolve(maker.value)
         elif any(isinstance(arg, Expr) for arg in expr.args):
@@ -121,6 +124,11 @@ class Text:
         self._resolved[id(expr)] = result
         self._resolved[id(result)] = result
         return result
+
+    def fold(self, member: Member) -> Expr:
+        """A reduction's result, of several that are the same the first one's."""
+        key = (member.definition.kind, member.definition.type, self.value(member))
+        return make("fold", self._folds.setdefault(key, member), type=member.definition.type)
 
     def in_lines(self, expr: Expr) -> Expr:
         """The expression with its places told by lines."""
@@ -458,9 +466,9 @@ class Text:
         op, type = expr.op, expr.type
         if op == "rsqrt" and type == "float":
             return f"rsqrtf({_bare(parts[0])})"
+        if op == "exp" and type == "float" and (self.fast or self.brief):
+            return f"fast_exp({_bare(parts[0])})"
         if self.fast and type == "float":
-            if op == "exp":
-                return f"fast_exp({_bare(parts[0])})"
             if op == "sigmoid":
                 return f"fast_reciprocal(1.0f + fast_exp(-{parts[0]}))"
             if op == "log":

@@ -104,6 +104,9 @@ __device__ __forceinline__ float minimum<float>(float a, float b) {
 #endif
 #endif
 
+// What exponentials below a running maximum are taken below: that, or zero as long as nothing is above minus infinity.
+[[maybe_unused]] __device__ __forceinline__ float shift_below(float maximum) { return maximum == -INFINITY ? 0.0f : maximum; }
+
 // Blocks that share a row or a tile: `Split`, or as many as the launch said where that is 0.
 template <int Split>
 __device__ __forceinline__ int blocks_of_cluster() {
@@ -307,9 +310,10 @@ inline int row_threads(int64_t packs, int items) { return static_cast<int>((pack
 // rows through in the fewest waves of blocks, and no more than that takes, since places that narrower blocks leave free are filled
 // unevenly by the next launch; but where one wave does, as many as make blocks of up to 512 threads, whose barriers are sooner over.
 // Where packs are of one element, more than twice `Unit` cost more than waves do. `registers`: of a thread, for each of the four.
-// `wanted_items`, `wanted_split`: what a search has chosen instead, 0 for nothing.
-template <int Unit, int Bytes, bool Clusters>
-RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wanted_items, int wanted_split) {
+// `Online`: one pass over memory makes all reductions; many rows go so where a multiprocessor has room for one block that keeps a row, which
+// either loads or computes. `wanted_items`, `wanted_split`, `resident`: what a search has chosen instead, 0 for nothing (1: kept; 2: not).
+template <int Unit, int Bytes, bool Clusters, bool Online = false>
+RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wanted_items, int wanted_split, int resident = 0) {
     static const Multiprocessors device;
     RowPlan plan = {1, 0, 512};
     wanted_items = wanted_items == 0 && Unit > 1 ? 2 : wanted_items;
@@ -319,12 +323,16 @@ RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wa
         while ((wanted_split > 0 || packs >= 2048) && plan.split < 8 && rows * plan.split * 2 <= most) {
             plan.split *= 2;
         }
-        while (packs > plan.split * kLongest && packs <= 8 * kLongest) {
+        while (packs > plan.split * kLongest && packs <= 8 * kLongest && !(Online && resident != 1 && rows * plan.split > device.count)) {
             plan.split *= 2;
         }
     }
+    if (Online && resident == 2) {
+        return plan;
+    }
     const int64_t share = (packs + plan.split - 1) / plan.split;
     int64_t fewest = 0;
+    bool alone = false;
     for (int choice = 0; choice < 4; ++choice) {
         const int items = Unit << choice, threads = row_threads(share, items);
         if (threads == 0 || threads > row_width(items, Bytes) || (plan.split > 1 && choice % 2 == 0)) {
@@ -342,9 +350,10 @@ RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wa
             plan.items = items;
             plan.threads = threads;
             fewest = waves;
+            alone = waves > 1 && device.places(threads, registers[choice]) < 2 * device.count;
         }
     }
-    return plan;
+    return Online && resident == 0 && alone ? RowPlan{1, 0, 512} : plan;
 }
 #endif
 

@@ -57,7 +57,22 @@ __device__ __forceinline__ Pack<T, Items> load_beside(const T* from, int first, 
 
 template <int Items, typename T>
 __device__ __forceinline__ Pack<T, Items> load_part(const T* from, int first, int length, int reach) {
-    return first + Items <= reach ? load_pack<Items>(from) : load_beside<Items>(from, first, length);
+    using Whole = Pack<T, Items>;
+    if constexpr (sizeof(T) == 2 && Items % 2 == 0) {
+        Pack<unsigned, Items / 2> words;
+        if (first + Items <= reach) {
+            words = load_pack<Items / 2>(reinterpret_cast<const unsigned*>(from));
+        } else {
+            const Whole pack = load_beside<Items>(from, first, length);
+#pragma unroll
+            for (int word = 0; word < Items / 2; ++word) {
+                words.at[word] = reinterpret_cast<const uint16_t&>(pack.at[2 * word]) | reinterpret_cast<const uint16_t&>(pack.at[2 * word + 1]) << 16;
+            }
+        }
+        return reinterpret_cast<const Whole&>(words);
+    } else {
+        return first + Items <= reach ? load_pack<Items>(from) : load_beside<Items>(from, first, length);
+    }
 }
 
 template <int Items, typename T>

@@ -1,0 +1,183 @@
+"""Sums below a maximum in the pass that finds it: where that becomes larger, what was added so far is scaled down to it.
+
+A sum is taken so if it is one of terms `row * exp(element - maximum) * other`, with what is the row's taken out of it: the log of a sum of
+exponentials, softmax's denominator, an entropy, weighted means. So rows that are read again in each pass are read once for all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from compiler.codegen.levels import StoreStatement, hoist, load_kept, run_pass
+from compiler.codegen.printer import Printer
+from compiler.codegen.text import Text
+from compiler.draft.expressions import Expr, constant, make, walk
+from compiler.draft.partition import Member
+from compiler.draft.printing import Scope, _bare
+
+AHEAD = 4
+"""Packs that a thread has loaded before it looks at the first: the maximum is brought up to date once for all of them."""
+MOST_TERMS = 6
+
+Term = tuple[tuple[Expr, ...], tuple[Expr, ...]]
+"""Factors that are the row's, factors that are an element's."""
+
+
+@dataclass
+class OnlineGroup:
+    """A maximum, the sums below it, and what later reductions are of these."""
+
+    maximum: Member
+    sums: list[Member] = field(default_factory=list)
+    made: list[tuple[Member, Expr]] = field(default_factory=list)
+    """A reduction of the kernel, its value by the sums."""
+
+
+def online_groups(text: Text, folds: list[Member]) -> list[OnlineGroup]:
+    groups: dict[Member, OnlineGroup] = {}
+    for member in folds:
+        if member.definition.kind != "sum" or member.definition.type != "float":
+            continue
+        terms = _terms(text, text.value(member))
+        tops = {top for _, factors in terms for top in [_top(text, factors)]}
+        top = tops.pop() if len(tops) == 1 else None
+        if top is None or len(terms) > MOST_TERMS:
+            continue
+        group, value = groups.setdefault(top, OnlineGroup(top)), None
+        for row, factors in terms:
+            sum = text.fold(replace(member, value=_product(factors)))
+            if sum.args[0] not in group.sums:
+                group.sums.append(sum.args[0])
+            term = _product((*row, sum))
+            value = term if value is None else make("add", value, term, type="float")
+        if value is not None and value is not text.fold(member):
+            group.made.append((member, value))
+    return list(groups.values())
+
+
+def _product(factors: tuple[Expr, ...]) -> Expr:
+    whole = factors[0]
+    for factor in factors[1:]:
+        whole = make("mul", whole, factor, type="float")
+    return whole
+
+
+def _terms(text: Text, expr: Expr) -> list[Term]:
+    """The expression as a sum of products."""
+    minus = constant(-1, "float")
+    if text.level(expr) == 0:
+        return [((expr,), ())]
+    if expr.op in ("add", "sub"):
+        one, other = (_terms(text, arg) for arg in expr.args)
+        sign = (minus,) if expr.op == "sub" else ()
+        return [*one, *(((*sign, *row), factors) for row, factors in other)]
+    if expr.op == "neg":
+        return [((minus, *row), factors) for row, factors in _terms(text, expr.args[0])]
+    if expr.op == "mul":
+        one, other = (_terms(text, arg) for arg in expr.args)
+        if len(one) * len(other) <= MOST_TERMS:
+            return [((*a, *b), (*f, *g)) for a, f in one for b, g in other]
+    if expr.op == "div" and text.level(expr.args[1]) == 0:
+        by = make("div", constant(1, "float"), expr.args[1], type="float")
+        return [((*row, by), factors) for row, factors in _terms(text, expr.args[0])]
+    if expr.op == "exp" and (found := _power(text, expr)) is not None:
+        return [found]
+    return [((), (expr,))]
+
+
+def _power(text: Text, expr: Expr) -> Term | None:
+    """exp(element - maximum - log(sum)) as exp(element - maximum) and 1 / sum."""
+    rest, signed = expr.args[0], []
+    while rest.op in ("add", "sub") and text.level(rest.args[1]) == 0:
+        signed += list(_signed(rest.args[1], rest.op == "add"))
+        rest = rest.args[0]
+        tops = [one for one, plus in signed if not plus and _is_maximum(text, one, rest)]
+        if tops:
+            others = [one for one, plus in signed if one is not tops[0]]
+            if any(plus or one.op != "log" or one.args[0].op != "fold" for one, plus in signed if one is not tops[0]):
+                return None
+            core = make("exp", make("sub", rest, tops[0], type="float"), type="float")
+            return tuple(make("div", constant(1, "float"), one.args[0], type="float") for one in others), (core,)
+    return None
+
+
+def _signed(expr: Expr, plus: bool) -> Iterator[tuple[Expr, bool]]:
+    if expr.op in ("add", "sub"):
+        yield from _signed(expr.args[0], plus)
+        yield from _signed(expr.args[1], plus == (expr.op == "add"))
+    else:
+        yield expr, plus
+
+
+def _is_maximum(text: Text, expr: Expr, of: Expr) -> bool:
+    return expr.op == "fold" and expr.args[0].definition.kind == "max" and text.value(expr.args[0]) is of
+
+
+def _top(text: Text, factors: tuple[Expr, ...]) -> Member | None:
+    """The maximum of a product of exp(element - maximum) and what can be computed before it is known."""
+    powers = [f for f in factors if f.op == "exp" and f.args[0].op == "sub" and _is_maximum(text, f.args[0].args[1], f.args[0].args[0])]  # fmt: skip
+    if len(powers) != 1:
+        return None
+    top = powers[0].args[0].args[1].args[0]
+    rest = [factor for factor in factors if factor is not powers[0]]
+    early = all(one.args[0].stage < top.stage for one in walk([*rest, text.value(top)]) if one.op == "fold")
+    return top if early else None
+
+
+def print_pass(
+    text: Text, top: Scope, groups: list[OnlineGroup], folds: list[Member], stores: list[StoreStatement], end: str
+) -> None:  # fmt: skip
+    """One pass over a row for the maxima and sums of `groups`, the other reductions `folds` and `stores`."""
+    wide, pack, first = text.wide, text.counter, text.fresh("first_ahead")
+    top.line(f"for ({wide} {first} = is_row ? team_member : {end}; {first} < {end}; {first} += {AHEAD} * team_step) {{")
+    inside = Scope(2, top)
+    names = {group.maximum: text.fold_names[group.maximum] for group in groups}
+    sums = [one for group in groups for one in group.sums]
+    roots = [*(text.value(m) for m in [*folds, *names, *sums]), *(root for store in stores for root in store.roots)]
+    loaded = load_kept(text, inside, roots, end, str(AHEAD), first)
+
+    def each(folds: list[Member], stores: list[StoreStatement], hold: bool = False) -> None:
+        made = run_pass(text, inside, folds, stores, loaded=loaded, hold=hold)
+        inside.lines += [
+            "        #pragma unroll", f"        for (int item = 0; item < {AHEAD}; ++item) {{",
+            f"            const {wide} {pack} = {first} + item * team_step;", f"            if ({pack} < {end}) {{",
+            *("                " + line for line in text.pack_opening()), *made.lines(4), "            }", "        }",
+        ]  # fmt: skip
+
+    before = {one: text.fresh(f"{name}_before") for one, name in names.items()}
+    for one, name in names.items():
+        inside.line(f"const float {before[one]} = {name};")
+    each([*folds, *names], [], hold=True)
+    for group in groups:
+        name = names[group.maximum]
+        shift, scale = (text.fresh(f"{name}_{word}") for word in ("shift", "scale"))
+        text.fold_names[group.maximum] = shift
+        inside.line(f"const float {shift} = shift_below({name}), {scale} = expf({before[group.maximum]} - {shift});")
+        for one in group.sums:
+            inside.line(f"{text.fold_names[one]} *= {scale};")
+    text.brief = (
+        not stores and bool(loaded) and all(window.buffer.dtype.itemsize < 4 for window in loaded)
+    )  # as what is read is rounded
+    each(sums, stores)
+    text.brief = False
+    text.fold_names |= names
+    top.lines += [*inside.lines, "    }"]
+
+
+def print_results(text: Text, top: Scope, group: OnlineGroup, own: str) -> None:
+    """What a team has summed, now that its maximum is known. `own`: the thread's maximum."""
+    name = text.fold_names[group.maximum]
+    for one in group.sums:
+        sum = text.fold_names[one]
+        top.line(
+            f"{sum} = team_reduce<Threads, Team, Split>({sum} * expf({own} - shift_below({name})), 0.0f, {text.join(one)});"
+        )
+        top.line(f"{sum} = {name} == -INFINITY ? NAN : {sum};")
+    for member, value in group.made:
+        hoist(text, [value], 0, top, {})
+        made = Printer(text, top, [value], {}).text(value, top)
+        if not made.isidentifier():
+            made, given = text.fresh(f"{member.definition.origin}_{member.definition.kind}"), made
+            top.line(f"const float {made} = {_bare(given)};")
+        text.fold_names[member] = made
