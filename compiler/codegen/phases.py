@@ -10,10 +10,11 @@ from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, Expr
+from compiler.draft.expressions import COMPUTED, Expr, walk
 from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
 from compiler.phases import NTHS, SCANS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
+from compiler.streams import _symbols
 
 SHORT_SCAN = 4096
 """Steps that a thread adds up in float."""
@@ -23,6 +24,7 @@ LINE = 64
 
 def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu: bool) -> KernelFunction:
     text = CpuText(program, kernel) if cpu else Text(program, kernel, "int64_t", False)
+    text.names |= {"only": 1, "span": 1}
     text.levels = [set(), set()]
     stores = [
         StoreStatement(out, p.place, p.value, 0, False, p.by, p.when)
@@ -39,22 +41,34 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
         sizes.append(f"const int64_t {size} = {memory_bytes(buffer, index_text(count))};")
         pointers.append(f"{type}* const {buffer.text} = reinterpret_cast<{type}*>({memory} + {taken});")
         taken = size if taken == "0" else f"{taken} + {size}"
-    body = [line for phase in kernel.phases for line in _call(text, phase)]
+    alone = not cpu and kernel.units == 1
+    body = []
+    for number, phase in enumerate(kernel.phases):
+        lines = _call(text, phase)
+        body += [f"if (only < 0 || only / 2 == {number}) {{", *indent(lines, 1), "}"] if alone else lines
     unit = str(kernel.unit) if kernel.unit.is_Symbol else text.fresh("unit")
     if cpu:
         head = f"void {name}({', '.join([*parameters, 'int64_t begin', 'int64_t end'])}) {{"
         room = [f"unsigned char* const {memory} = kept_memory<0, unsigned char>({taken});"] if kernel.held else []
         loop = f"for (int64_t {unit} = begin; {unit} < end; ++{unit}) {{"
     else:
-        own = f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"
+        own = [*(["int only"] if alone else []), f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"]
+        span = "BlockSpan span;" if not alone else f"GridSpan span = {{only >= 0, only % 2, {workspace} + {bytes}}};"
+        sizes.append(f"[[maybe_unused]] const {span}")
         head = f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *own])}) {{"
         room = [
             "extern __shared__ int64_t phase_memory[];",
-            f"unsigned char* const {memory} = {workspace} != nullptr ? {workspace} + blockIdx.x * {bytes} : reinterpret_cast<unsigned char*>(phase_memory);",
+            f"unsigned char* const {memory} = {workspace} != nullptr ? {workspace}{'' if alone else f' + blockIdx.x * {bytes}'} : reinterpret_cast<unsigned char*>(phase_memory);",
         ] if kernel.held else []  # fmt: skip
         loop = f"for (int64_t {unit} = blockIdx.x; {unit} < {units}; {unit} += gridDim.x) {{"
-    whole = "\n".join([head, *indent([*sizes, *room, *pointers, loop, *indent(body, 1), "}"], 1), "}", ""])
+    looped = body if alone else [loop, *indent(body, 1), "}"]
+    whole = "\n".join([head, *indent([*sizes, *room, *pointers, *looped], 1), "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
+
+
+def _is_alone(phase: Phase) -> bool:
+    """Whether a block does it although blocks could share others: one reduction or scan."""
+    return phase.definition.kind not in ("map", "add", *SORTS) and phase.outer_end == 1
 
 
 def memory_bytes(buffer, count: str) -> str:
@@ -67,6 +81,12 @@ def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]
     assert isinstance(kernel, PhasesKernel)
     bytes = " + ".join(memory_bytes(b, in_axes(program, count)) for b, count in kernel.held.items()) or "0"
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
+    if kernel.units == 1:
+        work = ", ".join(
+            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {2 if p.definition.kind in SORTS else 1}}}"
+            for p in kernel.phases
+        )
+        return [f"launch_one_unit({', '.join([function.name, f'{{{work}}}', bytes, 'stream', *function.arguments])});"]
     given = ", ".join([*function.arguments, in_axes(program, kernel.units)])
     return [
         f"launch_phases({function.name}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",
@@ -95,6 +115,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
     definition, kind = phase.definition, phase.definition.kind
     out, type = definition.outs[0], definition.type
     ends = f"{index_text(phase.outer_end)}, {index_text(phase.inner_end)}"
+    ends = ends if isinstance(text, CpuText) else f"span, {ends}"
     if kind in ("map", "add"):
         scope = Scope(0)
         printer = Printer(text, scope, phase.roots, {})
@@ -103,6 +124,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
         place = f"{text.pointer(out)}[{_where(text, phase, printer, scope)}]"
         value = printer.text(phase.value, inner)
         stored = text.stored_text(out, value)
+        if kind == "add" and not isinstance(text, CpuText):
+            return _added(text, phase, ends)
         line = f"phase_add(&{place}, {stored});" if kind == "add" else f"{place} = {stored};"
         lines = [*scope.lines, *inner.lines, line]
         if when is not None:
@@ -134,6 +157,32 @@ def _call(text: Text, phase: Phase) -> list[str]:
     finish = _lambda(f"{names}, {held} {made}", [store], "")
     name = "phase_scan" if kind in SCANS else "phase_fold"
     return _ended(f"{name}<{held}>({ends}, {_start(fold, held)}, ", [element, finish, join])
+
+
+def _added(text: Text, phase: Phase, ends: str) -> list[str]:
+    out, scope = phase.definition.outs[0], Scope(0)
+    halved = [one for one in walk(phase.roots[1:]) if one.op == "halved"]
+    text.rising = halved[0] if len(halved) == 1 and _is_rising(halved[0], phase) else None
+    printer = Printer(text, scope, phase.roots[1:], {})
+    when = None if phase.when is None else _bare(printer.text(phase.when, scope))
+    place = _where(text, phase, printer, scope)
+    before, value = _printed(text, phase.value)
+    parts = [
+        _lambda(f"{_given(phase)}, [[maybe_unused]] int64_t& known", scope.lines, f"static_cast<int64_t>({place})" if when is None else f"{when} ? static_cast<int64_t>({place}) : -1"),
+        _lambda(_given(phase), before, text.stored_text(out, value)),
+    ]  # fmt: skip
+    return _ended(f"phase_add_all<{str(when is None).lower()}>({ends}, {text.pointer(out)}, ", parts)
+
+
+def _is_rising(halved: Expr, phase: Phase) -> bool:
+    """Whether a place among sorted numbers is sought for one that grows from row to row."""
+    _, _, holds = halved.args
+    if holds.op not in ("le", "lt") or phase.outer in _symbols(holds.args[0]):
+        return False
+    sought = holds.args[1]
+    return (
+        sought.op == "index" and sought.args[0].free_symbols == {phase.outer} and sought.args[0].coeff(phase.outer) > 0
+    )
 
 
 def _start(fold: str, type: str) -> str:

@@ -2,30 +2,31 @@
 
 #if !defined(WITHOUT_PHASES)
 #include <initializer_list>
+#include <type_traits>
 
 constexpr int kPhaseBytes = 200 << 10;
 
 // body(outer, inner) for every pair.
-template <typename Body>
-__device__ __forceinline__ void phase_map(int64_t outer, int64_t inner, Body body) {
-    const int64_t count = outer * inner;
+template <typename Span, typename Body>
+__device__ __forceinline__ void phase_map(Span span, int64_t outer, int64_t inner, Body body) {
+    const int64_t count = outer * inner, step = span.blocks() * blockDim.x, first = span.block() * blockDim.x + threadIdx.x;
     if (outer == 1) {
-        for (int64_t at = threadIdx.x; at < count; at += blockDim.x) {
+        for (int64_t at = first; at < count; at += step) {
             body(int64_t{0}, at);
         }
     } else if (count < INT64_C(1) << 31) {
-        for (unsigned at = threadIdx.x; at < count; at += blockDim.x) {
+        for (unsigned at = static_cast<unsigned>(first); at < count; at += static_cast<unsigned>(step)) {
             body(int64_t{at / static_cast<unsigned>(inner)}, int64_t{at % static_cast<unsigned>(inner)});
         }
     } else {
-        for (int64_t at = threadIdx.x; at < count; at += blockDim.x) {
+        for (int64_t at = first; at < count; at += step) {
             body(at / inner, at % inner);
         }
     }
     __syncthreads();
 }
-template <typename Body>
-__device__ __forceinline__ void phase_scatter(int64_t outer, int64_t inner, Body body) { phase_map(outer, inner, body); }
+template <typename Span, typename Body>
+__device__ __forceinline__ void phase_scatter(Span span, int64_t outer, int64_t inner, Body body) { phase_map(span, outer, inner, body); }
 
 template <typename T>
 __device__ __forceinline__ void phase_add(T* to, T value) { atomicAdd(to, value); }
@@ -34,13 +35,71 @@ __device__ __forceinline__ void phase_add<int64_t>(int64_t* to, int64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
 
+// The first step from `known` on, below `end`, that does not hold: most often it is one of the next two.
+template <typename Holds>
+__device__ __forceinline__ int64_t halve_from(int64_t known, int64_t end, Holds holds) {
+    int64_t begin = known, beyond = known + 1 < end ? known + 1 : end;
+    for (int round = 0; round < 2; ++round, beyond = end) {
+        while (begin < beyond) {
+            const int64_t middle = (begin + beyond) / 2;
+            if (holds(middle)) {
+                begin = middle + 1;
+            } else {
+                beyond = middle;
+            }
+        }
+        if (begin == known) {
+            break;
+        }
+    }
+    return begin;
+}
+
+// Adds value(outer, inner) to the element that place(outer, inner, known) names, none below zero. `known`: what the place found out last, of
+// a row before. Rows of a grid that go to one place one after the other, as those of a segment do, are added up first, four loaded at once.
+template <bool Always, typename Span, typename T, typename Place, typename Value>
+__device__ __forceinline__ void phase_add_all(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
+    const int64_t run = span.spread && inner > 1 && outer * inner >= INT64_C(1) << 19 ? 16 : 1;
+    phase_map(span, (outer + run - 1) / run, inner, [=](int64_t chunk, int64_t at) {
+        int64_t current = -1, known = 0;
+        T sum = T(0);
+        const int64_t end = (chunk + 1) * run < outer ? (chunk + 1) * run : outer;
+        for (int64_t first = chunk * run; first < end; first += 4) {
+            T values[4];
+#pragma unroll
+            for (int ahead = 0; ahead < 4; ++ahead) {
+                values[ahead] = Always && first + ahead < end ? value(first + ahead, at) : T(0);
+            }
+#pragma unroll
+            for (int ahead = 0; ahead < 4; ++ahead) {
+                if (first + ahead < end) {
+                    const int64_t wanted = place(first + ahead, at, known);
+                    if (wanted != current) {
+                        if (current >= 0) {
+                            phase_add(to + current, sum);
+                        }
+                        current = wanted;
+                        sum = T(0);
+                    }
+                    if (current >= 0) {
+                        sum = sum + (Always ? values[ahead] : value(first + ahead, at));
+                    }
+                }
+            }
+        }
+        if (current >= 0) {
+            phase_add(to + current, sum);
+        }
+    });
+}
+
 // put(kept, the reduction of element(kept, step)): by the whole block where one is kept, by a warp where that is worth it, else by a thread.
-template <typename T, typename Element, typename Put, typename Join>
-__device__ __forceinline__ void phase_fold(int64_t kept, int64_t length, T identity, Element element, Put put, Join join) {
+template <typename T, typename Span, typename Element, typename Put, typename Join>
+__device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t length, T identity, Element element, Put put, Join join) {
     __shared__ T partial[32];
     const int lanes = kept == 1 ? blockDim.x : length >= 32 && kept <= 4 * blockDim.x ? 32 : 1;
     const int teams = blockDim.x / lanes, lane = threadIdx.x % lanes;
-    for (int64_t first = 0; first < kept; first += teams) {
+    for (int64_t first = span.block() * teams; first < kept; first += span.blocks() * teams) {
         const int64_t at = first + threadIdx.x / lanes;
         T value = identity;
         if (at < kept) {
@@ -72,13 +131,13 @@ __device__ __forceinline__ void phase_fold(int64_t kept, int64_t length, T ident
 }
 
 // put(column, step, the reduction up to that step): a column by as many threads as there are for it, each of which takes a part of it twice.
-template <typename T, typename Element, typename Put, typename Join>
-__device__ __forceinline__ void phase_scan(int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
+template <typename T, typename Span, typename Element, typename Put, typename Join>
+__device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
     __shared__ T partial[1024];
     const int threads = blockDim.x, parts = columns >= threads ? 1 : threads / static_cast<int>(columns);
     const int across = parts == 1 ? threads : static_cast<int>(columns), part = threadIdx.x / across;
     const int64_t each = (length + parts - 1) / parts, begin = part * each, end = begin + each < length ? begin + each : length;
-    for (int64_t first = 0; first < columns; first += across) {
+    for (int64_t first = span.block() * across; first < columns; first += span.blocks() * across) {
         const int64_t column = first + threadIdx.x % across;
         const bool is_one = column < columns && part < parts;
         T value = identity;
@@ -107,89 +166,31 @@ __device__ __forceinline__ void phase_scan(int64_t columns, int64_t length, T id
     }
 }
 
-// Bits that are in the order of the values; what is no number is the largest, as in torch.
-template <typename T>
-__device__ __forceinline__ uint64_t in_order(T value) { return static_cast<uint64_t>(static_cast<int64_t>(value)) ^ UINT64_C(1) << 63; }
-template <>
-__device__ __forceinline__ uint64_t in_order<float>(float value) {
-    const unsigned bits = __float_as_uint(value == 0.0f ? 0.0f : value);
-    return value != value ? 0xffffffffu : bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-template <bool Falling, typename T>
-__device__ __forceinline__ bool stands_before(T a, int64_t place_a, T b, int64_t place_b) {
-    const uint64_t one = in_order<T>(a), other = in_order<T>(b);
-    return one != other ? (Falling ? one > other : one < other) : place_a < place_b;
-}
-
-// Each of `rows` in order, equal ones as they stood: by counting those before each where rows are short, else by a bitonic network.
-template <bool Falling, typename T, typename Stored, typename Element>
-__device__ __forceinline__ void phase_sort(int64_t rows, int64_t length, Stored* values, int64_t* places, Element element) {
-    const int64_t count = rows * length;
-    for (int64_t at = threadIdx.x; at < count; at += blockDim.x) {
-        values[at] = element(at / length, at % length);
-        places[at] = at % length;
-    }
-    __syncthreads();
-    if (length <= 256 && length <= static_cast<int64_t>(blockDim.x)) {
-        const int64_t each = blockDim.x / length * length;
-        for (int64_t first = 0; first < count; first += each) {
-            const int64_t at = first + threadIdx.x, row = at / length * length;
-            const bool is_one = threadIdx.x < each && at < count;
-            int64_t rank = 0;
-            Stored own = Stored();
-            if (is_one) {
-                own = values[at];
-                for (int64_t other = 0; other < length; ++other) {
-                    rank += stands_before<Falling, T>(values[row + other], other, own, at - row);
-                }
-            }
-            __syncthreads();
-            if (is_one) {
-                values[row + rank] = own;
-                places[row + rank] = at - row;
-            }
-            __syncthreads();
-        }
-        return;
-    }
-    int64_t whole = 2;
-    while (whole < length) {
-        whole *= 2;
-    }
-    const auto compare = [&](int64_t low, int64_t high, int64_t row) {
-        if (high < length && stands_before<Falling, T>(values[row + high], places[row + high], values[row + low], places[row + low])) {
-            const Stored value = values[row + low];
-            const int64_t place = places[row + low];
-            values[row + low] = values[row + high];
-            places[row + low] = places[row + high];
-            values[row + high] = value;
-            places[row + high] = place;
-        }
-    };
-    for (int64_t size = 2; size <= whole; size *= 2) {
-        for (int64_t step = size / 2; step > 0; step /= 2) {
-            for (int64_t pair = threadIdx.x; pair < rows * (whole / 2); pair += blockDim.x) {
-                const int64_t row = pair / (whole / 2) * length, at = pair % (whole / 2), within = at % step;
-                const int64_t low = (at - within) * 2 + within;
-                compare(low, step == size / 2 ? (at - within) * 2 + 2 * step - 1 - within : low + step, row);
-            }
-            __syncthreads();
-        }
-    }
-}
-
 // put(row, the value that would stand at `rank` of a row in order): eight bits at a time, the highest first, by counting.
-template <bool Falling, typename T, typename Rank, typename Element, typename Put>
-__device__ __forceinline__ void phase_nth(int64_t rows, int64_t length, Rank rank, Element element, Put put) {
+template <bool Falling, typename T, typename Span, typename Rank, typename Element, typename Put>
+__device__ __forceinline__ void phase_nth(Span span, int64_t rows, int64_t length, Rank rank, Element element, Put put) {
     __shared__ int counts[256];
     __shared__ int64_t left;
     __shared__ uint64_t known;
     const auto key_of = [&](int64_t row, int64_t at) { return Falling ? ~in_order<T>(element(row, at)) : in_order<T>(element(row, at)); };
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = span.block(); row < rows; row += span.blocks()) {
+        const int64_t asked = rank(row), wanted = asked < 0 ? 0 : asked < length ? asked : length - 1;
+        if (length <= 128) {
+            for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
+                const uint64_t own = key_of(row, at);
+                int64_t before = 0;
+                for (int64_t other = 0; other < length; ++other) {
+                    const uint64_t key = key_of(row, other);
+                    before += key < own || (key == own && other < at);
+                }
+                if (before == wanted) {
+                    put(row, element(row, at));
+                }
+            }
+            continue;
+        }
         if (threadIdx.x == 0) {
-            const int64_t wanted = rank(row);
-            left = wanted < 0 ? 0 : wanted < length ? wanted : length - 1;
+            left = wanted;
             known = Falling && sizeof(T) == 4 && T(0.5) != 0 ? UINT64_C(0xffffffff00000000) : 0;
         }
         for (int shift = sizeof(T) == 4 && T(0.5) != 0 ? 24 : 56; shift >= 0; shift -= 8) {
@@ -221,6 +222,7 @@ __device__ __forceinline__ void phase_nth(int64_t rows, int64_t length, Rank ran
         }
         __syncthreads();
     }
+    __syncthreads();
 }
 
 inline int64_t most_of(std::initializer_list<int64_t> counts) {
@@ -251,5 +253,46 @@ void launch_phases(
     }
     launch_with_shared<false>(kernel, static_cast<unsigned>(blocks), 1, threads, 0, stream, arguments..., workspace, unit_bytes);
     cudaFreeAsync(workspace, stream);
+}
+
+// How much a phase of one unit is: `alone`: one block's; `steps`: launches.
+struct PhaseWork {
+    int64_t count;
+    bool alone;
+    int steps;
+};
+
+constexpr int64_t kSpreadFrom = 8192, kMostBlocks = 2112;
+
+// One unit: where a phase is much, each is a launch of its own, whose blocks share it.
+template <typename... Parameters, typename... Arguments>
+void launch_one_unit(
+    void (*kernel)(Parameters...), std::initializer_list<PhaseWork> phases, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
+    int64_t most = 1, sorted = 0;
+    for (const PhaseWork& phase : phases) {
+        most = phase.count > most ? phase.count : most;
+        sorted = phase.steps > 1 && phase.count > sorted ? phase.count : sorted;
+    }
+    unsigned char* workspace = nullptr;
+    if (most <= kSpreadFrom) {
+        return launch_phases(kernel, 1, most, unit_bytes, stream, arguments..., -1, int64_t{1});
+    }
+    const int64_t bytes = unit_bytes + 16 * sorted;
+    if (bytes > 0 && cudaMallocAsync(&workspace, bytes, stream) != cudaSuccess) {
+        return;
+    }
+    int only = 0;
+    for (const PhaseWork& phase : phases) {
+        const int threads = phase.alone || phase.steps > 1 ? 1024 : 256;
+        const int64_t wanted = phase.alone ? 1 : (phase.count + threads - 1) / threads;
+        const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < kMostBlocks ? wanted : kMostBlocks);
+        for (int step = 0; step < phase.steps; ++step) {
+            launch_with_shared<false>(kernel, blocks, 1, threads, 0, stream, arguments..., 2 * only + step, int64_t{1}, workspace, unit_bytes);
+        }
+        ++only;
+    }
+    if (workspace != nullptr) {
+        cudaFreeAsync(workspace, stream);
+    }
 }
 #endif

@@ -493,4 +493,5 @@ inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int mo
 }
 #endif
 
+#include "sorts.cuh"
 #include "phases.cuh"

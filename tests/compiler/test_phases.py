@@ -50,10 +50,12 @@ def reference(x, ids, edge):
     sums[flat[:2]] = x[0]
     added = torch.zeros(x.shape[1], dtype=torch.int64)
     added.index_put_((ids.flatten() % x.shape[1],), torch.ones_like(flat), accumulate=True)
+    firsts = torch.bincount(ids[:, 0] % x.shape[0], minlength=x.shape[0]).cumsum(0)
+    segments = torch.zeros_like(x).index_add(0, torch.searchsorted(firsts, torch.arange(x.shape[0]), right=True), x)
     one_hot = torch.nn.functional.one_hot(ids[:, 0] % 9, 9)
     return {
         "ordered": x.cumsum(0), "places": order.view(x.shape), "total": sums, "most": x.sort(0)[0], "counts": added.expand_as(ids),
-        "kept": x + ends[-1], "back": rows.view(x.shape), "level": ids, "few": one_hot.cumsum(0),
+        "kept": segments + ends[-1], "back": rows.view(x.shape), "level": ids, "few": one_hot.cumsum(0),
         "ranks": (x * 1.5).argsort(dim=0, stable=True),
     }
 """
@@ -92,6 +94,21 @@ def test_what_goes_through_memory_is_right_on_both_devices(reference, tmp_path):
     for sized in kernel.spec.workloads:
         assert run(kernel.spec, kernel, library, sized) == "", sized.label
     text = source(kernel.spec, reference)
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_whole_grid_shares_one_unit(tmp_path):
+    text = source(folder_of(tmp_path, WHOLE).spec, WHOLE)
+    assert "halve_from(known" in text, "rows of a segment follow one another"
+    for few, many in (
+        ("kSpreadFrom = 8192", "kSpreadFrom = 0"),
+        ("kSortRun = 2048", "kSortRun = 8"),
+        ("INT64_C(1) << 19", "1"),
+    ):
+        assert few in text
+        text = text.replace(few, many)
     (tmp_path / "candidate.cu").write_text(text)
     done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
     assert done.returncode == 0, done.stdout + done.stderr
