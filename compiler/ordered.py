@@ -26,8 +26,8 @@ from compiler.selects import MOST_SELECTED
 # ------------------------------------------------------------------------------------------ sorts
 
 
-def _sorted(low: Lowering, a: Value, dim: int, falling: bool) -> tuple[Value, Value]:
-    """(the values in order, the places that they had) along an axis; equal ones as they stood."""
+def _sorted(low: Lowering, a: Value, dim: int, falling: bool, first: int = 0) -> tuple[Value, Value]:
+    """(the values in order, the places that they had) along an axis; equal ones as they stood. `first`: how many are wanted; 0: all."""
     axis, program = dim % len(a.shape), low.program
     last = [n for n in range(len(a.shape)) if n != axis] + [axis]
     back = [last.index(n) for n in range(len(a.shape))]
@@ -38,7 +38,7 @@ def _sorted(low: Lowering, a: Value, dim: int, falling: bool) -> tuple[Value, Va
     ]
     definition = Definition(
         order, "sort_falling" if falling else "sort", tuple(shape), frozenset({len(shape) - 1}),
-        lambda position: a.at([position[n] for n in back]), outs, low.name, a.type,
+        lambda position: a.at([position[n] for n in back]), outs, low.name, a.type, first=first,
     )  # fmt: skip
     program.definitions.append(definition)
     for out in outs:
@@ -65,6 +65,10 @@ def _sort(low: Lowering, a: Value, *more, dim=-1, descending=False, stable=None)
     return _sorted(low, a, dim, bool(descending))
 
 
+MOST_FIRST = 16
+"""Elements up to which the largest are found one by one."""
+
+
 def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
     few = isinstance(k, int) and k <= MOST_SELECTED and bool(a.shape) and dim % len(a.shape) == len(a.shape) - 1
     if low.program.settles or not a.shape or (few and not low.program.in_memory):
@@ -73,7 +77,9 @@ def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
         return None
     axis = dim % len(a.shape)
     shape = [number(plain(k)) if at == axis else size for at, size in enumerate(a.shape)]
-    return tuple(low.program.strided(v, shape, v.strides, v.offset) if v.buffer is not None else low.formula(v.at, shape, v.dtype) for v in _sorted(low, a, axis, bool(largest)))  # fmt: skip
+    first = k if isinstance(k, int) and 0 < k <= MOST_FIRST else 0
+    found = _sorted(low, a, axis, bool(largest), first)
+    return tuple(low.program.strided(v, shape, v.strides, v.offset) if v.buffer is not None else low.formula(v.at, shape, v.dtype) for v in found)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ scans

@@ -280,7 +280,7 @@ class HostFile:
         given += f", {'RESIDENT' if self.open else sketch.resident}" if loops.online else ""
         lines = [
             f"static const int row_registers[] = {{{asked}}};",
-            f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}{', true' if loops.online else ''}>({rows}, {packs}, row_registers, {given});",
+            f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}{f', {loops.online}' if loops.online else ''}>({rows}, {packs}, row_registers, {given});",
             f"const unsigned grid_blocks = static_cast<unsigned>({rows}) * row_plan.split;",
         ]
         arms = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]

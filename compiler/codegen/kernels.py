@@ -37,8 +37,8 @@ class KernelFunction:
     """Bytes of registers that a pack of a row takes which stays there; of columns, what a thread loads of a row."""
     waits: bool = False
     """Of columns: whether a row is loaded as the one before it is done, not ahead."""
-    online: bool = False
-    """Of rows: whether one pass over memory makes several stages' reductions."""
+    online: int = 0
+    """Of rows: whether one pass over memory makes several stages' reductions (1), and nothing is left to do for an element (2)."""
 
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0, edges: bool = False) -> Text:
@@ -222,11 +222,13 @@ def rows_function(
     lane = f"[{text.lane_name}]" if text.width > 1 else ""
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
     top.lines += [f"    float {name}[{slots}]{f'[{text.width}]' if lane else ''};" for name in holds.values()]
+    loops = 0
     for stage in sorted({*stages, last_fold + 1}):
         here = [m for m in folds if m.stage == stage and m not in merged]
         groups = [group for group in online if group.maximum.stage == stage]
         written = [store for store in full if early.get(store, final) == stage] if stage in stages else []
         if stage in stages and (here or written):
+            loops += 1
             sums = [one for group in groups for one in group.sums]
             hoist(text, [*(text.value(m) for m in [*here, *sums]), *(s.value for s in written)], 0, top, {})
             top.lines += indent(accumulators(text, [*here, *sums], False), 1)
@@ -275,7 +277,7 @@ def rows_function(
         _packed(text, roots, stores),
         kernel,
         bytes,
-        online=bool(online),
+        online=(2 if loops == 1 else 1) if online else 0,
     )
 
 

@@ -138,7 +138,9 @@ def _call(text: Text, phase: Phase) -> list[str]:
     if kind in SORTS:
         places = zip(definition.outs, phase.places, strict=True)
         outs = ", ".join(f"{text.pointer(one)} + {index_text(place)}" for one, place in places)
-        return _ended(f"phase_sort<{str(kind == 'sort_falling').lower()}, {type}>({ends}, {outs}, ", [element])
+        few = definition.first if not isinstance(text, CpuText) else 0
+        how = f"phase_first<{few}, " if few else "phase_sort<"
+        return _ended(f"{how}{str(kind == 'sort_falling').lower()}, {type}>({ends}, {outs}, ", [element])
     if kind in NTHS:
         assert phase.rank is not None
         first, rank = _printed(text, phase.rank)

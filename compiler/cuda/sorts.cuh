@@ -159,4 +159,49 @@ __device__ __forceinline__ void phase_sort(Span span, int64_t rows, int64_t leng
         __syncthreads();
     }
 }
+
+// The `First` in front of each row, by a warp to a row: a lane holds the best of its own until that is taken. Long rows are sorted.
+template <int First, bool Falling, typename T, typename Span, typename Stored, typename Element>
+__device__ __forceinline__ void phase_first(Span span, int64_t rows, int64_t length, Stored* values, int64_t* places, Element element) {
+    if (length > 1024) {
+        return phase_sort<Falling, T>(span, rows, length, values, places, element);
+    }
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    for (int64_t row = span.block() * warps + threadIdx.x / 32; span.step == 0 && row < rows; row += span.blocks() * warps) {
+        unsigned taken = 0;
+        uint64_t own = 0;
+        int own_place = -1;
+        const auto look = [&] {
+            own_place = -1;
+            for (int at = lane; at < length; at += 32) {
+                const uint64_t key = Falling ? in_order<T>(element(row, at)) : ~in_order<T>(element(row, at));
+                if (!(taken >> (at / 32) & 1) && (own_place < 0 || key > own)) {
+                    own = key;
+                    own_place = at;
+                }
+            }
+        };
+        look();
+        for (int rank = 0; rank < First && rank < length; ++rank) {
+            uint64_t best = own;
+            int place = own_place;
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) {
+                const uint64_t key = __shfl_xor_sync(0xffffffffu, best, step);
+                const int other = __shfl_xor_sync(0xffffffffu, place, step);
+                if (other >= 0 && (place < 0 || key > best || (key == best && other < place))) {
+                    best = key;
+                    place = other;
+                }
+            }
+            if (place == own_place) {
+                values[row * length + rank] = element(row, place);
+                places[row * length + rank] = place;
+                taken |= 1u << (place / 32);
+                look();
+            }
+        }
+    }
+    __syncthreads();
+}
 #endif

@@ -172,6 +172,8 @@ class Definition:
     """(a computed index, its stride in elements) that a map's place is counted from: a scatter."""
     when: Callable[[Position], Expr] | None = None
     """Whether a map's result is stored at all."""
+    first: int = 0
+    """Of a sort: how many in front are wanted; 0: all."""
     is_product: bool = False
     """Whether a sum is one of a product of matrices, which reads everything several times: the compiler's."""
 

@@ -137,7 +137,7 @@ def test_moe_align_is_right_on_both_devices(tmp_path):
 def test_many_reductions_go_through_memory_on_a_gpu():
     kernel = catalog.load("grouped_topk_gating")
     text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
-    assert "phase_sort<true" in text and ", tokens, most_of(" in text, "a block to a token"
+    assert "phase_first<8, true" in text and ", tokens, most_of(" in text, "a block to a token"
 
 
 def test_what_one_block_would_do_for_seconds_is_not_offered_on_a_gpu(monkeypatch):
