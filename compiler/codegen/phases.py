@@ -53,7 +53,11 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
         loop = f"for (int64_t {unit} = begin; {unit} < end; ++{unit}) {{"
     else:
         own = [*(["int only"] if alone else []), f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"]
-        span = "BlockSpan span;" if not alone else f"GridSpan span = {{only >= 0, only % 2, {workspace} + {bytes}}};"
+        span = (
+            "BlockSpan span;"
+            if not alone
+            else f"GridSpan span = {{only >= 0, only > 0 ? only % 2 : 0, {workspace} + {bytes}}};"
+        )
         sizes.append(f"[[maybe_unused]] const {span}")
         head = f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *own])}) {{"
         room = [
