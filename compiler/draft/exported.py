@@ -21,6 +21,7 @@ import sympy
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from .limits import limits_of
@@ -29,6 +30,8 @@ from .traced import TracedModule, trace
 
 MOST_ARGUMENTS = 256
 """Of `*args`."""
+MOST_WITH_DATA = 1 << 24
+"""Elements of inputs with which the module is called once where its code asks for what they hold."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,11 @@ def export(
                     else:
                         try:
                             traced = trace(model, spec, given, fixed)
+                        except GuardOnDataDependentSymNode:
+                            choices = _choices(module, inputs)
+                            if not choices:
+                                raise
+                            traced = trace(model, spec, given, fixed, choices)
                         except RuntimeError as error:
                             if not any(words in str(error) for words in TWO_DEVICES):
                                 raise
@@ -342,6 +350,26 @@ def _with_data(
             torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in given
         ]
     return trace(model, spec, inputs)
+
+
+def _choices(module: types.ModuleType, inputs: list[Any]) -> list[bool]:
+    """What the module's code is told where it asks a tensor for a choice, with inputs as shipped; none where these are large, or where it
+    draws: what it would draw again, where the choice is another one, would not be what it has drawn."""
+    sizes = [a.numel() for a in pytree.tree_leaves(inputs) if isinstance(a, torch.Tensor)]
+    found: list[bool] = []
+    ask = torch.Tensor.__bool__
+
+    def asked(tensor: torch.Tensor) -> bool:
+        found.append(ask(tensor))
+        return found[-1]
+
+    if sum(sizes) > MOST_WITH_DATA:
+        return []
+    model, given = _built(module), module.get_inputs()
+    before = torch.get_rng_state()
+    with torch.no_grad(), contextlib.suppress(Exception), patch.object(torch.Tensor, "__bool__", asked):
+        model(*given)  # the problem's code
+    return found if torch.equal(before, torch.get_rng_state()) else []
 
 
 def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:

@@ -221,7 +221,9 @@ def _item(program: Program, node: fx.Node, values: dict[fx.Node, Any]) -> None:
     (of,) = node.args
     if not isinstance(values.get(of), Value):
         raise NoDraft(f"the module calls {node.target} on what is no tensor")
-    if not isinstance(node.meta.get("val"), torch.SymInt):
+    bound = {symbol.name for symbol in node.meta.get("unbacked_bindings") or {}}
+    asked = any(bound & supposed.names for supposed in program.supposed)
+    if not isinstance(node.meta.get("val"), torch.SymInt) and not asked:
         values[node] = program.reshape(values[of], ())
         return
     library.read_number(program, values[of], node)

@@ -203,7 +203,7 @@ class Library:
 
     def text_of(self, path: tuple) -> str | None:
         """A size of what the call returns, where torch says it is found: (output's place,) `size`, axis. None elsewhere."""
-        if not path:
+        if not path or type(path[0]).__name__ == "ConvertIntKey":  # a number; a choice as 0 or 1
             return self.text
         (out, *rest) = (self.outs[0], *path) if self.single else (self.outs[path[0].idx], *path[1:])
         if out is None or len(rest) != 2 or getattr(rest[0], "name", "") != "size":

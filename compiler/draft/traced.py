@@ -61,9 +61,13 @@ class TracedModule:
 
 
 @contextlib.contextmanager
-def _sizes_are_some() -> Iterator[list[tuple[frozenset[str], str]]]:
-    """Where the module's code asks about a size that depends on values (whether there are any), it is told that there are some."""
+def _sizes_are_some(choices: list[bool]) -> Iterator[list[tuple[frozenset[str], str]]]:
+    """Where the module's code asks about a size that depends on values (whether there are any), it is told that there are some.
+
+    Where it asks a tensor for a choice, it is told the next of `choices`, which the shipped inputs gave.
+    """
     supposed: dict[str, frozenset[str]] = {}
+    chosen, choice_of = iter(choices), dict[sympy.Basic, bool]()
     answer = ShapeEnv.evaluate_expr
 
     def evaluate(env: ShapeEnv, expr: sympy.Basic, *arguments: Any, **named: Any) -> sympy.Basic:
@@ -71,6 +75,15 @@ def _sizes_are_some() -> Iterator[list[tuple[frozenset[str], str]]]:
             return answer(env, expr, *arguments, **named)
         except GuardOnDataDependentSymNode:
             symbols = expr.free_symbols
+            if expr in choice_of or _is_choice(env, expr):
+                if expr not in choice_of:
+                    answered = next(chosen, None)
+                    if answered is None:
+                        raise
+                    choice_of[expr] = answered
+                    text = PythonPrinter().doprint(expr)
+                    supposed[text if answered else f"not ({text})"] = frozenset(map(str, symbols))
+                return sympy.true if choice_of[expr] else sympy.false
             if not isinstance(expr, Relational) or not symbols or not symbols <= env.size_like:
                 raise
             holds = expr.subs(dict.fromkeys(symbols, sympy.Integer(SOME)))
@@ -82,6 +95,14 @@ def _sizes_are_some() -> Iterator[list[tuple[frozenset[str], str]]]:
     with patch.object(ShapeEnv, "evaluate_expr", evaluate):
         yield found
     found += [(names, text) for text, names in supposed.items()]
+
+
+def _is_choice(env: ShapeEnv, expr: sympy.Basic) -> bool:
+    """Whether the condition is a choice that a tensor holds, as the exporter has those: an integer of 0 or 1 that is 1."""
+    if not isinstance(expr, sympy.Eq) or expr.args[1] != 1 or not isinstance(expr.args[0], sympy.Symbol):
+        return False
+    ends = env.var_to_range.get(expr.args[0])
+    return ends is not None and (ends.lower, ends.upper) == (0, 1)
 
 
 def _cumulative_norm(as_it_is: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -234,7 +255,13 @@ def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     return [tuple(map(str, bound)) for bound in bindings if bound]
 
 
-def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed: bool = False) -> TracedModule:
+def trace(
+    model: torch.nn.Module,
+    spec: pytree.TreeSpec,
+    given: list[Any],
+    fixed: bool = False,
+    choices: list[bool] | None = None,
+) -> TracedModule:
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
     arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
     # What is traced once asks for no operator's result again: to keep them takes longer than it saves.
@@ -242,8 +269,16 @@ def trace(model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], fixed
     with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"), no_cache:
         norm = torch.nn.modules.batchnorm._BatchNorm
         cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
+        data = patch.object(torch.Tensor, "data", property(lambda read: read.detach(), torch.Tensor.data.__set__))
         of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
-        with _sizes_are_some() as supposed, _numbers_are_known(), cumulative, of_sizes, _buffers_of_parts(model):
+        with (
+            _sizes_are_some(choices or []) as supposed,
+            _numbers_are_known(),
+            cumulative,
+            of_sizes,
+            data,
+            _buffers_of_parts(model),
+        ):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()

@@ -14,7 +14,10 @@ from tests.nodes.draft.direct import HEADER, problem
 PACKAGE = Path(draft.__file__).parent
 REFUSED = {
     "a value that the host waits for": (
-        problem("return x * 2 if x.sum() > 0 else x", "[torch.randn(3, 4)]"), "torch.export cannot follow the module",
+        problem("return x * 2 if x.sum().item() > 0 else x", "[torch.randn(3, 4)]"), "torch.export cannot follow the module",
+    ),
+    "a choice that is drawn": (
+        problem("return x * 2 if torch.rand(1) > 0.5 else x", "[torch.randn(3, 4)]"), "torch.export cannot follow the module",
     ),
     "a smear": (problem("y = x * 2\ny[1:] = y[:-1]\nreturn y", "[torch.randn(6, 4)]"), "copies part of a tensor onto itself"),
     "no tensor": (problem("return torch.ones(3) * x", "[3]"), "takes no tensor"),

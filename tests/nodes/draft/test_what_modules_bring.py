@@ -44,6 +44,7 @@ RIGHT = {
         "last = torch.arange(3) - 3\nreturn x - x.mean(torch.arange(1, x.dim()).tolist(), keepdim=True), "
         "x.amax(torch.arange(1, 3, device=x.device).tolist()) + last.sum()", "[torch.randn(4, 5, 6)]",
     ),
+    "data of a tensor": problem("v, at = torch.sort(x, 0)\nreturn (x[at.data[:, 0]] * v).sum(0)", f"[{BATCH}]"),
     "how many there are": problem(
         "found = (x > 0).nonzero()[:, 0]\n"
         "return x.new_tensor([len(found), len(x)]) * 2, x[found].exp()", "[torch.randn(40)]",
@@ -261,6 +262,24 @@ def test_what_is_scripted_is_drafted_as_python(tmp_path):
     scripted = scripted.replace("= Part()", "= torch.jit.script(Part())")
     plain = plain.replace("class Model", f"{gated}{part.format('nn.Module')}class Model")
     assert native_source(draft.draft(scripted, "cpu"), "cpu") == native_source(draft.draft(plain, "cpu"), "cpu")
+
+
+def test_a_choice_that_values_make_is_the_shipped_inputs_and_asked_in_each_call(tmp_path):
+    text = problem(
+        "total = x.new_zeros(())\n"
+        "for c in range(3):\n"
+        "    mine = (y == c).float()\n"
+        "    if mine.sum() == 0:\n"
+        "        continue\n"
+        "    total = total + (x * mine).square().sum() / mine.sum()\n"
+        "return total",
+        "[torch.randn(40, 30), torch.randint(0, 3, (40, 30))]",
+    )
+    pair = Pair(text, tmp_path)
+    x, y = pair.inputs(0)
+    pair.check(0, [x, y])
+    assert pair.source.count(".item()") == 3
+    pair.check(1, [x, y % 2], as_written=True)  # no class 2: a division by zero, where the module skips it
 
 
 FILES = {
