@@ -312,7 +312,7 @@ class PythonRequestLoop(native.RequestLoop):
             self.planned = ([lambda prepared=prepared: self.form.launch(prepared) for prepared in calls], None, None)
             return {"graph": True}
         neighbours = native.Neighbours(self.neighbours, self.arenas[message["company"]["arena"]][0], message["company"])
-        returns = neighbours.plain and isinstance(self.form, forms.CallAdapter) and self.form.outputs is not None
+        returns = isinstance(self.form, forms.CallAdapter) and self.form.outputs is not None
         for in_place in (True, False) if returns else (False,):
             launch = functools.partial(self.launch_in_place, neighbours) if in_place else self.form.launch
             own = [lambda _stream, prepared=prepared, launch=launch: launch(prepared) for prepared in calls]

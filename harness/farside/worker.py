@@ -157,7 +157,8 @@ class Neighbours:
         self.apart: bool = message["apart"]
         self.plain = message["neighbour"] == 0 and not self.apart
         self.returned: dict[int, int] = {}
-        """Address of an output -> of what a call returned for it, which is poisoned before the call and read after it in its place."""
+        """Address of an output -> of what a call returned for it, which is read after it in its place, and poisoned before it where each
+        call is a graph of its own: in one of them all nobody knows yet where it will be."""
 
     def pieces(self, places: list[list[int]], slot: int) -> NeighbourCalls:
         """[first, stride, bytes, a, x or -1, b, packs of b, steps of a] of each tensor, all but three where it is produced."""
@@ -476,6 +477,7 @@ def plan_with_neighbours(
     if not neighbours_only:
         calls[0](stream)  # what a candidate does at its first call is not what is timed
     cuda.settle("the kernel")
+    context.returned.clear()  # what that call returned is let go of
     made: list[tuple[Any, Any]] = []
 
     def captured(by: Any, launch: Any) -> Any:

@@ -95,12 +95,12 @@ class Loop(PythonRequestLoop):
         self.graphs.append(result)
         return [lambda: torch.mul(given, 2, out=result)]
 
-    def planned_answer(self) -> dict[str, Any]:
+    def planned_answer(self, neighbour: int = 0, *, apart: bool = False) -> dict[str, Any]:
         def place(at: int) -> list[Any]:
             return [["p", 1, 4 * COUNT * at], ["p", 1, 4 * COUNT * (SLOTS + at)]]
 
         company = {
-            "arena": 1, "apart": False, "neighbour": 0, "steps": 1, "pieces": [], "evict": [0, 0, 0], "secrets": 0, "digests": 0, "never": 0,
+            "arena": 1, "apart": apart, "neighbour": neighbour, "steps": 1, "pieces": [], "evict": [0, 0, 0], "secrets": 0, "digests": 0, "never": 0,
             "poisoned": [[4 * COUNT * SLOTS, 4 * COUNT, 4 * COUNT]], "outputs": [[4 * COUNT * SLOTS, 4 * COUNT, 4 * COUNT]],
         }  # fmt: skip
         shape = ["float32", [COUNT], [1]]
@@ -155,3 +155,17 @@ def test_what_is_no_new_memory_laid_out_as_the_output_is_copied_in_time(kind: st
     assert not loop.kept
     said = loop.respond(lambda *_: {}, {}, [])
     assert said["copies"] is True and said["shares"] is (kind == "a view of the argument")
+
+
+@pytest.mark.usefixtures("plain_settle")
+@pytest.mark.parametrize(("neighbour", "apart"), [(1, False), (0, True)], ids=["programmatic", "back to back"])
+def test_where_all_calls_are_one_graph_nobody_copies_either(neighbour: int, apart: bool) -> None:
+    loop = Loop(lambda given: given * 2)
+    expected = 2 * loop.memory[: SLOTS * COUNT].view(SLOTS, COUNT).clone()
+    assert loop.planned_answer(neighbour, apart=apart) == {"graph": True, "returned": True}
+    first = loop.made[0].clone()
+    assert torch.equal(first, expected[0]), "what the call before the graph returned is nobody's to poison"
+    if not apart:
+        assert loop.neighbours.read == expected.sum(dim=1).tolist()
+    loop.deliver({}, [])
+    assert torch.equal(loop.memory[SLOTS * COUNT :].view(SLOTS, COUNT), expected)
