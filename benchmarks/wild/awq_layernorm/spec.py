@@ -1,0 +1,24 @@
+from kernels.spec import Scalar, Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="layernorm_forward_cuda",
+    summary="layernorm_forward_cuda of layernorm.cu",
+    axes=("input_0", "input_1", "input_2"),
+    dtypes=("float16",),
+    arguments=(
+        Tensor(name="input", role="input", shape=("input_0", "input_1", "input_2")),
+        Tensor(name="gamma", role="input", shape=("input_2",)),
+        Tensor(name="out", role="output", shape=("input_0", "input_1", "input_2")),
+        Scalar(name="eps", ctype="float", value=1e-06),
+        Size(name="input_0"),
+        Size(name="input_1"),
+        Size(name="input_2"),
+    ),
+    build={"include": ("include",)},
+    workloads=(
+        Workload(axes={"input_0": 1, "input_1": 7, "input_2": 1024}, dtype="float16", devices=("cuda",)),
+        Workload(axes={"input_0": 1, "input_1": 1, "input_2": 5120}, dtype="float16", devices=("cuda",), held_out=True),
+        Workload(axes={"input_0": 2, "input_1": 33, "input_2": 4096}, dtype="float16", devices=("cuda",)),
+        Workload(axes={"input_0": 4, "input_1": 2048, "input_2": 4096}, dtype="float16", devices=("cuda",)),
+    ),
+)
