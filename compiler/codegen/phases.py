@@ -56,12 +56,11 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
         span = (
             "BlockSpan span;"
             if not alone
-            else f"GridSpan span = {{only >= 0, only > 0 ? only % 2 : 0, {workspace} + {bytes}}};"
+            else f"GridSpan span = {{only >= 0, only > 0 ? only % 2 : 0, {workspace} + {bytes}, reinterpret_cast<unsigned char*>(phase_memory)}};"
         )
-        sizes.append(f"[[maybe_unused]] const {span}")
+        sizes += ["extern __shared__ int64_t phase_memory[];", f"[[maybe_unused]] const {span}"]
         head = f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *own])}) {{"
         room = [
-            "extern __shared__ int64_t phase_memory[];",
             f"unsigned char* const {memory} = {workspace} != nullptr ? {workspace}{'' if alone else f' + blockIdx.x * {bytes}'} : reinterpret_cast<unsigned char*>(phase_memory);",
         ] if kernel.held else []  # fmt: skip
         loop = f"for (int64_t {unit} = blockIdx.x; {unit} < {units}; {unit} += gridDim.x) {{"

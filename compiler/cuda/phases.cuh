@@ -242,8 +242,11 @@ void launch_phases(
     if (units == 0) {
         return;
     }
-    if (unit_bytes <= kPhaseBytes) {
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kPhaseBytes);
+    // What phases themselves have of it may leave too little.
+    const bool fits = unit_bytes <= kPhaseBytes &&
+                      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(unit_bytes)) == cudaSuccess;
+    static_cast<void>(cudaGetLastError());
+    if (fits) {
         const unsigned blocks = static_cast<unsigned>(units < INT64_C(1) << 30 ? units : INT64_C(1) << 30);
         return launch_with_shared<false>(kernel, blocks, 1, threads, static_cast<int>(unit_bytes), stream, arguments..., workspace, unit_bytes);
     }
@@ -287,7 +290,7 @@ void launch_one_unit(
         const int64_t wanted = phase.alone ? 1 : (phase.count + threads - 1) / threads;
         const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < kMostBlocks ? wanted : kMostBlocks);
         for (int step = 0; step < phase.steps; ++step) {
-            launch_with_shared<false>(kernel, blocks, 1, threads, 0, stream, arguments..., 2 * only + step, int64_t{1}, workspace, unit_bytes);
+            launch_with_shared<false>(kernel, blocks, 1, threads, phase.steps > 1 ? kSortRun * 12 : 0, stream, arguments..., 2 * only + step, int64_t{1}, workspace, unit_bytes);
         }
         ++only;
     }

@@ -9,11 +9,11 @@ struct BlockSpan {
     __device__ __forceinline__ int64_t blocks() const { return 1; }
 };
 
-// or, where there is one unit and the host launches every phase by itself, all of the grid's. `step`: of a sort. `scratch`: its memory.
+// or, where there is one unit and the host launches every phase by itself, all of the grid's. `step`: of a sort. `scratch`: its memory; `shared`: a block's.
 struct GridSpan {
     bool spread;
     int step;
-    unsigned char* scratch;
+    unsigned char *scratch, *shared;
     __device__ __forceinline__ int64_t block() const { return spread ? blockIdx.x : 0; }
     __device__ __forceinline__ int64_t blocks() const { return spread ? gridDim.x : 1; }
 };
@@ -78,8 +78,8 @@ __device__ __forceinline__ void sort_over_grid(GridSpan span, int64_t rows, int6
     int64_t* const run_places = reinterpret_cast<int64_t*>(span.scratch + rows * length * 8);
     const int64_t runs = (length + kSortRun - 1) / kSortRun;
     if (span.step == 0) {
-        __shared__ Stored own_values[kSortRun];
-        __shared__ int own_places[kSortRun];
+        Stored* const own_values = reinterpret_cast<Stored*>(span.shared);
+        int* const own_places = reinterpret_cast<int*>(span.shared + kSortRun * 8);
         for (int64_t run = blockIdx.x; run < rows * runs; run += gridDim.x) {
             const int64_t row = run / runs, first = run % runs * kSortRun;
             const unsigned count = static_cast<unsigned>(length - first < kSortRun ? length - first : kSortRun);
