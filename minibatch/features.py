@@ -15,6 +15,7 @@ import torch
 from minibatch.batches import SEEDS_A_BATCH, batch_seed, pad_to
 from minibatch.native import library
 from minibatch.ops import Kernels
+from minibatch.streams import Branch
 
 if TYPE_CHECKING:
     from minibatch.resident import Sampler
@@ -61,6 +62,8 @@ class TieredTable(FeatureTable):
         self.read = torch.zeros(2, dtype=torch.int64, device=device)
         """Rows read, and those of them that were missed: counted on the device."""
         self.native = library((Path(__file__).parent / "features.cu").read_text(), "cuda") if device == "cuda" else None
+        self.beside = Branch(device)
+        """On which held rows are gathered beside those that are fetched."""
 
     def fill(self, hot: torch.Tensor) -> None:
         """Hold these rows (int64 ids, distinct, at most `room`)."""
@@ -82,13 +85,14 @@ class TieredTable(FeatureTable):
         if out is None:
             out = self.cache.new_empty(len(ids), self.table.shape[1])
         if self.native is not None:
-            tensors = (self.table, self.cache, self.place, ids, out, self.read)
             sizes = (len(ids), self.table.shape[1] * self.table.element_size())
-            assert all(tensor.is_contiguous() for tensor in tensors)
-            self.native.features_gather_tiered(
-                *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *map(ctypes.c_int64, sizes),
-                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
-            )  # fmt: skip
+            keys = torch.empty_like(ids)
+            self._call("find_missed", self.place, ids, keys, self.read, len(ids))
+            with self.beside.fork():
+                self._call("gather_held", self.cache, self.place, ids, out, *sizes)
+            inorder, order = keys.sort()
+            self._call("gather_missed", self.table, inorder, order, out, *sizes)
+            self.beside.join()
             return out
         held = torch.where(ids >= 0, self.place[ids.clamp_min(0).long()], -1)
         missed = torch.where(held < 0, ids, -1)
@@ -97,6 +101,12 @@ class TieredTable(FeatureTable):
         return torch.add(
             found, self.kernels.gather_rows(self.table, missed), out=out
         )  # a row is zeros in one of the two
+
+    def _call(self, name: str, *values: torch.Tensor | int) -> None:
+        stream = torch.cuda.current_stream().cuda_stream if self.cache.is_cuda else None
+        assert all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)), name
+        given = (ctypes.c_void_p(v.data_ptr()) if isinstance(v, torch.Tensor) else ctypes.c_int64(v) for v in values)
+        getattr(self.native, f"features_{name}")(*given, ctypes.c_void_p(stream))
 
     def mean(self, ids: torch.Tensor) -> torch.Tensor:
         at = torch.arange(ids.numel(), dtype=torch.int32, device=ids.device).view_as(ids)

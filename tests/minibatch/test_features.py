@@ -76,13 +76,12 @@ def test_the_cuda_source_takes_rows_from_where_they_are(native, width, rows):
     wanted, read = tiered.rows(ids), tiered.read.clone()
     tiered.begin()
     found = torch.full((rows, width), 7.0).bfloat16()
-    tensors = (table, tiered.cache, tiered.place, ids, found, tiered.read)
-    native.features_gather_tiered(
-        *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors), *map(ctypes.c_int64, (rows, 2 * width)), None
-    )
-    assert torch.equal(found, wanted)
+    assert torch.equal(tiered.rows(ids, found), wanted)
     assert torch.equal(tiered.read, read)
-    assert torch.equal(tiered.rows(ids, found.zero_()), wanted)
+    tiered.native = native
+    tiered.begin()
+    assert torch.equal(tiered.rows(ids, found.fill_(7.0)), wanted)
+    assert torch.equal(tiered.read, read)
 
 
 def test_a_cache_is_filled_in_pieces_and_anew(graph, monkeypatch):
