@@ -5,12 +5,7 @@ def _scaled_embedding_bag_impl(qweight, indices, offsets, w_scales, o_scale, mod
     rows = (
         qweight.to(torch.float32) * w_scales[:, None] if qweight.dtype != torch.float64 else qweight * w_scales[:, None]
     )[indices]
-    bags = torch.cumsum(
-        torch.zeros(len(indices), dtype=torch.int64).index_add(
-            0, offsets[1:-1], torch.ones(len(offsets) - 2, dtype=torch.int64)
-        ),
-        0,
-    )
+    bags = torch.searchsorted(offsets, torch.arange(len(indices)), right=True) - 1
     return (torch.zeros(len(offsets) - 1, qweight.shape[1], dtype=rows.dtype).index_add(0, bags, rows) / o_scale).to(
         output_dtype
     )

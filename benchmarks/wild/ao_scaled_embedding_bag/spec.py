@@ -8,7 +8,7 @@ SPEC = Spec(
     arguments=(
         Tensor(name="qweight", role="input", shape=("qweight_0", "128"), dtype="int8", values=("integers:-120:120",)),
         Tensor(name="indices", role="input", shape=("indices_0",), dtype="int64", values=("index:qweight_0",)),
-        Tensor(name="offsets", role="input", shape=("offsets_0",), dtype="int64", values=("offsets:indices_0",)),
+        Tensor(name="offsets", role="input", shape=("offsets_0",), dtype="int64", values=("drawn:offsets",)),
         Tensor(name="w_scales", role="input", shape=("1",)),
         Scalar(name="o_scale", ctype="double", value=1.0),
         Scalar(name="mode", ctype="int64_t", value=0),
