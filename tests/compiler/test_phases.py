@@ -103,7 +103,7 @@ def test_the_whole_grid_shares_one_unit(tmp_path):
     text = source(folder_of(tmp_path, WHOLE).spec, WHOLE)
     assert "halve_from(known" in text, "rows of a segment follow one another"
     for few, many in (
-        ("kSpreadFrom = 8192", "kSpreadFrom = 0"),
+        ("kSpreadFrom = 65536", "kSpreadFrom = 0"),
         ("kSortRun = 2048", "kSortRun = 8"),
         ("INT64_C(1) << 19", "1"),
     ):
