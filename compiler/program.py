@@ -139,10 +139,8 @@ class Fusion(Partition):
         super().__init__(lowered, outputs)
 
     def _layout(self, kernel: Kernel, definition: Definition) -> str:
-        if not kernel.reduced:
-            return FLAT
         length = kernel.length
-        if length.is_Integer and length <= self.short_fold:
+        if not kernel.reduced or (length.is_Integer and length <= self.short_fold):
             return FLAT
         last = max(axis for axis, size in enumerate(kernel.ranges) if size != 1)
         return ROW if last in kernel.reduced else FLAT
