@@ -56,9 +56,9 @@ SMALL_BYTES, SPECIAL_BYTES = 1 << 20, 64 << 20
 where the risk is."""
 CALL_S = 20.0
 """Seconds that a request to call a candidate may take."""
-HOPELESS, FIRST_CALL_S = 1000.0, {"cuda": 3.0, "cpu": CALL_S}
-"""Times of a baseline after which its candidate's call is given up, and seconds that a first call may take beyond them (what it loads); on
-a CPU, which others may keep busy, as long as any."""
+HOPELESS, FIRST_CALL_S = 1000.0, {"cuda": 8.0, "cpu": CALL_S}
+"""Times of a baseline after which its candidate's call is given up, and seconds that a first call may take beyond them: what it loads,
+and what a library tries out beside other processes on the host; on a CPU, which others may keep busy, as long as any."""
 KEPT_CASE_BYTES = {"cuda": 16 << 30, "cpu": 2 << 30}
 
 
