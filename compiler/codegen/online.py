@@ -68,6 +68,10 @@ def _terms(text: Text, expr: Expr) -> list[Term]:
     minus = constant(-1, "float")
     if text.level(expr) == 0:
         return [((expr,), ())]
+    if _below_maximum(text, expr) is not None:
+        return [
+            ((), (expr,))
+        ]  # small where both are large: apart, p log p of logits around a thousand is off in its fourth digit
     if expr.op in ("add", "sub"):
         one, other = (_terms(text, arg) for arg in expr.args)
         sign = (minus,) if expr.op == "sub" else ()
@@ -88,17 +92,25 @@ def _terms(text: Text, expr: Expr) -> list[Term]:
 
 def _power(text: Text, expr: Expr) -> Term | None:
     """exp(element - maximum - log(sum)) as exp(element - maximum) and 1 / sum."""
-    rest, signed = expr.args[0], []
+    found = _below_maximum(text, expr.args[0])
+    if found is None:
+        return None
+    element, top, others = found
+    if any(plus or one.op != "log" or one.args[0].op != "fold" for one, plus in others):
+        return None
+    core = make("exp", make("sub", element, top, type="float"), type="float")
+    return tuple(make("div", constant(1, "float"), one.args[0], type="float") for one, _ in others), (core,)
+
+
+def _below_maximum(text: Text, expr: Expr) -> tuple[Expr, Expr, list[tuple[Expr, bool]]] | None:
+    """(element, its maximum, what of the row's is added besides, or taken off) of an element less its maximum."""
+    rest, signed = expr, []
     while rest.op in ("add", "sub") and text.level(rest.args[1]) == 0:
         signed += list(_signed(rest.args[1], rest.op == "add"))
         rest = rest.args[0]
         tops = [one for one, plus in signed if not plus and _is_maximum(text, one, rest)]
         if tops:
-            others = [one for one, plus in signed if one is not tops[0]]
-            if any(plus or one.op != "log" or one.args[0].op != "fold" for one, plus in signed if one is not tops[0]):
-                return None
-            core = make("exp", make("sub", rest, tops[0], type="float"), type="float")
-            return tuple(make("div", constant(1, "float"), one.args[0], type="float") for one in others), (core,)
+            return rest, tops[0], [(one, plus) for one, plus in signed if one is not tops[0]]
     return None
 
 
