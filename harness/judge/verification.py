@@ -57,9 +57,9 @@ GPU_SHIFT = 16
 a CPU it is moved by one element."""
 TORCH_SHIFT = 64
 """Bytes of the same for what is called with torch's tensors on a CPU: torch aligns so, and engines' vector stores take it for granted."""
-MANY, QUICK_S, MANY_S, PACED = 5000, 50e-6, 0.25, 20
-"""Calls in a row, seconds of a call up to which a kernel makes all of them, seconds that the calls of a slower one
-may take, and calls that are timed first."""
+MANY, QUICK_S, MANY_S, STATE_S, PACED = 5000, 50e-6, 0.25, 1.0, 20
+"""Calls in a row, seconds of a call up to which a kernel makes all of them, seconds that the calls of a slower one, and of a module with
+state, may take, and calls that are timed first."""
 SHIPPED_BYTES = 64 << 20
 """Bytes of a call up to which a workload says what the baseline errs by."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
@@ -244,7 +244,7 @@ def _in_a_row(
     if not long:
         return
     pace = call(PACED)[1] / PACED
-    times = most = max(2, min(MANY, int(MANY_S / pace)))
+    times = most = max(2, min(MANY, int(STATE_S / pace)))
     given, _seconds = call(times)
     if not finite(given):  # it grows without bound: up to where it does
         times = 1

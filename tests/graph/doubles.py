@@ -91,6 +91,12 @@ def interval(speedup: float) -> Interval:
     return Interval(median=speedup, low=speedup * 0.99, high=speedup * 1.01)
 
 
+def undecided(suite: Suite) -> Suite:
+    """Of the same median, with an interval that begins within a CPU's margin of 1."""
+    wide = suite.speedup.model_copy(update={"low": min(suite.speedup.low, 1.02)})
+    return suite.model_copy(update={"comparison": Comparison.UNCLEAR, "speedup": wide})
+
+
 class PaperEvaluator:
     """Deterministic; caches by content in the store, as the real one does."""
 
@@ -177,8 +183,7 @@ class PaperEvaluator:
         if unclear is None or held_out or (contests > 1 and unclear != "always"):
             return measured.failed(Outcome.INCORRECT, "wrong while it was timed") if unclear == "fails" else measured
         suites = {"suite": measured.suite, "suite_incumbent": measured.suite_incumbent}
-        noisy = {n: s.model_copy(update={"comparison": Comparison.UNCLEAR}) for n, s in suites.items() if s}
-        return measured.model_copy(update=noisy)
+        return measured.model_copy(update={name: undecided(suite) for name, suite in suites.items() if suite})
 
     def _measure(self, verdict: Verdict, incumbent: str | None, held_out: bool) -> Verdict:
         said = self._read(verdict.candidate)
