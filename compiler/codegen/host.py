@@ -410,12 +410,9 @@ class HostFile:
         without += [] if "_part<" in body or "_run<" in body else ["#define WITHOUT_RAGGED"]
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]
-        without += [] if ("launch_phases(" in body or "launch_one_unit(" in body) else ["#define WITHOUT_PHASES"]
-        without += (
-            []
-            if "launch_with" in body or ("launch_phases(" in body or "launch_one_unit(" in body)
-            else ["#define WITHOUT_ATTRIBUTES"]
-        )
+        in_phases = "launch_phases(" in body or "launch_one_unit(" in body
+        without += [] if in_phases else ["#define WITHOUT_PHASES"]
+        without += [] if "launch_with" in body or in_phases else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
         without += [] if "plan_rows<" in body else ["#define WITHOUT_ROW_PLANS"]
         without += [] if "plan_columns(" in body else ["#define WITHOUT_COLUMN_PLANS"]

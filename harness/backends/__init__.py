@@ -191,6 +191,10 @@ SCALAR_TYPES = {
 """dtype -> its enumerator of ScalarType."""
 
 
+FUNCTION_BY_DTYPE = "build.binding by dtype takes the whole call of an operator, such as run<float>(x, out): it takes every dtype by itself"
+"""What a form of torch's operators says to a function's name for each dtype."""
+
+
 def call_wrapper(name: str, asked: dict[str, Any], tensor: str, scalar_type: str, returns: str = "auto") -> str:
     """C++ of a function `name` whose parameters are the spec's arguments, of `_call_of`'s calls. `tensor`, `scalar_type`: the form's classes."""
     types = {"tensor": tensor, "list": f"std::vector<{tensor}>", "lists": f"std::vector<std::vector<{tensor}>>"}

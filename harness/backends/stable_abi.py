@@ -10,7 +10,16 @@ import json
 import re
 from pathlib import Path
 
-from harness.backends import Compiled, call_wrapper, cuda, form_of, is_python, together, torch_extension
+from harness.backends import (
+    FUNCTION_BY_DTYPE,
+    Compiled,
+    call_wrapper,
+    cuda,
+    form_of,
+    is_python,
+    together,
+    torch_extension,
+)
 from harness.records import DeviceFacts
 
 SUFFIX = ".cu"
@@ -78,9 +87,7 @@ def with_registration(text: str, entry: str, binding: str, key: str) -> str:
         text += call_wrapper(f"{entry}_call", asked, tensor, "torch::headeronly::ScalarType", returns)
         asked = f"{entry}_call"
     if isinstance(asked, dict):
-        raise ValueError(
-            "build.binding by dtype takes the whole call of an operator, such as run<float>(x, out): it takes every dtype by itself"
-        )
+        raise ValueError(FUNCTION_BY_DTYPE)
     if not asked and re.search(r"^[ \t]*STABLE_TORCH_LIBRARY", text, re.MULTILINE):
         return text
     function = asked or entry

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from harness.backends import Compiled, call_wrapper, cpu, cuda, form_of, is_python, together
+from harness.backends import FUNCTION_BY_DTYPE, Compiled, call_wrapper, cpu, cuda, form_of, is_python, together
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -51,9 +51,7 @@ def with_binding(text: str, entry: str, binding: str) -> str:
         )
         return text + _BINDING.format(module=CALL_MODULE, entry=entry, bound=f"{entry}_call", names=names)
     if isinstance(asked, dict):
-        raise ValueError(
-            "build.binding by dtype takes the whole call of an operator, such as run<float>(x, out): it takes every dtype by itself"
-        )
+        raise ValueError(FUNCTION_BY_DTYPE)
     if not _BINDS.search(text):
         text += _BINDING.format(module="TORCH_EXTENSION_NAME", entry=entry, bound=asked, names="")
     return text

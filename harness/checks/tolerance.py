@@ -48,6 +48,9 @@ def call_of(kernel: Kernel, workload: Workload) -> ReferenceCall:
     spec = kernel.spec
     floats = {t.name: spec.dtype(t, workload) for t in spec.inputs if "float" in spec.dtype(t, workload)}
     wide = frozenset(name for name, dtype in floats.items() if dtype == "float64")
+    elsewhere = {
+        name: getattr(kernel, name) for name in ("rounding", "noise_bits") if hasattr(kernel, name)
+    }  # a problem
     return ReferenceCall(
         spec.name,
         functools.partial(run_reference, kernel, workload),
@@ -56,9 +59,7 @@ def call_of(kernel: Kernel, workload: Workload) -> ReferenceCall:
         functools.partial(terms, kernel, workload),
         wide,
         len(wide) == len(floats),
-        **{
-            name: getattr(kernel, name) for name in ("rounding", "noise_bits") if hasattr(kernel, name)
-        },  # a problem's runs elsewhere
+        **elsewhere,
     )
 
 
