@@ -35,6 +35,7 @@ def _limit(answer: str) -> None:
 def _package():
     """This folder as a package of its own name, without its neighbours on the path: some are called as the library's modules."""
     spec = importlib.util.spec_from_file_location("draft", HERE / "__init__.py", submodule_search_locations=[str(HERE)])
+    assert spec is not None and spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules["draft"] = package
     spec.loader.exec_module(package)

@@ -7,6 +7,7 @@ input (that a matrix is symmetric, that a value is never negative) is no rule: i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -214,7 +215,13 @@ def letters_of(equation: str) -> tuple[list[str], str] | None:
 def slice_of_einsum(node: fx.Node) -> fx.Node | None:
     """einsum(...)[i] along an axis that is not summed is the einsum of its operands' slices at i."""
     whole, axis, place = slice_of(node)
-    if not _is(whole, "aten.einsum.default") or whole.kwargs or not _once(whole) or not _once(next(iter(whole.users))):
+    if (
+        whole is None
+        or not _is(whole, "aten.einsum.default")
+        or whole.kwargs
+        or not _once(whole)
+        or not _once(next(iter(whole.users)))
+    ):
         return None
     letters = letters_of(whole.args[0])
     if letters is None:
@@ -292,8 +299,9 @@ def mean_of_transposed_convolution(node: fx.Node) -> fx.Node | None:
     name = f"aten.conv_transpose{rank}d." + ("default" if rank == 1 else "input")
     if not _is(product, name) or not _once(product) or _rank(product.args[0]) != rank + 2:
         return None
-    defaults = [None, [1] * rank, [0] * rank, [0] * rank, 1, [1] * rank]
-    x, weight, *rest = product.args
+    defaults: list[Any] = [None, [1] * rank, [0] * rank, [0] * rank, 1, [1] * rank]
+    given: list[Any] = list(product.args)
+    x, weight, *rest = given
     bias, stride, padding, _, groups, dilation = [*rest, *defaults[len(rest) :]]
     stride, padding, dilation = (
         [n] * rank if isinstance(n, int) else (list(n) * rank)[:rank] for n in (stride, padding, dilation)
@@ -335,7 +343,7 @@ def _same_ranges(window, sizes, places, stride, padding, dilation):
             else:
                 found.append(((first, last + 1), (k, k + 1)))
         axes.append(found)
-    parts = [((), ())]
+    parts: list[tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]] = [((), ())]
     for axis in axes:
         parts = [((*ranges, r), (*ks, k)) for ranges, ks in parts for r, k in axis]
     return parts

@@ -358,7 +358,7 @@ class _Draft:
         if isinstance(value, str):
             return value
         text = tensor_text(self.program, value)
-        return text if value.buffer.written_by else f"{text}.clone()"
+        return text if value.buffer is not None and value.buffer.written_by else f"{text}.clone()"
 
     def _in_place(self, partition: Partition, moved: list[tuple[Buffer, str]]) -> dict[Buffer, str]:
         """Buffers that a kernel may write where the module keeps the old ones: nobody else reads those, and it reads before it writes."""

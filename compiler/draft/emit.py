@@ -84,11 +84,13 @@ class Emitter(Interface):
         if len(packs) < len(loops) and self.across:
             return {}  # who reads an element in a later loop must be who wrote it
         if not packs and self.folds_by_block and kernel.length.is_Integer and not self.across and not self.aliased:
-            singles = {
-                at: packs_of(kernel, members, self.stored, set(kernel.made), True) for at, members in loops.items()
-            }
-            if None not in singles.values():
-                self.kept = kept_of(singles, int(kernel.length), self.name)
+            singles = {}
+            for at, members in loops.items():
+                one = packs_of(kernel, members, self.stored, set(kernel.made), True)
+                if one is None:
+                    return {}
+                singles[at] = one
+            self.kept = kept_of(singles, int(kernel.length), self.name)
             return singles if self.kept is not None else {}
         items = min((one.items for one in packs.values()), default=1)
         packs = {at: replace(one, items=items) for at, one in packs.items()}

@@ -113,7 +113,7 @@ def unscripted() -> Iterator[None]:
     def as_it_is(scripted: Any, *_: Any, **__: Any) -> Any:
         return scripted
 
-    plain = {"script": as_it_is, "script_method": as_it_is, "ScriptModule": torch.nn.Module}
+    plain: dict[str, Any] = {"script": as_it_is, "script_method": as_it_is, "ScriptModule": torch.nn.Module}
     with patch.multiple(torch.jit, **plain):
         yield
 
@@ -139,7 +139,7 @@ def load(text: str) -> types.ModuleType:
 
 def _built(module: types.ModuleType) -> torch.nn.Module:
     """As harness/farside/problem.py makes it: arguments are a list, a dict of names, or none."""
-    arguments = getattr(module, "get_init_inputs", list)()
+    arguments: Any = getattr(module, "get_init_inputs", list)()
     with unscripted():
         model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
     for holder in list(model.modules()):
@@ -188,7 +188,7 @@ def _leaves(inputs: list[Any], names: list[str]) -> list[Leaf]:
     if len(names) < len(inputs):
         raise NoDraft(f"get_inputs gives {len(inputs)} values and Model.forward takes {len(names)}")
     found, _ = pytree.tree_flatten_with_path(tuple(inputs))
-    return [Leaf(names[path[0].idx] + pytree.keystr(path[1:]), value) for path, value in found]
+    return [Leaf(names[path[0].idx] + pytree.keystr(path[1:]), value) for path, value in found]  # type: ignore[attr-defined]  # a tuple's key
 
 
 def _holders(inputs: list[Any], names: list[str]) -> list[tuple[str, list | tuple | dict]]:

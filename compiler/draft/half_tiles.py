@@ -39,19 +39,24 @@ class HalvesEmitter(TileEmitter):
             "",
         ]
 
+    @property
+    def halves(self) -> tuple[Side, Side]:
+        assert self.tiling.halves is not None
+        return self.tiling.halves
+
     def reads(self) -> list[Buffer]:
-        ready = [side for side in self.kernel.members[0].definition.tiling.halves if side.ready]
+        ready = [side for side in self.halves if side.ready]
         return [*super().reads(), *(buffer for side in ready for buffer in (side.lines, side.largest))]
 
     def _unprepared(self) -> list[tuple[str, Expr]]:
         """Name and element of the sides that are to be prepared."""
-        sides = zip(("left", "right"), self.sides, self.tiling.halves, strict=True)
+        sides = zip(("left", "right"), self.sides, self.halves, strict=True)
         return [(name, value) for name, value, prepared in sides if not prepared.ready]
 
     def _side(self, side: str) -> tuple[Side, str, str]:
         """A side, its batches and its places."""
         at = ("left", "right").index(side)
-        found = self.tiling.halves[at]
+        found = self.halves[at]
         return found, self.ends[0] if found.lines_differ else "1", self.ends[1 + at]
 
     def _of_batch(self, side: str) -> tuple[str, str]:

@@ -7,10 +7,11 @@ reshape that comes back prints as the plain index. Sizes may be symbols (a leadi
 from __future__ import annotations
 
 from functools import lru_cache, reduce
+from typing import TypeAlias
 
 import sympy
 
-Index = sympy.Expr
+Index: TypeAlias = sympy.Expr
 """A non-negative integer expression."""
 
 

@@ -224,8 +224,10 @@ def _record(low, text: str, reads, outs: list[Buffer | None], single: bool) -> N
 def read_number(program, value: Value, node) -> None:
     """The host waits for a number; the line behind the call names it."""
     if value.buffer is None or not value.is_whole:
-        program.realise(value)
-    made = Library(program.next_order(), f"{{{value.buffer.name}}}.item()", [value.buffer], [], "item", node=node)
+        buffer = program.realise(value)
+    else:
+        buffer = value.buffer
+    made = Library(program.next_order(), f"{{{buffer.name}}}.item()", [buffer], [], "item", node=node)
     program.libraries.append(made)
 
 

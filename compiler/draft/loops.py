@@ -141,8 +141,11 @@ class _Split:
             return [self._returned(value.args[0], lambda made: f"{text}({made})")]
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
-            of_step = isinstance(target, ast.Subscript) and _names(target.slice, ast.Load) & self.targets
-            if of_step and isinstance(target.value, ast.Name):
+            if (
+                isinstance(target, ast.Subscript)
+                and _names(target.slice, ast.Load) & self.targets
+                and isinstance(target.value, ast.Name)
+            ):
                 self.filled.add(target.value.id)
                 return [self._returned(statement.value, lambda made: f"{ast.unparse(target)} = {made}")]
         return [statement]

@@ -115,7 +115,7 @@ def convolution(low: Lowering, a, weight, bias, stride, padding, dilation, group
     convolution = _Convolution(low, a, weight, plain(groups), axes, transposed)
     stages = convolution.stages()
     if stages is not None:
-        made = convolution.by_planes(stages, given, windows)
+        made: Value | None = convolution.by_planes(stages, given, windows)
     elif low.program.own_products or convolution.is_faster:
         made = convolution.product()
     else:

@@ -66,7 +66,7 @@ def by_halves(low: Lowering, tiling: Tiling, batch, sizes, parts: int, whole: tu
     probe = [low.program.ranges.variable(f"probe{axis}", size) for axis, size in enumerate([*ranges, *sizes])]
     of_batch = {variable for variable in probe[: len(ranges)] if variable.is_Symbol}
     assert tiling.factors is not None
-    sides = []
+    sides: list[Side] = []
     for value, places, name, element in zip(tiling.factors(probe).args, ends, ("left", "right"), whole, strict=True):
         text = None if any(size != 1 for size in batch) else _weight(low, element, places, depth * parts)
         differs = any(of_batch & index.free_symbols for index in indices_of([value]))
@@ -81,7 +81,8 @@ def by_halves(low: Lowering, tiling: Tiling, batch, sizes, parts: int, whole: tu
         sides.append(Side(lines, largest, differs, differs and text is None, text is not None))
         if text is not None:
             _construct(low, lines, largest, text)
-    return replace(tiling, halves=tuple(sides))
+    left, right = sides
+    return replace(tiling, halves=(left, right))
 
 
 def _weight(low: Lowering, element: Callable, places: Index, depth: Index) -> str | None:

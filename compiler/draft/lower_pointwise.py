@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -165,8 +166,8 @@ def sign(low: Lowering, a):
 def clamp(low: Lowering, a, lowest=None, highest=None):
     bounds = [b for b in (lowest, highest) if b is not None]
 
-    def of(x, *ends):
-        ends = list(ends)
+    def of(x, *given):
+        ends = list(given)
         if lowest is not None:
             x = make("max", x, ends.pop(0), type=x.type)
         return make("min", x, ends.pop(0), type=x.type) if highest is not None else x
@@ -292,7 +293,7 @@ def _leaky(x: Expr, slope: float) -> Expr:
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[..., Expr]] = {
     "aten.relu.default": lambda x: _positive(x),
     "aten.relu6.default": lambda x: _between(x, 0, 6),
     "aten.silu.default": lambda x: binary("mul", x, unary("sigmoid", x)),

@@ -94,6 +94,8 @@ def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
         low, (), flat.shape[0], weight.shape[0], a.shape[-1], lambda p: flat.at(p), lambda p: weight.at([p[1], p[0]]),
         (flat.shape[0], weight.shape[0]), weights=weights,
     )  # fmt: skip
+    if made is None:
+        return None
     whole = low.program.reshape(made, low.shape)
     if bias is None:
         return whole
@@ -109,7 +111,7 @@ def einsum(low: Lowering, equation: str, operands, path=None):
         return None
     names, out = letters
     if [len(name) for name in names[1:]] == [2]:
-        first, (k, n) = names[0], names[1]
+        first, k, n = names[0], *names[1]
         if first[-1] == k and out == first[:-1] + n and n not in first:
             return _rows_times(low, *operands)
     return _summed_at_once(low, names, out, operands)
@@ -201,8 +203,8 @@ def multiplied(
         return low.program.multiply([*batch, rows, columns, depth], element, low.dtype, shape, tiling)
     ranges = [parts, *batch, rows, columns, depth // parts]
     found = low.program.multiply(ranges, element, torch.float32, [parts, *shape], tiling)
-    whole = low.program.fold("sum", found, [0], [torch.float32])[0]
-    return low.formula(lambda position: cast(whole.at(position), COMPUTED[low.dtype]), whole.shape, low.dtype)
+    summed = low.program.fold("sum", found, [0], [torch.float32])[0]
+    return low.formula(lambda position: cast(summed.at(position), COMPUTED[low.dtype]), summed.shape, low.dtype)
 
 
 def _parts(low: Lowering, batch, rows, columns, depth) -> int:
@@ -227,6 +229,9 @@ def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, s
         low, batch, rows, columns, q.shape[-1], lambda p: q.at(_of(q, p)), lambda p: k.at(_of(k, [*p[:-2], p[-1], p[-2]])),
         (*batch, rows, columns),
     )  # fmt: skip
+
+    if scores is None:
+        return None
 
     def masked_score(position):
         score = binary("mul", scores.at(position), constant(scale, "float"))

@@ -50,7 +50,8 @@ def _windows(
             if _may_leave(shape[lead + axis], size, window[axis], stride[axis], padding[axis], dilation[axis]):
                 conditions.append(compare("lt", index_value(place), index_value(size)))
             inner.append(place)
-        return masked(all_of(conditions), cast(a.at([*position[:lead], *inner]), COMPUTED[dtype]), outside)
+        element = cast(a.at([*position[:lead], *inner]), COMPUTED[dtype])
+        return element if outside is None else masked(all_of(conditions), element, outside)
 
     return low.formula(formula, shape, dtype), rank
 

@@ -163,17 +163,21 @@ def _weights_loaded(self, _incompatible_keys):
 """
 
 
+def _functions(text: str) -> list[ast.FunctionDef]:
+    return [part for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)]
+
+
 def _prepares(model: ast.ClassDef, kept: list[str]) -> None:
     """Appends lines to the constructor, which are executed again where other weights are loaded."""
     if not kept:
         return
     found = [part for part in model.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
     if not found:
-        found = ast.parse("def __init__(self):\n    super().__init__()").body
+        found = _functions("def __init__(self):\n    super().__init__()")
         model.body = [*found, *(part for part in model.body if not isinstance(part, ast.Pass))]
     again = "self.register_load_state_dict_post_hook(ModelNew._weights_loaded)"  # a lambda could not be pickled
     found[0].body += ast.parse(f"self._prepare_weights()\n{again}").body
-    (prepare,) = ast.parse("def _prepare_weights(self):\n    pass").body
+    (prepare,) = _functions("def _prepare_weights(self):\n    pass")
     prepare.body = ast.parse("\n".join(kept)).body
     model.body += [prepare, *ast.parse(LOADED).body]
 
@@ -198,8 +202,8 @@ def constructors(text: str, kept: list[str], classes: set[str]) -> tuple[str, st
         needed = needed.union(*map(_names, more))
     before = [n for n in others if n in kept_nodes or isinstance(n, (ast.Import, ast.ImportFrom))]
     imports = [ast.unparse(n) for n in before if isinstance(n, (ast.Import, ast.ImportFrom))]
-    others = ["\n\n" + ast.unparse(n) for n in before if not isinstance(n, (ast.Import, ast.ImportFrom))]
-    return "\n".join([*imports, *others]), ast.unparse(model)
+    kept_text = ["\n\n" + ast.unparse(n) for n in before if not isinstance(n, (ast.Import, ast.ImportFrom))]
+    return "\n".join([*imports, *kept_text]), ast.unparse(model)
 
 
 def _binds_model(node: ast.stmt) -> bool:
@@ -213,8 +217,12 @@ def _model_class(tree: ast.Module) -> ast.ClassDef:
         raise NoDraft("the problem gives the name Model to nothing at its top level")
     if isinstance(found[-1], ast.ClassDef):
         return found[-1]
+    assert isinstance(found[-1], ast.Assign)
     bases = [found[-1].value]
-    return ast.ClassDef(name="Model", bases=bases, keywords=[], body=[ast.Pass()], decorator_list=[], type_params=[])
+    (alias,) = ast.parse("class Model: pass").body
+    assert isinstance(alias, ast.ClassDef)
+    alias.bases = bases
+    return alias
 
 
 def _rename_forward(model: ast.ClassDef) -> None:

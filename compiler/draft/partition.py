@@ -102,7 +102,7 @@ class Partition:
         self._touched: dict[Buffer, set[int]] = {}
         self._named: dict[sympy.Symbol, int] = {}
         """Where the sizes that depend on values get their names."""
-        everything = [*program.definitions, *program.libraries]
+        everything: list[Definition | Library] = [*program.definitions, *program.libraries]
         for item in sorted(everything, key=lambda item: item.order):
             if isinstance(item, Library):
                 self._append(item)
@@ -125,7 +125,8 @@ class Partition:
         ready = max((self._position.get(b, -1) for b in reads), default=-1)
         ready = max([ready, *(self._named[name] for name in self._sizes(definition))])
         sharing = {at for b in reads for at in self._touched.get(b, ()) if at >= ready}
-        place = next((at for at in sorted(sharing) if self._join(self.steps[at], definition, at)), None)
+        kernels = ((at, step) for at in sorted(sharing) if isinstance(step := self.steps[at], Kernel))
+        place = next((at for at, kernel in kernels if self._join(kernel, definition, at)), None)
         if place is None:
             self._append(self._begin(definition))
             place = len(self.steps) - 1
@@ -276,7 +277,7 @@ class Partition:
         if sympy.expand(product(kernel.ranges) - product(definition.ranges)) != 0:
             return False
         wider = self._space(definition.ranges, definition.reduced, definition)
-        members = []
+        members: list[Member] = []
         for old in [*(m.definition for m in kernel.members), definition]:
             wider.members = members
             member = self._member(wider, old, position)

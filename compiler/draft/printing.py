@@ -217,8 +217,8 @@ class Statements:
         if op == "not":
             return f"(!{parts[0]})"
         if op == "abs":
-            name = {"float": "fabsf", "double": "fabs"}.get(type)
-            return f"{name}({_bare(parts[0])})" if name else f"({parts[0]} < 0 ? -{parts[0]} : {parts[0]})"
+            magnitude = {"float": "fabsf", "double": "fabs"}.get(type)
+            return f"{magnitude}({_bare(parts[0])})" if magnitude else f"({parts[0]} < 0 ? -{parts[0]} : {parts[0]})"
         if op in ("min", "max"):
             chosen = "" if type in ("float", "double") else f"<{type}>"
             return f"{op}imum{chosen}({_bare(parts[0])}, {_bare(parts[1])})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sympy
 import torch
@@ -194,7 +195,7 @@ class Library:
     single: bool = True
     contiguous: list[bool] = field(default_factory=list)
     """For each out: whether torch is sure to return it contiguous."""
-    node: object = None
+    node: Any = None
     """The graph's, whose call it is."""
     names: list[sympy.Symbol] = field(default_factory=list)
     """Sizes that have names from here on."""

@@ -42,7 +42,7 @@ class TileEmitter(Emitter):
         self.exact = not self.tiling.rounded and any(
             load.args[0].dtype == torch.float32 for load in loads_of([self.member.value])
         )
-        self.down, self.across = self._tile()
+        self.tile_rows, self.tile_columns = self._tile()
         self.step, factors = self._factors()
         self.operands = [Operand(self, value, at) for value, at in zip(factors, (1, 2), strict=True)]
 
@@ -57,7 +57,7 @@ class TileEmitter(Emitter):
     @property
     def blocks_at_once(self) -> int:
         """Blocks of a multiprocessor that its registers have room for."""
-        return 2 if self.down * self.across * (1 + self.exact) <= 128 * 128 else 1
+        return 2 if self.tile_rows * self.tile_columns * (1 + self.exact) <= 128 * 128 else 1
 
     def _factors(self) -> tuple[Index, tuple[Expr, Expr]]:
         """The variable that counts steps, and the two sides as they are brought into the tiles."""
@@ -94,7 +94,8 @@ class TileEmitter(Emitter):
 
     def scope(self, expr: Expr, indent: int) -> tuple[Scope, dict[Index, str]]:
         """Lines that name the quotients and remainders in the expression's indices, and those names."""
-        scope, names = Scope(indent), {}
+        scope = Scope(indent)
+        names: dict[Index, str] = {}
         for index in self._divided(expr):
             if index not in names:
                 name = self.name("i")
@@ -115,7 +116,8 @@ class TileEmitter(Emitter):
     def store_text(self, indent: int, text: str) -> list[str]:
         out = self.member.definition.outs[0]
         place, inside = self.member.places[0], self.tiling.inside(self.kernel.axes[:-1])
-        names, lines = {}, []
+        names: dict[Index, str] = {}
+        lines: list[str] = []
         for index in [*(coordinate for coordinate, _ in inside), place]:
             for atom in sympy.postorder_traversal(index):
                 if isinstance(atom, (FloorDiv, Modulo)) and atom not in names:
@@ -143,7 +145,7 @@ class TileEmitter(Emitter):
         """The kernel's body: what it brings into the tiles and where their sums go; tensor_cores.py has the rest."""
         batch = self.names[0]
         batches, rows, columns, depth = self.ends
-        wide, tile = self.wide, f"{self.down}, {self.across}"
+        wide, tile = self.wide, f"{self.tile_rows}, {self.tile_columns}"
         left, right = self.operands
         multiply = f"multiply_tiles<{tile}, {str(self.exact).lower()}, Left, Right>"
         return [
@@ -160,15 +162,15 @@ class TileEmitter(Emitter):
             *left.fetch("left", "Left", "first_row"),
             *right.fetch("right", "Right", "first_column"),
             "        };",
-            f"        float sums[{self.down // 32}][{self.across // 32}][4] = {{}};",
+            f"        float sums[{self.tile_rows // 32}][{self.tile_columns // 32}][4] = {{}};",
             f"        {multiply}(sums, ring, static_cast<{wide}>({depth}), fetch);",
             "        bool finite = true;",
             "        #pragma unroll",
-            f"        for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
+            f"        for (int strip = 0; strip < {self.tile_rows // 32}; ++strip) {{",
             f"            put_strip<{tile}>(sums, ring, strip);",
             "            __syncthreads();",
             *self._strip("#pragma unroll 4", [
-                f"const float sum = ring[line_of<{self.across}>(round) * {self.across + 8} + threadIdx.x % {self.across}];",
+                f"const float sum = ring[line_of<{self.tile_columns}>(round) * {self.tile_columns + 8} + threadIdx.x % {self.tile_columns}];",
                 "finite = finite && fabsf(sum) < INFINITY;",
             ], self.store_text(5, "sum")),
             "            __syncthreads();",
@@ -181,7 +183,7 @@ class TileEmitter(Emitter):
         """A thread's results by plain multiply-adds, where one of them is not finite."""
         return [
             "        if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
-            f"            for (int strip = 0; strip < {self.down // 32}; ++strip) {{",
+            f"            for (int strip = 0; strip < {self.tile_rows // 32}; ++strip) {{",
             *self._indented(self._strip("#pragma unroll 1", ["float sum = 0.0f;"], self.plain_sum())),
             "            }",
             "        }",
@@ -209,9 +211,9 @@ class TileEmitter(Emitter):
         _, rows, columns, _ = self.ends
         return [
             f"            {unroll}",
-            f"            for (int round = 0; round < {self.across // 8}; ++round) {{",
-            f"                const {self.wide} {m} = first_row + row_of_line<{self.down}>(strip, line_of<{self.across}>(round));",
-            f"                const {self.wide} {n} = first_column + threadIdx.x % {self.across};",
+            f"            for (int round = 0; round < {self.tile_columns // 8}; ++round) {{",
+            f"                const {self.wide} {m} = first_row + row_of_line<{self.tile_rows}>(strip, line_of<{self.tile_columns}>(round));",
+            f"                const {self.wide} {n} = first_column + threadIdx.x % {self.tile_columns};",
             f"                if ({m} < {rows} && {n} < {columns}) {{",
             *(f"                    {line}" for line in first),
             *then,
@@ -224,7 +226,7 @@ class TileEmitter(Emitter):
         left, right = self.operands
         lines = [
             f"    const int64_t batches = {batches};",
-            f"    const dim3 blocks(((({rows}) + {self.down - 1}) / {self.down}) * ((({columns}) + {self.across - 1}) / {self.across}), 1,",
+            f"    const dim3 blocks(((({rows}) + {self.tile_rows - 1}) / {self.tile_rows}) * ((({columns}) + {self.tile_columns - 1}) / {self.tile_columns}), 1,",
             "                      batches < 65535 ? batches : 65535);",
             f"    const int bytes = STAGES * ({left.type}::kWords + {right.type}::kWords) * sizeof(float);",
             *self._zeros("    cudaMemsetAsync({out}, 0, {bytes}, stream);"),
@@ -307,7 +309,7 @@ class Operand:
         self.tiles, self.value = tiles, value
         (self.place, self.end), self.step, (_, self.depth) = tiles.kernel.inner[axis], tiles.step, tiles.kernel.inner[3]
         self.along_k = tiles.along_k(value)
-        self.side, self.rounded = (tiles.down, tiles.across)[axis - 1], tiles.tiling.in_tf32 and axis == 1
+        self.side, self.rounded = (tiles.tile_rows, tiles.tile_columns)[axis - 1], tiles.tiling.in_tf32 and axis == 1
         self.fours = self._fours()
 
     @property

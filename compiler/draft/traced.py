@@ -112,6 +112,7 @@ def _cumulative_norm(as_it_is: Callable[..., torch.Tensor]) -> Callable[..., tor
     def forward(self: torch.nn.modules.batchnorm._BatchNorm, x: torch.Tensor) -> torch.Tensor:
         if self.momentum is not None or not self.training or self.running_mean is None or self.running_var is None:
             return as_it_is(self, x)
+        assert self.num_batches_tracked is not None
         self._check_input_dim(x)
         self.num_batches_tracked.add_(1)
         share = 1 / self.num_batches_tracked.double()
@@ -269,7 +270,8 @@ def trace(
     with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"), no_cache:
         norm = torch.nn.modules.batchnorm._BatchNorm
         cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
-        data = patch.object(torch.Tensor, "data", property(lambda read: read.detach(), torch.Tensor.data.__set__))
+        written: Any = torch.Tensor.data  # a descriptor, which stubs call a tensor
+        data = patch.object(torch.Tensor, "data", property(lambda read: read.detach(), written.__set__))
         of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
         with (
             _sizes_are_some(choices or []) as supposed,

@@ -8,6 +8,7 @@ the same recurrence is the length left open.
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import sympy
 import torch
@@ -96,6 +97,7 @@ def _open_leading(graph: fx.Graph, name: str) -> None:
             with mode, enable_python_dispatcher():
                 made[node] = node.target(*arguments, **keywords)
     env = mode.shape_env
+    assert env is not None
     if env.guards or env.replacements:
         return
     for node, value in made.items():
@@ -155,6 +157,7 @@ def _chains(graph: fx.Graph) -> list[_Chain]:
 
 def _chain(steps: list[fx.Node]) -> _Chain | None:
     """The steps as a recurrence over all of a tensor's slices in their order, or None where they are something else."""
+    x: Any
     before, place, x, axis, cell = None, 0, None, 0, ""
     for count, step in enumerate(steps):
         together = step.args[0]
