@@ -343,37 +343,97 @@ __global__ void __launch_bounds__(LOSS_THREADS) close_batch(
     }
 }
 
+constexpr int MOST_ADDED = 2;  // gradients read at once, of a group of weights
+
 // Adam's step of all weights, and their bfloat16 copies; left out where a flag is not 0, which then stands in flags[*finished].
 // The gradient is the sum of `held` ones, read where they are, each with its flag behind it, over `ranks`. All ranks add in one
 // order, so that their weights stay alike bit for bit. Counters go on: how many steps were made, batches finished, and the next
-// batch's key.
+// batch's key. A thread has GROUP weights. All that it reads is asked for before any of it is waited for: a gradient may be far away.
+template <int GROUP>
 __global__ void __launch_bounds__(THREADS) adam(
     float* __restrict__ weights, __nv_bfloat16* __restrict__ rounded, float* __restrict__ first, float* __restrict__ second,
     const float* const* __restrict__ grads, int held, const Step* __restrict__ next, float* made, int64_t* finished, int64_t* key,
     float* flags, int64_t total, float ranks) {
-    const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    float sum = 0.0f;
+    struct alignas(GROUP * sizeof(float)) Floats {
+        float values[GROUP];
+    };
+    const int64_t at = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * GROUP;
+    const bool mine = at < total;
+    Floats weight{};
+    Floats m{};
+    Floats v{};
+    if (mine) {
+        weight = *reinterpret_cast<const Floats*>(weights + at);
+        m = *reinterpret_cast<const Floats*>(first + at);
+        v = *reinterpret_cast<const Floats*>(second + at);
+    }
+    const Step step = *next;
+    float sum[GROUP] = {};
     bool fails = false;
-    for (int from = 0; from < held; ++from) {
-        sum += at < total ? grads[from][at] : 0.0f;
-        fails = fails || (threadIdx.x < 32 && grads[from][total] > 0.0f);  // far away perhaps: a warp a block asks
+    for (int begin = 0; begin < held; begin += MOST_ADDED) {
+        Floats part[MOST_ADDED];
+        float flag[MOST_ADDED];
+#pragma unroll
+        for (int j = 0; j < MOST_ADDED; ++j) {
+            part[j] = Floats{};
+            flag[j] = 0.0f;
+            if (begin + j < held) {
+                const float* from = grads[begin + j];
+                if (mine) {
+                    part[j] = *reinterpret_cast<const Floats*>(from + at);
+                }
+                if (threadIdx.x < 32) {  // a warp a block asks
+                    flag[j] = from[total];
+                }
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < MOST_ADDED; ++j) {
+            fails = fails || flag[j] > 0.0f;
+#pragma unroll
+            for (int i = 0; i < GROUP; ++i) {
+                sum[i] += part[j].values[i];
+            }
+        }
     }
     const bool left_out = __syncthreads_count(fails) > 0;
-    if (at < total && !left_out) {
-        const float grad = sum / ranks;
-        const float m = first[at] + static_cast<float>(1.0 - FIRST) * (grad - first[at]);
-        const float v = static_cast<float>(SECOND) * second[at] + static_cast<float>(1.0 - SECOND) * grad * grad;
-        const float weight = weights[at] - next->rate * m / (sqrtf(v) * next->correction + EPSILON);
-        first[at] = m;
-        second[at] = v;
-        weights[at] = weight;
-        rounded[at] = __float2bfloat16(weight);
+    if (mine && !left_out) {
+#pragma unroll
+        for (int i = 0; i < GROUP; ++i) {
+            const float grad = sum[i] / ranks;
+            m.values[i] += static_cast<float>(1.0 - FIRST) * (grad - m.values[i]);
+            v.values[i] = static_cast<float>(SECOND) * v.values[i] + static_cast<float>(1.0 - SECOND) * grad * grad;
+            weight.values[i] -= step.rate * m.values[i] / (sqrtf(v.values[i]) * step.correction + EPSILON);
+        }
+        *reinterpret_cast<Floats*>(first + at) = m;
+        *reinterpret_cast<Floats*>(second + at) = v;
+        *reinterpret_cast<Floats*>(weights + at) = weight;
+        *reinterpret_cast<Pack<GROUP>*>(rounded + at) = scaled<GROUP>(weight.values, 1.0f);
     }
     if (at == 0) {
         flags[*finished] = left_out ? 1.0f : 0.0f;
         *made += left_out ? 0.0f : 1.0f;
         ++*finished;
         ++*key;
+    }
+}
+
+// One block: goes on when all ranks have come here as often as this one. signals [ranks]: where each rank's own [ranks] are, in
+// which the others count; met: how often this one was here. A signal goes one way, and each waits at its own memory.
+__global__ void meet(volatile int32_t* const* signals, int32_t* met, int rank, int ranks) {
+    const int32_t now = *met + 1;
+    __syncthreads();
+    __threadfence_system();
+    for (int other = threadIdx.x; other < ranks; other += THREADS) {
+        signals[other][rank] = now;
+    }
+    for (int other = threadIdx.x; other < ranks; other += THREADS) {
+        while (signals[rank][other] - now < 0) {
+        }
+    }
+    __threadfence_system();
+    if (threadIdx.x == 0) {
+        *met = now;
     }
 }
 
@@ -456,13 +516,19 @@ extern "C" void layers_close_batch(
         static_cast<int>(hops));
 }
 
-// grads [held], on the device: where each gradient is, [total + 1].
+// grads [held], on the device: where each gradient is, [total + 1]. All of these begin on 16 bytes.
 extern "C" void layers_adam(
     float* weights, void* rounded, float* first, float* second, const float* const* grads, const float* next, float* made,
     int64_t* finished, int64_t* key, float* flags, int64_t total, int64_t held, int64_t ranks, cudaStream_t stream) {
-    adam<<<blocks(total), THREADS, 0, stream>>>(
+    const auto launch = total % 4 == 0 ? adam<4> : adam<1>;
+    launch<<<blocks(total % 4 == 0 ? total / 4 : total), THREADS, 0, stream>>>(
         weights, static_cast<__nv_bfloat16*>(rounded), first, second, grads, static_cast<int>(held),
         reinterpret_cast<const Step*>(next), made, finished, key, flags, total, static_cast<float>(ranks));
+}
+
+extern "C" void layers_meet(int32_t* const* signals, int32_t* met, int64_t rank, int64_t ranks, cudaStream_t stream) {
+    meet<<<1, THREADS, 0, stream>>>(
+        const_cast<volatile int32_t* const*>(signals), met, static_cast<int>(rank), static_cast<int>(ranks));
 }
 
 extern "C" void layers_count_picked(const int32_t* ids, unsigned long long* edges, int64_t total, cudaStream_t stream) {

@@ -60,7 +60,8 @@ class Passed:
 class Layers:
     """A Sage's layers. Its weights become views of one tensor, `flat`, their gradients of another, `gradient`, which has one
     element more, for a flag that ranks reduce with it. Where GPUs of one machine train together they read one another's, if
-    they can (`peers`)."""
+    they can (`peers`): then steps write two buffers in turn, and a rank that has met the others once since is sure that
+    nobody reads the one it writes."""
 
     def __init__(self, model: Sage, device: str) -> None:
         self.model, self.device = model, device
@@ -70,21 +71,27 @@ class Layers:
         sizes = [weight.numel() for weight in weights]
         self.flat = torch.cat([weight.detach().flatten() for weight in weights])
         self.peers = ranks.share(len(self.flat) + 1, self.flat.device)
-        self.gradient = (
-            torch.zeros(len(self.flat) + 1, device=self.flat.device) if self.peers is None else self.peers.mine
+        alone = self.flat.new_zeros(len(self.flat) + 1)
+        self.buffers = [alone, alone] if self.peers is None else self.peers.mine
+        self.buffers_at = (
+            self.peers.at
+            if self.peers
+            else torch.tensor([[buffer.data_ptr()] for buffer in self.buffers], device=self.flat.device)
         )
-        self.gradients_at = torch.tensor([self.gradient.data_ptr()], device=self.flat.device)
-        if self.peers is not None:
-            self.gradients_at = self.peers.at
-        for weight, held, grad in zip(weights, self.flat.split(sizes), self.gradient[:-1].split(sizes), strict=True):
+        for weight, held in zip(weights, self.flat.split(sizes), strict=True):
             weight.data = held.view_as(weight)
-            weight.grad = grad.view_as(weight)
         # On a GPU products are of bfloat16, from weights of float32.
         self.rounded = self.flat.to(torch.bfloat16) if device == "cuda" else self.flat
         both = [own + other for own, other in zip(sizes[::2], sizes[1::2], strict=True)]
         shapes = [(2 * len(own), own.shape[1]) for own, _ in pairs]
         self.weights = [part.view(shape) for part, shape in zip(self.rounded.split(both), shapes, strict=True)]
-        self.gradients = [part.view(shape) for part, shape in zip(self.gradient[:-1].split(both), shapes, strict=True)]
+        self.of_layers = [
+            [part.view(shape) for part, shape in zip(buffer[:-1].split(both), shapes, strict=True)]
+            for buffer in self.buffers
+        ]
+        self.turn(0)
+        for weight, grad in zip(weights, self.gradient[:-1].split(sizes), strict=True):
+            weight.grad = grad.view_as(weight)
         self.drop = min(BYTES - 1, round(model.dropout * BYTES))
         self.first, self.second = (torch.zeros_like(self.flat) for _ in range(2))
         """Adam's moments of `flat`, on a GPU."""
@@ -93,6 +100,16 @@ class Layers:
         self.next = torch.zeros(2, device=self.flat.device)
         self.beside = Branch(device)
         """What the next layer of the backward pass does not wait for."""
+
+    def turn(self, slot: int) -> None:
+        """Let the next step write the gradient of this slot, 0 or 1."""
+        self.gradient, self.gradients = self.buffers[slot], self.of_layers[slot]
+        self.gradients_at = self.buffers_at[slot]
+
+    def meet(self) -> None:
+        """Go on, on the device, when all peers have come here."""
+        if self.peers is not None:
+            self._call("meet", self.peers.signals, self.peers.met, ranks.rank(), ranks.ranks())
 
     def forward(
         self, table: torch.Tensor, own: torch.Tensor | None, ids: list[torch.Tensor], key: torch.Tensor | None

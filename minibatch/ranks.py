@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from minibatch.graphs import GraphError
-from minibatch.streams import Branch
 
 if TYPE_CHECKING:
     import torch
@@ -100,39 +99,33 @@ def join(device: str) -> None:
 
 @dataclass
 class Peers:
-    """float32 buffers, one a rank, that the GPUs of one machine read of one another."""
+    """Two float32 buffers a rank that the GPUs of one machine read of one another, and signals by which they meet."""
 
-    mine: torch.Tensor
+    mine: list[torch.Tensor]
     at: torch.Tensor
-    """int64 on the GPU: where each rank's is, in their order."""
+    """int64 [2, ranks] on the GPU: where each rank's are, in their order."""
+    signals: torch.Tensor
+    """int64 [ranks]: where each rank's int32 [ranks] are, how often each of the others was there."""
+    met: torch.Tensor
+    """int32 [1]: how often this rank was."""
     handle: Any
-    beside: Branch
-    """On which `wait_until_read` waits."""
-
-    def wait_until_read(self) -> None:
-        """Nobody reads this rank's buffer any more, once `beside` is joined: all ranks have begun another step."""
-        with self.beside.fork():
-            self.handle.barrier(channel=1)
-
-    def wait_until_written(self) -> None:
-        """All ranks' buffers are written."""
-        self.handle.barrier(channel=0)
+    """Holds the others' memory."""
 
 
 def share(count: int, device: torch.device) -> Peers | None:
-    """Buffers of `count` zeros; None where there is one rank, or one is on another machine or a GPU that others cannot read."""
+    """Two buffers of `count` zeros; None where there is one rank, or one is on another machine or a GPU that others cannot read."""
     import torch
     from torch import distributed
 
     if device.type != "cuda" or ranks() == 1 or not (is_distributed() and distributed.is_initialized()):
         return None
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # not needed, and some machines forbid it
-    mine = None
+    room, mine = -(-count // 4) * 4, None  # each on 16 bytes
     try:
         others = [other for other in range(ranks()) if other != device.index]
         if here() == ranks() and all(torch.cuda.can_device_access_peer(device.index, other) for other in others):
             name = distributed.group.WORLD.group_name
-            mine = _symmetric().empty_strided_p2p((count,), [1], torch.float32, device, name)
+            mine = _symmetric().empty_strided_p2p((2 * room + ranks(),), [1], torch.float32, device, name)
     except (RuntimeError, AttributeError, ImportError):
         mine = None
     if not all(gather(mine is not None)) or mine is None:  # as one, or some would wait for others
@@ -145,10 +138,17 @@ def share(count: int, device: torch.device) -> Peers | None:
         return None
     mine.zero_()
     shift = mine.data_ptr() - handle.buffer_ptrs[handle.rank]
-    at = torch.tensor([pointer + shift for pointer in handle.buffer_ptrs], device=device)
+    begin = torch.tensor([pointer + shift for pointer in handle.buffer_ptrs], device=device)
+    size = room * mine.element_size()
     torch.cuda.synchronize()
     distributed.barrier()
-    return Peers(mine, at, handle, Branch("cuda"))
+    return Peers(
+        [mine[:count], mine[room : room + count]],
+        torch.stack([begin, begin + size]),
+        begin + 2 * size,
+        torch.zeros(1, dtype=torch.int32, device=device),
+        handle,
+    )
 
 
 def _symmetric() -> Any:

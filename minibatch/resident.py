@@ -372,8 +372,12 @@ class Trainer:
             h = self.model.combine(number, *self.model.aggregate(h, local))
         return of_seeds(h.float(), found)
 
-    def compute(self, found: SampledBatch) -> None:
-        """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit."""
+    def compute(self, found: SampledBatch, slot: int = 0) -> None:
+        """Forward, backward, the ranks' mean gradient, and a step that is left out where the batch did not fit.
+
+        slot: 0 and 1 in turn; ranks meet before steps that do otherwise."""
+        if self.layers:
+            self.layers.turn(slot)
         if self.layers and self.device == "cuda":
             self._compute_layers(self.layers, found)
             return
@@ -407,9 +411,6 @@ class Trainer:
 
     def _compute_layers(self, layers: Layers, found: SampledBatch) -> None:
         """`compute` in few launches, by kernels of layers.cu."""
-        peers = layers.peers
-        if peers is not None:
-            peers.wait_until_read()
         passed = self._passed(layers, found, self.key)
         logits = passed.hidden[-1]
         if found.rows is None and self.objective.kind == "classes":
@@ -420,14 +421,12 @@ class Trainer:
             (gradient,) = torch.autograd.grad(loss, wide)
             shares = loss.detach().reshape(1)
         fits = (found.totals, self.sampler.room) if self.padded else None
-        if peers is not None:
-            peers.beside.join()
         with layers.beside.fork():
             rate = self.optimizer.param_groups[0]["lr"]
             layers.close_batch(shares, fits, self.idle, rate, self.finished, self.losses)
         layers.backward(passed, gradient, found.transposed[::-1])
-        if peers is not None:
-            peers.wait_until_written()
+        if layers.peers is not None:
+            layers.meet()
         elif self.ranks > 1:
             from torch import distributed
 
@@ -483,7 +482,7 @@ class Trainer:
         with torch.cuda.stream(side):
             for step in range(WARM_STEPS):
                 self.sample_next(step % 2)
-                self.compute(self.sampled[step % 2])
+                self.compute(self.sampled[step % 2], step % 2)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         for slot in (0, 1):
@@ -493,7 +492,7 @@ class Trainer:
                 self.aside.wait_stream(now)
                 with torch.cuda.stream(self.aside):
                     self.sample_next(1 - slot)
-                self.compute(self.sampled[slot])
+                self.compute(self.sampled[slot], slot)
                 now.wait_stream(self.aside)
             self.graphs.append(captured)
 
@@ -506,6 +505,8 @@ class Trainer:
         trace = trace or SpanTrace(self.device, room=0)
         start = time.perf_counter()
         steps = self.begin(ids, number)
+        if self.layers:
+            self.layers.meet()
         if self.captured:
             self.sample_next(0)
             for step in range(steps):
@@ -536,6 +537,8 @@ class Trainer:
             found = self.sampler.exact(
                 self.order[step], draws, self._each_hop(self.buffers[0]) if self.layers else None
             )
+            if self.layers:
+                self.layers.meet()
             self.compute(found)
         finally:
             self.padded = padded

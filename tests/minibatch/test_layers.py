@@ -19,9 +19,11 @@ def sampled(rows: int, fanout: int, sources: int) -> torch.Tensor:
     return ids
 
 
-def made(width: int, dropout: float) -> tuple[Layers, list[torch.Tensor], torch.Tensor, torch.Tensor]:
+def made(
+    width: int, dropout: float, hidden: int = 12, classes: int = 5
+) -> tuple[Layers, list[torch.Tensor], torch.Tensor, torch.Tensor]:
     """Layers of a model; ids of three layers; features; the first layer's own rows."""
-    model = models.Sage(width, 12, 5, 3, dropout)
+    model = models.Sage(width, hidden, classes, 3, dropout)
     ids = [sampled(60, 4, 300), sampled(20, 5, 60), sampled(8, 3, 20)]
     own = torch.randint(300, (60,), dtype=torch.int32)
     own[-1] = -1
@@ -163,9 +165,11 @@ def test_the_cuda_source_has_the_loss_and_its_gradient(native, classes, unlabell
 
 
 @pytest.mark.parametrize("peers", [1, 2, 3])
-def test_the_cuda_source_makes_adams_steps_and_leaves_out_those_of_batches_that_do_not_fit(native, peers):
+@pytest.mark.parametrize("together", [1, 4])
+def test_the_cuda_source_makes_adams_steps_and_leaves_out_those_of_batches_that_do_not_fit(native, peers, together):
     torch.manual_seed(4)
-    of, *_ = made(8, 0.3)
+    of, *_ = made(8, 0.3, *((12, 5) if together == 4 else (9, 4)))
+    assert (len(of.flat) % 4 == 0) == (together == 4)
     theirs = Emulated(of, native)
     theirs.rounded = torch.empty_like(theirs.flat, dtype=torch.bfloat16)
     copied = theirs.flat.clone().requires_grad_()
@@ -205,6 +209,18 @@ def test_the_cuda_source_makes_adams_steps_and_leaves_out_those_of_batches_that_
     state = [mine.state[weight] for pair in zip(of.model.own, of.model.neighbours, strict=True) for weight in pair]
     assert torch.equal(torch.cat([held["exp_avg"].flatten() for held in state]), theirs.first)
     assert all(float(held["step"]) == 4 for held in state)
+
+
+def test_ranks_meet_by_signals_in_one_anothers_memory(native):
+    theirs = [torch.zeros(3, dtype=torch.int32) for _ in range(3)]
+    at, met = torch.tensor([there.data_ptr() for there in theirs]), torch.zeros(1, dtype=torch.int32)
+    for round_ in (1, 2, 3):
+        theirs[1][0], theirs[1][2] = round_, round_ + 1  # one of the others is ahead
+        native.layers_meet(
+            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (at, met)), *map(ctypes.c_int64, (1, 3)), None
+        )
+        assert int(met) == round_
+        assert [there.tolist() for there in theirs] == [[0, round_, 0], [round_, round_, round_ + 1], [0, round_, 0]]
 
 
 def test_a_checkpoints_moments_are_gone_on_from():

@@ -320,6 +320,7 @@ inline cluster_group this_cluster() { return {}; }
 inline void cudaGridDependencySynchronize() {}
 // Fibers switch at barriers only, so a plain read and write is atomic, and seen in order.
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 template <typename V> V atomicAdd(V* to, V value) {
   const V before = *to;
   *to = before + value;
